@@ -1,0 +1,39 @@
+// The two kinds of failure: the user's mistake (exit code 2) and our own bug (exit code 1).
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace copus {
+
+// A mistake in what the user gave: a file, a setting, a size. The message says what, where, what was expected and
+// what to do. Caught in main, printed once without a stack, exit code 2.
+class UserError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A broken invariant of ours. Caught in main, exit code 1.
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+// Joins its arguments into one string: concat("needs ", 3, " ranks").
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+[[noreturn]] void fail_check(const char* condition, const char* file, int line, const std::string& detail);
+
+}  // namespace copus
+
+// An invariant of ours, checked in every build; the detail is evaluated only when it fails.
+#define COPUS_CHECK(condition, ...)                                                                      \
+  do {                                                                                                   \
+    if (!(condition)) ::copus::fail_check(#condition, __FILE__, __LINE__, ::copus::concat(__VA_ARGS__)); \
+  } while (false)

@@ -1,0 +1,61 @@
+// The decoder-only language model: embedding, decoder layers, final norm, head and loss, forward and hand-written
+// backward, over the weights of a ParameterStore.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "copus/config/run_config.h"
+#include "copus/model/parameters.h"
+
+namespace copus {
+
+// Token ids that carry no loss.
+inline constexpr int64_t ignored_target = -100;
+
+class KeyValueCache;
+
+class Decoder {
+ public:
+  // Refers to `parameters` for its whole life.
+  Decoder(ParameterStore& parameters, Recompute recompute);
+  ~Decoder();
+
+  // One micro-batch forward and backward. tokens, targets: int64 [batch, sequence] on the store's device; targets are
+  // already shifted, `ignored_target` where there is no loss. Adds to every parameter's main gradient the gradient of
+  // loss_scale * (sum of token losses). Returns the unscaled sum of token losses, a float64 scalar tensor on the
+  // device: reading it synchronises, so read it once a step. With loss_scale = 1 / (tokens with loss in the global
+  // batch) the gradients of all micro-batches sum to that of the mean loss.
+  at::Tensor forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale);
+
+  // The sum of token losses without gradients; arguments and result as above.
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
+
+  // Logits of every position: fp32 (float64 for float64 weights) [batch, sequence, vocab].
+  at::Tensor logits(const at::Tensor& tokens);
+
+  // Logits of the last position, [batch, vocab], after appending `tokens` [batch, n] to the cache's positions.
+  at::Tensor next_logits(const at::Tensor& tokens, KeyValueCache& cache);
+
+ private:
+  struct Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+// Keys and values of the positions seen so far, for generation.
+class KeyValueCache {
+ public:
+  KeyValueCache(const ParameterStore& parameters, int64_t batch, int64_t capacity);
+  int64_t length() const { return length_; }
+
+ private:
+  friend class Decoder;
+  int64_t length_ = 0;
+  std::vector<at::Tensor> keys_;    // per layer, [batch, kv heads, capacity, head_dim], compute dtype
+  std::vector<at::Tensor> values_;  // likewise
+};
+
+}  // namespace copus
