@@ -13,9 +13,6 @@
 
 namespace copus {
 
-// Token ids that carry no loss.
-inline constexpr int64_t ignored_target = -100;
-
 class KeyValueCache;
 
 class Decoder {

@@ -10,6 +10,9 @@
 
 namespace copus {
 
+// The target of a position that carries no loss (PyTorch's ignore_index).
+inline constexpr int64_t ignored_target = -100;
+
 enum class Architecture { llama, qwen2, mistral };
 
 // Frequency rescaling of rotary embeddings for long contexts, rope_type "llama3" (Llama 3.1).
