@@ -1,5 +1,6 @@
 # What every script here shares: sourced, never run. Goes to the repository root, prints plainly, times each step.
 # shellcheck shell=bash
+# shellcheck disable=SC2034  # its variables are read by the scripts that source it
 set -euo pipefail
 
 COPUS_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -9,7 +10,6 @@ venv_python="$COPUS_ROOT/.venv/bin/python"
 jobs="${COPUS_JOBS:-$(nproc)}"
 
 # Set by `step`: what the last step took, in seconds with one decimal.
-# shellcheck disable=SC2034  # read by the scripts that source this file
 step_seconds=0
 
 now_microseconds() { echo "${EPOCHREALTIME//[.,]/}"; }
