@@ -33,7 +33,7 @@ class AdamW {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  // Per bucket; `moment_of` cuts out one parameter's part as a view of the parameter's shape.
+  // Per bucket; exp_avg and exp_avg_sq cut out one parameter's part as a view of its shape.
   const std::vector<BucketMoments>& moments() const { return moments_; }
   at::Tensor exp_avg(const Parameter& parameter) const;
   at::Tensor exp_avg_sq(const Parameter& parameter) const;

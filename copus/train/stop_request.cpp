@@ -15,7 +15,8 @@ extern "C" void note_signal(int signal) { noted_signal = signal; }
 
 }  // namespace
 
-StopRequest::StopRequest(double max_seconds) : start_(std::chrono::steady_clock::now()), max_seconds_(max_seconds) {
+StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_point start)
+    : start_(start), max_seconds_(max_seconds) {
   noted_signal = 0;
   struct sigaction action{};
   action.sa_handler = note_signal;

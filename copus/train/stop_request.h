@@ -11,8 +11,9 @@ enum class StopReason { none, interrupt, terminate, time_limit };
 // write a checkpoint. A second SIGINT ends the process at once. One at a time.
 class StopRequest {
  public:
-  // max_seconds: of wall clock from now; 0: no limit.
-  explicit StopRequest(double max_seconds);
+  // max_seconds: of wall clock since `start`; 0: no limit.
+  explicit StopRequest(double max_seconds,
+                       std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;

@@ -21,6 +21,7 @@ void for_each_field(State& state, Visit visit) {
   visit("elapsed_seconds", state.elapsed_seconds);
   visit("seed", state.seed);
   visit("sequence_length", state.sequence_length);
+  visit("byte_tokens", state.byte_tokens);
   visit("data_fingerprint", state.data_fingerprint);
 }
 

@@ -19,6 +19,7 @@ struct TrainingState {
   double elapsed_seconds = 0;    // of training: evaluation and checkpoints are not counted
   uint64_t seed = 0;             // of the run: weights and data order
   int64_t sequence_length = 0;   // that the data were cut into
+  bool byte_tokens = false;      // tokens are bytes of text
   std::string data_fingerprint;  // of the data; a resumed run must see the same
 
   bool operator==(const TrainingState&) const = default;

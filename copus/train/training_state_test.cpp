@@ -24,6 +24,7 @@ TrainingState some_state() {
   state.elapsed_seconds = 0.1 + 0.2;  // not representable in few digits
   state.seed = 18446744073709551615ULL;
   state.sequence_length = 512;
+  state.byte_tokens = true;
   state.data_fingerprint = "00ff\"\\";
   return state;
 }
