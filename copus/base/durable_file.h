@@ -45,7 +45,7 @@ class DurableFile {
   FileDigest commit();
 
  private:
-  [[noreturn]] void fail(const char* action, int error_number) const;
+  [[noreturn]] void fail(const char* action, int error_number, uint64_t needed_bytes) const;
 
   std::filesystem::path path_;
   std::filesystem::path partial_;
@@ -62,7 +62,8 @@ FileDigest write_file_durably(const std::filesystem::path& path, std::string_vie
 void sync_directory(const std::filesystem::path& directory);
 
 // Renames a file or folder within one file system and makes the new name durable. A file or folder that already has
-// the name `to` is replaced in one atomic step: no moment exists at which `to` names nothing.
+// the name `to` is replaced in one atomic step, so that `to` always names the old or the new one (a folder on a file
+// system that cannot exchange names, such as NFS, is deleted first).
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // The whole content of a small file. Throws UserError when it cannot be read.

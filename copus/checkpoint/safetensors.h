@@ -10,14 +10,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "copus/base/durable_file.h"
+#include "copus/base/mapped_file.h"
 #include "copus/checkpoint/dtype.h"
 
 namespace copus {
@@ -50,9 +49,6 @@ class SafetensorsFile {
  public:
   // Checks the whole header. Throws UserError that names the file and what is wrong with it.
   explicit SafetensorsFile(const std::filesystem::path& path);
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
-  ~SafetensorsFile();
 
   const std::filesystem::path& path() const { return path_; }
 
@@ -65,12 +61,11 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // The file's bytes, header included.
-  std::span<const std::byte> file_bytes() const;
+  std::span<const std::byte> file_bytes() const { return mapping_.bytes(); }
 
  private:
-  class Mapping;
   std::filesystem::path path_;
-  std::unique_ptr<Mapping> mapping_;
+  MappedFile mapping_;
   std::vector<TensorView> tensors_;
   std::map<std::string, std::string> metadata_;
   std::map<std::string, size_t, std::less<>> index_;

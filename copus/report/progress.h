@@ -1,11 +1,11 @@
 // What a person watches while a run trains: one live line, rewritten in place, on a terminal; plain lines elsewhere.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
 
+#include "copus/report/progress_line.h"
 #include "copus/report/smoothing.h"
 #include "copus/report/step_record.h"
 
@@ -30,6 +30,20 @@ class Progress {
 
   // Shows the last step and leaves the cursor on a new line. Later steps start a new live line.
   void finish();
+
+ private:
+  void draw_live_line();
+  void print_plain_line();
+
+  int descriptor_;
+  bool terminal_;
+  int64_t plain_interval_;
+  ProgressState state_;
+  SmoothedValue loss_;
+  SmoothedValue tokens_per_second_;
+  bool pending_ = false;  // the last step is not shown yet
+  bool live_ = false;     // the cursor is on the live line
+  std::chrono::steady_clock::time_point next_draw_{};
 };
 
 }  // namespace copus

@@ -1,0 +1,99 @@
+#include "copus/base/durable_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DurableFileTest : public ::testing::Test {
+ protected:
+  DurableFileTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "copus-durable-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~DurableFileTest() override { std::filesystem::remove_all(folder_); }
+
+  size_t entries() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
+  }
+
+  std::filesystem::path folder_;
+};
+
+template <class Action>
+std::string user_error(Action action) {
+  try {
+    action();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no UserError";
+}
+
+TEST_F(DurableFileTest, AppearsWithItsContentAndDigest) {
+  const FileDigest digest = write_file_durably(folder_ / "a.txt", "hello");
+  EXPECT_EQ(read_text_file(folder_ / "a.txt"), "hello");
+  EXPECT_EQ(digest, (FileDigest{5, hash_hex(std::as_bytes(std::span(std::string_view("hello"))))}));
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(DurableFileTest, WithoutCommitTheOldFileStaysAndNothingIsLeft) {
+  write_file_durably(folder_ / "a.txt", "old");
+  {
+    DurableFile file(folder_ / "a.txt");
+    file.write(std::string_view("new"));
+    EXPECT_EQ(read_text_file(folder_ / "a.txt"), "old");
+  }
+  EXPECT_EQ(read_text_file(folder_ / "a.txt"), "old");
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(DurableFileTest, MissingFolderIsNamed) {
+  const std::string message = user_error([&] { write_file_durably(folder_ / "none" / "a.txt", "x"); });
+  EXPECT_THAT(message, HasSubstr((folder_ / "none" / "a.txt").string()));
+  EXPECT_THAT(message, HasSubstr("No such file or directory"));
+}
+
+// A limit on the size of files stands in for a full disk: both make write() fail in the middle of a file. The limit
+// belongs to the process, so a child sets it.
+TEST_F(DurableFileTest, FullDiskSaysWhatWasNeededAndLeavesNothing) {
+  const auto attempt = [&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string message = user_error([&] { write_file_durably(folder_ / "a.txt", std::string(5000, 'x')); });
+    ::write(STDERR_FILENO, message.data(), message.size());
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(attempt(), ::testing::ExitedWithCode(0), "a.txt: File too large; the file needs 5000 bytes, .* are free");
+  EXPECT_EQ(entries(), 0);
+}
+
+TEST_F(DurableFileTest, ReplaceExchangesFolders) {
+  std::filesystem::create_directory(folder_ / "old");
+  std::filesystem::create_directory(folder_ / "new");
+  write_file_durably(folder_ / "old" / "a.txt", "old");
+  write_file_durably(folder_ / "new" / "b.txt", "new");
+  replace_durably(folder_ / "new", folder_ / "old");
+  EXPECT_EQ(entries(), 1);
+  EXPECT_EQ(read_text_file(folder_ / "old" / "b.txt"), "new");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "old" / "a.txt"));
+}
+
+TEST_F(DurableFileTest, ReadingNamesTheMissingFile) {
+  EXPECT_THAT(user_error([&] { read_text_file(folder_ / "none.txt"); }), HasSubstr("none.txt: no such file"));
+}
+
+}  // namespace
+}  // namespace copus
