@@ -53,7 +53,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   const TrainingState state = parse_training_state(checkpoint.training_state(), source);
   check_same(checkpoint, "train.seed", state_.seed, state.seed);
   check_same(checkpoint, "train.sequence_length", state_.sequence_length, state.sequence_length);
-  check_same(checkpoint, "the data's fingerprint", state_.data_fingerprint, state.data_fingerprint);
+  check_same(checkpoint, "data.train (fingerprint of the contents)", state_.data_fingerprint, state.data_fingerprint);
   load_weights(parameters_, checkpoint.weights());
   for (const Parameter& parameter : parameters_.parameters()) {
     copy_from_host(checkpoint.optimizer("exp_avg." + parameter.info.name), optimizer_.exp_avg(parameter));
