@@ -99,7 +99,9 @@ TEST_F(HtmlReportTest, SmoothedCurveDoesNotLag) {
     log.append(record);
   }
   for (const auto& row : data(page()).at("loss")) {
-    if (row[0] == 251) EXPECT_NEAR(row[4].get<double>(), row[3].get<double>(), 1e-5);
+    if (row[0] == 251) {
+      EXPECT_NEAR(row[4].get<double>(), row[3].get<double>(), 1e-5);
+    }
   }
 }
 
