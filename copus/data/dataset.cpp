@@ -167,7 +167,7 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
       hash = extend_hash(hash, static_cast<uint64_t>(train.num_samples()));
       hash = hash_contents(hash, source);
       result->train.push_back(train);
-      if (held_out.num_samples() > 0) result->held_out.push_back(held_out);
+      result->held_out.push_back(held_out);
     } else {
       // Not part of the fingerprint, since it has no influence on training; read for the check of its ids.
       hash_contents(0, source);

@@ -130,7 +130,7 @@ TEST_F(DatasetTest, EveryEpochVisitsEverySampleOnce) {
       samples.push_back((tokens - 1) / length);
     }
     const Dataset data(config, length, large_vocabulary, random());
-    constexpr int64_t consumed = 1500;
+    constexpr int64_t consumed = 6000;  // across the border of two blocks
     const Batch batch = data.train_batch(0, consumed);
     std::vector<std::vector<int64_t>> visited(samples.size());
     for (int64_t row = 0; row < consumed; ++row) {
