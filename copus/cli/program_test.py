@@ -123,7 +123,7 @@ class CommandLine(ProgramTest):
     def test_mistyped_commands_and_options(self):
         self.assert_refused(says=["give a command"])
         self.assert_refused("tain", says=["tain"])
-        self.assert_refused("report", "--nonsense", says=["nonsense"])
+        self.assert_refused("report", "r", "--nonsense", says=["nonsense"])
         self.assert_refused("convert", "--from", "x", says=["--to"])
 
     def test_report_of_nothing(self):
