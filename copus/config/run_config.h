@@ -14,17 +14,24 @@ enum class Precision { automatic, fp32, bf16 };
 enum class Recompute { none, attention, full };
 enum class LearningRateSchedule { constant, cosine, wsd };
 
+// The names used in the configuration: "auto", "fp32", "attention", "wsd", ...
+std::string_view to_string(Precision precision);
+std::string_view to_string(Recompute recompute);
+std::string_view to_string(LearningRateSchedule schedule);
+
 // [data]
 struct DataSource {
   std::string path;     // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
   double weight = 1.0;  // share of the blend, relative to the other sources
+  bool operator==(const DataSource&) const = default;
 };
 struct DataConfig {
   std::vector<DataSource> train;      // data.train: a string, a list of strings, or a list of {path, weight}
   std::vector<std::string> held_out;  // data.held_out: files evaluated on; empty: the tail of every training source
-  double held_out_fraction = 0.01;    // that tail, as a share of the tokens of each source
+  double held_out_fraction = 0.01;    // that tail, as a share of the tokens of each source; 0: none
   std::string document_separator;     // text files: documents end at this string; empty: a file is one document
   bool mask_document_ends = true;     // no loss for predicting the first token of the next document
+  bool operator==(const DataConfig&) const = default;
 };
 
 // [train]
@@ -41,6 +48,7 @@ struct TrainConfig {
   double clip_norm = 1.0;  // 0: no clipping
   int64_t threads = 0;     // 0: all cores
   std::string device = "cpu";
+  bool operator==(const TrainConfig&) const = default;
 };
 
 // [optimizer]
@@ -54,45 +62,55 @@ struct OptimizerConfig {
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
   double warmup_tokens = 0;   // clocked in tokens; a value < 1 is a share of the run
   double decay_tokens = 0.2;  // wsd only: length of the final decay, likewise
+  bool operator==(const OptimizerConfig&) const = default;
 };
 
 // [evaluate]
 struct EvaluateConfig {
   int64_t interval = 200;    // steps; 0: only at the end
   int64_t max_batches = 16;  // micro-batches per evaluation; 0: all held-out data
+  bool operator==(const EvaluateConfig&) const = default;
 };
 
 // [checkpoint]
 struct CheckpointConfig {
   int64_t interval = 0;  // steps; 0: only at the end of the run and when it is interrupted
   int64_t keep_last = 2;
+  bool operator==(const CheckpointConfig&) const = default;
 };
 
 // [log]
 struct LogConfig {
   int64_t interval = 10;  // steps between plain progress lines when the output is not a terminal
   bool tensorboard = true;
+  bool operator==(const LogConfig&) const = default;
 };
 
 struct RunConfig {
-  ModelDescription model;  // [model]: inline fields with config.json's names, or `model.config = "FILE"`
-  std::string init_from;   // model.init_from: a Hugging Face directory whose weights to start from
+  // [model]: inline fields with config.json's names and `architecture`, or `config = "FILE"`, or what init_from holds.
+  ModelDescription model;
+  std::string init_from;  // model.init_from: a Hugging Face directory whose weights to start from; empty: none
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;
   LogConfig log;
+  bool operator==(const RunConfig&) const = default;
 };
 
+// Every key that a run configuration may have, as "section.key", in the order in which to_toml writes them.
+std::vector<std::string> run_config_keys();
+
 // Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths are
-// relative to the working directory. `source` names the file in messages.
+// relative to the working directory. `source` names the file in messages. Only the model's config.json is opened.
 // Throws UserError: malformed TOML (with line and column), unknown key (names the nearest), wrong type, value out of
 // range, contradiction between values.
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 
-// The resolved configuration as TOML that parse_run_config reads back to an equal value: every key is written.
+// The resolved configuration as TOML that parse_run_config reads back to an equal value: every key is written, the
+// model as inline fields.
 std::string to_toml(const RunConfig& config);
 
 }  // namespace copus

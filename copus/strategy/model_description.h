@@ -15,6 +15,10 @@ inline constexpr int64_t ignored_target = -100;
 
 enum class Architecture { llama, qwen2, mistral };
 
+// Hugging Face's names: model_type ("llama") and the class that `architectures` lists ("LlamaForCausalLM").
+std::string_view model_type(Architecture architecture);
+std::string_view causal_language_model_class(Architecture architecture);
+
 // Frequency rescaling of rotary embeddings for long contexts, rope_type "llama3" (Llama 3.1).
 struct Llama3RopeScaling {
   double factor = 8.0;
@@ -58,16 +62,18 @@ struct ParameterInfo {
   int64_t num_elements() const;
 };
 
-// Reads a Hugging Face config.json. `source` names the file in messages. Throws UserError for another architecture,
-// missing, contradictory or out-of-range fields, and features that are not supported (sliding window, other rope
-// types).
+// Reads a Hugging Face config.json, in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters);
+// absent fields mean what they mean to transformers. `source` names the file in messages. Throws UserError for another
+// architecture, missing, contradictory or out-of-range fields, and features that are not supported (sliding window,
+// other rope types).
 ModelDescription parse_model_description(std::string_view json_text, const std::string& source);
 
-// The config.json that transformers reads back into the same model. `torch_dtype` is the dtype of the weights beside
-// it.
+// The config.json that transformers 4 and 5 read back into the same model. `torch_dtype` is the dtype of the weights
+// beside it ("float32", "bfloat16"). Token ids (bos, eos, pad) are written as null: they belong to the tokenizer.
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
 
-// All parameters in canonical order: embedding, layer 0 .. L-1, final norm, head (absent when tied).
+// All parameters in canonical order, that of transformers' named_parameters(): embedding, layer 0 .. L-1 (in each:
+// attention, feed-forward, the two norms), final norm, head (absent when tied).
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model);
 
 int64_t count_parameters(const ModelDescription& model);

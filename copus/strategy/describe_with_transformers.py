@@ -1,0 +1,45 @@
+"""Prints how transformers reads config.json files: one JSON object per line of standard output and per argument.
+
+Each argument is a directory with a config.json. The object holds what the model computes with (`rope_theta`,
+`rope_type`, `head_dim`, ...) and `parameters`, a list of [name, shape] in the order of named_parameters(). Models are
+built on the meta device: no memory, no time. Exits with 77 where transformers is not installed.
+"""
+
+import json
+import os
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+try:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+except ImportError as error:
+    print(error, file=sys.stderr)
+    sys.exit(77)
+
+for directory in sys.argv[1:]:
+    config = AutoConfig.from_pretrained(directory)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    rope = config.rope_parameters
+    attention = model.model.layers[0].self_attn
+    print(
+        json.dumps(
+            {
+                "class": type(model).__name__,
+                "rope_type": rope["rope_type"],
+                "rope_theta": rope["rope_theta"],
+                "rope_factor": rope.get("factor"),
+                "rope_original": rope.get("original_max_position_embeddings"),
+                "head_dim": attention.head_dim,
+                "rms_norm_eps": model.model.norm.variance_epsilon,
+                "initializer_range": config.initializer_range,
+                "max_position_embeddings": config.max_position_embeddings,
+                "tie_word_embeddings": config.tie_word_embeddings,
+                "sliding_window": getattr(attention, "sliding_window", None) or getattr(config, "sliding_window", None),
+                "dtype": str(config.dtype),
+                "parameters": [[name, list(value.shape)] for name, value in model.named_parameters()],
+            }
+        )
+    )
