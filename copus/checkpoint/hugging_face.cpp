@@ -10,7 +10,6 @@ namespace {
 
 constexpr const char* config_file_name = "config.json";
 constexpr std::string_view head_name = "lm_head.weight";
-constexpr std::string_view embedding_name = "model.embed_tokens.weight";
 
 // "a, b, c and 4 more"
 std::string list_names(const std::vector<std::string>& names) {
