@@ -9,8 +9,8 @@
 namespace copus {
 
 // How far a run has come. `tokens` counts the batch that the learning rate is wanted for, so that the first step of a
-// warm-up is not lost and the last step of a run ends exactly at the final rate; `seconds` is the training time before
-// that step.
+// warm-up is not lost and the last step of a run ends exactly at the final rate; `seconds` is the training time up to
+// the update of that step.
 struct RunProgress {
   int64_t tokens = 0;
   double seconds = 0;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "copus/base/error.h"
+#include "copus/base/test_support.h"
 
 namespace copus {
 namespace {
@@ -75,15 +76,10 @@ TEST(CheckChanges, AutomaticPrecisionIsWhatItWasResolvedTo) {
 
 class PlanRun : public ::testing::Test {
  protected:
-  PlanRun() : directory_(fs::path(::testing::TempDir()) / "copus_run_plan_test") {
-    fs::remove_all(directory_);
-    fs::create_directories(directory_);
-    std::ofstream(config_path()) << config_text;
-  }
-  ~PlanRun() override { fs::remove_all(directory_); }
+  PlanRun() { std::ofstream(config_path()) << config_text; }
 
-  std::string config_path() const { return (directory_ / "tiny.toml").string(); }
-  std::string run_directory() const { return (directory_ / "run").string(); }
+  std::string config_path() const { return (folder_.path() / "tiny.toml").string(); }
+  std::string run_directory() const { return (folder_.path() / "run").string(); }
 
   // A run that has begun, with a checkpoint where `step` > 0.
   void begin_run(int64_t step) const {
@@ -102,7 +98,7 @@ class PlanRun : public ::testing::Test {
     writer.finish();
   }
 
-  fs::path directory_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(PlanRun, NamesTheRunAfterItsConfiguration) {

@@ -65,12 +65,15 @@ void Trainer::restore(const Checkpoint& checkpoint) {
 
 StepRecord Trainer::step() {
   const auto begin = std::chrono::steady_clock::now();
+  const auto seconds_so_far = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   const int64_t samples = config_.train.global_batch;
   const int64_t tokens = samples * config_.train.sequence_length;
 
   const double loss = accumulate_gradients();
   const double gradient_norm = optimizer_.gradient_norm();
-  const double lr = learning_rate_.at({state_.consumed_tokens + tokens, state_.elapsed_seconds});
+  const double lr = learning_rate_.at({state_.consumed_tokens + tokens, state_.elapsed_seconds + seconds_so_far()});
   const bool finite = std::isfinite(loss) && std::isfinite(gradient_norm);
   if (finite) {
     optimizer_.step(lr, clip_factor(gradient_norm, config_.train.clip_norm));
@@ -82,8 +85,8 @@ StepRecord Trainer::step() {
   state_.step += 1;
   state_.consumed_samples += samples;
   state_.consumed_tokens += tokens;
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  state_.elapsed_seconds += seconds.count();
+  const double seconds = seconds_so_far();
+  state_.elapsed_seconds += seconds;
 
   StepRecord record;
   record.step = state_.step;
@@ -92,8 +95,8 @@ StepRecord Trainer::step() {
   record.loss = loss;
   record.lr = lr;
   record.grad_norm = gradient_norm;
-  record.step_seconds = seconds.count();
-  record.tokens_per_second = static_cast<double>(tokens) / seconds.count();
+  record.step_seconds = seconds;
+  record.tokens_per_second = static_cast<double>(tokens) / seconds;
   record.global_batch = samples;
   record.micro_batch = config_.train.micro_batch;
   record.skipped_samples = state_.skipped_samples;
