@@ -20,7 +20,13 @@ struct Parameter {
   at::Tensor master;    // fp32 (float64 in tests); what the optimizer updates
   at::Tensor gradient;  // master dtype; accumulated over micro-batches
   int64_t bucket;       // index into ParameterStore::buckets()
-  int64_t offset;       // of its first element in the bucket, a multiple of 64
+  int64_t offset;       // of its first element in the bucket
+};
+
+// Linear layers that read the same input, as one matrix: the weights of the parameters, stacked along their outputs.
+struct JoinedParameters {
+  at::Tensor weight;    // [sum of outputs, inputs], or [sum of outputs] for biases; a view
+  at::Tensor gradient;  // likewise
 };
 
 // The parameters of one decoder layer, or of the embedding, or of final norm and head. Flat 1-d buffers, zero padded.
@@ -33,7 +39,8 @@ struct Bucket {
 
 class ParameterStore {
  public:
-  // Every parameter starts on a multiple of this many elements, so that shards and norms can be cut there.
+  // Every parameter starts on a multiple of this many elements, so that shards and norms can be cut there; only the
+  // parameters of linear layers that read the same input (query, key and value; gate and up) lie back to back.
   static constexpr int64_t alignment = 64;
 
   // Allocates everything on `device`, zeroed. compute_dtype: kFloat, kBFloat16 or (tests) kDouble; the master dtype is
@@ -46,6 +53,9 @@ class ParameterStore {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const Parameter& find(const std::string& name) const;  // throws InternalError if there is none
+
+  // Views over parameters that lie back to back.
+  JoinedParameters join(const std::vector<std::string>& names) const;
 
   // Fills the master weights from (seed, parameter name, element index) alone and publishes them: normal with
   // initializer_range for embeddings and linear weights, zero for biases, one for norms (transformers' rule).

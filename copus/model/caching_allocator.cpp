@@ -1,0 +1,123 @@
+#include "copus/model/caching_allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+namespace copus {
+namespace {
+
+constexpr size_t huge_page = size_t{2} << 20;
+constexpr size_t smallest_cached = size_t{64} << 10;  // below, malloc caches well enough itself
+constexpr size_t cache_line = 64;
+
+// Rounds up to one of eight sizes per power of two, so that blocks are found again and at most an eighth is wasted.
+size_t size_class(size_t bytes) {
+  if (bytes < smallest_cached) return (bytes + cache_line - 1) / cache_line * cache_line;
+  const size_t step = std::bit_floor(bytes) / 8;
+  return (bytes + step - 1) / step * step;
+}
+
+void* allocate_block(size_t bytes) {
+  const size_t alignment = bytes >= huge_page ? huge_page : cache_line;
+  void* block = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (!block) throw std::bad_alloc();
+  if (bytes >= huge_page) madvise(block, bytes, MADV_HUGEPAGE);  // advice: works without
+  return block;
+}
+
+class CachingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &release, c10::DeviceType::CPU};
+    const size_t size = size_class(bytes);
+    const std::lock_guard lock(mutex_);
+    std::vector<void*>& cached = cached_[size];
+    void* block = nullptr;
+    if (cached.empty()) {
+      block = allocate_block(size);
+      memory_.reserved_bytes += static_cast<int64_t>(size);
+    } else {
+      block = cached.back();
+      cached.pop_back();
+    }
+    sizes_[block] = size;
+    memory_.used_bytes += static_cast<int64_t>(size);
+    memory_.peak_used_bytes = std::max(memory_.peak_used_bytes, memory_.used_bytes);
+    return {block, block, &release, c10::DeviceType::CPU};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  void copy_data(void* to, const void* from, size_t count) const override { std::memcpy(to, from, count); }
+
+  HostMemory memory() {
+    const std::lock_guard lock(mutex_);
+    return memory_;
+  }
+
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    memory_.peak_used_bytes = memory_.used_bytes;
+  }
+
+  void release_cached() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [size, blocks] : cached_) {
+      for (void* block : blocks) std::free(block);
+      memory_.reserved_bytes -= static_cast<int64_t>(size * blocks.size());
+      blocks.clear();
+    }
+  }
+
+  // Never destroyed: tensors in static storage may outlive any order of destruction.
+  static CachingAllocator& instance() {
+    static CachingAllocator& allocator = *new CachingAllocator;
+    return allocator;
+  }
+
+ private:
+  static void release(void* block) {
+    if (block) instance().release_block(block);
+  }
+
+  void release_block(void* block) {
+    const std::lock_guard lock(mutex_);
+    const auto found = sizes_.find(block);
+    const size_t size = found->second;
+    sizes_.erase(found);
+    memory_.used_bytes -= static_cast<int64_t>(size);
+    if (size >= smallest_cached) {
+      cached_[size].push_back(block);
+    } else {
+      memory_.reserved_bytes -= static_cast<int64_t>(size);
+      std::free(block);
+    }
+  }
+
+  std::mutex mutex_;
+  HostMemory memory_{};
+  std::unordered_map<void*, size_t> sizes_;
+  std::unordered_map<size_t, std::vector<void*>> cached_;
+};
+
+}  // namespace
+
+void install_caching_allocator() { c10::SetCPUAllocator(&CachingAllocator::instance(), /*priority=*/255); }
+
+HostMemory host_memory() { return CachingAllocator::instance().memory(); }
+
+void reset_peak_host_memory() { CachingAllocator::instance().reset_peak(); }
+
+void release_cached_host_memory() { CachingAllocator::instance().release_cached(); }
+
+}  // namespace copus

@@ -1,0 +1,26 @@
+// A caching allocator for host tensors. Activations of tens of MB are allocated and freed many times a step; handing
+// them back to the kernel costs a page fault per 4 KiB on the next touch, ten times the cost of the memory access
+// itself (docs/decisions.md). This allocator keeps freed blocks by size, on huge pages.
+#pragma once
+
+#include <cstdint>
+
+namespace copus {
+
+struct HostMemory {
+  int64_t used_bytes;       // in live tensors
+  int64_t peak_used_bytes;  // since reset_peak_host_memory
+  int64_t reserved_bytes;   // from the operating system, live or cached
+};
+
+// Makes every later host tensor of this process use the allocator; earlier tensors are unaffected. Calling it again
+// does nothing. Thread-safe, as the tensors are.
+void install_caching_allocator();
+
+HostMemory host_memory();
+void reset_peak_host_memory();
+
+// Returns cached blocks to the operating system, e.g. after the sizes in use have changed.
+void release_cached_host_memory();
+
+}  // namespace copus

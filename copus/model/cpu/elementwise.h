@@ -1,0 +1,232 @@
+// Norms, rotary embedding, SwiGLU, cross-entropy, AdamW and sums: kernels that pass once over memory.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "copus/model/cpu/simd.h"
+
+namespace copus::cpu::COPUS_ISA {
+
+// strategy/model_description.h's ignored_target.
+constexpr int64_t ignored = -100;
+
+template <class S>
+void rms_norm_forward(const RmsNormForward<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t row = begin; row < end; ++row) {
+    const S* input = a.residual + row * a.width;
+    Vector<C> squares = splat<C>(0);
+    if (a.delta) {
+      const S* delta = a.delta + row * a.width;
+      S* sum = a.sum + row * a.width;
+      for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        store(sum + i, load(input + i, n) + load(delta + i, n), n);
+        const Vector<C> x = load(sum + i, n);
+        squares += x * x;
+      });
+      input = sum;
+    } else {
+      for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        const Vector<C> x = load(input + i, n);
+        squares += x * x;
+      });
+    }
+    const C rstd = C{1} / std::sqrt(horizontal_sum<C>(squares) / static_cast<C>(a.width) + a.epsilon);
+    a.rstd[row] = rstd;
+    S* normed = a.normed + row * a.width;
+    for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      store(normed + i, load(input + i, n) * rstd * load(a.weight + i, n), n);
+    });
+  }
+}
+
+template <class S>
+void rms_norm_backward(const RmsNormBackward<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t i = 0; i < a.width; ++i) a.weight_gradient[i] = 0;
+  for (int64_t row = begin; row < end; ++row) {
+    const S* gradient = a.output_gradient + row * a.width;
+    const S* input = a.input + row * a.width;
+    const C rstd = a.rstd[row];
+    Vector<C> products = splat<C>(0);
+    for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      const Vector<C> g = load(gradient + i, n);
+      const Vector<C> x = load(input + i, n);
+      store(a.weight_gradient + i, load(a.weight_gradient + i, n) + g * x * rstd, n);
+      products += g * load(a.weight + i, n) * x;
+    });
+    const C projection = horizontal_sum<C>(products) / static_cast<C>(a.width) * rstd * rstd;
+    S* out = a.input_gradient + row * a.width;
+    for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      Vector<C> dx = (load(gradient + i, n) * load(a.weight + i, n) - load(input + i, n) * projection) * rstd;
+      if (a.residual_gradient) dx += load(a.residual_gradient + row * a.width + i, n);
+      store(out + i, dx, n);
+    });
+  }
+}
+
+template <class S>
+void rotary(const Rotary<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  const int64_t half = a.head_dim / 2;
+  for (int64_t row = begin; row < end; ++row) {
+    const C* cosine = a.cosine + row % a.sequence * half;
+    const C* sine = a.sine + row % a.sequence * half;
+    for (int64_t head = 0; head < a.heads; ++head) {
+      S* first = a.data + row * a.row_stride + head * a.head_dim;
+      S* second = first + half;
+      for_vectors<C>(half, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        const Vector<C> x = load(first + i, n);
+        const Vector<C> y = load(second + i, n);
+        const Vector<C> c = load(cosine + i, n);
+        const Vector<C> s = a.backward ? -load(sine + i, n) : load(sine + i, n);
+        store(first + i, x * c - y * s, n);
+        store(second + i, y * c + x * s, n);
+      });
+    }
+  }
+}
+
+template <class S>
+void swiglu_forward(const SwigluForward<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t row = begin; row < end; ++row) {
+    const S* gate = a.gate_up + row * 2 * a.width;
+    const S* up = gate + a.width;
+    S* activation = a.activation + row * a.width;
+    for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      const Vector<C> g = load(gate + i, n);
+      store(activation + i, g / (exponential<C>(-g) + 1) * load(up + i, n), n);
+    });
+  }
+}
+
+template <class S>
+void swiglu_backward(const SwigluBackward<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t row = begin; row < end; ++row) {
+    S* gate = a.gate_up + row * 2 * a.width;
+    S* up = gate + a.width;
+    S* gradient = a.activation_gradient + row * a.width;
+    for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      const Vector<C> g = load(gate + i, n);
+      const Vector<C> u = load(up + i, n);
+      const Vector<C> d = load(gradient + i, n);
+      const Vector<C> sigmoid = splat<C>(1) / (exponential<C>(-g) + 1);
+      const Vector<C> silu = g * sigmoid;
+      store(gate + i, d * u * (sigmoid + silu * (1 - sigmoid)), n);
+      store(up + i, d * silu, n);
+      store(gradient + i, silu * u, n);
+    });
+  }
+}
+
+template <class S>
+void cross_entropy(const CrossEntropy<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  constexpr C lowest = -std::numeric_limits<C>::infinity();
+  for (int64_t row = begin; row < end; ++row) {
+    S* logits = a.logits + row * a.vocab;
+    const int64_t target = a.targets[row];
+    if (target == ignored) {
+      a.losses[row] = 0;
+      if (a.gradient) {
+        for_vectors<C>(a.vocab, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA { store(logits + i, splat<C>(0), n); });
+      }
+      continue;
+    }
+    Vector<C> best = splat<C>(lowest);
+    for_vectors<C>(a.vocab, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      const Vector<C> x = load(logits + i, n, lowest);
+      best = x > best ? x : best;
+    });
+    const C largest = horizontal_max<C>(best);
+    Vector<C> sums = splat<C>(0);
+    for_vectors<C>(a.vocab, [&](int64_t i, int64_t n)
+                                COPUS_INLINE_LAMBDA { sums += exponential<C>(load(logits + i, n, lowest) - largest); });
+    const C sum = horizontal_sum<C>(sums);
+    const C target_logit = load(logits + target, 1)[0];
+    a.losses[row] = std::log(static_cast<double>(sum)) + static_cast<double>(largest - target_logit);
+    if (a.gradient) {
+      const C scale = static_cast<C>(a.loss_scale) / sum;
+      for_vectors<C>(a.vocab, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        store(logits + i, exponential<C>(load(logits + i, n) - largest) * scale, n);
+      });
+      const C probability = std::exp(target_logit - largest) / sum;
+      store(logits + target, splat<C>((probability - 1) * static_cast<C>(a.loss_scale)), 1);
+    }
+  }
+}
+
+template <class S>
+void add_column_sums(const S* data, int64_t rows, int64_t width, Compute<S>* out, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t row = 0; row < rows; ++row) {
+    const S* from = data + row * width;
+    for_vectors<C>(end - begin, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      store(out + begin + i, load(out + begin + i, n) + load(from + begin + i, n), n);
+    });
+  }
+}
+
+template <class S>
+void add_embedding_gradient(const S* data, const int64_t* tokens, int64_t rows, int64_t width, Compute<S>* gradient,
+                            int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t row = 0; row < rows; ++row) {
+    const S* from = data + row * width;
+    C* to = gradient + tokens[row] * width;
+    for_vectors<C>(end - begin, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      store(to + begin + i, load(to + begin + i, n) + load(from + begin + i, n), n);
+    });
+  }
+}
+
+template <class C>
+COPUS_INLINE Vector<C> square_root(Vector<C> x) {
+  for (int i = 0; i < Simd<C>::width; ++i) x[i] = std::sqrt(x[i]);
+  return x;
+}
+
+template <class C>
+void adamw(const AdamW<C>& a, int64_t begin, int64_t end) {
+  const C beta1 = static_cast<C>(a.beta1), beta2 = static_cast<C>(a.beta2);
+  const C new1 = static_cast<C>(1 - a.beta1), new2 = static_cast<C>(1 - a.beta2);
+  const C keep = static_cast<C>(1 - a.lr * a.weight_decay);
+  const C step = static_cast<C>(a.lr / a.bias_correction1);
+  const C root_correction = static_cast<C>(1 / std::sqrt(a.bias_correction2));
+  const C epsilon = static_cast<C>(a.epsilon), scale = static_cast<C>(a.gradient_scale);
+  for_vectors<C>(end - begin, [&](int64_t offset, int64_t n) COPUS_INLINE_LAMBDA {
+    const int64_t i = begin + offset;
+    const Vector<C> gradient = load(a.gradient + i, n) * scale;
+    const Vector<C> mean = load(a.exp_avg + i, n) * beta1 + gradient * new1;
+    const Vector<C> variance = load(a.exp_avg_sq + i, n) * beta2 + gradient * gradient * new2;
+    store(a.exp_avg + i, mean, n);
+    store(a.exp_avg_sq + i, variance, n);
+    const Vector<C> denominator = square_root<C>(variance) * root_correction + epsilon;
+    store(a.master + i, load(a.master + i, n) * keep - step * mean / denominator, n);
+  });
+}
+
+template <class C>
+double squared_norm(const C* data, int64_t begin, int64_t end) {
+  constexpr int half = Simd<double>::width;
+  Vector<double> low = splat<double>(0), high = splat<double>(0);
+  for_vectors<C>(end - begin, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+    const Vector<C> x = load(data + begin + i, n);
+    const Vector<C> squares = x * x;
+    if constexpr (sizeof(C) == 8) {
+      low += squares;
+    } else {
+      Vector<double> first, second;
+      for (int j = 0; j < half; ++j) first[j] = squares[j];
+      for (int j = 0; j < half; ++j) second[j] = squares[half + j];
+      low += first;
+      high += second;
+    }
+  });
+  return horizontal_sum<double>(low + high);
+}
+
+}  // namespace copus::cpu::COPUS_ISA

@@ -1,0 +1,34 @@
+// The kernel tables of one instruction set. CMake compiles this file once per instruction set.
+#include "copus/model/cpu/kernels.h"
+
+#include <limits>
+
+#include "copus/model/cpu/attention.h"
+#include "copus/model/cpu/elementwise.h"
+
+namespace copus::cpu::COPUS_ISA {
+
+template <class S>
+constexpr Kernels<S> make_table() {
+  using C = Compute<S>;
+  return {rms_norm_forward<S>,
+          rms_norm_backward<S>,
+          rotary<S>,
+          swiglu_forward<S>,
+          swiglu_backward<S>,
+          attention_forward_scratch<S>,
+          attention_forward<S>,
+          attention_backward_scratch<S>,
+          attention_backward<S>,
+          cross_entropy<S>,
+          add_column_sums<S>,
+          add_embedding_gradient<S>,
+          adamw<C>,
+          squared_norm<C>};
+}
+
+extern const Kernels<float> float_kernels = make_table<float>();
+extern const Kernels<double> double_kernels = make_table<double>();
+extern const Kernels<BFloat16> bfloat16_kernels = make_table<BFloat16>();
+
+}  // namespace copus::cpu::COPUS_ISA

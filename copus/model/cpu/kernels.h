@@ -1,0 +1,152 @@
+// The CPU kernels behind model/kernels.h, on raw pointers, without torch headers. The same sources are compiled once
+// per instruction set; kernels<S>() picks the widest that this processor has. Rows and tasks are given as ranges so
+// that the caller spreads them over its thread pool; no result depends on how a range is cut.
+//
+// S is the storage type of weights and activations: float, double or BFloat16. Arithmetic is in Compute<S>.
+#pragma once
+
+#include <cstdint>
+
+namespace copus::cpu {
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+template <class S>
+struct ComputeOf {
+  using type = float;
+};
+template <>
+struct ComputeOf<double> {
+  using type = double;
+};
+template <class S>
+using Compute = typename ComputeOf<S>::type;
+
+// sum = residual + delta (delta may be null: then sum is not written and residual is the input);
+// normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (Zhang & Sennrich 2019).
+template <class S>
+struct RmsNormForward {
+  int64_t width;
+  Compute<S> epsilon;
+  const S* residual;  // [rows, width]
+  const S* delta;     // [rows, width] or null
+  const S* weight;    // [width]
+  S* sum;             // [rows, width], where delta is given
+  S* normed;          // [rows, width]
+  Compute<S>* rstd;   // [rows]
+};
+
+// input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient; the weight's gradient over the rows of the
+// range is written to weight_gradient.
+template <class S>
+struct RmsNormBackward {
+  int64_t width;
+  const S* output_gradient;     // [rows, width]
+  const S* input;               // [rows, width]
+  const S* weight;              // [width]
+  const Compute<S>* rstd;       // [rows]
+  const S* residual_gradient;   // [rows, width] or null
+  S* input_gradient;            // [rows, width]
+  Compute<S>* weight_gradient;  // [width], of this range
+};
+
+// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or by
+// its negative (the backward of the rotation).
+template <class S>
+struct Rotary {
+  int64_t sequence, heads, head_dim, row_stride;
+  S* data;                   // [rows, row_stride]; row r has position r % sequence
+  const Compute<S>* cosine;  // [sequence, head_dim / 2]
+  const Compute<S>* sine;
+  bool backward;
+};
+
+// activation = silu(gate) * up, gate and up side by side in one row.
+template <class S>
+struct SwigluForward {
+  int64_t width;
+  const S* gate_up;  // [rows, 2 * width]
+  S* activation;     // [rows, width]
+};
+
+// In place: gate_up becomes its gradient, activation_gradient becomes the activation (which the weight gradient of the
+// following linear layer needs and which therefore need not be kept from the forward pass).
+template <class S>
+struct SwigluBackward {
+  int64_t width;
+  S* gate_up;
+  S* activation_gradient;
+};
+
+// Causal grouped-query attention over packed sequences of equal length. One task is one (sequence, kv head).
+// Flash attention (Dao et al. 2022): scores exist only for one block of queries and keys.
+template <class S>
+struct AttentionForward {
+  int64_t batch, sequence, heads, kv_heads, head_dim;
+  Compute<S> scale;
+  int64_t row_stride, output_stride;  // elements between tokens
+  const S *query, *key, *value;       // token 0, head 0 of each
+  S* output;
+  Compute<S>* log_sum_exp;  // [batch, heads, sequence]
+};
+
+template <class S>
+struct AttentionBackward {
+  int64_t batch, sequence, heads, kv_heads, head_dim;
+  Compute<S> scale;
+  int64_t row_stride, output_stride;
+  const S *query, *key, *value;
+  const S *output, *output_gradient;
+  const Compute<S>* log_sum_exp;
+  S *query_gradient, *key_gradient, *value_gradient;  // row_stride between tokens
+};
+
+// Softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
+template <class S>
+struct CrossEntropy {
+  int64_t vocab;
+  bool gradient;
+  double loss_scale;
+  S* logits;               // [rows, vocab]
+  const int64_t* targets;  // [rows], ignored_target for none
+  double* losses;          // [rows]
+};
+
+// AdamW (Loshchilov & Hutter 2019) on fp32 (or float64) state.
+template <class C>
+struct AdamW {
+  C *master, *exp_avg, *exp_avg_sq;
+  const C* gradient;
+  double lr, beta1, beta2, epsilon, weight_decay;
+  double gradient_scale;  // clipping
+  double bias_correction1, bias_correction2;
+};
+
+template <class S>
+struct Kernels {
+  void (*rms_norm_forward)(const RmsNormForward<S>&, int64_t begin, int64_t end);
+  void (*rms_norm_backward)(const RmsNormBackward<S>&, int64_t begin, int64_t end);
+  void (*rotary)(const Rotary<S>&, int64_t begin, int64_t end);
+  void (*swiglu_forward)(const SwigluForward<S>&, int64_t begin, int64_t end);
+  void (*swiglu_backward)(const SwigluBackward<S>&, int64_t begin, int64_t end);
+  int64_t (*attention_forward_scratch)(const AttentionForward<S>&);  // elements of Compute<S> that one thread needs
+  void (*attention_forward)(const AttentionForward<S>&, int64_t task, Compute<S>* scratch);
+  int64_t (*attention_backward_scratch)(const AttentionBackward<S>&);
+  void (*attention_backward)(const AttentionBackward<S>&, int64_t task, Compute<S>* scratch);
+  void (*cross_entropy)(const CrossEntropy<S>&, int64_t begin, int64_t end);
+  // out[j] += sum over rows of data[row, j], for the columns of the range, rows in ascending order.
+  void (*add_column_sums)(const S* data, int64_t rows, int64_t width, Compute<S>* out, int64_t begin, int64_t end);
+  // gradient[tokens[r], j] += data[r, j] for the columns of the range, rows in ascending order.
+  void (*add_embedding_gradient)(const S* data, const int64_t* tokens, int64_t rows, int64_t width,
+                                 Compute<S>* gradient, int64_t begin, int64_t end);
+  // Master-typed, so the same for float and BFloat16 storage.
+  void (*adamw)(const AdamW<Compute<S>>&, int64_t begin, int64_t end);
+  double (*squared_norm)(const Compute<S>* data, int64_t begin, int64_t end);  // squared in C, summed in float64
+};
+
+template <class S>
+const Kernels<S>& kernels();
+
+}  // namespace copus::cpu

@@ -1,0 +1,151 @@
+#include "copus/model/decoder_layer.h"
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+std::string layer_prefix(int64_t layer) { return concat("model.layers.", layer, "."); }
+
+Linear join_linear(const ParameterStore& parameters, const std::string& prefix, const std::vector<std::string>& names,
+                   bool bias) {
+  std::vector<std::string> weights, biases;
+  for (const std::string& name : names) {
+    weights.push_back(prefix + name + ".weight");
+    biases.push_back(prefix + name + ".bias");
+  }
+  const JoinedParameters weight = parameters.join(weights);
+  Linear linear{weight.weight, weight.gradient, {}, {}};
+  if (bias) {
+    const JoinedParameters joined = parameters.join(biases);
+    linear.bias = joined.weight;
+    linear.bias_gradient = joined.gradient;
+  }
+  return linear;
+}
+
+}  // namespace
+
+at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x, WeightGradients& weight_gradients) const {
+  at::Tensor dx = kernels::linear_input_gradient(dy, weight);
+  weight_gradients.add(weight_gradient, bias_gradient, dy, x);
+  return dx;
+}
+
+DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer)
+    : epsilon_(parameters.model().rms_norm_eps),
+      attention_norm_(parameters.find(layer_prefix(layer) + "input_layernorm.weight")),
+      feed_forward_norm_(parameters.find(layer_prefix(layer) + "post_attention_layernorm.weight")),
+      query_key_value_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"q_proj", "k_proj", "v_proj"},
+                                   parameters.model().qkv_bias)),
+      attention_output_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"o_proj"}, false)),
+      gate_up_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"gate_proj", "up_proj"}, false)),
+      down_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"down_proj"}, false)) {}
+
+void DecoderLayer::project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
+                                           const RotaryTable::Rows& rotary) const {
+  a.qkv = query_key_value_.forward(a.attention_input);
+  kernels::rotary_(a.qkv, shape, rotary.cosine, rotary.sine, /*backward=*/false);
+}
+
+void DecoderLayer::attend(LayerActivations& a, const kernels::AttentionShape& shape,
+                          const RotaryTable::Rows& rotary) const {
+  project_query_key_value(a, shape, rotary);
+  a.attention = kernels::attention(a.qkv, shape);
+}
+
+void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const {
+  kernels::NormResult norm =
+      kernels::add_rms_norm(a.input, attention_output_.forward(attention_output), feed_forward_norm_.weight, epsilon_);
+  a.middle = norm.sum;
+  a.feed_forward_rstd = norm.rstd;
+  a.feed_forward_input = norm.normed;
+  a.gate_up = gate_up_.forward(a.feed_forward_input);
+}
+
+ResidualStream DecoderLayer::feed_forward(LayerActivations& a, const at::Tensor& attention_output) const {
+  project_gate_up(a, attention_output);
+  return {a.middle, down_.forward(kernels::swiglu(a.gate_up))};
+}
+
+ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::AttentionShape& shape,
+                                     const RotaryTable::Rows& rotary, Recompute recompute,
+                                     LayerActivations* kept) const {
+  LayerActivations a;
+  kernels::NormResult norm = kernels::add_rms_norm(in.residual, in.delta, attention_norm_.weight, epsilon_);
+  a.input = norm.sum;
+  a.attention_rstd = norm.rstd;
+  a.attention_input = norm.normed;
+  attend(a, shape, rotary);
+  ResidualStream out = feed_forward(a, a.attention.output);
+  if (kept) {
+    switch (recompute) {
+      case Recompute::none:
+        break;
+      case Recompute::attention:
+        a.qkv.reset();
+        a.attention = {};
+        break;
+      case Recompute::full: {
+        at::Tensor input = a.input;
+        a = {};
+        a.input = input;
+        break;
+      }
+    }
+    *kept = std::move(a);
+  }
+  return out;
+}
+
+at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
+                                  const RotaryTable::Rows& rotary, WeightGradients& weight_gradients) const {
+  LayerActivations& a = kept;
+  if (!a.attention_input.defined()) {  // Recompute::full
+    kernels::NormResult norm = kernels::add_rms_norm(a.input, {}, attention_norm_.weight, epsilon_);
+    a.attention_rstd = norm.rstd;
+    a.attention_input = norm.normed;
+  }
+  if (!a.qkv.defined()) attend(a, shape, rotary);
+  if (!a.gate_up.defined()) project_gate_up(a, a.attention.output);
+
+  at::Tensor activation_gradient = kernels::linear_input_gradient(dy, down_.weight);
+  kernels::SwigluGradient swiglu = kernels::swiglu_backward(activation_gradient, a.gate_up);
+  activation_gradient.reset();
+  a.gate_up.reset();
+  weight_gradients.add(down_.weight_gradient, {}, dy, swiglu.activation);
+  swiglu.activation.reset();
+  at::Tensor norm_gradient = gate_up_.backward(swiglu.gate_up, a.feed_forward_input, weight_gradients);
+  swiglu = {};
+  const at::Tensor middle_gradient = kernels::rms_norm_backward(
+      norm_gradient, a.middle, a.feed_forward_rstd, feed_forward_norm_.weight, dy, feed_forward_norm_.gradient);
+
+  at::Tensor attention_gradient = attention_output_.backward(middle_gradient, a.attention.output, weight_gradients);
+  at::Tensor qkv_gradient = kernels::attention_backward(attention_gradient, a.qkv, a.attention, shape);
+  attention_gradient.reset();
+  a.qkv.reset();
+  a.attention = {};
+  kernels::rotary_(qkv_gradient, shape, rotary.cosine, rotary.sine, /*backward=*/true);
+  norm_gradient = query_key_value_.backward(qkv_gradient, a.attention_input, weight_gradients);
+  return kernels::rms_norm_backward(norm_gradient, a.input, a.attention_rstd, attention_norm_.weight, middle_gradient,
+                                    attention_norm_.gradient);
+}
+
+ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kernels::AttentionShape& shape,
+                                            const RotaryTable::Rows& rotary, const at::Tensor& keys,
+                                            const at::Tensor& values) const {
+  LayerActivations a;
+  kernels::NormResult norm = kernels::add_rms_norm(in.residual, in.delta, attention_norm_.weight, epsilon_);
+  a.input = norm.sum;
+  a.attention_input = norm.normed;
+  project_query_key_value(a, shape, rotary);
+  const at::Tensor heads =
+      a.qkv.view({shape.batch, shape.sequence, shape.heads + 2 * shape.kv_heads, shape.head_dim}).transpose(1, 2);
+  const int64_t first = keys.size(2) - shape.sequence;
+  keys.narrow(2, first, shape.sequence).copy_(heads.narrow(1, shape.heads, shape.kv_heads));
+  values.narrow(2, first, shape.sequence).copy_(heads.narrow(1, shape.heads + shape.kv_heads, shape.kv_heads));
+  const at::Tensor attended = kernels::cached_attention(heads.narrow(1, 0, shape.heads), keys, values);
+  return feed_forward(a, attended.view({shape.batch * shape.sequence, shape.heads * shape.head_dim}));
+}
+
+}  // namespace copus

@@ -1,0 +1,75 @@
+// One decoder layer (attention and SwiGLU feed-forward, each behind an RMSNorm and beside a residual), forward and
+// hand-written backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "copus/config/run_config.h"
+#include "copus/model/kernels.h"
+#include "copus/model/parameters.h"
+#include "copus/model/rotary_table.h"
+#include "copus/model/weight_gradients.h"
+
+namespace copus {
+
+// Linear layers that read the same input, run as one.
+struct Linear {
+  at::Tensor weight, weight_gradient;  // [out, in]
+  at::Tensor bias, bias_gradient;      // [out] or undefined
+
+  at::Tensor forward(const at::Tensor& x) const { return kernels::linear(x, weight, bias); }
+  // B: the input's gradient. W: left to weight_gradients.
+  at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, WeightGradients& weight_gradients) const;
+};
+
+// The residual stream between layers: its value is residual + delta. The sum is left to the next norm, which reads both
+// anyway. delta may be undefined.
+struct ResidualStream {
+  at::Tensor residual, delta;  // [rows, hidden]
+};
+
+// What a layer keeps from forward to backward: everything, or less where recompute rebuilds it (undefined here).
+struct LayerActivations {
+  at::Tensor input;  // the summed residual stream that entered
+  at::Tensor attention_rstd, attention_input;
+  at::Tensor qkv;
+  kernels::AttentionResult attention;
+  at::Tensor middle;  // the summed residual stream between attention and feed-forward
+  at::Tensor feed_forward_rstd, feed_forward_input;
+  at::Tensor gate_up;
+};
+
+class DecoderLayer {
+ public:
+  DecoderLayer(const ParameterStore& parameters, int64_t layer);
+
+  // `kept` is filled for backward according to `recompute`; null: nothing is kept.
+  ResidualStream forward(const ResidualStream& in, const kernels::AttentionShape& shape,
+                         const RotaryTable::Rows& rotary, Recompute recompute, LayerActivations* kept) const;
+
+  // dy: the gradient of the stream that left, [rows, hidden]. Returns that of the stream that entered. Consumes `kept`.
+  at::Tensor backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
+                      const RotaryTable::Rows& rotary, WeightGradients& weight_gradients) const;
+
+  // Forward over new positions of a key-value cache. keys, values: [batch, kv heads, length, head_dim], of which the
+  // last shape.sequence positions are written here.
+  ResidualStream forward_cached(const ResidualStream& in, const kernels::AttentionShape& shape,
+                                const RotaryTable::Rows& rotary, const at::Tensor& keys,
+                                const at::Tensor& values) const;
+
+ private:
+  void project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
+                               const RotaryTable::Rows& rotary) const;
+  void attend(LayerActivations& a, const kernels::AttentionShape& shape, const RotaryTable::Rows& rotary) const;
+  void project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const;
+  ResidualStream feed_forward(LayerActivations& a, const at::Tensor& attention_output) const;
+
+  double epsilon_;
+  const Parameter& attention_norm_;
+  const Parameter& feed_forward_norm_;
+  Linear query_key_value_, attention_output_, gate_up_, down_;
+};
+
+}  // namespace copus

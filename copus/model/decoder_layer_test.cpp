@@ -1,0 +1,52 @@
+// The split of a layer's backward pass: weight gradients that run later are bitwise those that run at once.
+#include "copus/model/decoder_layer.h"
+
+#include <gtest/gtest.h>
+
+#include "copus/model/reference_decoder.h"
+
+namespace copus {
+namespace {
+
+TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
+  ModelDescription model;
+  model.architecture = Architecture::qwen2;
+  model.vocab_size = 10;
+  model.hidden_size = 40;
+  model.intermediate_size = 56;
+  model.num_layers = 1;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = 8;
+  model.qkv_bias = true;
+  at::manual_seed(3);
+  ParameterStore store(model, at::kFloat, at::kCPU);
+  store.initialize(3);
+  const DecoderLayer layer(store, 0);
+  RotaryTable table(model, at::kFloat, at::kCPU);
+  const kernels::AttentionShape shape{2, 30, 4, 2, 8};
+  const RotaryTable::Rows rotary = table.rows(0, 30);
+  const at::Tensor x = at::randn({60, 40}), dy = at::randn({60, 40});
+
+  const auto run = [&](WeightGradients::Mode mode, const auto& between) {
+    store.zero_gradients();
+    LayerActivations kept;
+    layer.forward({x, {}}, shape, rotary, Recompute::none, &kept);
+    WeightGradients weight_gradients(mode);
+    const at::Tensor dx = layer.backward(dy, std::move(kept), shape, rotary, weight_gradients);
+    between();
+    weight_gradients.run();
+    return std::pair{dx, store.buckets()[1].gradient.clone()};
+  };
+  const auto now = run(WeightGradients::Mode::immediate, [] {});
+  const auto later = run(WeightGradients::Mode::deferred, [&] {
+    EXPECT_EQ(store.find("model.layers.0.mlp.down_proj.weight").gradient.abs().max().item<float>(), 0);
+    EXPECT_EQ(store.find("model.layers.0.self_attn.q_proj.bias").gradient.abs().max().item<float>(), 0);
+  });
+  EXPECT_TRUE(now.first.equal(later.first));
+  EXPECT_TRUE(now.second.equal(later.second));
+  EXPECT_GT(now.second.abs().max().item<float>(), 0);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,198 @@
+// The whole model against autograd through the plain reference, in float64; its modes against each other, bitwise.
+#include "copus/model/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include "copus/model/reference_decoder.h"
+
+namespace copus {
+namespace {
+
+using reference::relative_error;
+
+ModelDescription small_model() {
+  ModelDescription model;
+  model.vocab_size = 61;
+  model.hidden_size = 48;
+  model.intermediate_size = 80;
+  model.num_layers = 3;
+  model.num_heads = 6;
+  model.num_kv_heads = 2;
+  model.head_dim = 10;
+  model.rms_norm_eps = 1e-5;
+  return model;
+}
+
+struct Variant {
+  std::string name;
+  ModelDescription model;
+};
+
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  all.push_back({"llama", small_model()});
+  all.back().model.rope_scaling = Llama3RopeScaling{4.0, 1.0, 4.0, 16};
+  all.push_back({"qwen2", small_model()});
+  all.back().model.architecture = Architecture::qwen2;
+  all.back().model.qkv_bias = true;
+  all.back().model.tie_word_embeddings = true;
+  all.push_back({"mistral", small_model()});
+  all.back().model.architecture = Architecture::mistral;
+  all.back().model.num_kv_heads = 6;
+  return all;
+}
+
+// Random weights everywhere, also where training starts from ones and zeros.
+void randomize(ParameterStore& store) {
+  for (const Parameter& parameter : store.parameters()) {
+    const bool norm = parameter.info.kind == ParameterKind::norm;
+    parameter.master.copy_(at::randn(parameter.info.shape, at::kDouble) * (norm ? 0.2 : 0.15) + (norm ? 1.0 : 0.0));
+  }
+  store.publish_weights();
+}
+
+struct Input {
+  at::Tensor tokens, targets;
+};
+
+Input random_input(const ModelDescription& model, int64_t batch, int64_t sequence) {
+  Input input{at::randint(model.vocab_size, {batch, sequence}, at::kLong),
+              at::randint(model.vocab_size, {batch, sequence}, at::kLong)};
+  input.targets[0][sequence / 2] = ignored_target;
+  return input;
+}
+
+std::vector<at::Tensor> all_gradients(const ParameterStore& store) {
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& parameter : store.parameters()) gradients.push_back(parameter.gradient.clone());
+  return gradients;
+}
+
+TEST(Decoder, EveryGradientMatchesAutogradInFloat64) {
+  for (const Variant& variant : variants()) {
+    for (const auto& [batch, sequence] : {std::pair{1, 1}, {2, 33}, {1, 80}}) {
+      SCOPED_TRACE(variant.name + ", sequence " + std::to_string(sequence));
+      at::manual_seed(99);
+      ParameterStore store(variant.model, at::kDouble, at::kCPU);
+      randomize(store);
+      Input input = random_input(variant.model, batch, sequence);
+      if (sequence == 1) input.targets[0][0] = 5;
+      const auto weights = reference::leaves(store);
+      const at::Tensor logits = reference::logits(variant.model, weights, input.tokens);
+      const at::Tensor loss = reference::loss(logits, input.targets);
+      std::vector<at::Tensor> leaves;
+      for (const Parameter& parameter : store.parameters()) leaves.push_back(weights.at(parameter.info.name));
+      const auto expected = reference::gradients(loss, leaves);
+
+      Decoder decoder(store, Recompute::none);
+      EXPECT_LE(relative_error(decoder.logits(input.tokens), logits), 1e-12);
+      EXPECT_LE(relative_error(decoder.loss(input.tokens, input.targets), loss), 1e-12);
+      EXPECT_LE(relative_error(decoder.forward_backward(input.tokens, input.targets, 0.5), loss), 1e-12);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const Parameter& parameter = store.parameters()[i];
+        EXPECT_LE(relative_error(parameter.gradient, expected[i] * 0.5), 1e-10) << parameter.info.name;
+      }
+    }
+  }
+}
+
+TEST(Decoder, RecomputeChangesNoBit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const Variant& variant : variants()) {
+      at::manual_seed(5);
+      ParameterStore store(variant.model, dtype, at::kCPU);
+      randomize(store);
+      const Input input = random_input(variant.model, 2, 40);
+      std::vector<std::vector<at::Tensor>> results;
+      for (const Recompute recompute : {Recompute::none, Recompute::attention, Recompute::full}) {
+        store.zero_gradients();
+        Decoder(store, recompute).forward_backward(input.tokens, input.targets, 1.0);
+        results.push_back(all_gradients(store));
+      }
+      for (size_t i = 0; i < results[0].size(); ++i) {
+        EXPECT_TRUE(results[0][i].equal(results[1][i])) << store.parameters()[i].info.name;
+        EXPECT_TRUE(results[0][i].equal(results[2][i])) << store.parameters()[i].info.name;
+      }
+    }
+  }
+}
+
+TEST(Decoder, Float32AndBfloat16StayNearFloat64) {
+  // Rounding of weights is part of the difference in bfloat16 (2^-9 each), over three layers.
+  for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 6e-2}}) {
+    for (const Variant& variant : variants()) {
+      at::manual_seed(6);
+      ParameterStore exact(variant.model, at::kDouble, at::kCPU), store(variant.model, dtype, at::kCPU);
+      randomize(exact);
+      for (size_t i = 0; i < store.buckets().size(); ++i) store.buckets()[i].master.copy_(exact.buckets()[i].master);
+      store.publish_weights();
+      const Input input = random_input(variant.model, 2, 40);
+      Decoder(exact, Recompute::none).forward_backward(input.tokens, input.targets, 1.0);
+      Decoder(store, Recompute::none).forward_backward(input.tokens, input.targets, 1.0);
+      for (size_t i = 0; i < store.parameters().size(); ++i) {
+        EXPECT_EQ(store.parameters()[i].gradient.scalar_type(), at::kFloat);
+        EXPECT_LE(relative_error(store.parameters()[i].gradient, exact.parameters()[i].gradient), tolerance)
+            << variant.name << " " << store.parameters()[i].info.name;
+      }
+    }
+  }
+}
+
+TEST(Decoder, MicroBatchesAccumulate) {
+  const ModelDescription model = small_model();
+  at::manual_seed(11);
+  ParameterStore store(model, at::kDouble, at::kCPU);
+  randomize(store);
+  const Input input = random_input(model, 4, 12);
+  Decoder decoder(store, Recompute::none);
+  const at::Tensor whole = decoder.forward_backward(input.tokens, input.targets, 1.0);
+  const auto expected = all_gradients(store);
+  store.zero_gradients();
+  at::Tensor parts = at::zeros({}, at::kDouble);
+  for (int64_t first = 0; first < 4; first += 2) {
+    parts += decoder.forward_backward(input.tokens.narrow(0, first, 2), input.targets.narrow(0, first, 2), 1.0);
+  }
+  EXPECT_LE(relative_error(parts, whole), 1e-14);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LE(relative_error(store.parameters()[i].gradient, expected[i]), 1e-12) << store.parameters()[i].info.name;
+  }
+}
+
+TEST(Decoder, GenerationSeesWhatTrainingSees) {
+  for (const Variant& variant : variants()) {
+    at::manual_seed(12);
+    ParameterStore store(variant.model, at::kDouble, at::kCPU);
+    randomize(store);
+    const at::Tensor tokens = random_input(variant.model, 2, 21).tokens;
+    Decoder decoder(store, Recompute::none);
+    const at::Tensor full = decoder.logits(tokens);
+    KeyValueCache cache(store, 2, 21);
+    EXPECT_LE(relative_error(decoder.next_logits(tokens.narrow(1, 0, 9), cache), full.select(1, 8)), 1e-12);
+    for (int64_t position = 9; position < 21; ++position) {
+      const at::Tensor next = decoder.next_logits(tokens.narrow(1, position, 1), cache);
+      EXPECT_LE(relative_error(next, full.select(1, position)), 1e-12) << variant.name << " " << position;
+    }
+    EXPECT_EQ(cache.length(), 21);
+  }
+}
+
+TEST(Decoder, HeadChunksCoverEveryToken) {
+  // 2^22 / 30,011 logits: chunks of 139 rows, so 300 tokens need three, the last one short.
+  ModelDescription model = small_model();
+  model.vocab_size = 30011;
+  model.num_layers = 1;
+  at::manual_seed(13);
+  ParameterStore store(model, at::kDouble, at::kCPU);
+  randomize(store);
+  const Input input = random_input(model, 3, 100);
+  const auto weights = reference::leaves(store);
+  const at::Tensor loss = reference::loss(reference::logits(model, weights, input.tokens), input.targets);
+  const auto expected = reference::gradients(loss, {weights.at("lm_head.weight"), weights.at("model.norm.weight")});
+  Decoder decoder(store, Recompute::none);
+  EXPECT_LE(relative_error(decoder.forward_backward(input.tokens, input.targets, 1.0), loss), 1e-12);
+  EXPECT_LE(relative_error(store.find("lm_head.weight").gradient, expected[0]), 1e-10);
+  EXPECT_LE(relative_error(store.find("model.norm.weight").gradient, expected[1]), 1e-10);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,311 @@
+// model/kernels.h on the CPU: spreads the fused kernels of cpu/ over ATen's thread pool. What they do not take goes to
+// kernels_generic.cpp. Work is cut at fixed places, so that no result depends on the number of threads.
+#include "copus/model/kernels.h"
+
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/model/cpu/kernels.h"
+#include "copus/model/kernels_generic.h"
+#include "copus/model/part_timer.h"
+
+namespace copus::kernels {
+namespace {
+
+constexpr int64_t rows_per_task = 16;
+// Rows whose contributions to a weight gradient are summed on their own: the sum's order is fixed by this number.
+constexpr int64_t rows_per_partial_sum = 64;
+constexpr int64_t elements_per_norm_block = 16384;  // a multiple of ParameterStore::alignment
+
+template <class S>
+S* data(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<S*>(tensor.data_ptr()) : nullptr;
+}
+
+bool fused(const at::Tensor& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return tensor.device().is_cpu() && tensor.is_contiguous() &&
+         (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
+}
+
+// Calls f with a value of the storage type of the tensor's dtype.
+template <class F>
+decltype(auto) with_storage_type(const at::Tensor& tensor, F f) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return f(float{});
+    case at::kDouble:
+      return f(double{});
+    default:
+      return f(cpu::BFloat16{});
+  }
+}
+
+template <class F>
+void parallel_rows(int64_t rows, F f) {
+  at::parallel_for(0, rows, rows_per_task, f);
+}
+
+at::ScalarType master_dtype(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+}  // namespace
+
+NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(residual)) return generic::add_rms_norm(residual, delta, weight, epsilon);
+  const int64_t rows = residual.size(0), width = residual.size(1);
+  NormResult result;
+  result.sum = delta.defined() ? empty({rows, width}, residual.scalar_type(), residual.device()) : residual;
+  result.normed = empty({rows, width}, residual.scalar_type(), residual.device());
+  result.rstd = empty({rows}, master_dtype(residual), residual.device());
+  with_storage_type(residual, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    const cpu::RmsNormForward<S> arguments{
+        width,           static_cast<C>(epsilon), data<S>(residual),      data<S>(delta),
+        data<S>(weight), data<S>(result.sum),     data<S>(result.normed), data<C>(result.rstd)};
+    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().rms_norm_forward(arguments, begin, end); });
+  });
+  return result;
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
+                             const at::Tensor& weight, const at::Tensor& residual_gradient,
+                             const at::Tensor& weight_gradient) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(dy)) return generic::rms_norm_backward(dy, input, rstd, weight, residual_gradient, weight_gradient);
+  const int64_t rows = dy.size(0), width = dy.size(1);
+  const int64_t partial_sums = (rows + rows_per_partial_sum - 1) / rows_per_partial_sum;
+  at::Tensor input_gradient = empty({rows, width}, dy.scalar_type(), dy.device());
+  const at::Tensor partial = empty({partial_sums, width}, master_dtype(dy), dy.device());
+  with_storage_type(dy, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    at::parallel_for(0, partial_sums, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const cpu::RmsNormBackward<S> arguments{width,
+                                                data<S>(dy),
+                                                data<S>(input),
+                                                data<S>(weight),
+                                                data<C>(rstd),
+                                                data<S>(residual_gradient),
+                                                data<S>(input_gradient),
+                                                data<C>(partial) + i * width};
+        cpu::kernels<S>().rms_norm_backward(arguments, i * rows_per_partial_sum,
+                                            std::min(rows, (i + 1) * rows_per_partial_sum));
+      }
+    });
+  });
+  add_linear_bias_gradient(weight_gradient, partial);
+  return input_gradient;
+}
+
+void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
+             bool backward) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(qkv)) return generic::rotary_(qkv, shape, cosine, sine, backward);
+  with_storage_type(qkv, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    const cpu::Rotary<S> arguments{shape.sequence, shape.heads + shape.kv_heads,
+                                   shape.head_dim, shape.row(),
+                                   data<S>(qkv),   data<C>(cosine),
+                                   data<C>(sine),  backward};
+    parallel_rows(qkv.size(0), [&](int64_t begin, int64_t end) { cpu::kernels<S>().rotary(arguments, begin, end); });
+  });
+}
+
+namespace {
+
+// Runs one task per (sequence, kv head), each thread with scratch memory of its own.
+template <class C, class F>
+void parallel_heads(int64_t tasks, int64_t scratch_elements, at::ScalarType dtype, F f) {
+  const int64_t threads = std::min<int64_t>(tasks, num_threads());
+  const at::Tensor scratch = empty({threads, scratch_elements}, dtype, at::kCPU);
+  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; ++thread) {
+      for (int64_t task = thread * tasks / threads; task < (thread + 1) * tasks / threads; ++task) {
+        f(task, data<C>(scratch) + thread * scratch_elements);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
+  const PartTimer timer(Part::attention);
+  if (!fused(qkv)) return generic::attention(qkv, shape);
+  AttentionResult result;
+  result.output = empty({qkv.size(0), shape.heads * shape.head_dim}, qkv.scalar_type(), qkv.device());
+  result.log_sum_exp = empty({shape.batch, shape.heads, shape.sequence}, master_dtype(qkv), qkv.device());
+  with_storage_type(qkv, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    const S* query = data<S>(qkv);
+    const S* key = query + shape.heads * shape.head_dim;
+    const S* value = key + shape.kv_heads * shape.head_dim;
+    const cpu::AttentionForward<S> arguments{shape.batch,
+                                             shape.sequence,
+                                             shape.heads,
+                                             shape.kv_heads,
+                                             shape.head_dim,
+                                             static_cast<C>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+                                             shape.row(),
+                                             shape.heads * shape.head_dim,
+                                             query,
+                                             key,
+                                             value,
+                                             data<S>(result.output),
+                                             data<C>(result.log_sum_exp)};
+    const cpu::Kernels<S>& table = cpu::kernels<S>();
+    parallel_heads<C>(shape.batch * shape.kv_heads, table.attention_forward_scratch(arguments), master_dtype(qkv),
+                      [&](int64_t task, C* scratch) { table.attention_forward(arguments, task, scratch); });
+  });
+  return result;
+}
+
+at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
+                              const AttentionShape& shape) {
+  const PartTimer timer(Part::attention);
+  if (!fused(qkv)) return generic::attention_backward(output_gradient, qkv, forward, shape);
+  at::Tensor qkv_gradient = empty({qkv.size(0), shape.row()}, qkv.scalar_type(), qkv.device());
+  with_storage_type(qkv, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    const int64_t key_offset = shape.heads * shape.head_dim,
+                  value_offset = key_offset + shape.kv_heads * shape.head_dim;
+    const S* query = data<S>(qkv);
+    S* gradient = data<S>(qkv_gradient);
+    const cpu::AttentionBackward<S> arguments{shape.batch,
+                                              shape.sequence,
+                                              shape.heads,
+                                              shape.kv_heads,
+                                              shape.head_dim,
+                                              static_cast<C>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+                                              shape.row(),
+                                              shape.heads * shape.head_dim,
+                                              query,
+                                              query + key_offset,
+                                              query + value_offset,
+                                              data<S>(forward.output),
+                                              data<S>(output_gradient),
+                                              data<C>(forward.log_sum_exp),
+                                              gradient,
+                                              gradient + key_offset,
+                                              gradient + value_offset};
+    const cpu::Kernels<S>& table = cpu::kernels<S>();
+    parallel_heads<C>(shape.batch * shape.kv_heads, table.attention_backward_scratch(arguments), master_dtype(qkv),
+                      [&](int64_t task, C* scratch) { table.attention_backward(arguments, task, scratch); });
+  });
+  return qkv_gradient;
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(gate_up)) return generic::swiglu(gate_up);
+  const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
+  at::Tensor activation = empty({rows, width}, gate_up.scalar_type(), gate_up.device());
+  with_storage_type(gate_up, [&]<class S>(S) {
+    const cpu::SwigluForward<S> arguments{width, data<S>(gate_up), data<S>(activation)};
+    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().swiglu_forward(arguments, begin, end); });
+  });
+  return activation;
+}
+
+SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(gate_up)) return generic::swiglu_backward(activation_gradient, gate_up);
+  with_storage_type(gate_up, [&]<class S>(S) {
+    const cpu::SwigluBackward<S> arguments{gate_up.size(1) / 2, data<S>(gate_up), data<S>(activation_gradient)};
+    parallel_rows(gate_up.size(0),
+                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().swiglu_backward(arguments, begin, end); });
+  });
+  return {gate_up, activation_gradient};
+}
+
+void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(dy)) return generic::add_linear_bias_gradient(gradient, dy);
+  with_storage_type(dy, [&]<class S>(S) {
+    at::parallel_for(0, dy.size(1), 64, [&](int64_t begin, int64_t end) {
+      cpu::kernels<S>().add_column_sums(data<S>(dy), dy.size(0), dy.size(1), data<cpu::Compute<S>>(gradient), begin,
+                                        end);
+    });
+  });
+}
+
+void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(dy)) return generic::add_embedding_gradient(gradient, dy, tokens);
+  with_storage_type(dy, [&]<class S>(S) {
+    at::parallel_for(0, dy.size(1), 64, [&](int64_t begin, int64_t end) {
+      cpu::kernels<S>().add_embedding_gradient(data<S>(dy), data<int64_t>(tokens), dy.size(0), dy.size(1),
+                                               data<cpu::Compute<S>>(gradient), begin, end);
+    });
+  });
+}
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
+                    const at::Tensor& loss_sum) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(logits)) return generic::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum);
+  const int64_t rows = logits.size(0);
+  std::vector<double> losses(static_cast<size_t>(rows));
+  with_storage_type(logits, [&]<class S>(S) {
+    const cpu::CrossEntropy<S> arguments{logits.size(1),         gradient,     loss_scale, data<S>(logits),
+                                         data<int64_t>(targets), losses.data()};
+    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().cross_entropy(arguments, begin, end); });
+  });
+  double sum = 0;
+  for (const double loss : losses) sum += loss;
+  *data<double>(loss_sum) += sum;
+}
+
+void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
+            const at::Tensor& exp_avg_sq, const AdamWStep& step) {
+  const PartTimer timer(Part::optimizer);
+  if (!fused(master)) return generic::adamw_(master, gradient, exp_avg, exp_avg_sq, step);
+  with_storage_type(master, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    const cpu::AdamW<C> arguments{data<C>(master),
+                                  data<C>(exp_avg),
+                                  data<C>(exp_avg_sq),
+                                  data<C>(gradient),
+                                  step.lr,
+                                  step.beta1,
+                                  step.beta2,
+                                  step.epsilon,
+                                  step.weight_decay,
+                                  step.gradient_scale,
+                                  step.bias_correction1,
+                                  step.bias_correction2};
+    at::parallel_for(0, master.numel(), elements_per_norm_block,
+                     [&](int64_t begin, int64_t end) { cpu::kernels<S>().adamw(arguments, begin, end); });
+  });
+}
+
+double squared_norm(const at::Tensor& flat) {
+  const PartTimer timer(Part::optimizer);
+  if (!fused(flat)) return generic::squared_norm(flat);
+  const int64_t blocks = (flat.numel() + elements_per_norm_block - 1) / elements_per_norm_block;
+  std::vector<double> sums(static_cast<size_t>(blocks));
+  with_storage_type(flat, [&]<class S>(S) {
+    at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        sums[static_cast<size_t>(block)] =
+            cpu::kernels<S>().squared_norm(data<cpu::Compute<S>>(flat), block * elements_per_norm_block,
+                                           std::min(flat.numel(), (block + 1) * elements_per_norm_block));
+      }
+    });
+  });
+  double sum = 0;
+  for (const double block_sum : sums) sum += block_sum;
+  return sum;
+}
+
+void set_num_threads(int64_t threads) { at::set_num_threads(static_cast<int>(threads)); }
+
+int64_t num_threads() { return at::get_num_threads(); }
+
+}  // namespace copus::kernels

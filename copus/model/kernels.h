@@ -1,0 +1,126 @@
+// Every tensor kernel that training calls, in one place: this header is what the product stands on. The model is
+// written against it and names no ATen operator itself. On the CPU most of these are our own fused kernels (cpu/);
+// elsewhere, and for shapes those do not take, they are compositions of ATen operators (kernels_generic.cpp).
+//
+// Activations are row-major [rows, width] in the compute dtype (float32, bfloat16, float64 in tests), one row a token;
+// main gradients and optimizer state are in the master dtype (float32; float64 in tests). Results are fresh tensors
+// unless stated. All calls are asynchronous on CUDA and order themselves on the current stream.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace copus::kernels {
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
+at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
+at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device);
+at::Tensor from_host(const double* data, at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
+// Copies a tensor's elements, in row-major order, to host memory and waits for them.
+void copy_to_host(const at::Tensor& from, void* to);
+void copy_from_host(const void* from, const at::Tensor& to);
+
+// ---- linear layers ------------------------------------------------------------------------------------------------
+
+// x [rows, in], weight [out, in], bias [out] or undefined -> x weight^T + bias, [rows, out].
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+// dy [rows, out] -> dy weight, [rows, in].
+at::Tensor linear_input_gradient(const at::Tensor& dy, const at::Tensor& weight);
+// The same into `out`, rows of a larger matrix.
+void linear_input_gradient_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight);
+// gradient [out, in] += dy^T x.
+void add_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& x);
+// gradient [out] += sum of dy's rows.
+void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy);
+
+// ---- decoder layer ------------------------------------------------------------------------------------------------
+
+struct NormResult {
+  at::Tensor sum;     // residual + delta (residual itself where delta is undefined)
+  at::Tensor normed;  // RMSNorm(sum) * weight
+  at::Tensor rstd;    // [rows], master dtype
+};
+NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon);
+
+// Returns residual_gradient + the norm's input gradient (residual_gradient may be undefined); adds the weight's
+// gradient to weight_gradient [width].
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
+                             const at::Tensor& weight, const at::Tensor& residual_gradient,
+                             const at::Tensor& weight_gradient);
+
+// The fused query-key-value matrix [batch * sequence, (heads + 2 kv_heads) * head_dim]: a row holds the query heads,
+// then the key heads, then the value heads.
+struct AttentionShape {
+  int64_t batch, sequence, heads, kv_heads, head_dim;
+  int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+// Rotates queries and keys in place (backward: by the opposite angle, which is the gradient's rotation). cosine, sine:
+// [sequence, head_dim / 2], master dtype.
+void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
+             bool backward);
+
+struct AttentionResult {
+  at::Tensor output;       // [batch * sequence, heads * head_dim]
+  at::Tensor log_sum_exp;  // [batch, heads, sequence]
+};
+// Causal softmax(q k^T / sqrt(head_dim)) v.
+AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape);
+// The gradient of qkv (with rotated queries and keys).
+at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
+                              const AttentionShape& shape);
+// Attention of new queries over a cache, for generation. query [batch, heads, n, head_dim]; key, value [batch,
+// kv_heads, length, head_dim]; query i sees the keys up to length - n + i. Returns [batch, n, heads * head_dim].
+at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
+
+// gate_up [rows, 2 f] (gate, then up) -> silu(gate) * up, [rows, f].
+at::Tensor swiglu(const at::Tensor& gate_up);
+struct SwigluGradient {
+  at::Tensor gate_up;     // the gradient, [rows, 2 f]
+  at::Tensor activation;  // the forward's result again, [rows, f]
+};
+// May reuse the memory of both arguments for its results: they must not be read afterwards.
+SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up);
+
+// ---- embedding and loss -------------------------------------------------------------------------------------------
+
+at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens);  // tokens int64 [rows] -> [rows, width]
+// gradient [vocab, width] += rows of dy at their tokens, in a fixed order.
+void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens);
+
+// Adds the sum of the rows' losses to loss_sum (float64 scalar tensor). With `gradient`, replaces the logits by
+// loss_scale * d(loss)/d(logits). logits [rows, vocab]; targets int64 [rows].
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
+                    const at::Tensor& loss_sum);
+
+// ---- optimizer ----------------------------------------------------------------------------------------------------
+
+struct AdamWStep {
+  double lr, beta1, beta2, epsilon, weight_decay;
+  double gradient_scale;                      // multiplies the gradient first (clipping)
+  double bias_correction1, bias_correction2;  // 1 - beta^t
+};
+// Updates flat ranges of equal length in place: decoupled weight decay (Loshchilov & Hutter 2019), as
+// torch.optim.AdamW.
+void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
+            const at::Tensor& exp_avg_sq, const AdamWStep& step);
+
+// The squared norm of a flat contiguous tensor, squared in its dtype and summed in float64 over blocks cut at fixed
+// indices, in order: it does not depend on the number of threads. Waits for the result.
+double squared_norm(const at::Tensor& flat);
+
+// Copies master weights into compute weights, rounding to nearest even.
+void round_to(const at::Tensor& from, const at::Tensor& to);
+
+// ---- device -------------------------------------------------------------------------------------------------------
+
+// Seconds of one n x n x n matrix product in `dtype`: the best of a few.
+double time_matmul(int64_t n, at::ScalarType dtype, at::Device device);
+void set_num_threads(int64_t threads);
+int64_t num_threads();
+void synchronize(at::Device device);
+
+}  // namespace copus::kernels

@@ -1,0 +1,297 @@
+#include "copus/model/kernels_generic.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "copus/base/error.h"
+#include "copus/model/part_timer.h"
+#include "copus/strategy/model_description.h"
+
+namespace copus::kernels {
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
+  return at::empty(shape, at::TensorOptions().dtype(dtype).device(device));
+}
+
+at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
+  return at::zeros(shape, at::TensorOptions().dtype(dtype).device(device));
+}
+
+at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device) {
+  const at::Tensor view = at::from_blob(const_cast<int64_t*>(data), shape, at::TensorOptions().dtype(at::kLong));
+  return empty(shape, at::kLong, device).copy_(view);
+}
+
+at::Tensor from_host(const double* data, at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
+  const at::Tensor view = at::from_blob(const_cast<double*>(data), shape, at::TensorOptions().dtype(at::kDouble));
+  return empty(shape, dtype, device).copy_(view);
+}
+
+void copy_to_host(const at::Tensor& from, void* to) {
+  at::from_blob(to, from.sizes(), at::TensorOptions().dtype(from.scalar_type())).copy_(from);
+}
+
+void copy_from_host(const void* from, const at::Tensor& to) {
+  to.copy_(at::from_blob(const_cast<void*>(from), to.sizes(), at::TensorOptions().dtype(to.scalar_type())));
+}
+
+// ---- linear layers ------------------------------------------------------------------------------------------------
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const PartTimer timer(Part::matmul);
+  return bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
+}
+
+at::Tensor linear_input_gradient(const at::Tensor& dy, const at::Tensor& weight) {
+  const PartTimer timer(Part::matmul);
+  return at::mm(dy, weight);
+}
+
+void linear_input_gradient_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight) {
+  const PartTimer timer(Part::matmul);
+  at::Tensor target = out;
+  at::mm_out(target, dy, weight);
+}
+
+void add_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& x) {
+  const PartTimer timer(Part::matmul);
+  if (gradient.scalar_type() == dy.scalar_type()) {
+    gradient.addmm_(dy.t(), x);
+  } else {
+    gradient.add_(at::mm(dy.t(), x));
+  }
+}
+
+at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens) {
+  const PartTimer timer(Part::elementwise);
+  return at::embedding(weight, tokens);
+}
+
+void round_to(const at::Tensor& from, const at::Tensor& to) { to.copy_(from); }
+
+// ---- device -------------------------------------------------------------------------------------------------------
+
+void synchronize(at::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.synchronizeStream(guard.getStream(device));
+}
+
+double time_matmul(int64_t n, at::ScalarType dtype, at::Device device) {
+  const at::Tensor a = at::ones({n, n}, at::TensorOptions().dtype(dtype).device(device));
+  at::Tensor out = at::mm(a, a);
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < 5; ++round) {
+    synchronize(device);
+    const auto start = std::chrono::steady_clock::now();
+    out = at::mm(a, a);
+    synchronize(device);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+namespace generic {
+namespace {
+
+at::ScalarType master_dtype(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+struct Heads {
+  at::Tensor query, key, value;  // views [batch, heads or kv_heads, sequence, head_dim]
+};
+
+Heads split_heads(const at::Tensor& qkv, const AttentionShape& s) {
+  const at::Tensor rows = qkv.view({s.batch, s.sequence, s.heads + 2 * s.kv_heads, s.head_dim}).transpose(1, 2);
+  return {rows.narrow(1, 0, s.heads), rows.narrow(1, s.heads, s.kv_heads),
+          rows.narrow(1, s.heads + s.kv_heads, s.kv_heads)};
+}
+
+at::Tensor repeat_heads(const at::Tensor& tensor, int64_t times) { return tensor.repeat_interleave(times, 1); }
+
+// [length_q, length_k], true where a query sees a key; the last query sees the last key.
+at::Tensor causal_mask(int64_t queries, int64_t keys, at::Device device) {
+  return at::ones({queries, keys}, at::TensorOptions().dtype(at::kBool).device(device)).tril(keys - queries);
+}
+
+at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key) {
+  const double scale = 1 / std::sqrt(static_cast<double>(query.size(3)));
+  const at::Tensor scores = at::matmul(query, key.transpose(2, 3)).to(master_dtype(query)) * scale;
+  const at::Tensor mask = causal_mask(query.size(2), key.size(2), query.device());
+  return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
+}
+
+bool has_flash_attention(const at::Tensor& tensor) {
+  return tensor.device().is_cuda() && tensor.scalar_type() == at::kBFloat16;
+}
+
+}  // namespace
+
+NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon) {
+  NormResult result;
+  result.sum = delta.defined() ? at::add(residual, delta) : residual;
+  const at::Tensor x = result.sum.to(master_dtype(residual));
+  const at::Tensor rstd = x.square().mean(1, true).add_(epsilon).rsqrt_();
+  result.normed = (x * rstd * weight).to(residual.scalar_type());
+  result.rstd = rstd.squeeze(1);
+  return result;
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
+                             const at::Tensor& weight, const at::Tensor& residual_gradient,
+                             const at::Tensor& weight_gradient) {
+  const at::ScalarType wide = master_dtype(dy);
+  const at::Tensor r = rstd.unsqueeze(1), normalized = input.to(wide) * r, gradient = dy.to(wide);
+  weight_gradient.add_((gradient * normalized).sum(0));
+  const at::Tensor weighted = gradient * weight;
+  at::Tensor dx = (weighted - normalized * (weighted * normalized).mean(1, true)) * r;
+  if (residual_gradient.defined()) dx = dx + residual_gradient;
+  return dx.to(dy.scalar_type());
+}
+
+void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
+             bool backward) {
+  const int64_t half = shape.head_dim / 2;
+  const at::Tensor rotated = qkv.view({shape.batch, shape.sequence, shape.heads + 2 * shape.kv_heads, shape.head_dim})
+                                 .narrow(2, 0, shape.heads + shape.kv_heads);
+  const at::ScalarType wide = master_dtype(qkv);
+  const at::Tensor first = rotated.narrow(3, 0, half).to(wide, false, true);
+  const at::Tensor second = rotated.narrow(3, half, half).to(wide, false, true);
+  const at::Tensor c = cosine.unsqueeze(1), s = (backward ? -sine : sine).unsqueeze(1);
+  rotated.narrow(3, 0, half).copy_(first * c - second * s);
+  rotated.narrow(3, half, half).copy_(second * c + first * s);
+}
+
+AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
+  const Heads h = split_heads(qkv, shape);
+  const int64_t shared = shape.heads / shape.kv_heads;
+  const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
+  at::Tensor output, log_sum_exp;
+  if (has_flash_attention(qkv)) {
+    const auto result = at::_scaled_dot_product_flash_attention(h.query, key, value, 0.0, true);
+    output = std::get<0>(result);
+    log_sum_exp = std::get<1>(result);
+  } else {
+    const at::Tensor scores = masked_scores(h.query, key);
+    log_sum_exp = scores.logsumexp(3);
+    output = at::matmul(at::softmax(scores, 3).to(qkv.scalar_type()), value);
+  }
+  return {output.transpose(1, 2).reshape({qkv.size(0), shape.heads * shape.head_dim}), log_sum_exp};
+}
+
+at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
+                              const AttentionShape& shape) {
+  const Heads h = split_heads(qkv, shape);
+  const int64_t shared = shape.heads / shape.kv_heads;
+  const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
+  const auto per_head = [&](const at::Tensor& rows) {
+    return rows.view({shape.batch, shape.sequence, shape.heads, shape.head_dim}).transpose(1, 2);
+  };
+  const at::Tensor dy = per_head(output_gradient), output = per_head(forward.output);
+  at::Tensor dq, dk, dv;
+  if (has_flash_attention(qkv)) {
+    // Without dropout the random state is not read.
+    const at::Tensor unused = empty({}, at::kLong, at::kCPU);
+    std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(
+        dy, h.query, key, value, output, forward.log_sum_exp, at::Tensor(), at::Tensor(), shape.sequence,
+        shape.sequence, 0.0, true, unused, unused);
+  } else {
+    const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+    const at::ScalarType wide = master_dtype(qkv);
+    const at::Tensor p = (masked_scores(h.query, key) - forward.log_sum_exp.unsqueeze(3)).exp();
+    dv = at::matmul(p.to(qkv.scalar_type()).transpose(2, 3), dy);
+    const at::Tensor dp = at::matmul(dy, value.transpose(2, 3)).to(wide);
+    const at::Tensor dot = (dy.to(wide) * output.to(wide)).sum(3, true);
+    const at::Tensor ds = (p * (dp - dot) * scale).to(qkv.scalar_type());
+    dq = at::matmul(ds, key);
+    dk = at::matmul(ds.transpose(2, 3), h.query);
+  }
+  const auto sum_shared = [&](const at::Tensor& gradient) {
+    return gradient.unflatten(1, {shape.kv_heads, shared}).sum(2).to(qkv.scalar_type());
+  };
+  return at::cat({dq, sum_shared(dk), sum_shared(dv)}, 1).transpose(1, 2).reshape({qkv.size(0), shape.row()});
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  const std::vector<at::Tensor> halves = gate_up.chunk(2, 1);
+  return at::silu(halves[0]) * halves[1];
+}
+
+SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up) {
+  const at::ScalarType wide = master_dtype(gate_up), narrow = gate_up.scalar_type();
+  const std::vector<at::Tensor> halves = gate_up.to(wide).chunk(2, 1);
+  const at::Tensor dy = activation_gradient.to(wide), sigmoid = at::sigmoid(halves[0]), silu = halves[0] * sigmoid;
+  const at::Tensor gate_gradient = dy * halves[1] * (sigmoid + silu * (1 - sigmoid));
+  return {at::cat({gate_gradient, dy * silu}, 1).to(narrow), (silu * halves[1]).to(narrow)};
+}
+
+void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) {
+  gradient.add_(dy.sum(0, false, gradient.scalar_type()));
+}
+
+void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens) {
+  gradient.index_put_({tokens}, dy.to(gradient.scalar_type()), true);
+}
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
+                    const at::Tensor& loss_sum) {
+  const at::Tensor wide = logits.to(master_dtype(logits));
+  const at::Tensor counted = targets.ne(ignored_target).unsqueeze(1);
+  const at::Tensor index = targets.clamp_min(0).unsqueeze(1);
+  const at::Tensor log_sum_exp = wide.logsumexp(1, true);
+  const at::Tensor losses = (log_sum_exp - wide.gather(1, index)).to(at::kDouble);
+  loss_sum.add_(at::where(counted, losses, at::zeros({}, losses.options())).sum());
+  if (!gradient) return;
+  at::Tensor dlogits = (wide - log_sum_exp).exp();
+  dlogits.scatter_add_(1, index, at::ones({}, wide.options()).neg().expand({wide.size(0), 1}));
+  logits.copy_(dlogits.mul_(loss_scale).mul_(counted));
+}
+
+void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
+            const at::Tensor& exp_avg_sq, const AdamWStep& step) {
+  const at::Tensor scaled = gradient * step.gradient_scale;
+  exp_avg.mul_(step.beta1).add_(scaled, 1 - step.beta1);
+  exp_avg_sq.mul_(step.beta2).addcmul_(scaled, scaled, 1 - step.beta2);
+  const at::Tensor denominator = at::sqrt(exp_avg_sq).mul_(1 / std::sqrt(step.bias_correction2)).add_(step.epsilon);
+  master.mul_(1 - step.lr * step.weight_decay).addcdiv_(exp_avg, denominator, -step.lr / step.bias_correction1);
+}
+
+double squared_norm(const at::Tensor& flat) { return flat.square().sum(at::kDouble).item<double>(); }
+
+}  // namespace generic
+
+at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  const PartTimer timer(Part::attention);
+  const int64_t shared = query.size(1) / key.size(1);
+  const at::Tensor scores = generic::masked_scores(query, generic::repeat_heads(key, shared));
+  const at::Tensor weights = at::softmax(scores, 3).to(query.scalar_type());
+  return at::matmul(weights, generic::repeat_heads(value, shared)).transpose(1, 2).flatten(2);
+}
+
+}  // namespace copus::kernels

@@ -1,0 +1,252 @@
+// Every kernel, fused and generic, against autograd through a plain formula in float64, over random shapes.
+#include "copus/model/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include "copus/model/kernels_generic.h"
+#include "copus/model/reference_decoder.h"
+
+namespace copus {
+namespace {
+
+using kernels::AttentionShape;
+using reference::gradients;
+using reference::relative_error;
+
+// Float64 has 53 bits; sums of some thousand terms lose a few digits of its 16.
+constexpr double float64_tolerance = 1e-12;
+// Float32 against float64: 24 bits, errors of sums grow with the square root of some thousand terms.
+constexpr double float32_tolerance = 3e-6;
+// Bfloat16 stores 8 bits; every stored intermediate adds half a unit, 2^-9.
+constexpr double bfloat16_tolerance = 1e-2;
+
+double tolerance(at::ScalarType dtype) {
+  return dtype == at::kDouble ? float64_tolerance : dtype == at::kFloat ? float32_tolerance : bfloat16_tolerance;
+}
+
+at::ScalarType master(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+class Kernels : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override { at::manual_seed(20260101); }
+
+  at::ScalarType dtype() const { return GetParam(); }
+  // Random values that the dtype holds exactly, as float64.
+  at::Tensor random(at::IntArrayRef shape) const { return at::randn(shape, at::kFloat).to(dtype()).to(at::kDouble); }
+  at::Tensor narrow(const at::Tensor& tensor) const { return tensor.detach().to(dtype(), false, true).contiguous(); }
+  void expect_close(const at::Tensor& ours, const at::Tensor& expected, const std::string& what) const {
+    EXPECT_LE(relative_error(ours, expected), tolerance(dtype())) << what;
+  }
+};
+
+TEST_P(Kernels, RmsNorm) {
+  for (const auto& [rows, width] : {std::pair{1, 8}, {70, 24}, {129, 64}, {65, 100}, {200, 7}}) {
+    for (const bool with_delta : {false, true}) {
+      const at::Tensor residual = random({rows, width}).set_requires_grad(true);
+      const at::Tensor delta = random({rows, width});
+      const at::Tensor weight = random({width}).set_requires_grad(true);
+      const at::Tensor dy = random({rows, width}), upstream = random({rows, width});
+      const at::Tensor sum =
+          with_delta ? narrow(residual + delta).to(at::kDouble) + (residual - residual.detach()) : residual;
+      const at::Tensor normed = reference::rms_norm(sum, weight, 1e-5);
+      const auto expected = gradients(normed, {residual, weight}, dy);
+      for (const bool generic : {false, true}) {
+        const auto forward = generic ? kernels::generic::add_rms_norm : kernels::add_rms_norm;
+        const auto backward = generic ? kernels::generic::rms_norm_backward : kernels::rms_norm_backward;
+        const auto result = forward(narrow(residual), with_delta ? narrow(delta) : at::Tensor(), narrow(weight), 1e-5);
+        expect_close(result.normed, normed, "normed");
+        at::Tensor weight_gradient = at::ones({width}, master(dtype()));
+        const at::Tensor dx =
+            backward(narrow(dy), result.sum, result.rstd, narrow(weight), narrow(upstream), weight_gradient);
+        expect_close(dx, expected[0] + upstream, "input gradient");
+        expect_close(weight_gradient - 1, expected[1], "weight gradient");
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, SwigluAndItsGradient) {
+  for (const auto& [rows, width] : {std::pair{1, 4}, {33, 40}, {64, 176}, {5, 3}}) {
+    const at::Tensor gate_up = (random({rows, 2 * width}) * 4).set_requires_grad(true);
+    const at::Tensor dy = random({rows, width});
+    const at::Tensor activation = at::silu(gate_up.narrow(1, 0, width)) * gate_up.narrow(1, width, width);
+    const at::Tensor expected = gradients(activation, {gate_up}, dy)[0];
+    for (const bool generic : {false, true}) {
+      const auto forward = generic ? kernels::generic::swiglu : kernels::swiglu;
+      const auto backward = generic ? kernels::generic::swiglu_backward : kernels::swiglu_backward;
+      expect_close(forward(narrow(gate_up)), activation, "activation");
+      const auto result = backward(narrow(dy), narrow(gate_up));
+      expect_close(result.gate_up, expected, "gradient");
+      expect_close(result.activation, activation, "activation again");
+    }
+  }
+}
+
+struct AttentionCase {
+  int64_t batch, sequence, heads, kv_heads, head_dim;
+};
+
+TEST_P(Kernels, RotaryAndAttention) {
+  // Around the block of 64 and the group of 8, with and without shared key heads, head dimensions off vector widths.
+  for (const AttentionCase c : {AttentionCase{1, 1, 1, 1, 2},
+                                {2, 7, 2, 2, 6},
+                                {1, 64, 4, 2, 16},
+                                {2, 65, 4, 1, 64},
+                                {1, 130, 2, 2, 20},
+                                {1, 200, 6, 3, 128},
+                                {3, 24, 2, 1, 10}}) {
+    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
+    const int64_t rows = c.batch * c.sequence, half = c.head_dim / 2;
+    const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
+    const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble) * 6;
+    const at::Tensor cosine = angle.cos().to(master(dtype())), sine = angle.sin().to(master(dtype()));
+    const at::Tensor heads = qkv.view({c.batch, c.sequence, c.heads + 2 * c.kv_heads, c.head_dim}).transpose(1, 2);
+    // What is stored between the two kernels is rounded to the dtype; the gradient passes straight through.
+    const auto stored = [&](const at::Tensor& x) { return x + (narrow(x).to(at::kDouble) - x).detach(); };
+    const at::Tensor query = stored(reference::rotate(heads.narrow(1, 0, c.heads), cosine, sine));
+    const at::Tensor key = stored(reference::rotate(heads.narrow(1, c.heads, c.kv_heads), cosine, sine));
+    const at::Tensor output = reference::attention(query, key, heads.narrow(1, c.heads + c.kv_heads, c.kv_heads))
+                                  .transpose(1, 2)
+                                  .flatten(2)
+                                  .flatten(0, 1);
+    const at::Tensor dy = random({rows, c.heads * c.head_dim});
+    const at::Tensor expected = gradients(output, {qkv}, dy)[0];
+    for (const bool generic : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "sequence " << c.sequence << " head_dim " << c.head_dim << " generic "
+                                      << generic);
+      const auto rotate = generic ? kernels::generic::rotary_ : kernels::rotary_;
+      const at::Tensor rotated = narrow(qkv);
+      rotate(rotated, shape, cosine, sine, false);
+      const auto result = generic ? kernels::generic::attention(rotated, shape) : kernels::attention(rotated, shape);
+      expect_close(result.output, output, "output");
+      const at::Tensor gradient = generic ? kernels::generic::attention_backward(narrow(dy), rotated, result, shape)
+                                          : kernels::attention_backward(narrow(dy), rotated, result, shape);
+      rotate(gradient, shape, cosine, sine, true);
+      expect_close(gradient, expected, "gradient");
+    }
+  }
+}
+
+TEST_P(Kernels, CachedAttentionIsTheEndOfFullAttention) {
+  const AttentionShape shape{2, 19, 4, 2, 8};
+  const at::Tensor qkv = random({shape.batch * shape.sequence, shape.row()});
+  const at::Tensor heads = narrow(qkv).view({2, 19, 8, 8}).transpose(1, 2);
+  const at::Tensor full = kernels::attention(narrow(qkv), shape).output.view({2, 19, 32});
+  const at::Tensor last =
+      kernels::cached_attention(heads.narrow(1, 0, 4).narrow(2, 16, 3), heads.narrow(1, 4, 2), heads.narrow(1, 6, 2));
+  expect_close(last, full.narrow(1, 16, 3), "last positions");
+}
+
+TEST_P(Kernels, CrossEntropy) {
+  for (const auto& [rows, vocab] : {std::pair{1, 2}, {50, 256}, {33, 1000}, {17, 31}}) {
+    const at::Tensor logits = (random({rows, vocab}) * 3).set_requires_grad(true);
+    at::Tensor targets = at::randint(vocab, {rows}, at::kLong);
+    if (rows > 1) targets[rows / 2] = ignored_target;
+    const at::Tensor loss = reference::loss(logits.unsqueeze(0), targets.unsqueeze(0));
+    const at::Tensor expected = gradients(loss, {logits})[0] * 0.25;
+    for (const bool generic : {false, true}) {
+      const auto kernel = generic ? kernels::generic::cross_entropy_ : kernels::cross_entropy_;
+      const at::Tensor sum = at::ones({}, at::kDouble), values = narrow(logits);
+      kernel(values, targets, 0.25, false, sum);
+      EXPECT_TRUE(values.equal(narrow(logits))) << "without gradient the logits stay";
+      expect_close(sum - 1, loss, "loss");
+      kernel(values, targets, 0.25, true, sum);
+      expect_close((sum - 1) / 2, loss, "loss");
+      expect_close(values, expected, "gradient");
+    }
+  }
+}
+
+TEST_P(Kernels, CrossEntropyPassesOnWhatIsNotFinite) {
+  for (const double bad : {std::nan(""), static_cast<double>(INFINITY)}) {
+    const at::Tensor logits = narrow(random({3, 40}));
+    logits[1][7] = bad;
+    const at::Tensor sum = at::zeros({}, at::kDouble);
+    kernels::cross_entropy_(logits, at::tensor({1, 2, 3}, at::kLong), 1.0, true, sum);
+    EXPECT_FALSE(std::isfinite(sum.item<double>()));
+  }
+}
+
+TEST_P(Kernels, LinearAndEmbedding) {
+  const at::Tensor x = random({37, 24}).set_requires_grad(true), weight = random({40, 24}).set_requires_grad(true);
+  const at::Tensor bias = random({40}).set_requires_grad(true), dy = random({37, 40});
+  const at::Tensor y = at::matmul(x, weight.t()) + bias;
+  const auto expected = gradients(y, {x, weight, bias}, dy);
+  expect_close(kernels::linear(narrow(x), narrow(weight), narrow(bias)), y, "output");
+  expect_close(kernels::linear_input_gradient(narrow(dy), narrow(weight)), expected[0], "input gradient");
+  const at::Tensor weight_gradient = at::ones({40, 24}, master(dtype()));
+  kernels::add_linear_weight_gradient(weight_gradient, narrow(dy), narrow(x));
+  expect_close(weight_gradient - 1, expected[1], "weight gradient");
+  const at::Tensor bias_gradient = at::ones({40}, master(dtype()));
+  kernels::add_linear_bias_gradient(bias_gradient, narrow(dy));
+  expect_close(bias_gradient - 1, expected[2], "bias gradient");
+
+  const at::Tensor tokens = at::randint(40, {37}, at::kLong);
+  expect_close(kernels::embedding(narrow(weight), tokens), at::embedding(weight, tokens), "embedding");
+  const at::Tensor row_gradient = random({37, 24});
+  const at::Tensor table_gradient = gradients(at::embedding(weight, tokens), {weight}, row_gradient)[0];
+  for (const bool generic : {false, true}) {
+    const auto kernel = generic ? kernels::generic::add_embedding_gradient : kernels::add_embedding_gradient;
+    const at::Tensor gradient = at::ones({40, 24}, master(dtype()));
+    kernel(gradient, narrow(row_gradient), tokens);
+    expect_close(gradient - 1, table_gradient, "embedding gradient");
+  }
+}
+
+TEST_P(Kernels, ResultsDoNotDependOnTheNumberOfThreads) {
+  const AttentionShape shape{2, 70, 4, 2, 16};
+  const at::Tensor qkv = narrow(random({140, shape.row()})), dy = narrow(random({140, 64}));
+  const at::Tensor weight = narrow(random({64}));
+  const auto run = [&](int64_t threads) {
+    kernels::set_num_threads(threads);
+    const auto result = kernels::attention(qkv, shape);
+    const at::Tensor weight_gradient = at::zeros({64}, master(dtype()));
+    const auto norm = kernels::add_rms_norm(result.output, dy, weight, 1e-5);
+    const at::Tensor dx = kernels::rms_norm_backward(dy, norm.sum, norm.rstd, weight, dy, weight_gradient);
+    const at::Tensor gradient = kernels::attention_backward(dx, qkv, result, shape);
+    return at::cat({gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
+                    at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000})), at::kDouble)});
+  };
+  const at::Tensor one = run(1), two = run(2), three = run(3);
+  kernels::set_num_threads(2);
+  EXPECT_TRUE(one.equal(two));
+  EXPECT_TRUE(one.equal(three));
+}
+
+INSTANTIATE_TEST_SUITE_P(, Kernels, testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
+                         [](const auto& parameter) { return std::string(c10::toString(parameter.param)); });
+
+TEST(AdamW, MatchesItsDefinitionInFloat64) {
+  at::manual_seed(7);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    for (const bool generic : {false, true}) {
+      const at::Tensor start = at::randn({1000}, at::kDouble).to(dtype);
+      at::Tensor ours = start.clone(), m = at::zeros({1000}, dtype), v = at::zeros({1000}, dtype);
+      at::Tensor expected = start.to(at::kDouble), mean = at::zeros({1000}, at::kDouble), square = mean.clone();
+      for (int t = 1; t <= 5; ++t) {
+        const at::Tensor gradient = at::randn({1000}, at::kDouble).to(dtype);
+        const kernels::AdamWStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1 - std::pow(0.9, t), 1 - std::pow(0.95, t)};
+        (generic ? kernels::generic::adamw_ : kernels::adamw_)(ours, gradient, m, v, step);
+        const at::Tensor scaled = gradient.to(at::kDouble) * 0.5;
+        mean = 0.9 * mean + 0.1 * scaled;
+        square = 0.95 * square + 0.05 * scaled * scaled;
+        expected = expected * (1 - 1e-3) -
+                   1e-2 * (mean / step.bias_correction1) / ((square / step.bias_correction2).sqrt() + 1e-8);
+      }
+      EXPECT_LE(relative_error(ours, expected), tolerance(dtype));
+    }
+  }
+}
+
+TEST(SquaredNorm, MatchesFloat64) {
+  at::manual_seed(8);
+  for (const int64_t size : {1, 63, 64, 16384, 100003}) {
+    const at::Tensor values = at::randn({size}, at::kFloat);
+    const double expected = values.to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(kernels::squared_norm(values) / expected, 1, 1e-6) << size;
+    EXPECT_NEAR(kernels::generic::squared_norm(values) / expected, 1, 1e-6) << size;
+  }
+}
+
+}  // namespace
+}  // namespace copus
