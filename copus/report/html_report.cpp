@@ -20,13 +20,12 @@
 #include "copus/report/report_page.h"
 #include "copus/report/run_log.h"
 #include "copus/report/run_summary.h"
-#include "copus/report/smoothing.h"
 
 namespace copus {
 namespace {
 
 constexpr size_t most_points = 2000;
-constexpr double smoothed_share = 0.02;  // the smoothed curve looks back on this share of the run
+constexpr double smoothed_share = 0.01;  // of the run: how far the smoothed curve looks to either side
 
 std::string escape_html(std::string_view text) {
   std::string out;
@@ -100,18 +99,27 @@ std::vector<Point> decimate(std::vector<Point> points) {
   return kept;
 }
 
-// The mean of two moving averages, one from either end: unlike one alone it does not lag behind a falling curve.
+// Averages with weights that fall off exponentially to both sides: unlike an average over earlier steps alone it does
+// not lag behind a falling curve.
 void smooth(std::vector<Point>& points) {
   const double window = std::max(1.0, smoothed_share * static_cast<double>(points.size()));
-  const auto add_half = [window](auto first, auto last) {
-    SmoothedValue average(window);
-    for (auto point = first; point != last; ++point) {
-      average.add(point->value);
-      point->smoothed += *average.value() / 2;
-    }
-  };
-  add_half(points.begin(), points.end());
-  add_half(points.rbegin(), points.rend());
+  const double decay = 1 - 1 / window;
+  std::vector<double> weights(points.size(), 0);
+  double sum = 0;
+  double weight = 0;
+  for (size_t i = 0; i < points.size(); ++i) {
+    sum = decay * sum + points[i].value;
+    weight = decay * weight + 1;
+    points[i].smoothed = sum;
+    weights[i] = weight;
+  }
+  sum = 0;
+  weight = 0;
+  for (size_t i = points.size(); i-- > 0;) {
+    points[i].smoothed = (points[i].smoothed + sum) / (weights[i] + weight);
+    sum = decay * (sum + points[i].value);
+    weight = decay * (weight + 1);
+  }
 }
 
 // Six digits are more than a screen shows.
@@ -188,9 +196,8 @@ std::string tile(std::string_view name, std::string_view value, std::string_view
 std::string tiles(const RunSummary& summary) {
   const bool evaluated = summary.held_out_loss && std::isfinite(*summary.held_out_loss);
   std::string out;
-  out += tile(
-      "Held-out loss", evaluated ? print("%.4f", *summary.held_out_loss) : "-",
-      evaluated ? concat("nats/token, perplexity ", print("%.3g", std::exp(*summary.held_out_loss))) : "not evaluated");
+  out += tile("Held-out loss, nats/token", evaluated ? print("%.4f", *summary.held_out_loss) : "-",
+              evaluated ? concat("perplexity ", print("%.3g", std::exp(*summary.held_out_loss))) : "not evaluated");
   out += tile("Steps", std::to_string(summary.steps),
               summary.skipped_steps > 0 ? concat(summary.skipped_steps, " skipped: not finite") : "none skipped");
   out += tile("Tokens", format_count(static_cast<double>(summary.consumed_tokens)),

@@ -98,8 +98,11 @@ TEST_F(HtmlReportTest, SmoothedCurveDoesNotLag) {
     record.loss = 10 - 0.01 * static_cast<double>(step);
     log.append(record);
   }
-  for (const auto& row : data(page()).at("loss")) {
-    if (row[0] == 251) EXPECT_NEAR(row[4].get<double>(), row[3].get<double>(), 1e-5);
+  const auto curves = data(page());
+  for (const auto& row : curves.at("loss")) {
+    // Only the ends have neighbours on one side alone.
+    const double tolerance = row[0] > 100 && row[0] < 400 ? 1e-5 : 0.06;
+    EXPECT_NEAR(row[4].get<double>(), row[3].get<double>(), tolerance) << row;
   }
 }
 

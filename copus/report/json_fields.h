@@ -3,7 +3,6 @@
 // Private to the .cpp files of this room: nlohmann/json stays out of every header that others include.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,27 +14,20 @@
 
 namespace copus {
 
-// Keeps the fields in the order of the list. JSON has no NaN and no infinity: they become null.
+// Keeps the fields in the order of the list. JSON has no NaN and no infinity: the library writes them as null.
 class JsonFieldWriter {
  public:
-  void operator()(const char* name, int64_t value) { object_[name] = value; }
-  void operator()(const char* name, const std::string& value) { object_[name] = value; }
-  void operator()(const char* name, double value) { object_[name] = number(value); }
-  void operator()(const char* name, const std::optional<double>& value) {
-    object_[name] = value ? number(*value) : nullptr;
+  template <class Value>
+  void operator()(const char* name, const Value& value) {
+    object_[name] = value;
   }
-  void operator()(const char* name, const std::vector<double>& values) {
-    auto& list = object_[name] = nlohmann::ordered_json::array();
-    for (const double value : values) list.push_back(number(value));
+  void operator()(const char* name, const std::optional<double>& value) {
+    object_[name] = value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
   }
 
   const nlohmann::ordered_json& object() const { return object_; }
 
  private:
-  static nlohmann::ordered_json number(double value) {
-    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
-  }
-
   nlohmann::ordered_json object_ = nlohmann::ordered_json::object();
 };
 

@@ -36,7 +36,10 @@ std::string loss_text(const char* name, const std::optional<double>& loss) {
 }
 
 std::string eta_text(const ProgressState& state) {
-  return state.eta_seconds < 0 ? "" : concat(format_duration(std::round(state.eta_seconds)), " left");
+  if (state.eta_seconds < 0) return "";
+  const std::string time =
+      state.eta_seconds < 59.5 ? print("%.0f s", state.eta_seconds) : format_duration(std::round(state.eta_seconds));
+  return concat(time, " left");
 }
 
 std::string bar(double done, size_t width) {

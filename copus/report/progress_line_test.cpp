@@ -66,6 +66,14 @@ TEST(LiveLine, IsFullOnlyAtTheEnd) {
   EXPECT_THAT(live_line(state, 130), HasSubstr("==] 100%"));
 }
 
+TEST(LiveLine, CountsDownInWholeSeconds) {
+  ProgressState state = some_state();
+  state.eta_seconds = 29.4;
+  EXPECT_THAT(live_line(state, 130), testing::EndsWith("  29 s left"));
+  state.eta_seconds = 59.7;
+  EXPECT_THAT(live_line(state, 130), testing::EndsWith("  1 min 00 s left"));
+}
+
 TEST(PlainLine, HasEverything) {
   EXPECT_EQ(plain_line(some_state()),
             "step 1240/2000   62%  loss 1.712  held-out 1.655  lr 9.10e-04  grad norm 0.523  10.2 M tokens  "

@@ -1,4 +1,4 @@
-// The smoothed loss that the progress line and the charts show.
+// The smoothed numbers that the progress line shows.
 #pragma once
 
 #include <optional>
