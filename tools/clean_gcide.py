@@ -84,7 +84,7 @@ CROSS_REFERENCE = re.compile(r"(?:^|(?<=[.;!?,]) ?)(?:See(?: also)?|Cf\.?|Compar
 # "(Zool.)", "(Bot. & Med.)": the field of a sense. Anything else in parentheses is part of the sentence.
 FIELD_ABBREVIATION = re.compile(r"\s*\([A-Z][\w.&;, ]{0,30}\.\)")
 SENSE_LETTER = re.compile(r"(?<=[.;,:] )\([a-z]\)\s+")
-ODD_CHARACTERS = re.compile(r"[|^_~\[\]<>#@*=+\\]")
+ODD_CHARACTERS = re.compile(r"[|^_~\[\]<>#@*=+\\]|----")
 GRAMMAR_LABEL = re.compile(r"^(?:pl|Fig|Hence|fig|Specifically|Specif)\.?:?\s+(?=[A-Z])")
 
 
