@@ -1,7 +1,6 @@
 #include "copus/base/durable_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -28,7 +28,7 @@ std::string space_text(int error_number, uint64_t needed, const std::filesystem:
   const std::filesystem::space_info space = std::filesystem::space(directory, ignored);
   std::string text = concat("; the file needs ", needed, " bytes");
   if (!ignored) text += concat(", ", space.available, " are free in ", directory.string());
-  return text + ". Free space there, or choose another folder";
+  return text + "; free some space there or choose another folder";
 }
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
@@ -132,6 +132,27 @@ void replace_durably(const std::filesystem::path& from, const std::filesystem::p
   }
   if (::rename(from.c_str(), to.c_str()) != 0) fail_rename(from, to);
   sync_directory(folder_of(to));
+}
+
+void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
+                             const std::function<void(const std::filesystem::path& partial)>& fill) {
+  const std::filesystem::path partial = partial_path(directory);
+  std::error_code error;
+  std::filesystem::remove_all(partial, error);
+  if (!error) std::filesystem::create_directories(partial, error);
+  if (error) throw UserError(concat("cannot create the folder ", partial.string(), ": ", error.message()));
+  try {
+    fill(partial);
+    sync_directory(partial);
+    replace_durably(partial, directory);
+  } catch (const UserError& cause) {
+    std::filesystem::remove_all(partial, error);
+    throw UserError(concat("cannot write ", directory.string(), " (", expected_bytes, " bytes in all): ", cause.what(),
+                           ". Nothing of it was kept"));
+  } catch (...) {
+    std::filesystem::remove_all(partial, error);
+    throw;
+  }
 }
 
 std::string read_text_file(const std::filesystem::path& path) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,6 +66,12 @@ void sync_directory(const std::filesystem::path& directory);
 // the name `to` is replaced in one atomic step, so that `to` always names the old or the new one (a folder on a file
 // system that cannot exchange names, such as NFS, is deleted first).
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Creates a folder whole or not at all: `fill` writes its files, durably, into the folder it is given, which then
+// replaces `directory`. When `fill` throws, nothing is left and `directory` is as before; a UserError is passed on with
+// `expected_bytes`, the size of the whole folder.
+void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
+                             const std::function<void(const std::filesystem::path& partial)>& fill);
 
 // The whole content of a small file. Throws UserError when it cannot be read.
 std::string read_text_file(const std::filesystem::path& path);

@@ -2,14 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
-#include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 
 #include "copus/base/error.h"
+#include "copus/base/test_support.h"
 
 namespace copus {
 namespace {
@@ -18,28 +18,11 @@ using ::testing::HasSubstr;
 
 class DurableFileTest : public ::testing::Test {
  protected:
-  DurableFileTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "copus-durable-XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~DurableFileTest() override { std::filesystem::remove_all(folder_); }
+  size_t entries() const { return list_directory(folder_).size(); }
 
-  size_t entries() const {
-    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
-  }
-
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
 };
-
-template <class Action>
-std::string user_error(Action action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no UserError";
-}
 
 TEST_F(DurableFileTest, AppearsWithItsContentAndDigest) {
   const FileDigest digest = write_file_durably(folder_ / "a.txt", "hello");
@@ -69,11 +52,8 @@ TEST_F(DurableFileTest, MissingFolderIsNamed) {
 // belongs to the process, so a child sets it.
 TEST_F(DurableFileTest, FullDiskSaysWhatWasNeededAndLeavesNothing) {
   const auto attempt = [&] {
-    std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{1000, 1000};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    const std::string message = user_error([&] { write_file_durably(folder_ / "a.txt", std::string(5000, 'x')); });
-    ::write(STDERR_FILENO, message.data(), message.size());
+    limit_file_size(1000);
+    std::cerr << user_error([&] { write_file_durably(folder_ / "a.txt", std::string(5000, 'x')); });
     std::_Exit(0);
   };
   EXPECT_EXIT(attempt(), ::testing::ExitedWithCode(0), "a.txt: File too large; the file needs 5000 bytes, .* are free");
@@ -89,6 +69,21 @@ TEST_F(DurableFileTest, ReplaceExchangesFolders) {
   EXPECT_EQ(entries(), 1);
   EXPECT_EQ(read_text_file(folder_ / "old" / "b.txt"), "new");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "old" / "a.txt"));
+}
+
+TEST_F(DurableFileTest, FoldersAppearWholeOrNotAtAll) {
+  write_directory_durably(folder_ / "d", 3, [](const auto& partial) { write_file_durably(partial / "a.txt", "old"); });
+  const std::string message = user_error([&] {
+    write_directory_durably(folder_ / "d", 12345, [](const auto& partial) {
+      write_file_durably(partial / "a.txt", "new");
+      throw UserError("disk is full");
+    });
+  });
+  EXPECT_THAT(message, HasSubstr((folder_ / "d").string() + " (12345 bytes in all): disk is full"));
+  EXPECT_EQ(read_text_file(folder_ / "d" / "a.txt"), "old");
+  write_directory_durably(folder_ / "d", 3, [](const auto& partial) { write_file_durably(partial / "b.txt", "new"); });
+  EXPECT_THAT(list_directory(folder_ / "d"), ::testing::ElementsAre("b.txt"));
+  EXPECT_EQ(entries(), 1);
 }
 
 TEST_F(DurableFileTest, ReadingNamesTheMissingFile) {

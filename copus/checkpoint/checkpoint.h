@@ -38,6 +38,8 @@
 
 namespace copus {
 
+class DirectoryLock;
+
 // A tensor in host memory, row-major. Copies share the bytes.
 struct HostTensor {
   std::string name;
@@ -96,7 +98,7 @@ class CheckpointWriter {
   std::filesystem::path root_;
   int64_t keep_last_;
   int64_t shard_bytes_;
-  int lock_ = -1;  // descriptor that holds the lock
+  std::unique_ptr<DirectoryLock> lock_;
   mutable std::mutex mutex_;
   std::optional<std::filesystem::path> last_written_;  // guarded by mutex_
   std::future<void> pending_;
