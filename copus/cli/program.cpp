@@ -24,7 +24,6 @@ int complain(const char* kind, const char* message, int exit_code) {
 int run_program(int argc, const char* const* argv) {
   CLI::App program("Copus trains decoder-only language models.", "copus");
   program.set_version_flag("--version", "copus " COPUS_VERSION);
-  program.require_subcommand(1);
   program.footer(
       "Examples:\n"
       "  copus train configs/runs/quickstart.toml                    train a small model\n"
@@ -43,6 +42,7 @@ int run_program(int argc, const char* const* argv) {
 
   try {
     program.parse(argc, argv);
+    if (!action) throw UserError("give a command (see 'copus --help')");
     return action();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help and --version

@@ -121,7 +121,7 @@ class CommandLine(ProgramTest):
             self.assertIn("Example", self.assert_done(command, "--help").stdout)
 
     def test_mistyped_commands_and_options(self):
-        self.assert_refused(says=["subcommand"])
+        self.assert_refused(says=["give a command"])
         self.assert_refused("tain", says=["tain"])
         self.assert_refused("report", "--nonsense", says=["nonsense"])
         self.assert_refused("convert", "--from", "x", says=["--to"])
@@ -152,7 +152,7 @@ class BadInput(ProgramTest):
 
     def test_configuration(self):
         self.write("run.toml", "[train\nsteps = 3")
-        self.assert_run_refused(says=["run.toml", "line 1"])
+        self.assert_run_refused(says=["run.toml:1:7"])
         self.write_run("run.toml")
         self.assert_run_refused("train.max_step=3", says=["train.max_step", "max_steps"])
         self.assert_run_refused('train.max_steps="three"', says=["max_steps"])

@@ -187,21 +187,21 @@ void load_initial_weights(const RunConfig& config, Trainer& trainer) {
   trainer.load(match_parameters(config.model, weights, concat("model.init_from = \"", config.init_from, "\"")));
 }
 
-// The wall-clock seconds to keep for what follows once a run has been told to stop: a step that is under way, and the
-// checkpoint.
-double seconds_to_stop(const Trainer& trainer, double longest_step) {
-  const double bytes = 3 * sizeof(float) * static_cast<double>(count_parameters(trainer.parameters().model()));
-  return 2 * longest_step + bytes / assumed_bytes_per_second;
+// What writing weights and two moments in fp32 is assumed to take.
+double checkpoint_seconds(const ModelDescription& model) {
+  return 3 * sizeof(float) * static_cast<double>(count_parameters(model)) / assumed_bytes_per_second;
 }
 
 // The loop. Leaves it when the run is complete or has been told to stop, with a checkpoint under way.
 RunEnd train_until_end(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, const StopRequest& stop,
                        RunOutput& output) {
+  const double checkpoint_reserve = checkpoint_seconds(plan.config.model);
   double longest_step = 0;
   StopReason reason = StopReason::none;
   std::optional<double> held_out_loss;  // of the weights after the latest step
   const auto must_stop = [&] {
-    reason = stop.reason(seconds_to_stop(trainer, longest_step));
+    // The next step may take longer than any before.
+    reason = stop.reason(checkpoint_reserve + 2 * longest_step);
     return reason != StopReason::none;
   };
 

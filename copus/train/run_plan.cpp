@@ -83,13 +83,16 @@ std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& n
   RunConfig resolved = now;
   if (now.train.precision == Precision::automatic) resolved.train.precision = then.train.precision;
   const auto before = settings_of(then);
-  auto after = settings_of(resolved);
-  for (const auto& [key, value] : before) after.try_emplace(key, "unset");
+  const auto after = settings_of(resolved);
+  const auto value_in = [](const auto& settings, const std::string& key) {
+    const auto found = settings.find(key);
+    return found == settings.end() ? std::string("unset") : found->second;
+  };
 
   std::vector<std::string> changes;
-  for (const auto& [key, value] : after) {
-    const auto found = before.find(key);
-    const std::string old = found == before.end() ? "unset" : found->second;
+  for (const std::string& key : run_config_keys()) {
+    const std::string old = value_in(before, key);
+    const std::string value = value_in(after, key);
     if (value == old) continue;
     const ChangeOnResume rule = change_on_resume(key);
     if (rule == ChangeOnResume::never) {
