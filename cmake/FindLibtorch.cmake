@@ -5,7 +5,10 @@ if(NOT Torch_DIR)
     set(Torch_DIR ${WHEEL_TORCH} CACHE PATH "Folder with TorchConfig.cmake")
   endif()
 endif()
+# TorchConfig warns of static libraries that the wheel does not ship and nobody needs (kineto).
+set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
 find_package(Torch 2.11 QUIET)
+unset(CMAKE_MESSAGE_LOG_LEVEL)
 if(NOT Torch_FOUND)
   message(FATAL_ERROR "libtorch >= 2.11 was not found. Run `make setup` (installs the pip wheel into .venv), "
     "give -DTorch_DIR=<folder with TorchConfig.cmake>, or build the rooms that need none with -DCOPUS_WITH_TORCH=OFF.")

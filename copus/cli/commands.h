@@ -13,5 +13,6 @@ void add_train(CLI::App& program, Action& action);
 void add_generate(CLI::App& program, Action& action);
 void add_convert(CLI::App& program, Action& action);
 void add_report(CLI::App& program, Action& action);
+void add_bench(CLI::App& program, Action& action);
 
 }  // namespace copus

@@ -38,6 +38,7 @@ int run_program(int argc, const char* const* argv) {
   add_generate(program, action);
   add_convert(program, action);
   add_report(program, action);
+  add_bench(program, action);
 
   try {
     program.parse(argc, argv);

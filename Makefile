@@ -1,0 +1,30 @@
+# The commands of the project, each a script in scripts/. ARGS goes to the script: make test ARGS='-R tokenizer'
+.PHONY: help setup build quickstart test bench format lint sanitize
+.DEFAULT_GOAL := help
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install what is missing: Debian packages, and Python packages in .venv
+	@scripts/setup $(ARGS)
+
+build: ## set up and build everything (Release) into build/
+	@scripts/build $(ARGS)
+
+quickstart: ## set up, build, fetch a corpus, train a small model for three minutes, sample from it
+	@scripts/quickstart $(ARGS)
+
+test: ## build and run every test
+	@scripts/test $(ARGS)
+
+bench: ## measure a training step side by side with PyTorch
+	@scripts/bench $(ARGS)
+
+format: ## format the C++ sources in place
+	@scripts/format $(ARGS)
+
+lint: ## check format, layers, shell scripts and clang-tidy's findings; ARGS=--changed for what you changed
+	@scripts/lint $(ARGS)
+
+sanitize: ## test the rooms without libtorch under the address and undefined-behaviour sanitizers
+	@scripts/sanitize $(ARGS)

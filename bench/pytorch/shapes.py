@@ -1,0 +1,38 @@
+"""The model shapes of the side-by-side with PyTorch, and how much work a token of each is."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A Llama and the micro-batch that it trains on. The field names are the options of `copus bench step`."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    sequence: int
+    micro_batch: int
+
+    def options(self) -> list[str]:
+        pairs = dataclasses.asdict(self).items()
+        return [word for name, value in pairs for word in ("--" + name.replace("_", "-"), str(value))]
+
+    def tokens_per_step(self) -> int:
+        return self.sequence * self.micro_batch
+
+    def training_flops_per_token(self) -> float:
+        """The formula of training_flops_per_token in copus/strategy/model_description.h."""
+        query_width = self.hidden
+        kv_width = self.hidden // self.heads * self.kv_heads
+        layer = 2 * self.hidden * query_width + 2 * self.hidden * kv_width + 3 * self.hidden * self.ffn
+        attention = 12 * self.layers * query_width * self.sequence
+        return 6 * (self.layers * layer + self.vocab * self.hidden) + attention
+
+
+SHAPES = {
+    "a": Shape(layers=8, hidden=512, heads=8, kv_heads=4, ffn=1408, vocab=8192, sequence=512, micro_batch=4),
+    "b": Shape(layers=6, hidden=256, heads=4, kv_heads=4, ffn=704, vocab=256, sequence=128, micro_batch=16),
+}

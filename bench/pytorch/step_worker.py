@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Trains transformers' LlamaForCausalLM on request, for train_step.py: one process for one way of running PyTorch.
+
+Prints {"ready": true} when warmed up; then answers each line "run N" on stdin with one line, {"seconds_per_step": the
+median of N training steps}; "quit" ends it. `copus bench step --serve` speaks the same protocol. Between requests it is
+blocked on stdin and uses no processor.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+
+import torch
+import transformers
+
+from shapes import Shape
+
+WARM_UP_STEPS = 3
+
+
+class Trainer:
+    """One step: zero_grad, forward, backward, clip, AdamW; fp32, random tokens."""
+
+    def __init__(self, shape: Shape, compiled: bool):
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(
+            vocab_size=shape.vocab,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.ffn,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            max_position_embeddings=shape.sequence,
+            use_cache=False,
+        )
+        self.model = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation="sdpa"
+        ).train()
+        self.forward = torch.compile(self.model) if compiled else self.model
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+        self.tokens = torch.randint(shape.vocab, (shape.micro_batch, shape.sequence))
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        loss = self.forward(input_ids=self.tokens, labels=self.tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+
+    def timed_step(self) -> float:
+        started = time.perf_counter()
+        self.step()
+        return time.perf_counter() - started
+
+
+def answer(message: dict) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", choices=("eager", "compile"), required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    for field in dataclasses.fields(Shape):
+        parser.add_argument("--" + field.name.replace("_", "-"), type=int, required=True)
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(arguments.threads)
+    shape = Shape(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Shape)})
+    trainer = Trainer(shape, compiled=arguments.mode == "compile")
+    for _ in range(WARM_UP_STEPS):
+        trainer.step()
+    answer({"ready": True})
+
+    for line in sys.stdin:
+        match line.split():
+            case ["run", count]:
+                answer({"seconds_per_step": statistics.median(trainer.timed_step() for _ in range(int(count)))})
+            case ["quit"]:
+                return
+            case _:
+                sys.exit(f"expected 'run N' or 'quit', got {line!r}")
+
+
+if __name__ == "__main__":
+    main()

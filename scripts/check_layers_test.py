@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Shows that check_layers.py finds each kind of violation, planted in a small tree, and accepts what is allowed."""
+
+import pathlib
+import tempfile
+import unittest
+
+from check_layers import Tree
+
+CLEAN_TREE = {
+    "copus/base/error.h": "#include <string>",
+    "copus/strategy/mesh.cpp": '#include "copus/base/error.h"',
+    "copus/strategy/mesh_test.cpp": "#include <fstream>",
+    "copus/report/CMakeLists.txt": "copus_room(NAME report) # no TORCH",
+    "copus/report/log.cpp": "#include <nlohmann/json.hpp>\n#include <chrono>",
+    "copus/model/CMakeLists.txt": "copus_room(NAME model TORCH)",
+    "copus/model/decoder.h": "#include <ATen/core/Tensor.h>",
+    "copus/model/decoder_test.cpp": '#include "copus/model/decoder.h"\n#include <torch/torch.h>',
+    "apps/copus/main.cpp": '#include "copus/cli/cli.h"',
+}
+
+
+class CheckLayersTest(unittest.TestCase):
+    def violations_with(self, planted: dict[str, str]) -> list[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name, text in (CLEAN_TREE | planted).items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text + "\n", encoding="utf-8")
+            return list(Tree(root).violations())
+
+    def assert_one_violation(self, planted: dict[str, str], *words: str) -> None:
+        violations = self.violations_with(planted)
+        self.assertEqual(len(violations), 1, violations)
+        for word in words:
+            self.assertIn(word, violations[0])
+
+    def test_accepts_a_clean_tree(self):
+        self.assertEqual(self.violations_with({}), [])
+
+    def test_finds_an_include_of_a_lower_room(self):
+        planted = {"copus/base/error.cpp": '// why\n#include "copus/strategy/mesh.h"'}
+        self.assert_one_violation(planted, "copus/base/error.cpp:2:", "copus/strategy/mesh.h")
+
+    def test_finds_an_include_of_a_lower_room_in_a_test(self):
+        self.assert_one_violation({"copus/model/a_test.cpp": '#include "copus/train/trainer.h"'}, "train")
+
+    def test_finds_an_unknown_room(self):
+        self.assert_one_violation({"copus/misc/a.cpp": ""}, "'misc' is not a room")
+
+    def test_finds_impure_headers_in_a_pure_room(self):
+        for header in ("thread", "fstream", "filesystem", "chrono"):
+            with self.subTest(header):
+                self.assert_one_violation({"copus/strategy/mesh.cpp": f"#include <{header}>"}, "pure", header)
+
+    def test_finds_torch_in_a_pure_room_even_if_declared(self):
+        planted = {
+            "copus/layout/CMakeLists.txt": "copus_room(NAME layout TORCH)",
+            "copus/layout/plan.cpp": "# include <c10/core/Device.h>",
+        }
+        self.assert_one_violation(planted, "copus/layout/plan.cpp:1:", "c10/core/Device.h")
+
+    def test_finds_torch_in_a_room_that_does_not_declare_it(self):
+        self.assert_one_violation({"copus/report/a.h": '#include "ATen/ATen.h"'}, "report", "ATen/ATen.h")
+
+    def test_finds_torch_beside_json_through_our_headers(self):
+        planted = {
+            "copus/base/json.h": "#include <nlohmann/json.hpp>",
+            "copus/model/a.cpp": '#include "copus/base/json.h"\n#include "copus/model/decoder.h"',
+        }
+        self.assert_one_violation(planted, "copus/base/json.h -> nlohmann/json.hpp", "ATen/core/Tensor.h")
+
+    def test_finds_the_whole_of_torch_outside_tests(self):
+        self.assert_one_violation({"copus/model/a.cpp": "#include <torch/torch.h>"}, "for tests alone")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,54 @@
+# What every script here shares: sourced, never run. Goes to the repository root, prints plainly, times each step.
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # its variables are read by the scripts that source it
+set -euo pipefail
+
+COPUS_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$COPUS_ROOT"
+
+venv_python="$COPUS_ROOT/.venv/bin/python"
+jobs="${COPUS_JOBS:-$(nproc)}"
+
+# Set by `step`: what the last step took, in seconds with one decimal.
+step_seconds=0
+
+now_microseconds() { echo "${EPOCHREALTIME//[.,]/}"; }
+
+# seconds_since MICROSECONDS: prints the seconds that have passed since then, with one decimal.
+seconds_since() {
+  local tenths=$((($(now_microseconds) - $1 + 50000) / 100000))
+  echo "$((tenths / 10)).$((tenths % 10))"
+}
+
+# step TITLE COMMAND...: says what is about to happen, does it, says how long it took. Call it as a plain statement, so
+# that a failure ends the script.
+step() {
+  local title="$1" started
+  shift
+  started="$(now_microseconds)"
+  printf '==> %s\n' "$title"
+  "$@"
+  step_seconds="$(seconds_since "$started")"
+  printf '    done in %s s: %s\n' "$step_seconds" "$title"
+}
+
+# fail EXIT_CODE MESSAGE...: 2 is for what the user has to change, 1 for what we got wrong.
+fail() {
+  local code="$1"
+  shift
+  printf 'error: %s\n' "$@" >&2
+  exit "$code"
+}
+
+# configure_and_build FOLDER CMAKE_OPTION...: both are incremental. The configuration's chatter appears when it fails.
+configure_and_build() {
+  local folder="$1" log
+  shift
+  log="$folder/configure.log"
+  mkdir -p "$folder"
+  if ! cmake -S . -B "$folder" -G Ninja "$@" >"$log" 2>&1; then
+    cat "$log" >&2
+    fail 1 "CMake could not configure $folder (its output is above)."
+  fi
+  cmake --build "$folder" --parallel "$jobs"
+}

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Computes with transformers what our models must reproduce: logits, gradients and a short training run.
+
+Usage: generate.py OUT_DIR
+
+Writes, for each architecture, OUT_DIR/<arch>/ as a Hugging Face model directory (config.json, model.safetensors, float32)
+of a small model with random weights, and OUT_DIR/<arch>/expected.safetensors with these tensors, B = 2, S = 48:
+
+    tokens, targets               int64 [B, S]; targets are the next tokens, some of them -100 (no loss)
+    logits_f32, logits_f64        [B, S, vocab], the same float32 weights run in either precision (f64 throughout, where
+                                  transformers itself would compute norms, softmax and rotary angles in float32)
+    loss_f32, loss_f64            scalar: mean token loss over the targets that are not -100
+    grad_f32.<name>, grad_f64.<name>   its gradient, by parameter name
+    tokens_steps, targets_steps   int64 [20, B, S]: one batch a step
+    losses_f32, losses_f64        [20]: the loss of each step, before its update, from the weights above, with AdamW
+                                  (lr 1e-3, betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices alone, clip norm 1.0)
+
+Deterministic: everything is drawn from fixed seeds. Nothing is rewritten when OUT_DIR holds the output of this very file
+already, so repeated test runs cost nothing.
+"""
+
+import hashlib
+import math
+import pathlib
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+BATCH, SEQUENCE, STEPS = 2, 48, 20
+IGNORED_TARGET = -100
+
+SHAPE = dict(
+    vocab_size=199,
+    hidden_size=64,
+    intermediate_size=144,
+    num_hidden_layers=3,
+    max_position_embeddings=128,
+    rms_norm_eps=1e-5,
+    attn_implementation="eager",
+)
+
+
+def llama() -> transformers.LlamaConfig:
+    """Grouped queries, untied head, llama3 rope scaling whose three frequency bands all occur."""
+    rope = dict(
+        rope_type="llama3",
+        rope_theta=10000.0,
+        factor=4.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=32,
+    )
+    return transformers.LlamaConfig(
+        **SHAPE, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False, rope_parameters=rope
+    )
+
+
+def qwen2() -> transformers.Qwen2Config:
+    """Biases on queries, keys and values; one key/value head for all queries; tied head; another rope base."""
+    rope = dict(rope_type="default", rope_theta=1000000.0)
+    return transformers.Qwen2Config(
+        **SHAPE, num_attention_heads=4, num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=rope
+    )
+
+
+def mistral() -> transformers.MistralConfig:
+    """A head size other than hidden_size / heads, no sliding window."""
+    rope = dict(rope_type="default", rope_theta=10000.0)
+    return transformers.MistralConfig(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=24,
+        sliding_window=None,
+        tie_word_embeddings=False,
+        rope_parameters=rope,
+    )
+
+
+class DoubleRMSNorm(torch.nn.Module):
+    """RMSNorm without transformers' detour through float32."""
+
+    def __init__(self, original: torch.nn.Module):
+        super().__init__()
+        self.weight, self.epsilon = original.weight, original.variance_epsilon
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)
+
+
+class DoubleRotaryEmbedding(torch.nn.Module):
+    """Rotary angles in float64, with llama3 rescaling (Llama 3.1: `apply_scaling` of Meta's reference code)."""
+
+    def __init__(self, config: transformers.PretrainedConfig):
+        super().__init__()
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        rope = config.rope_parameters
+        frequencies = rope["rope_theta"] ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+        if rope["rope_type"] == "llama3":
+            frequencies = torch.stack([self.rescaled(frequency, rope) for frequency in frequencies])
+        self.frequencies = frequencies
+
+    @staticmethod
+    def rescaled(frequency: torch.Tensor, rope: dict) -> torch.Tensor:
+        turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        share_kept = ((turns - low) / (high - low)).clamp(0, 1)
+        return share_kept * frequency + (1 - share_kept) * frequency / rope["factor"]
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = position_ids[..., None].double() * self.frequencies
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos(), angles.sin()
+
+
+def load_float64(folder: pathlib.Path) -> transformers.PreTrainedModel:
+    """The model of `folder` in float64 throughout. SDPA, because eager attention has its softmax in float32."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="sdpa")
+    model.model.rotary_emb = DoubleRotaryEmbedding(model.config)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child).__name__.endswith("RMSNorm"):
+                setattr(parent, name, DoubleRMSNorm(child))
+    return model
+
+
+def load_float32(folder: pathlib.Path) -> transformers.PreTrainedModel:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+
+def randomise_weights(model: transformers.PreTrainedModel, generator: torch.Generator) -> None:
+    """Fresh models have norms of one and biases of zero, which would hide that one of them is ignored."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            parameter.data = 1 + 0.1 * noise
+        elif name.endswith(".bias"):
+            parameter.data = 0.1 * noise
+        else:
+            parameter.data = 0.05 * noise
+
+
+def draw_batch(generator: torch.Generator, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    # Small ids are far more frequent, so that there is something to learn and the optimizer's settings show in the loss.
+    uniform = torch.rand((BATCH, SEQUENCE + 1), generator=generator)
+    text = (vocab_size * uniform**4).long()
+    targets = text[:, 1:].clone()
+    targets[torch.rand(targets.shape, generator=generator) < 0.15] = IGNORED_TARGET
+    return text[:, :-1].contiguous(), targets
+
+
+def mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED_TARGET)
+
+
+def train(model: transformers.PreTrainedModel, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    parameters = list(model.parameters())
+    groups = [
+        dict(params=[p for p in parameters if p.dim() > 1], weight_decay=0.1),
+        dict(params=[p for p in parameters if p.dim() == 1], weight_decay=0.0),
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for step_tokens, step_targets in zip(tokens, targets):
+        loss = mean_loss(model(step_tokens).logits, step_targets)
+        losses.append(loss.detach())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+    return torch.stack(losses)
+
+
+def write_reference(folder: pathlib.Path, config: transformers.PretrainedConfig, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    randomise_weights(model, generator)
+    model.save_pretrained(folder)
+
+    tokens, targets = draw_batch(generator, config.vocab_size)
+    steps = [draw_batch(generator, config.vocab_size) for _ in range(STEPS)]
+    tokens_steps, targets_steps = (torch.stack(tensors) for tensors in zip(*steps))
+    expected = dict(tokens=tokens, targets=targets, tokens_steps=tokens_steps, targets_steps=targets_steps)
+
+    for suffix, load in (("f32", load_float32), ("f64", load_float64)):
+        model = load(folder)
+        logits = model(tokens).logits
+        loss = mean_loss(logits, targets)
+        loss.backward()
+        expected[f"logits_{suffix}"] = logits.detach()
+        expected[f"loss_{suffix}"] = loss.detach()
+        for name, parameter in model.named_parameters():
+            expected[f"grad_{suffix}.{name}"] = parameter.grad.clone()
+        expected[f"losses_{suffix}"] = train(model, tokens_steps, targets_steps)
+    save_file({name: tensor.contiguous() for name, tensor in expected.items()}, folder / "expected.safetensors")
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: generate.py OUT_DIR")
+    out = pathlib.Path(sys.argv[1])
+    stamp = out / "generated_by.sha256"
+    versions = f"{torch.__version__} {transformers.__version__}".encode()
+    wanted = hashlib.sha256(pathlib.Path(__file__).read_bytes() + versions).hexdigest()
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        print(f"{out} is up to date")
+        return
+
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for seed, make_config in enumerate((llama, qwen2, mistral)):
+        write_reference(out / make_config.__name__, make_config(), seed)
+        print(f"wrote {out / make_config.__name__}")
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
