@@ -21,7 +21,8 @@ ROOMS = (
     "base strategy config schedule layout statistics performance orchestrator simulate report "
     "comm model data checkpoint train cli"
 ).split()
-PURE_ROOMS = ROOMS[ROOMS.index("strategy") : ROOMS.index("simulate") + 1]
+# config reads the files that a run configuration names.
+PURE_ROOMS = [room for room in ROOMS[ROOMS.index("strategy") : ROOMS.index("simulate") + 1] if room != "config"]
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 IMPURE = re.compile(r"(thread|fstream|filesystem|chrono)$")

@@ -147,6 +147,8 @@ Json parse_json(std::string_view text, const std::string& source) {
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
     throw UserError(concat(source, ":", line, ":", column, ": not valid JSON; expected a Hugging Face config.json"));
+  } catch (const Json::out_of_range&) {  // its message names the number, but no place
+    throw UserError(concat(source, ": holds a number beyond the range of double precision"));
   }
 }
 

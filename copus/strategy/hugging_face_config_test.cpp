@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 
 #include "copus/base/error.h"
@@ -139,7 +140,35 @@ TEST(HuggingFaceConfig, MalformedJsonNamesThePlace) {
               AllOf(HasSubstr("config.json:2:17"), HasSubstr("not valid JSON")));
   EXPECT_THAT(message_of_text(""), HasSubstr("not valid JSON"));
   EXPECT_THAT(message_of_text("{\"a\": \"\xff\"}"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message_of_text("{\"rope_theta\": 1e999}"), HasSubstr("beyond the range"));
   EXPECT_THAT(message_of_text("[1]"), AllOf(HasSubstr("must be a JSON object"), HasSubstr("[1]")));
+}
+
+// Damaged files are read or refused, and what is read can be written and read again.
+TEST(HuggingFaceConfig, DamagedFilesNeverCrash) {
+  const std::string characters = "0123456789\"{}[],:.-en\\ \xff#tru";
+  std::mt19937_64 random(20240229);
+  const auto below = [&](size_t limit) { return static_cast<size_t>(random() % limit); };
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = to_hugging_face_config(parse(i % 2 == 0 ? llama : mistral), "float32");
+    for (size_t edits = 1 + below(3); edits > 0; --edits) {
+      const size_t place = below(text.size() - 8);
+      if (below(2) == 0) {
+        text[place] = characters[below(characters.size())];
+      } else {
+        text.erase(place, 1 + below(8));
+      }
+    }
+    try {
+      const ModelDescription model = parse_model_description(text, "damaged");
+      EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model);
+    } catch (const UserError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_LT(refused, 3000);
 }
 
 TEST(HuggingFaceConfig, OtherArchitecturesAreRefused) {

@@ -1,0 +1,79 @@
+// Files that exist whole or not at all: written under a temporary name, synced to the disk, then renamed.
+//
+// The temporary name is the final one with `partial_suffix` appended, in the same folder. A process that is killed
+// leaves such a file or folder behind; whoever finds it may delete it, and nobody reads it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "copus/base/hash.h"
+
+namespace copus {
+
+inline constexpr std::string_view partial_suffix = ".partial";
+
+// `path` with partial_suffix appended.
+std::filesystem::path partial_path(const std::filesystem::path& path);
+
+// Size and checksum of a file's content.
+struct FileDigest {
+  uint64_t bytes = 0;
+  std::string checksum;  // hash_hex of the content
+  bool operator==(const FileDigest&) const = default;
+};
+
+// A file that is being written. Until commit() the final name is untouched; without commit() nothing is left.
+// All errors of the disk (full, read-only, no such folder) are UserErrors that name the file and, for a full disk, the
+// bytes that were needed and those that were free.
+class DurableFile {
+ public:
+  // `expected_bytes`: the size the file will have, for messages and to see early that it will not fit; 0: not known.
+  explicit DurableFile(std::filesystem::path path, uint64_t expected_bytes = 0);
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+  ~DurableFile();
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+
+  // Syncs the content, gives the file its final name (replacing a file of that name) and syncs the folder.
+  FileDigest commit();
+
+ private:
+  [[noreturn]] void fail(const char* action, int error_number, uint64_t needed_bytes) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path partial_;
+  uint64_t expected_bytes_;
+  uint64_t written_ = 0;
+  Hasher hasher_;
+  int descriptor_ = -1;
+};
+
+// Writes a small file at once.
+FileDigest write_file_durably(const std::filesystem::path& path, std::string_view content);
+
+// Makes the names in a folder (creations, renames, removals) survive a power cut.
+void sync_directory(const std::filesystem::path& directory);
+
+// Renames a file or folder within one file system and makes the new name durable. A file or folder that already has
+// the name `to` is replaced in one atomic step, so that `to` always names the old or the new one (a folder on a file
+// system that cannot exchange names, such as NFS, is deleted first).
+void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Creates a folder whole or not at all: `fill` writes its files, durably, into the folder it is given, which then
+// replaces `directory`. When `fill` throws, nothing is left and `directory` is as before; a UserError is passed on with
+// `expected_bytes`, the size of the whole folder.
+void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
+                             const std::function<void(const std::filesystem::path& partial)>& fill);
+
+// The whole content of a small file. Throws UserError when it cannot be read.
+std::string read_text_file(const std::filesystem::path& path);
+
+}  // namespace copus

@@ -1,0 +1,32 @@
+// Checksums of files and buffers: XXH3 with 128 bits, as `xxhsum -H2` prints it. Finds damage, not forgery.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace copus {
+
+// The checksum of bytes that arrive in pieces.
+class Hasher {
+ public:
+  Hasher();
+  Hasher(Hasher&&) noexcept;
+  Hasher& operator=(Hasher&&) noexcept;
+  ~Hasher();
+
+  void update(std::span<const std::byte> bytes);
+
+  // The checksum of everything so far: 32 lower-case hexadecimal digits.
+  std::string hex() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The checksum of one buffer.
+std::string hash_hex(std::span<const std::byte> bytes);
+
+}  // namespace copus

@@ -1,0 +1,41 @@
+#include "copus/base/text_distance.h"
+
+#include <algorithm>
+
+namespace copus {
+
+size_t edit_distance(std::string_view one, std::string_view other) {
+  // Row i holds the distances between the first i characters of `one` and every beginning of `other`.
+  std::vector<size_t> before_last(other.size() + 1);
+  std::vector<size_t> last(other.size() + 1);
+  std::vector<size_t> current(other.size() + 1);
+  for (size_t j = 0; j <= other.size(); ++j) current[j] = j;
+  for (size_t i = 1; i <= one.size(); ++i) {
+    std::swap(before_last, last);
+    std::swap(last, current);
+    current[0] = i;
+    for (size_t j = 1; j <= other.size(); ++j) {
+      const size_t substitution = last[j - 1] + (one[i - 1] != other[j - 1]);
+      current[j] = std::min({last[j] + 1, current[j - 1] + 1, substitution});
+      if (i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1]) {
+        current[j] = std::min(current[j], before_last[j - 2] + 1);
+      }
+    }
+  }
+  return current.back();
+}
+
+std::optional<std::string> nearest(std::string_view text, const std::vector<std::string>& candidates) {
+  std::optional<std::string> best;
+  size_t best_distance = std::max<size_t>(1, text.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = edit_distance(text, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace copus

@@ -1,0 +1,20 @@
+// Finding what the user probably meant.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace copus {
+
+// The number of insertions, deletions, substitutions and swaps of neighbours that turn one text into the other
+// (optimal string alignment distance), in bytes.
+size_t edit_distance(std::string_view one, std::string_view other);
+
+// The candidate nearest to `text` (the first of equals), if it is near enough to be what a misspelling meant: at most
+// one edit per three characters.
+std::optional<std::string> nearest(std::string_view text, const std::vector<std::string>& candidates);
+
+}  // namespace copus

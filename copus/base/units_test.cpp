@@ -1,0 +1,76 @@
+#include "copus/base/units.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+TEST(Units, Bytes) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(812), "812 B");
+  EXPECT_EQ(format_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(format_bytes(3.4 * 1024 * 1024 * 1024), "3.4 GiB");
+  EXPECT_EQ(format_bytes(139.0 * 1024 * 1024 * 1024), "139 GiB");
+  EXPECT_EQ(format_bytes(1023.9 * 1024), "1.0 MiB");
+}
+
+TEST(Units, Counts) {
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(12.34), "12.3");
+  EXPECT_EQ(format_count(1000), "1.0 k");
+  EXPECT_EQ(format_count(999'499), "999 k");
+  EXPECT_EQ(format_count(999'999), "1.0 M");
+  EXPECT_EQ(format_count(1'926'400), "1.9 M");
+  EXPECT_EQ(format_count(15e12), "15.0 T");
+  EXPECT_EQ(format_count(2e18), "2000000 T");
+  EXPECT_EQ(format_count(std::numeric_limits<double>::quiet_NaN()), "?");
+}
+
+TEST(Units, Rates) { EXPECT_EQ(format_rate(45'310, "tokens"), "45.3 k tokens/s"); }
+
+TEST(Units, Durations) {
+  EXPECT_EQ(format_duration(0.25), "0.25 s");
+  EXPECT_EQ(format_duration(9.996), "10.0 s");
+  EXPECT_EQ(format_duration(59.94), "59.9 s");
+  EXPECT_EQ(format_duration(59.96), "1 min 00 s");
+  EXPECT_EQ(format_duration(125), "2 min 05 s");
+  EXPECT_EQ(format_duration(3599.6), "1 h 00 min");
+  EXPECT_EQ(format_duration(3 * 3600 + 7 * 60), "3 h 07 min");
+  EXPECT_EQ(format_duration(86399), "1 d 00 h");
+  EXPECT_EQ(format_duration(52 * 3600), "2 d 04 h");
+  EXPECT_EQ(format_duration(-125), "-2 min 05 s");
+  EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "?");
+}
+
+TEST(Units, ParsesDurations) {
+  EXPECT_EQ(parse_duration("200", "--max-time"), 200);
+  EXPECT_EQ(parse_duration("0.5", "--max-time"), 0.5);
+  EXPECT_EQ(parse_duration("3m", "--max-time"), 180);
+  EXPECT_EQ(parse_duration("90s", "--max-time"), 90);
+  EXPECT_EQ(parse_duration("1h30m", "--max-time"), 5400);
+  EXPECT_EQ(parse_duration("1.5h", "--max-time"), 5400);
+  EXPECT_EQ(parse_duration("1d2h3m4s", "--max-time"), 86400 + 2 * 3600 + 3 * 60 + 4);
+}
+
+TEST(Units, RejectsWhatIsNoDuration) {
+  for (const char* text : {"", "m", "3x", "-5", "0", "0s", "1h30", "30m1h", "1m1m", "3 m", "nan", "inf", "1e9", "1..5s",
+                           "99999999999999999999999999999999999999d9"}) {
+    SCOPED_TRACE(text);
+    try {
+      parse_duration(text, "--max-time");
+      ADD_FAILURE() << "accepted";
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(std::string("--max-time: \"") + text + "\" is not a duration"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("1h30m"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace copus

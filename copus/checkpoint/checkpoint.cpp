@@ -1,0 +1,61 @@
+#include "copus/checkpoint/checkpoint.h"
+
+#include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/checkpoint/manifest.h"
+#include "copus/checkpoint/shards.h"
+
+namespace copus {
+namespace {
+
+const TensorView& find_tensor(const std::map<std::string, TensorView, std::less<>>& tensors, std::string_view name,
+                              const std::filesystem::path& directory) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) {
+    throw UserError(
+        concat("the checkpoint ", directory.string(), " has no tensor ", name, "; was it written for another model?"));
+  }
+  return found->second;
+}
+
+}  // namespace
+
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root) {
+  if (!std::filesystem::is_directory(root)) return std::nullopt;
+  int64_t latest = -1;
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    const auto step = parse_checkpoint_name(entry.path().filename().string());
+    if (step && *step > latest && has_manifest(entry.path())) latest = *step;
+  }
+  return latest < 0 ? std::nullopt : std::optional(root / checkpoint_name(latest));
+}
+
+Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
+  if (!std::filesystem::is_directory(directory)) {
+    throw UserError(concat(directory.string(), " is not a folder; expected a checkpoint such as checkpoints/",
+                           checkpoint_name(100)));
+  }
+  const Manifest manifest = read_manifest(directory);
+  verify_files(directory, manifest);
+  step_ = manifest.step;
+  model_config_ = read_text_file(directory / model_config_file_name);
+  run_config_ = read_text_file(directory / run_config_file_name);
+  training_state_ = read_text_file(directory / training_state_file_name);
+
+  const auto keep = [this](SafetensorsFile file, std::map<std::string, TensorView, std::less<>>& tensors) {
+    for (const TensorView& tensor : file.tensors()) tensors.emplace(tensor.name, tensor);
+    files_.push_back(std::move(file));
+  };
+  for (SafetensorsFile& file : open_model_files(directory)) keep(std::move(file), weights_);
+  for (const auto& [name, digest] : manifest.files) {
+    if (name.starts_with(optimizer_stem)) keep(SafetensorsFile(directory / name), optimizer_);
+  }
+}
+
+const TensorView& Checkpoint::weight(std::string_view name) const { return find_tensor(weights_, name, directory_); }
+
+const TensorView& Checkpoint::optimizer(std::string_view name) const {
+  return find_tensor(optimizer_, name, directory_);
+}
+
+}  // namespace copus

@@ -1,0 +1,242 @@
+#include "copus/checkpoint/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+
+#include "copus/base/test_support.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/checkpoint/hugging_face.h"
+#include "copus/checkpoint/manifest.h"
+#include "copus/checkpoint/test_model.h"
+
+namespace copus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  void write(int64_t step, int64_t keep_last = 10, int64_t shard_bytes = default_shard_bytes) {
+    CheckpointWriter writer(root_, keep_last, shard_bytes);
+    writer.write(make_test_snapshot(step));
+    writer.finish();
+  }
+
+  std::filesystem::path step_path(int64_t step) const { return root_ / checkpoint_name(step); }
+
+  std::string open_error(int64_t step) const {
+    return user_error([&] { Checkpoint{step_path(step)}; });
+  }
+
+  // The checkpoints and leftovers in the root, without the lock.
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names = list_directory(root_);
+    std::erase(names, ".lock");
+    return names;
+  }
+
+  TemporaryFolder folder_;
+  std::filesystem::path root_ = folder_.path() / "run" / "checkpoints";
+};
+
+TEST_F(CheckpointTest, ReadsWhatItWroteHoweverItWasCut) {
+  for (int64_t shard_bytes : {int64_t{1}, int64_t{1000}, default_shard_bytes}) {
+    write(100, 1, shard_bytes);
+    const auto latest = latest_checkpoint(root_);
+    ASSERT_EQ(latest, root_ / "step-00000100");
+    const Checkpoint checkpoint(*latest);
+    EXPECT_EQ(checkpoint.step(), 100);
+    EXPECT_TRUE(is_test_checkpoint(checkpoint)) << shard_bytes;
+    EXPECT_EQ(checkpoint.weight("model.norm.weight").shape, (std::vector<int64_t>{8}));
+    EXPECT_EQ(checkpoint.optimizer("exp_avg_sq.model.norm.weight").dtype, DType::f32);
+  }
+}
+
+TEST_F(CheckpointTest, FolderHasTheDocumentedFiles) {
+  write(100);
+  EXPECT_THAT(list_directory(step_path(100)),
+              ElementsAre("config.json", "config.toml", "manifest.json", "model.safetensors",
+                          "optimizer-00001-of-00001.safetensors", "training_state.json"));
+  write(200, 10, 1000);
+  EXPECT_THAT(list_directory(step_path(200)),
+              AllOf(Contains("model.safetensors.index.json"), Contains(StartsWith("model-00002-of-000")),
+                    Contains(StartsWith("optimizer-00002-of-000"))));
+}
+
+TEST_F(CheckpointTest, IsItselfAHuggingFaceModel) {
+  for (int64_t shard_bytes : {int64_t{1000}, default_shard_bytes}) {
+    write(5, 1, shard_bytes);
+    const HuggingFaceModel model = open_hugging_face(step_path(5));
+    const TestModel expected = make_test_model(2, false, 5);
+    EXPECT_EQ(model.description(), expected.description);
+    for (const TensorView& view : expected.views()) EXPECT_EQ(to_float(model.weight(view.name)), to_float(view));
+  }
+}
+
+TEST_F(CheckpointTest, KeepsTheLast) {
+  CheckpointWriter writer(root_, 2);
+  EXPECT_EQ(writer.last_written(), std::nullopt);
+  for (int64_t step : {10, 20, 30, 40}) writer.write(make_test_snapshot(step));
+  writer.finish();
+  EXPECT_EQ(writer.last_written(), step_path(40));
+  EXPECT_THAT(entries(), ElementsAre("step-00000030", "step-00000040"));
+}
+
+TEST_F(CheckpointTest, ReplacesACheckpointOfTheSameStep) {
+  write(10);
+  write(10, 1, 1000);
+  EXPECT_THAT(entries(), ElementsAre("step-00000010"));
+  EXPECT_FALSE(std::filesystem::exists(step_path(10) / "model.safetensors"));
+  EXPECT_TRUE(is_test_checkpoint(Checkpoint(step_path(10))));
+}
+
+TEST_F(CheckpointTest, DeletesOnlyItsOwnOlderCompleteOnes) {
+  write(10);
+  write(90);
+  std::filesystem::create_directories(root_ / "step-00000005");  // no manifest
+  std::filesystem::create_directories(root_ / "my-notes.partial");
+  write(50, 1);
+  EXPECT_THAT(entries(), ElementsAre("my-notes.partial", "step-00000005", "step-00000050", "step-00000090"));
+}
+
+TEST_F(CheckpointTest, LeftoversOfDeadWritersAreIgnoredAndThenDeleted) {
+  write(10);
+  std::filesystem::copy(step_path(10), root_ / "step-00000020.partial");
+  std::filesystem::create_directories(step_path(30));
+  EXPECT_EQ(latest_checkpoint(root_), step_path(10));
+  const CheckpointWriter writer(root_, 2);
+  EXPECT_THAT(entries(), ElementsAre("step-00000010", "step-00000030"));
+}
+
+TEST_F(CheckpointTest, OneWriterAtATime) {
+  auto first = std::make_unique<CheckpointWriter>(root_, 2);
+  EXPECT_THAT(user_error([&] { CheckpointWriter(root_, 2); }),
+              AllOf(HasSubstr("another process"), HasSubstr(root_.string())));
+  first.reset();
+  EXPECT_NO_THROW(CheckpointWriter(root_, 2));
+}
+
+TEST_F(CheckpointTest, NoCheckpointAtAll) {
+  EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
+  std::filesystem::create_directories(root_);
+  EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
+  EXPECT_THAT(open_error(10), HasSubstr("is not a folder"));
+}
+
+TEST_F(CheckpointTest, UnknownTensor) {
+  write(10);
+  const Checkpoint checkpoint(step_path(10));
+  EXPECT_THAT(user_error([&] { checkpoint.weight("model.layers.9.mlp.up_proj.weight"); }),
+              AllOf(HasSubstr("model.layers.9.mlp.up_proj.weight"), HasSubstr("another model")));
+}
+
+TEST_F(CheckpointTest, AFlippedBitInAnyFileIsReportedWithItsName) {
+  write(10);
+  write(20);
+  for (const std::string& name : list_directory(step_path(20))) {
+    if (name == manifest_file_name) continue;
+    std::string content = read_text_file(step_path(20) / name);
+    content[content.size() / 2] ^= 1;
+    write_file_durably(step_path(20) / name, content);
+    EXPECT_EQ(latest_checkpoint(root_), step_path(20));  // reported, not passed over
+    EXPECT_THAT(open_error(20), AllOf(HasSubstr("damaged"), HasSubstr(name), HasSubstr("step-00000020")));
+    content[content.size() / 2] ^= 1;
+    write_file_durably(step_path(20) / name, content);
+  }
+  EXPECT_NO_THROW(Checkpoint{step_path(20)});
+}
+
+TEST_F(CheckpointTest, MissingAndTruncatedFiles) {
+  write(10);
+  const auto file = step_path(10) / "optimizer-00001-of-00001.safetensors";
+  std::filesystem::resize_file(file, 100);
+  EXPECT_THAT(open_error(10), AllOf(HasSubstr("optimizer-00001-of-00001.safetensors"), HasSubstr("100 bytes instead")));
+  std::filesystem::remove(file);
+  EXPECT_THAT(open_error(10), HasSubstr("optimizer-00001-of-00001.safetensors is missing"));
+}
+
+TEST_F(CheckpointTest, DamagedManifest) {
+  write(10);
+  write(20);
+  const auto manifest = step_path(20) / manifest_file_name;
+  const std::string text = read_text_file(manifest);
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    write_file_durably(manifest, changed);
+  };
+  replaced("\"step\": 20", "\"step\": 21");
+  EXPECT_THAT(open_error(20), AllOf(HasSubstr("manifest.json"), HasSubstr("wrong checksum")));
+
+  replaced("\"version\": 1", "\"version\": 7");
+  EXPECT_EQ(latest_checkpoint(root_), step_path(20));
+  EXPECT_THAT(open_error(20), AllOf(HasSubstr("format version 7"), HasSubstr("reads version 1")));
+
+  write_file_durably(manifest, text.substr(0, text.size() / 2));
+  EXPECT_EQ(latest_checkpoint(root_), step_path(10));
+  EXPECT_THAT(open_error(20), HasSubstr("manifest.json is not a manifest"));
+
+  std::filesystem::remove(manifest);
+  EXPECT_EQ(latest_checkpoint(root_), step_path(10));
+  EXPECT_THAT(open_error(20), HasSubstr("not a complete checkpoint"));
+}
+
+TEST_F(CheckpointTest, ErrorsOfTheBackgroundArriveWithTheNextCall) {
+  CheckpointWriter writer(root_, 2);
+  writer.write(make_test_snapshot(10));
+  writer.finish();
+  // A file where the next checkpoint's temporary folder would be.
+  std::filesystem::remove_all(root_);
+  write_file_durably(root_, "not a folder");
+  writer.write(make_test_snapshot(20));
+  EXPECT_THAT(user_error([&] { writer.write(make_test_snapshot(30)); }), HasSubstr("step-00000020"));
+  EXPECT_NO_THROW(writer.finish());
+  EXPECT_EQ(writer.last_written(), step_path(10));
+}
+
+TEST_F(CheckpointTest, RefusesSnapshotsThatCannotBeRead) {
+  CheckpointWriter writer(root_, 2);
+  Snapshot twice = make_test_snapshot(1);
+  twice.weights.push_back(twice.weights.front());
+  EXPECT_THROW(writer.write(twice), InternalError);
+  Snapshot halves = make_test_snapshot(1);
+  halves.weights.front() = make_host_tensor(halves.weights.front().name, DType::f16, {20, 8});
+  EXPECT_THROW(writer.write(halves), InternalError);
+}
+
+TEST_F(CheckpointTest, FullDiskKeepsThePreviousCheckpoint) {
+  write(10);
+  const auto attempt = [&] {
+    limit_file_size(4000);
+    CheckpointWriter writer(root_, 1);
+    writer.write(make_test_snapshot(20));
+    std::cerr << user_error([&] { writer.finish(); });
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(attempt(), ::testing::ExitedWithCode(0),
+              "cannot write .*step-00000020 .[0-9]+ bytes in all.*model.safetensors: File too large; the file needs "
+              "[0-9]+ bytes, [0-9]+ are free in .*step-00000020");
+  EXPECT_THAT(entries(), ElementsAre("step-00000010"));
+  EXPECT_EQ(latest_checkpoint(root_), step_path(10));
+  EXPECT_TRUE(is_test_checkpoint(Checkpoint(step_path(10))));
+}
+
+TEST(CheckpointName, ParsesOnlyWhatItWrites) {
+  for (int64_t step : {int64_t{0}, int64_t{100}, int64_t{123456789012}}) {
+    EXPECT_EQ(parse_checkpoint_name(checkpoint_name(step)), step);
+  }
+  for (const char* name : {"step-100", "step-00000100.partial", "step-", "step--0000001", "step-0000010x", "other"}) {
+    EXPECT_EQ(parse_checkpoint_name(name), std::nullopt) << name;
+  }
+}
+
+}  // namespace
+}  // namespace copus

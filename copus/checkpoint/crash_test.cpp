@@ -1,0 +1,90 @@
+// Killing a writer at any moment costs at most the checkpoint it was writing.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "copus/base/test_support.h"
+#include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/test_model.h"
+
+namespace copus {
+namespace {
+
+constexpr int64_t shard_bytes = 6000;  // a handful of files per checkpoint
+
+// Continues from the latest checkpoint as a run would, and announces every step once it is durable. Never returns.
+[[noreturn]] void write_until_killed(const std::filesystem::path& root, int announce) {
+  const auto latest = latest_checkpoint(root);
+  int64_t step = latest ? Checkpoint(*latest).step() : 0;
+  CheckpointWriter writer(root, 2, shard_bytes);
+  while (true) {
+    writer.write(make_test_snapshot(++step));
+    writer.finish();
+    if (::write(announce, &step, sizeof step) != sizeof step) ::_exit(1);
+  }
+}
+
+// The last step announced on a pipe whose writers are gone; `otherwise` when there is none.
+int64_t last_announced(int descriptor, int64_t otherwise) {
+  int64_t step = 0;
+  while (::read(descriptor, &step, sizeof step) == sizeof step) otherwise = step;
+  return otherwise;
+}
+
+// How long one checkpoint takes here: the kills must fall into writes, however fast the disk is.
+std::chrono::microseconds time_per_checkpoint(const std::filesystem::path& root) {
+  const auto start = std::chrono::steady_clock::now();
+  constexpr int count = 3;
+  for (int i = 0; i < count; ++i) {
+    CheckpointWriter writer(root, 2, shard_bytes);
+    writer.write(make_test_snapshot(i));
+    writer.finish();
+  }
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start) / count;
+}
+
+TEST(Crash, LatestCheckpointAlwaysLoadsAfterKill) {
+  const TemporaryFolder folder;
+  const std::filesystem::path root = folder.path() / "checkpoints";
+  std::mt19937 generator(2024);
+  const auto unit = static_cast<uint64_t>(time_per_checkpoint(folder.path() / "calibration").count());
+  int64_t durable = 0;  // the last step whose finish() returned, or that was found complete
+  int leftovers = 0;
+  for (int round = 0; round < 30; ++round) {
+    int announce[2];
+    ASSERT_EQ(::pipe(announce), 0);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) write_until_killed(root, announce[1]);
+    ::close(announce[1]);
+    std::this_thread::sleep_for(std::chrono::microseconds(generator() % (3 * unit)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself in round " << round;
+    durable = last_announced(announce[0], durable);
+    ::close(announce[0]);
+
+    const auto latest = latest_checkpoint(root);
+    ASSERT_TRUE(latest.has_value() || durable == 0) << round;
+    if (!latest) continue;
+    const Checkpoint checkpoint(*latest);
+    EXPECT_GE(checkpoint.step(), durable) << round;
+    EXPECT_LE(checkpoint.step(), durable + 1) << round;
+    EXPECT_TRUE(is_test_checkpoint(checkpoint)) << round;
+    durable = checkpoint.step();
+    for (const std::string& name : list_directory(root)) leftovers += name.ends_with(".partial") ? 1 : 0;
+  }
+  EXPECT_GT(durable, 10);
+  EXPECT_GT(leftovers, 5) << "the kills missed the writes: the test proves nothing";
+  const CheckpointWriter writer(root, 2);
+  for (const std::string& name : list_directory(root)) EXPECT_FALSE(name.ends_with(".partial")) << name;
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,30 @@
+#include "copus/checkpoint/directory_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
+  const std::filesystem::path file = directory / ".lock";
+  descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    throw UserError(concat("cannot create ", file.string(), ": ", std::generic_category().message(errno)));
+  }
+  // File systems that know no locks answer with other errors; there the user is trusted.
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(descriptor_);
+    throw UserError(concat("another process is writing into ", directory.string(),
+                           "; wait for that run to end, or use another run directory"));
+  }
+}
+
+DirectoryLock::~DirectoryLock() { ::close(descriptor_); }
+
+}  // namespace copus

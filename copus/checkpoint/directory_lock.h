@@ -1,0 +1,21 @@
+// A lock on a folder, so that one process at a time writes into it.
+#pragma once
+
+#include <filesystem>
+
+namespace copus {
+
+// Held for the object's life, and no longer than the process's: the kernel releases it when the process dies.
+class DirectoryLock {
+ public:
+  // Locks the file `.lock` in `directory`, which must exist. Throws UserError when another holder lives.
+  explicit DirectoryLock(const std::filesystem::path& directory);
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  ~DirectoryLock();
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace copus

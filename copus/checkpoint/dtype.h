@@ -1,0 +1,45 @@
+// Element types of stored tensors, their names in safetensors, and conversions between floating-point types.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace copus {
+
+enum class DType { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
+
+// Bytes of one element.
+int64_t size_of(DType dtype);
+
+// The name that safetensors uses: "F32", "BF16", "BOOL", ...
+std::string_view safetensors_name(DType dtype);
+std::optional<DType> parse_safetensors_dtype(std::string_view name);
+
+// The name that PyTorch and config.json use: "float32", "bfloat16", "bool", ...
+std::string_view torch_name(DType dtype);
+std::optional<DType> parse_torch_dtype(std::string_view name);
+
+bool is_floating_point(DType dtype);
+
+// Bits of a bfloat16 or IEEE half from a float: rounds to nearest, ties to even; overflow gives infinity, NaN stays
+// NaN.
+uint16_t float_to_bf16(float value);
+uint16_t float_to_f16(float value);
+
+// Exact.
+float bf16_to_float(uint16_t bits);
+float f16_to_float(uint16_t bits);
+
+// Elements of `dtype` (f64, f32, f16 or bf16), not necessarily aligned, as floats. f64 rounds to nearest.
+// `destination` has as many elements as `bytes` holds.
+void to_float(DType dtype, std::span<const std::byte> bytes, std::span<float> destination);
+
+// Floats as elements of `dtype` (f32, f16 or bf16).
+std::vector<std::byte> from_float(std::span<const float> values, DType dtype);
+
+}  // namespace copus

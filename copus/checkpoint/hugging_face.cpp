@@ -1,0 +1,123 @@
+#include "copus/checkpoint/hugging_face.h"
+
+#include <algorithm>
+
+#include "copus/base/error.h"
+#include "copus/checkpoint/shards.h"
+
+namespace copus {
+namespace {
+
+constexpr const char* config_file_name = "config.json";
+constexpr std::string_view head_name = "lm_head.weight";
+
+// "a, b, c and 4 more"
+std::string list_names(const std::vector<std::string>& names) {
+  constexpr size_t shown = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), shown); ++i) text += concat(i == 0 ? "" : ", ", names[i]);
+  if (names.size() > shown) text += concat(" and ", names.size() - shown, " more");
+  return text;
+}
+
+// Buffers that older versions of transformers saved; they follow from config.json.
+bool is_derived_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, const std::string& source) {
+  if (tensor.shape != shape) {
+    throw UserError(concat(source, ": tensor ", tensor.name, " has the shape ", shape_text(tensor.shape),
+                           "; the model's config.json asks for ", shape_text(shape)));
+  }
+  if (!is_floating_point(tensor.dtype)) {
+    throw UserError(concat(source, ": tensor ", tensor.name, " has the dtype ", torch_name(tensor.dtype),
+                           "; expected float32, bfloat16, float16 or float64 (quantised models are not supported)"));
+  }
+}
+
+}  // namespace
+
+std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescription& model,
+                                                                std::span<const TensorView> weights,
+                                                                const std::string& source) {
+  std::map<std::string, TensorView, std::less<>> given;
+  for (const TensorView& tensor : weights) {
+    const bool is_new = given.emplace(tensor.name, tensor).second;
+    if (!is_new) throw UserError(concat(source, ": tensor ", tensor.name, " appears twice"));
+  }
+
+  std::map<std::string, TensorView, std::less<>> matched;
+  std::vector<std::string> missing;
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    const auto found = given.find(parameter.name);
+    if (found == given.end()) {
+      missing.push_back(parameter.name);
+      continue;
+    }
+    check_tensor(found->second, parameter.shape, source);
+    matched.insert(given.extract(found));
+  }
+  if (const auto head = given.find(head_name); head != given.end() && model.tie_word_embeddings) {
+    check_tensor(head->second, {model.vocab_size, model.hidden_size}, source);
+    given.erase(head);
+  }
+  std::erase_if(given, [](const auto& entry) { return is_derived_buffer(entry.first); });
+
+  std::vector<std::string> surplus;
+  for (const auto& [name, tensor] : given) surplus.push_back(name);
+  if (!missing.empty() || !surplus.empty()) {
+    std::string message = concat(source, " does not hold the tensors of its config.json:");
+    if (!missing.empty()) message += concat(" ", missing.size(), " missing (", list_names(missing), ")");
+    if (!surplus.empty()) {
+      message += concat(missing.empty() ? " " : ", ", surplus.size(), " surplus (", list_names(surplus), ")");
+    }
+    throw UserError(message + ". Is config.json that of these weights?");
+  }
+  return matched;
+}
+
+const TensorView& HuggingFaceModel::weight(std::string_view name) const {
+  const auto found = weights_.find(name);
+  COPUS_CHECK(found != weights_.end(), "no parameter ", name);
+  return found->second;
+}
+
+HuggingFaceModel open_hugging_face(const std::filesystem::path& directory) {
+  if (!std::filesystem::is_directory(directory)) {
+    throw UserError(concat(directory.string(), " is not a folder; expected a Hugging Face model folder with ",
+                           config_file_name, " and safetensors"));
+  }
+  const std::filesystem::path config = directory / config_file_name;
+  HuggingFaceModel model;
+  model.description_ = parse_model_description(read_text_file(config), config.string());
+  model.files_ = open_model_files(directory);
+  std::vector<TensorView> tensors;
+  for (const SafetensorsFile& file : model.files_) {
+    tensors.insert(tensors.end(), file.tensors().begin(), file.tensors().end());
+  }
+  model.weights_ = match_parameters(model.description_, tensors, directory.string());
+  return model;
+}
+
+void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
+                        std::span<const TensorView> weights, DType dtype, int64_t shard_bytes) {
+  COPUS_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, torch_name(dtype));
+  // "models/exported/" names the same folder as "models/exported".
+  const std::filesystem::path target = directory.has_filename() ? directory : directory.parent_path();
+  if (std::filesystem::exists(target) &&
+      !(std::filesystem::is_directory(target) && std::filesystem::is_empty(target))) {
+    throw UserError(concat(target.string(),
+                           " exists and is not an empty folder; a model is only written to a new one. "
+                           "Choose another name or delete it"));
+  }
+  const auto matched = match_parameters(model, weights, "the model to write");
+  std::vector<TensorView> ordered;
+  for (const ParameterInfo& parameter : list_parameters(model)) ordered.push_back(matched.at(parameter.name));
+
+  const uint64_t expected_bytes = static_cast<uint64_t>(count_parameters(model) * size_of(dtype));
+  write_directory_durably(target, expected_bytes, [&](const std::filesystem::path& partial) {
+    write_file_durably(partial / config_file_name, to_hugging_face_config(model, torch_name(dtype)));
+    write_model_files(partial, ordered, dtype, shard_bytes);
+  });
+}
+
+}  // namespace copus

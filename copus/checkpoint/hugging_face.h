@@ -1,0 +1,59 @@
+// Models in Hugging Face's folder format: config.json and safetensors, one file or several with an index.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copus/checkpoint/safetensors.h"
+#include "copus/strategy/model_description.h"
+
+namespace copus {
+
+// A model on disk that has been checked to hold exactly the parameters of its description.
+class HuggingFaceModel {
+ public:
+  const ModelDescription& description() const { return description_; }
+
+  // One view per entry of list_parameters(description()), of its shape and one of f32, bf16, f16, f64. Views stay valid
+  // as long as this object lives.
+  const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
+
+  // Throws InternalError when the model has no parameter of that name.
+  const TensorView& weight(std::string_view name) const;
+
+ private:
+  friend HuggingFaceModel open_hugging_face(const std::filesystem::path& directory);
+  HuggingFaceModel() = default;
+
+  ModelDescription description_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, TensorView, std::less<>> weights_;
+};
+
+// Opens a folder. Throws UserError for: missing files, a config.json that is not supported, a damaged safetensors file
+// or index, missing or surplus tensors, wrong shape, a dtype that is no weight's. Left out without complaint: rotary
+// embeddings' `inv_freq`, and a second copy of tied embeddings (`lm_head.weight`), which must have the embedding's
+// shape.
+HuggingFaceModel open_hugging_face(const std::filesystem::path& directory);
+
+// Checks that `weights` are exactly the parameters of `model`, as above; `source` names their origin in messages.
+// Returns them by name.
+std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescription& model,
+                                                                std::span<const TensorView> weights,
+                                                                const std::string& source);
+
+inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
+
+// Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16). The folder appears whole
+// or not at all; `directory` must not exist, or be empty. Needs memory for one shard where weights are converted.
+// Throws UserError when the folder is not empty, the weights are not the model's, or the disk refuses.
+void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
+                        std::span<const TensorView> weights, DType dtype,
+                        int64_t shard_bytes = hugging_face_shard_bytes);
+
+}  // namespace copus

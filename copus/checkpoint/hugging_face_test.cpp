@@ -1,0 +1,158 @@
+#include "copus/checkpoint/hugging_face.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "copus/base/test_support.h"
+#include "copus/checkpoint/shards.h"
+#include "copus/checkpoint/test_model.h"
+
+namespace copus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class HuggingFaceTest : public ::testing::Test {
+ protected:
+  // Writes `weights` as they are, without the checks of write_hugging_face.
+  void write_unchecked(const ModelDescription& model, const std::vector<TensorView>& weights) {
+    std::filesystem::create_directory(directory_);
+    write_file_durably(directory_ / "config.json", to_hugging_face_config(model, "float32"));
+    write_safetensors(directory_ / "model.safetensors", weights, {});
+  }
+
+  std::string open_error() {
+    return user_error([&] { open_hugging_face(directory_); });
+  }
+
+  TemporaryFolder folder_;
+  std::filesystem::path directory_ = folder_.path() / "model";
+};
+
+void expect_same_weights(const HuggingFaceModel& opened, const TestModel& written, DType dtype) {
+  EXPECT_EQ(opened.description(), written.description);
+  ASSERT_EQ(opened.weights().size(), written.views().size());
+  for (const TensorView& view : written.views()) {
+    const TensorView& found = opened.weight(view.name);
+    EXPECT_EQ(found.dtype, dtype);
+    EXPECT_EQ(found.shape, view.shape);
+    std::vector<float> expected(static_cast<size_t>(view.num_elements()));
+    to_float(dtype, from_float(to_float(view), dtype), expected);
+    EXPECT_EQ(to_float(found), expected) << view.name;
+  }
+}
+
+TEST_F(HuggingFaceTest, ReadsWhatItWroteInEveryTypeAndCut) {
+  const TestModel model = make_test_model(3);
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (int64_t shard_bytes : {int64_t{500}, hugging_face_shard_bytes}) {
+      write_hugging_face(directory_, model.description, model.views(), dtype, shard_bytes);
+      EXPECT_EQ(std::filesystem::exists(directory_ / "model.safetensors.index.json"), shard_bytes == 500);
+      expect_same_weights(open_hugging_face(directory_), model, dtype);
+      EXPECT_THAT(list_directory(folder_.path()), ElementsAre("model"));
+      std::filesystem::remove_all(directory_);
+    }
+  }
+}
+
+TEST_F(HuggingFaceTest, TiedModels) {
+  TestModel model = make_test_model(3, /*tied=*/true);
+  write_hugging_face(directory_, model.description, model.views(), DType::f32);
+  expect_same_weights(open_hugging_face(directory_), model, DType::f32);
+
+  // A second copy of the embedding is left out.
+  TensorView head = model.views().front();
+  ASSERT_EQ(head.name, "model.embed_tokens.weight");
+  head.name = "lm_head.weight";
+  auto with_head = model.views();
+  with_head.push_back(head);
+  write_unchecked(model.description, with_head);
+  expect_same_weights(open_hugging_face(directory_), model, DType::f32);
+
+  with_head.back().shape = {head.shape[1], head.shape[0]};
+  write_unchecked(model.description, with_head);
+  EXPECT_THAT(open_error(), AllOf(HasSubstr("lm_head.weight"), HasSubstr(shape_text(with_head.back().shape))));
+}
+
+TEST_F(HuggingFaceTest, RotaryFrequenciesAreLeftOut) {
+  const TestModel model = make_test_model(3);
+  const std::vector<float> frequencies(4);
+  auto weights = model.views();
+  weights.push_back(
+      {"model.layers.0.self_attn.rotary_emb.inv_freq", DType::f32, {4}, std::as_bytes(std::span(frequencies))});
+  write_unchecked(model.description, weights);
+  expect_same_weights(open_hugging_face(directory_), model, DType::f32);
+}
+
+TEST_F(HuggingFaceTest, MissingAndSurplusTensorsAreNamed) {
+  const TestModel model = make_test_model(3);
+  auto weights = model.views();
+  weights[1].name = "model.layers.0.self_attn.query.weight";
+  write_unchecked(model.description, weights);
+  EXPECT_THAT(open_error(),
+              AllOf(HasSubstr(directory_.string()), HasSubstr("1 missing (model.layers.0.self_attn.q_proj.weight)"),
+                    HasSubstr("1 surplus (model.layers.0.self_attn.query.weight)")));
+  weights.resize(2);
+  write_unchecked(model.description, weights);
+  EXPECT_THAT(open_error(), HasSubstr("and "));  // the list is cut
+  EXPECT_THAT(open_error(), HasSubstr(" more)"));
+}
+
+TEST_F(HuggingFaceTest, WrongShape) {
+  const TestModel model = make_test_model(3);
+  auto weights = model.views();
+  std::swap(weights[0].shape[0], weights[0].shape[1]);
+  write_unchecked(model.description, weights);
+  EXPECT_THAT(open_error(),
+              AllOf(HasSubstr("model.embed_tokens.weight has the shape [8, 20]"), HasSubstr("asks for [20, 8]")));
+}
+
+TEST_F(HuggingFaceTest, WrongType) {
+  const TestModel model = make_test_model(3);
+  auto weights = model.views();
+  weights[0].dtype = DType::i32;
+  write_unchecked(model.description, weights);
+  EXPECT_THAT(open_error(), AllOf(HasSubstr("model.embed_tokens.weight"), HasSubstr("int32"), HasSubstr("bfloat16")));
+}
+
+TEST_F(HuggingFaceTest, NoSuchFolderAndNoConfig) {
+  EXPECT_THAT(open_error(), HasSubstr("is not a folder"));
+  std::filesystem::create_directory(directory_);
+  EXPECT_THAT(open_error(), HasSubstr("config.json: no such file"));
+}
+
+TEST_F(HuggingFaceTest, WritesOnlyIntoNewOrEmptyFolders) {
+  const TestModel model = make_test_model(3);
+  std::filesystem::create_directory(directory_);
+  write_hugging_face(directory_ / "", model.description, model.views(), DType::f32);  // a trailing slash
+  EXPECT_THAT(list_directory(directory_), ElementsAre("config.json", "model.safetensors"));
+  const auto again = [&] { write_hugging_face(directory_, model.description, model.views(), DType::bf16); };
+  EXPECT_THAT(user_error(again), AllOf(HasSubstr(directory_.string()), HasSubstr("not an empty folder")));
+  expect_same_weights(open_hugging_face(directory_), model, DType::f32);
+}
+
+TEST_F(HuggingFaceTest, RefusesWeightsOfAnotherModel) {
+  const TestModel model = make_test_model(3);
+  const auto write = [&] { write_hugging_face(directory_, make_test_model(4).description, model.views(), DType::f32); };
+  EXPECT_THAT(user_error(write), HasSubstr("missing"));
+  EXPECT_TRUE(list_directory(folder_.path()).empty());
+}
+
+TEST_F(HuggingFaceTest, FullDiskLeavesNothing) {
+  const auto attempt = [&] {
+    limit_file_size(3000);
+    const TestModel model = make_test_model(3);
+    std::cerr << user_error([&] { write_hugging_face(directory_, model.description, model.views(), DType::f32); });
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(attempt(), ::testing::ExitedWithCode(0), "cannot write .*/model .[0-9]+ bytes in all.*File too large");
+  EXPECT_TRUE(list_directory(folder_.path()).empty());
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,89 @@
+#include "copus/checkpoint/manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "copus/base/error.h"
+#include "copus/base/mapped_file.h"
+
+namespace copus {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* format_name = "copus-checkpoint";
+constexpr int64_t format_version = 1;
+constexpr const char* what_to_do = "Delete this folder to go on from an older checkpoint";
+
+std::string checksum_of(const Json& manifest) {
+  const std::string text = manifest.dump();
+  return hash_hex(std::as_bytes(std::span(text)));
+}
+
+bool is_manifest(const Json& json) { return json.is_object() && json.value("format", Json()) == format_name; }
+
+Json parse(const std::string& text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
+
+[[noreturn]] void fail_damaged(const std::filesystem::path& directory, const std::string& reason) {
+  throw UserError(concat("the checkpoint ", directory.string(), " is damaged: ", reason, ". ", what_to_do));
+}
+
+}  // namespace
+
+std::string to_json(const Manifest& manifest) {
+  Json files = Json::object();
+  for (const auto& [name, digest] : manifest.files) {
+    files[name] = {{"bytes", digest.bytes}, {"xxh3_128", digest.checksum}};
+  }
+  Json json{{"format", format_name}, {"version", format_version}, {"step", manifest.step}, {"files", files}};
+  json["xxh3_128"] = checksum_of(json);
+  return json.dump(2) + "\n";
+}
+
+Manifest read_manifest(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / manifest_file_name;
+  if (!std::filesystem::exists(path)) {
+    throw UserError(concat(directory.string(), " is not a complete checkpoint: it has no ", manifest_file_name));
+  }
+  Json json = parse(read_text_file(path));
+  if (!is_manifest(json)) fail_damaged(directory, concat(manifest_file_name, " is not a manifest"));
+  if (json.value("version", Json()) != format_version) {
+    throw UserError(concat("the checkpoint ", directory.string(), " has format version ",
+                           json.value("version", Json()).dump(), "; this program reads version ", format_version,
+                           ". Use the program that wrote it"));
+  }
+  const Json checksum = json.value("xxh3_128", Json());
+  json.erase("xxh3_128");
+  if (checksum != checksum_of(json)) fail_damaged(directory, concat(manifest_file_name, " has a wrong checksum"));
+
+  Manifest manifest;
+  try {
+    manifest.step = json.at("step").get<int64_t>();
+    for (const auto& [name, digest] : json.at("files").items()) {
+      manifest.files[name] = {digest.at("bytes").get<uint64_t>(), digest.at("xxh3_128").get<std::string>()};
+    }
+  } catch (const Json::exception& error) {
+    fail_damaged(directory, concat(manifest_file_name, " lacks a field (", error.what(), ")"));
+  }
+  return manifest;
+}
+
+bool has_manifest(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / manifest_file_name;
+  return std::filesystem::is_regular_file(path) && is_manifest(parse(read_text_file(path)));
+}
+
+void verify_files(const std::filesystem::path& directory, const Manifest& manifest) {
+  for (const auto& [name, expected] : manifest.files) {
+    const std::filesystem::path path = directory / name;
+    if (!std::filesystem::exists(path)) fail_damaged(directory, concat(name, " is missing"));
+    const MappedFile file(path.string());
+    if (file.bytes().size() != expected.bytes) {
+      fail_damaged(directory, concat(name, " has ", file.bytes().size(), " bytes instead of ", expected.bytes));
+    }
+    if (hash_hex(file.bytes()) != expected.checksum) {
+      fail_damaged(directory, concat("the checksum of ", name, " is wrong"));
+    }
+  }
+}
+
+}  // namespace copus

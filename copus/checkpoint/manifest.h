@@ -1,0 +1,38 @@
+// A checkpoint's manifest.json: what belongs to the checkpoint, and how to see that it is intact.
+//
+//   {"format": "copus-checkpoint", "version": 1, "step": 100,
+//    "files": {"config.json": {"bytes": 700, "xxh3_128": "<32 hexadecimal digits>"}, ...},
+//    "xxh3_128": "<checksum of this object without this field, as compact JSON with sorted keys>"}
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "copus/base/durable_file.h"
+
+namespace copus {
+
+inline constexpr const char* manifest_file_name = "manifest.json";
+
+struct Manifest {
+  int64_t step = 0;
+  std::map<std::string, FileDigest> files;  // every file of the checkpoint but the manifest
+  bool operator==(const Manifest&) const = default;
+};
+
+std::string to_json(const Manifest& manifest);
+
+// Reads the manifest of the checkpoint in `directory`. Throws UserError when it is missing, damaged or of another
+// version.
+Manifest read_manifest(const std::filesystem::path& directory);
+
+// Whether `directory` has a manifest at all: readable JSON that says it is one, of whatever version.
+bool has_manifest(const std::filesystem::path& directory);
+
+// Checks that every file of the manifest is there, with its size and checksum. Throws UserError that names the first
+// that is not.
+void verify_files(const std::filesystem::path& directory, const Manifest& manifest);
+
+}  // namespace copus

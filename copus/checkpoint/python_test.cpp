@@ -1,0 +1,127 @@
+// Files go both ways between us and the Python packages safetensors and transformers. Skipped where .venv lacks them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "copus/base/test_support.h"
+#include "copus/checkpoint/hugging_face.h"
+#include "copus/checkpoint/test_model.h"
+
+namespace copus {
+namespace {
+
+using ::testing::ElementsAre;
+using Json = nlohmann::json;
+
+constexpr int missing_package = 77;  // exchange_with_python.py's exit code
+constexpr const char* skip_reason = "safetensors or transformers is not installed in .venv; `make setup` installs them";
+
+struct PythonResult {
+  int exit_code;
+  std::string output;
+};
+
+PythonResult run_python(const std::vector<std::string>& arguments) {
+  if (!std::filesystem::exists(COPUS_PYTHON)) return {missing_package, ""};
+  std::string command = "'" COPUS_PYTHON "' '" COPUS_EXCHANGE_WITH_PYTHON "'";
+  for (const std::string& argument : arguments) command += concat(" '", argument, "'");
+  FILE* pipe = ::popen(command.c_str(), "r");
+  COPUS_CHECK(pipe != nullptr, command);
+  PythonResult result{-1, ""};
+  char buffer[4096];
+  for (size_t count; (count = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) result.output.append(buffer, count);
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  return result;
+}
+
+template <class T>
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+TEST(Python, SafetensorsBothWays) {
+  const std::vector<float> matrix{0, 0.25, 0.5, 0.75, 1, 1.25};
+  const std::vector<uint16_t> half{float_to_f16(1), float_to_f16(-2)};
+  const std::vector<int64_t> step{int64_t{1} << 40};
+  const std::vector<double> scalar{0.5};
+  const std::vector<uint8_t> mask{1, 0, 1};
+  // The three bytes of the mask come first: what follows is not aligned.
+  const std::vector<TensorView> tensors{
+      {"mask", DType::boolean, {3}, bytes_of(mask)}, {"matrix", DType::f32, {2, 3}, bytes_of(matrix)},
+      {"half", DType::f16, {2}, bytes_of(half)},     {"empty", DType::f32, {0, 4}, {}},
+      {"scalar", DType::f64, {}, bytes_of(scalar)},  {"step", DType::i64, {1}, bytes_of(step)},
+  };
+  const TemporaryFolder folder;
+  const auto ours = folder.path() / "ours.safetensors";
+  const auto theirs = folder.path() / "theirs.safetensors";
+  write_safetensors(ours, tensors, {{"format", "pt"}});
+
+  const PythonResult python = run_python({"safetensors", ours.string(), theirs.string()});
+  if (python.exit_code == missing_package) GTEST_SKIP() << skip_reason;
+  ASSERT_EQ(python.exit_code, 0);
+
+  const SafetensorsFile file(theirs);
+  EXPECT_EQ(file.metadata().at("by"), "python");
+  ASSERT_EQ(file.tensors().size(), 5u);
+  EXPECT_THAT(to_float(*file.find("matrix")), ElementsAre(0, 0.5, 1, 1.5, 2, 2.5));
+  EXPECT_EQ(file.find("matrix")->shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(file.find("half")->dtype, DType::f16);
+  EXPECT_THAT(to_float(*file.find("half")), ElementsAre(2, -4));
+  EXPECT_THAT(to_float(*file.find("scalar")), ElementsAre(1));
+  EXPECT_EQ(file.find("empty")->shape, (std::vector<int64_t>{0, 4}));
+  EXPECT_EQ(file.find("step")->dtype, DType::i64);
+}
+
+void expect_loaded(const Json& loaded, const TestModel& model, const char* dtype) {
+  EXPECT_EQ(loaded["class"], causal_language_model_class(model.description.architecture));
+  EXPECT_EQ(loaded["dtype"], dtype);
+  EXPECT_EQ(loaded["problems"], Json::array());
+  EXPECT_EQ(loaded["parameters"].size(), model.weights.size());
+  for (const TensorView& view : model.views()) {
+    double sum = 0;  // the test's numbers are exact in every type, and so is their sum
+    for (float value : to_float(view)) sum += static_cast<double>(value);
+    EXPECT_EQ(loaded["parameters"][view.name], Json::array({view.shape, sum})) << view.name;
+  }
+}
+
+TEST(Python, TransformersLoadsExportsAndCheckpoints) {
+  const TemporaryFolder folder;
+  const TestModel llama = make_test_model(2);
+  const TestModel tied = make_test_model(2, /*tied=*/true);
+  TestModel qwen = make_test_model(1);
+  qwen.description.architecture = Architecture::qwen2;
+  qwen.description.head_dim = 2;
+  qwen.description.qkv_bias = true;
+  qwen.weights.clear();
+  for (const ParameterInfo& parameter : list_parameters(qwen.description)) {
+    qwen.weights.push_back(make_test_tensor(parameter.name, parameter.shape, 5));
+  }
+  const auto path = [&](const char* name) { return folder.path() / name; };
+  write_hugging_face(path("llama"), llama.description, llama.views(), DType::f32);
+  write_hugging_face(path("tied"), tied.description, tied.views(), DType::bf16, 1000);
+  write_hugging_face(path("qwen"), qwen.description, qwen.views(), DType::f16);
+  CheckpointWriter writer(path("checkpoints"), 1, 1000);
+  writer.write(make_test_snapshot(7));
+  writer.finish();
+
+  const PythonResult python =
+      run_python({"transformers", path("llama"), path("tied"), path("qwen"), writer.last_written()->string()});
+  if (python.exit_code == missing_package) GTEST_SKIP() << skip_reason;
+  ASSERT_EQ(python.exit_code, 0);
+  std::vector<Json> loaded;
+  std::istringstream lines(python.output);
+  for (std::string line; std::getline(lines, line);) loaded.push_back(Json::parse(line));
+  ASSERT_EQ(loaded.size(), 4u);
+  expect_loaded(loaded[0], llama, "torch.float32");
+  expect_loaded(loaded[1], tied, "torch.bfloat16");
+  expect_loaded(loaded[2], qwen, "torch.float16");
+  expect_loaded(loaded[3], make_test_model(2, false, 7), "torch.float32");
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,79 @@
+// The safetensors file format: reading by memory map, and durable writing.
+//
+// A file is an 8-byte little-endian length N, N bytes of JSON, then the tensors' bytes. The JSON maps each name to
+// {"dtype", "shape", "data_offsets": [begin, end]}, offsets counted from the end of the JSON; "__metadata__" maps
+// strings to strings. Tensors are row-major, little-endian, and cover the rest of the file without holes or overlaps.
+// https://github.com/huggingface/safetensors#format
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/mapped_file.h"
+#include "copus/checkpoint/dtype.h"
+
+namespace copus {
+
+// A tensor whose bytes lie elsewhere: row-major, not necessarily aligned to its elements.
+struct TensorView {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+
+  int64_t num_elements() const;
+};
+
+// "[4, 64]", for messages.
+std::string shape_text(std::span<const int64_t> shape);
+
+// The product of `shape`'s dimensions (1 for a scalar). Throws InternalError for negative dimensions or overflow.
+int64_t count_elements(std::span<const int64_t> shape);
+
+// The elements of a floating-point tensor as floats. Throws UserError for other types.
+std::vector<float> to_float(const TensorView& tensor);
+
+// Likewise into memory of the caller's, of tensor.num_elements() floats.
+void to_float(const TensorView& tensor, std::span<float> destination);
+
+// A file that is open for reading. Views stay valid as long as it, or an object moved from it, lives. Pages are read
+// when they are touched.
+class SafetensorsFile {
+ public:
+  // Checks the whole header. Throws UserError that names the file and what is wrong with it.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+
+  // In the order of their bytes in the file.
+  const std::vector<TensorView>& tensors() const { return tensors_; }
+
+  // nullptr when there is none of that name.
+  const TensorView* find(std::string_view name) const;
+
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  // The file's bytes, header included.
+  std::span<const std::byte> file_bytes() const { return mapping_.bytes(); }
+
+ private:
+  std::filesystem::path path_;
+  MappedFile mapping_;
+  std::vector<TensorView> tensors_;
+  std::map<std::string, std::string> metadata_;
+  std::map<std::string, size_t, std::less<>> index_;
+};
+
+// Writes a file atomically and durably; tensors keep their order. Names must be distinct and sizes must fit the shapes
+// (InternalError otherwise). Throws UserError when the disk refuses.
+FileDigest write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
+                             const std::map<std::string, std::string>& metadata);
+
+}  // namespace copus

@@ -1,0 +1,38 @@
+// Many tensors over several safetensors files: which tensor goes where, and the index that says so.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copus/checkpoint/safetensors.h"
+
+namespace copus {
+
+// One file's tensors: `count` of them from `first` on.
+struct Shard {
+  std::string file_name;
+  size_t first;
+  size_t count;
+};
+
+// Cuts tensors of these sizes, in order, into files "<stem>-00001-of-0000N.safetensors" of at most `shard_bytes`, or of
+// one tensor that alone is larger. There is at least one shard, even of nothing.
+std::vector<Shard> plan_shards(std::span<const uint64_t> tensor_bytes, int64_t shard_bytes, std::string_view stem);
+
+// Writes weights as Hugging Face lays them out in `directory`: model.safetensors, or the shards of "model" and
+// model.safetensors.index.json. `dtype` is f32, bf16 or f16: floats are rounded to it, shard by shard.
+// Returns the digest of every file by name.
+std::map<std::string, FileDigest> write_model_files(const std::filesystem::path& directory,
+                                                    std::span<const TensorView> weights, DType dtype,
+                                                    int64_t shard_bytes);
+
+// The safetensors files of a model in `directory`: model.safetensors, or those that the index names.
+// Throws UserError when neither is there, a file is missing or damaged, or index and files disagree.
+std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& directory);
+
+}  // namespace copus

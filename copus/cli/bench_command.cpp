@@ -1,0 +1,162 @@
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/cli/commands.h"
+#include "copus/train/step_bench.h"
+
+namespace copus {
+namespace {
+
+struct Options {
+  StepBenchOptions bench;
+  std::string precision = "auto";
+  std::string recompute = "none";
+  int64_t steps = 10;
+  bool json = false;
+  bool serve = false;
+};
+
+nlohmann::json to_json(const StepBenchResult& r) {
+  const auto part = [](const PartReport& p) {
+    return nlohmann::json{{"seconds", p.seconds}, {"floor_seconds", p.floor_seconds}};
+  };
+  return {{"tokens_per_second", r.tokens_per_second},
+          {"gflops", r.gflops},
+          {"matmul_peak_gflops", r.matmul_peak_gflops},
+          {"mfu", r.mfu},
+          {"peak_memory_bytes", r.peak_memory_bytes},
+          {"precision", r.precision},
+          {"steps", r.steps},
+          {"seconds_per_step", r.seconds_per_step},
+          {"fastest_seconds", r.fastest_seconds},
+          {"slowest_seconds", r.slowest_seconds},
+          {"memory_bytes_per_second", r.memory_bandwidth},
+          {"parts",
+           {{"matmul", part(r.matmul)},
+            {"attention", part(r.attention)},
+            {"elementwise", part(r.elementwise)},
+            {"optimizer", part(r.optimizer)},
+            {"other", {{"seconds", r.other_seconds}}}}}};
+}
+
+void print_table(const StepBenchResult& r) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(3) << "one step     " << r.seconds_per_step * 1e3 << " ms (median of "
+      << r.steps << "; " << r.fastest_seconds * 1e3 << " to " << r.slowest_seconds * 1e3 << ")\n"
+      << std::setprecision(1) << "throughput   " << r.tokens_per_second << " tokens/s, " << r.gflops << " GFLOP/s\n"
+      << "MFU          " << r.mfu * 100 << " % of the " << r.precision << " matmul peak measured here, "
+      << r.matmul_peak_gflops << " GFLOP/s\n"
+      << "memory       " << format_bytes(static_cast<double>(r.peak_memory_bytes)) << " at the peak; a copy moves "
+      << r.memory_bandwidth / 1e9 << " GB/s\n\n"
+      << "part           ms/step   floor ms   share\n";
+  const auto line = [&](const char* name, double seconds, const std::string& floor) {
+    out << std::left << std::setw(13) << name << std::right << std::setw(9) << seconds * 1e3 << std::setw(11) << floor
+        << std::setw(7) << seconds / r.seconds_per_step * 100 << " %\n";
+  };
+  const auto part = [&](const char* name, const PartReport& p) {
+    std::ostringstream floor;
+    floor << std::fixed << std::setprecision(1) << p.floor_seconds * 1e3;
+    line(name, p.seconds, floor.str());
+  };
+  part("matmul", r.matmul);
+  part("attention", r.attention);
+  part("elementwise", r.elementwise);
+  part("optimizer", r.optimizer);
+  line("other", r.other_seconds, "");
+  std::cout << out.str();
+}
+
+// The protocol of bench/pytorch: "run N" answers with the median seconds of N steps, until "quit" or end of input.
+void serve(StepBench& bench) {
+  bench.run(2);
+  std::cout << nlohmann::json{{"ready", true}}.dump() << std::endl;
+  std::string word;
+  while (std::cin >> word && word != "quit") {
+    int64_t steps = 0;
+    if (word != "run" || !(std::cin >> steps) || steps <= 0) {
+      throw UserError("--serve expects lines 'run N' or 'quit' on standard input");
+    }
+    std::cout << nlohmann::json{{"seconds_per_step", bench.run(steps)}}.dump() << std::endl;
+  }
+}
+
+int run_step_bench(Options& options) {
+  ModelDescription& model = options.bench.model;
+  if (model.num_heads % model.num_kv_heads != 0 || model.hidden_size % model.num_heads != 0 ||
+      model.hidden_size / model.num_heads % 2 != 0) {
+    throw UserError(concat("--hidden ", model.hidden_size, ", --heads ", model.num_heads, ", --kv-heads ",
+                           model.num_kv_heads,
+                           ": heads must divide hidden into an even head size, and kv heads must divide heads"));
+  }
+  model.head_dim = model.hidden_size / model.num_heads;
+  options.bench.precision = options.precision == "auto"   ? Precision::automatic
+                            : options.precision == "bf16" ? Precision::bf16
+                                                          : Precision::fp32;
+  options.bench.recompute = options.recompute == "none"   ? Recompute::none
+                            : options.recompute == "full" ? Recompute::full
+                                                          : Recompute::attention;
+  StepBench bench(options.bench);
+  if (options.serve) {
+    serve(bench);
+    return 0;
+  }
+  const StepBenchResult result = bench.measure(options.steps);
+  if (options.json) {
+    std::cout << to_json(result).dump() << std::endl;
+  } else {
+    print_table(result);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& program, Action& action) {
+  CLI::App& bench = *program.add_subcommand("bench", "Measure this machine");
+  bench.require_subcommand(1);
+  auto options = std::make_shared<Options>();
+  ModelDescription& model = options->bench.model;
+  model.vocab_size = 8192;
+  model.hidden_size = 512;
+  model.intermediate_size = 1408;
+  model.num_layers = 8;
+  model.num_heads = 8;
+  model.num_kv_heads = 4;
+  CLI::App& step = *bench.add_subcommand("step", "One training step: tokens/s, MFU, memory, time by part");
+  const auto size = [&](const char* name, int64_t& value, const char* help) {
+    step.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  size("--layers", model.num_layers, "Decoder layers");
+  size("--hidden", model.hidden_size, "Hidden size");
+  size("--heads", model.num_heads, "Attention heads");
+  size("--kv-heads", model.num_kv_heads, "Key-value heads");
+  size("--ffn", model.intermediate_size, "Feed-forward size");
+  size("--vocab", model.vocab_size, "Vocabulary");
+  step.add_flag("--tied", model.tie_word_embeddings, "Tie the head to the embedding");
+  size("--sequence", options->bench.sequence_length, "Tokens per sequence");
+  size("--micro-batch", options->bench.micro_batch, "Sequences per micro-batch");
+  size("--micro-batches", options->bench.micro_batches, "Micro-batches per step");
+  step.add_option("--precision", options->precision, "auto, fp32 or bf16")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->capture_default_str();
+  step.add_option("--recompute", options->recompute, "none, attention or full")
+      ->check(CLI::IsMember({"none", "attention", "full"}))
+      ->capture_default_str();
+  step.add_option("--threads", options->bench.threads, "Threads; 0: all cores")->check(CLI::NonNegativeNumber);
+  step.add_option("--device", options->bench.device, "cpu or cuda[:N]");
+  size("--steps", options->steps, "Steps to measure");
+  step.add_flag("--json", options->json, "Print one JSON object");
+  step.add_flag("--serve", options->serve, "Take turns with other programs: 'run N' on standard input, one line back");
+  step.footer(
+      "Example:\n  copus bench step --layers 6 --hidden 256 --heads 4 --kv-heads 4 --ffn 704 --vocab 256 "
+      "--sequence 128 --micro-batch 16");
+  step.callback([options, &action] { action = [options] { return run_step_bench(*options); }; });
+}
+
+}  // namespace copus

@@ -1,0 +1,60 @@
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/cli/commands.h"
+#include "copus/cli/stored_model.h"
+
+namespace copus {
+
+namespace {
+
+struct Options {
+  std::string from;
+  std::string to;
+  std::string dtype = "f32";
+};
+
+DType parse_dtype(const std::string& name) {
+  if (name == "f32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  if (name == "f16") return DType::f16;
+  throw UserError(concat("--dtype ", name, ": expected f32, bf16 or f16"));
+}
+
+int convert(const Options& options) {
+  const DType dtype = parse_dtype(options.dtype);
+  const StoredModel model(options.from);
+  std::vector<TensorView> weights;
+  for (const ParameterInfo& parameter : list_parameters(model.description())) {
+    weights.push_back(model.weights().at(parameter.name));
+  }
+  write_hugging_face(options.to, model.description(), weights, dtype);
+  std::cout << "Wrote " << options.to << " from " << model.directory().string() << ".\n";
+  return 0;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& program, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand("convert", "Write a model as a Hugging Face directory");
+  command.add_option("--from", options->from, "A run directory, a checkpoint, or a Hugging Face directory")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--to", options->to, "The directory to write; it must not exist, or be empty")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--dtype", options->dtype, "Element type of the weights: f32 (default), bf16 or f16")
+      ->type_name("TYPE");
+  command.footer(
+      "Examples:\n"
+      "  copus convert --from runs/r1 --to r1-hf --dtype bf16\n"
+      "To start a run from a Hugging Face directory:\n"
+      "  copus train RUN.toml --set model.init_from=DIR");
+  command.callback([options, &action] { action = [options] { return convert(*options); }; });
+}
+
+}  // namespace copus

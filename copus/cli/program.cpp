@@ -1,0 +1,57 @@
+#include "copus/cli/program.h"
+
+#include <exception>
+#include <iostream>
+
+#include "copus/base/error.h"
+#include "copus/cli/commands.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int our_bug = 1;
+constexpr int users_mistake = 2;
+
+int complain(const char* kind, const char* message, int exit_code) {
+  std::cout.flush();
+  std::cerr << "copus: " << kind << ": " << message << std::endl;
+  return exit_code;
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  CLI::App program("Copus trains decoder-only language models.", "copus");
+  program.set_version_flag("--version", "copus " COPUS_VERSION);
+  program.footer(
+      "Examples:\n"
+      "  copus train configs/runs/quickstart.toml                    train a small model\n"
+      "  copus train RUN.toml --set optimizer.lr=3e-4 --run-dir r1   change a setting, name the run\n"
+      "  copus train --resume --run-dir r1                           go on with an interrupted run\n"
+      "  copus generate --checkpoint r1 --prompt 'The sea '          let the model write\n"
+      "  copus convert --from r1 --to r1-hf --dtype bf16             export for Hugging Face transformers\n"
+      "'copus COMMAND --help' says more about a command.");
+
+  Action action;
+  add_train(program, action);
+  add_generate(program, action);
+  add_convert(program, action);
+  add_report(program, action);
+  add_bench(program, action);
+
+  try {
+    program.parse(argc, argv);
+    if (!action) throw UserError("give a command (see 'copus --help')");
+    return action();
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return program.exit(error);  // --help and --version
+    return complain("error", concat(error.what(), " (see 'copus --help')").c_str(), users_mistake);
+  } catch (const UserError& error) {
+    return complain("error", error.what(), users_mistake);
+  } catch (const std::exception& error) {
+    return complain("internal error", error.what(), our_bug);
+  }
+}
+
+}  // namespace copus

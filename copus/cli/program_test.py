@@ -1,0 +1,353 @@
+"""Tests the program `copus` as a process: exit codes, messages, signals, kills at random moments, full disks.
+
+Usage: program_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=50 the kill test runs as many rounds
+(5 without). A build without libtorch (COPUS_WITH_TORCH=OFF) is tested for what it says about that.
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+COPUS = str(pathlib.Path(sys.argv[1]).resolve())
+WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "ON") == "ON"
+KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
+TIMEOUT = 120  # seconds that no command here comes near
+
+MODEL = """
+[model]
+architecture = "llama"
+vocab_size = 256
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+"""
+RUN = """
+[data]
+train = "corpus.txt"
+held_out_fraction = 0.1
+[train]
+sequence_length = 32
+global_batch = 8
+micro_batch = 4
+max_steps = {steps}
+threads = 1
+precision = "fp32"
+[optimizer]
+lr = 1e-3
+[evaluate]
+interval = 20
+[checkpoint]
+interval = {checkpoint_interval}
+"""
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_program_test_"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        lines = (f"line {i}: the sea and the sky and the stars are far away from here\n" for i in range(400))
+        self.write("corpus.txt", "".join(lines))
+        self.write_run("run.toml")
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def write_run(self, name, steps=20, checkpoint_interval=0, model=MODEL, more=""):
+        self.write(name, model + RUN.format(steps=steps, checkpoint_interval=checkpoint_interval) + more)
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen([COPUS, *arguments], cwd=self.folder, text=True, errors="replace",
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+    def copus(self, *arguments, **options):
+        process = self.start(*arguments, **options)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    def assert_done(self, *arguments):
+        result = self.copus(*arguments)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result
+
+    def assert_refused(self, *arguments, says, leaves_run_dir=False):
+        """The user's mistake: exit code 2, one message with these words, and nothing half-written."""
+        result = self.copus(*arguments)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
+        for words in says:
+            self.assertIn(words.lower(), result.stderr.lower())
+        if not leaves_run_dir:
+            self.assertFalse((self.folder / "r").exists(), "a refused command must not create the run directory")
+            self.assertFalse((self.folder / "runs").exists())
+        return result
+
+    def losses(self, run):
+        """{step: (loss, grad_norm, lr)} as written: text that is equal only if the numbers are equal bitwise."""
+        found = {}
+        for line in (self.folder / run / "run.jsonl").read_text().splitlines():
+            record = json.loads(line, parse_float=str)
+            self.assertNotIn(record["step"], found, "a step is logged twice")
+            found[record["step"]] = (record["loss"], record["grad_norm"], record["lr"])
+        self.assertEqual(sorted(found), list(range(1, len(found) + 1)))
+        return found
+
+    def wait_for_steps(self, run, steps, process):
+        log = self.folder / run / "run.jsonl"
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline and process.poll() is None:
+            if log.exists() and len(log.read_text().splitlines()) >= steps:
+                return
+            time.sleep(0.005)
+        self.fail(f"{run} did not reach step {steps}: {process.communicate()}")
+
+
+class CommandLine(ProgramTest):
+    def test_help_and_version(self):
+        self.assertIn("Examples:", self.assert_done("--help").stdout)
+        self.assertRegex(self.assert_done("--version").stdout, r"copus \d+\.\d+")
+        for command in ["convert", "report"]:
+            self.assertIn("Example", self.assert_done(command, "--help").stdout)
+
+    def test_mistyped_commands_and_options(self):
+        self.assert_refused(says=["give a command"])
+        self.assert_refused("tain", says=["tain"])
+        self.assert_refused("report", "r", "--nonsense", says=["nonsense"])
+        self.assert_refused("convert", "--from", "x", says=["--to"])
+
+    def test_report_of_nothing(self):
+        self.assert_refused("report", "no_such_run", says=["no_such_run"])
+
+    @unittest.skipIf(WITH_TORCH, "this build has libtorch")
+    def test_without_libtorch_the_missing_commands_say_so(self):
+        self.assert_refused("train", "run.toml", says=["libtorch", "train"])
+        self.assert_refused("generate", "--checkpoint", "r", says=["libtorch", "generate"])
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class BadInput(ProgramTest):
+    def assert_run_refused(self, *settings, says):
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *overrides, says=says)
+
+    def test_command_line(self):
+        self.assert_refused("train", says=["config.toml"])
+        self.assert_refused("train", "no_such.toml", says=["no_such.toml"])
+        self.assert_refused("train", "run.toml", "--max-time", "soon", says=["--max-time", "soon"])
+        self.assert_refused("train", "--resume", says=["--run-dir"])
+        self.assert_refused("train", "--resume", "--run-dir", "r", says=["nothing to resume"])
+        self.assert_refused("generate", "--checkpoint", "nowhere", says=["nowhere"])
+        self.assert_refused("convert", "--from", "nowhere", "--to", "x", says=["nowhere"])
+
+    def test_configuration(self):
+        self.write("run.toml", "[train\nsteps = 3")
+        self.assert_run_refused(says=["run.toml:1:7"])
+        self.write_run("run.toml")
+        self.assert_run_refused("train.max_step=3", says=["train.max_step", "max_steps"])
+        self.assert_run_refused('train.max_steps="three"', says=["max_steps"])
+        self.assert_run_refused("train.micro_batch=-1", says=["micro_batch"])
+        self.assert_run_refused("train.max_steps=0", says=["max_steps"])
+        self.assert_run_refused("optimizer.lr=-1", says=["optimizer.lr"])
+        self.assert_run_refused("model.num_attention_heads=3", says=["num_"])
+        self.assert_run_refused('train.device="tpu"', says=["tpu"])
+
+    def test_corpus(self):
+        self.assert_run_refused('data.train="missing.txt"', says=["missing.txt"])
+        for name, content, says in [("empty.txt", b"", "empty"), ("latin1.txt", b"caf\xe9 au lait " * 200, "utf-8"),
+                                    ("short.txt", b"too short", "short")]:
+            self.write(name, content)
+            self.assert_run_refused(f'data.train="{name}"', says=[name, says])
+        self.assert_run_refused("model.vocab_size=100", says=["vocab"])
+
+    def test_hugging_face_models(self):
+        (self.folder / "hf").mkdir()
+        self.assert_run_refused('model.init_from="hf"', says=["hf", "config.json"])
+        self.write("hf/config.json", '{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}')
+        self.assert_refused("convert", "--from", "hf", "--to", "x", says=["mamba"])
+
+    def test_run_directory_that_exists(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
+        before = (self.folder / "r" / "run.jsonl").read_text()
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["not empty", "--resume"], leaves_run_dir=True)
+        self.assertEqual((self.folder / "r" / "run.jsonl").read_text(), before)
+
+    def test_damaged_checkpoints(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
+        checkpoint = self.folder / "r" / "checkpoints" / "step-00000002"
+        weights = checkpoint / "model.safetensors"
+        content = weights.read_bytes()
+        arguments = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]
+        weights.write_bytes(content[:-1])
+        self.assert_refused(*arguments, says=["model.safetensors"], leaves_run_dir=True)
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        self.assert_refused(*arguments, says=["model.safetensors"], leaves_run_dir=True)
+        self.assert_refused("generate", "--checkpoint", "r", says=["model.safetensors"], leaves_run_dir=True)
+        weights.write_bytes(content)
+        self.assert_done(*arguments)
+
+    def test_resume_with_something_else(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
+        resume = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]
+        for setting, says in [("model.hidden_size=64", "64"), ("train.seed=5", "1234"),
+                              ("train.sequence_length=16", "16"), ("data.held_out_fraction=0.2", "0.2")]:
+            self.assert_refused(*resume, "--set", setting, says=[setting.split("=")[0], says], leaves_run_dir=True)
+        self.write_run("other.toml", more="[log]\ninterval = 1\n", steps=4)
+        (self.folder / "other.toml").write_text((self.folder / "other.toml").read_text().replace("1e-3", "2e-3"))
+        self.assert_refused("train", "other.toml", "--resume", "--run-dir", "r", says=["optimizer.lr", "--set"],
+                            leaves_run_dir=True)
+        self.write("corpus.txt", "entirely different words in this corpus now, and many more of them\n" * 400)
+        self.assert_refused(*resume, says=["data.train"], leaves_run_dir=True)
+
+    def test_divergence(self):
+        result = self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "optimizer.lr=1e30", "--set",
+                                     "optimizer.schedule=constant", "--set", "train.clip_norm=0",
+                                     says=["diverged", "optimizer.lr"], leaves_run_dir=True)
+        self.assertNotIn("internal error", result.stderr)
+
+    def test_full_disk(self):
+        """A limit on the size of files stands in for it."""
+        def limit_files():
+            import resource
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+        result = self.copus("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
+        self.assertIn("checkpoints", result.stderr)
+        self.assertFalse(list((self.folder / "r" / "checkpoints").glob("step-*")), "nothing half-written")
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class Runs(ProgramTest):
+    def test_a_whole_run_and_what_comes_after(self):
+        result = self.assert_done("train", "run.toml", "--run-dir", "r")
+        self.assertIn("copus generate --checkpoint r", result.stdout)
+        run = self.folder / "r"
+        for name in ["config.toml", "run.jsonl", "summary.json", "report.html", "tensorboard", "checkpoints"]:
+            self.assertTrue((run / name).exists(), name)
+        summary = json.loads((run / "summary.json").read_text())
+        self.assertEqual(summary["steps"], 20)
+        self.assertEqual(summary["consumed_samples"], 160)
+        self.assertLess(summary["held_out_loss"], 6)
+        self.assertEqual(len(self.losses("r")), 20)
+
+        arguments = ["generate", "--checkpoint", "r", "--prompt", "the s", "--tokens", "60", "--seed", "3"]
+        first = self.assert_done(*arguments).stdout
+        self.assertTrue(first.startswith("the s"))
+        self.assertEqual(first, self.assert_done(*arguments).stdout)
+        self.assert_done("generate", "--checkpoint", "r")
+
+        self.assert_done("convert", "--from", "r", "--to", "hf", "--dtype", "bf16")
+        self.assert_done("convert", "--from", "hf", "--to", "hf32")
+        self.assert_done("generate", "--checkpoint", "hf", "--prompt", "the", "--tokens", "5")
+        self.assert_done("train", "run.toml", "--run-dir", "r2", "--set", 'model.init_from="hf"')
+        self.assertLess(float(self.losses("r2")[1][0]), float(self.losses("r")[1][0]) - 0.5)
+        (run / "report.html").unlink()
+        self.assert_done("report", "r")
+        self.assertTrue((run / "report.html").exists())
+
+    def test_the_run_directory_has_a_default(self):
+        self.assert_done("train", "run.toml", "--set", "train.max_steps=1")
+        self.assertEqual(len(list((self.folder / "runs").glob("run-*/summary.json"))), 1)
+
+    def test_a_finished_run_can_be_lengthened(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assertEqual(len(self.losses("r")), 20)
+        self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=25")
+        self.assertEqual(len(self.losses("r")), 25)
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class Interruptions(ProgramTest):
+    STEPS = 120
+
+    def setUp(self):
+        super().setUp()
+        self.write_run("long.toml", steps=self.STEPS, checkpoint_interval=10)
+
+    def expected(self):
+        self.assert_done("train", "long.toml", "--run-dir", "expected")
+        return self.losses("expected")
+
+    def end_early(self, end, exit_code, arguments=()):
+        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "checkpoint.interval=0", *arguments)
+        self.wait_for_steps("r", 3, process)
+        end(process)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, exit_code, output + errors)
+        self.assertIn("copus train --resume --run-dir r", output)
+        steps = len(self.losses("r"))
+        self.assertLess(steps, self.STEPS)
+        self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{steps:08}").exists())
+        self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assertEqual(self.losses("r"), self.expected())
+
+    def test_interrupt(self):
+        self.end_early(lambda process: process.send_signal(signal.SIGINT), 130)
+
+    def test_terminate(self):
+        self.end_early(lambda process: process.send_signal(signal.SIGTERM), 75)
+
+    def test_max_time(self):
+        """The limit is that of this process, and resuming under the same limit always gets further."""
+        arguments = ["train", "long.toml", "--run-dir", "r", "--resume", "--max-time", "0.3s"]
+        codes = []
+        while not codes or codes[-1] == 75:
+            codes.append(self.copus(*arguments).returncode)
+            self.assertLessEqual(len(codes), self.STEPS)
+        self.assertEqual(codes[-1], 0)
+        self.assertEqual(self.losses("r"), self.expected())
+
+    def test_a_second_interrupt_ends_at_once(self):
+        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "train.max_steps=1000000")
+        self.wait_for_steps("r", 3, process)
+        process.send_signal(signal.SIGSTOP)  # so that both are there before the step ends
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT)
+        self.assertIn(process.returncode, [130, -signal.SIGINT])
+
+    def test_two_processes_do_not_share_a_run(self):
+        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "train.max_steps=1000000")
+        try:
+            self.wait_for_steps("r", 3, process)
+            self.assert_refused("train", "--resume", "--run-dir", "r", says=["process"], leaves_run_dir=True)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def test_kill_at_random_moments(self):
+        began = time.monotonic()
+        expected = self.expected()
+        duration = time.monotonic() - began
+        moments = random.Random(1)
+        arguments = ["train", "long.toml", "--run-dir", "r", "--resume"]
+        for _ in range(KILL_ROUNDS):
+            process = self.start(*arguments)
+            time.sleep(moments.uniform(0, duration))
+            process.kill()
+            process.communicate()
+            if (self.folder / "r" / "summary.json").exists():  # it was done: the next rounds begin a new run
+                self.assertEqual(self.losses("r"), expected)
+                shutil.rmtree(self.folder / "r")
+        self.assert_done(*arguments)
+        self.assertEqual(self.losses("r"), expected)
+        self.assertFalse(list((self.folder / "r" / "checkpoints").glob("*.partial")))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,0 +1,44 @@
+#include "copus/cli/stored_model.h"
+
+#include <vector>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path find_model(const fs::path& path) {
+  if (!fs::is_directory(path)) {
+    throw UserError(concat(path.string(),
+                           " is not a directory; expected a run directory, a checkpoint, or a Hugging "
+                           "Face directory"));
+  }
+  if (fs::exists(path / "manifest.json") || fs::exists(path / "config.json")) return path;
+  if (const auto newest = latest_checkpoint(path / "checkpoints")) return *newest;
+  if (const auto newest = latest_checkpoint(path)) return *newest;
+  throw UserError(concat("there is no model in ", path.string(),
+                         ": expected a run directory with a checkpoint (one is written at the end of a run, every "
+                         "checkpoint.interval steps, and on Ctrl-C), a checkpoint, or a Hugging Face directory"));
+}
+
+}  // namespace
+
+StoredModel::StoredModel(const fs::path& path) : directory_(find_model(path)) {
+  if (!fs::exists(directory_ / "manifest.json")) {
+    const HuggingFaceModel& model = storage_.emplace<HuggingFaceModel>(open_hugging_face(directory_));
+    description_ = model.description();
+    weights_ = model.weights();
+    return;
+  }
+  const Checkpoint& checkpoint = storage_.emplace<Checkpoint>(directory_);
+  description_ = parse_model_description(checkpoint.model_config(), (directory_ / "config.json").string());
+  std::vector<TensorView> weights;
+  for (const auto& [name, weight] : checkpoint.weights()) weights.push_back(weight);
+  weights_ = match_parameters(description_, weights, directory_.string());
+  training_state_ = checkpoint.training_state();
+}
+
+}  // namespace copus

@@ -1,0 +1,38 @@
+// A model on disk, wherever the user points: a checkpoint, a run directory (its newest checkpoint), or a Hugging Face
+// directory.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/hugging_face.h"
+
+namespace copus {
+
+class StoredModel {
+ public:
+  // Throws UserError when `path` is none of these, a run has no checkpoint yet, or what is there is damaged.
+  explicit StoredModel(const std::filesystem::path& path);
+
+  const std::filesystem::path& directory() const { return directory_; }
+  const ModelDescription& description() const { return description_; }
+
+  // Exactly the model's parameters, by name. Views stay valid as long as this object lives.
+  const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
+
+  // The training_state.json of a checkpoint.
+  const std::optional<std::string>& training_state() const { return training_state_; }
+
+ private:
+  std::filesystem::path directory_;
+  std::variant<std::monostate, Checkpoint, HuggingFaceModel> storage_;
+  ModelDescription description_;
+  std::map<std::string, TensorView, std::less<>> weights_;
+  std::optional<std::string> training_state_;
+};
+
+}  // namespace copus

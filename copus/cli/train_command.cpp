@@ -1,0 +1,56 @@
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "copus/base/units.h"
+#include "copus/cli/commands.h"
+#include "copus/train/run.h"
+
+namespace copus {
+
+namespace {
+
+struct Options {
+  RunRequest request;
+  std::string max_time;
+};
+
+}  // namespace
+
+void add_train(CLI::App& program, Action& action) {
+  const auto start = std::chrono::steady_clock::now();
+  auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand("train", "Train a model, or go on with a run");
+  command.add_option("CONFIG", options->request.config_path,
+                     "The run's configuration, a TOML file; with --resume it may be left out: the run's own is used");
+  command
+      .add_option("--set", options->request.overrides,
+                  "Settings that override the file's: section.key=value, any number of them")
+      ->type_name("KEY=VALUE");
+  command
+      .add_option("--run-dir", options->request.run_directory,
+                  "Where the run's files go (default: runs/<config name>-<date>-<time>)")
+      ->type_name("DIR");
+  command.add_flag("--resume", options->request.resume,
+                   "Go on with the run in --run-dir from its newest checkpoint, bitwise as if never interrupted");
+  command
+      .add_option("--max-time", options->max_time,
+                  "Stop in time to have written a checkpoint after this long, such as 90m or 1h30m; exit code 75")
+      ->type_name("DURATION");
+  command.footer(
+      "Ctrl-C and SIGTERM finish the step, write a checkpoint and say how to go on; a second Ctrl-C ends at once.\n"
+      "Exit codes: 0 done, 2 a mistake in what was given, 75 SIGTERM or --max-time, 130 Ctrl-C.\n"
+      "Examples:\n"
+      "  copus train configs/runs/quickstart.toml --run-dir r1\n"
+      "  copus train configs/runs/quickstart.toml --set train.max_seconds=600 --set optimizer.lr=1e-3\n"
+      "  copus train --resume --run-dir r1 --set train.max_seconds=1200\n"
+      "  copus train RUN.toml --run-dir r1 --resume --max-time 55m    for a job that a scheduler requeues");
+  command.callback([options, &action, start] {
+    action = [options, start] {
+      const double max_seconds = options->max_time.empty() ? 0 : parse_duration(options->max_time, "--max-time");
+      return static_cast<int>(run_training(options->request, max_seconds, start));
+    };
+  });
+}
+
+}  // namespace copus

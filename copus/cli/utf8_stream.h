@@ -1,0 +1,28 @@
+// Shows bytes that come one by one as UTF-8 text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace copus {
+
+// Holds back bytes until they are a whole character. What is not UTF-8 becomes U+FFFD, one for each maximal beginning
+// of a character (Unicode 15, section 3.9, "U+FFFD substitution of maximal subparts").
+class Utf8Stream {
+ public:
+  // Returns the text that is complete with this byte; may be empty.
+  std::string add(uint8_t byte);
+
+  // Returns what is left: the replacement of an unfinished character, or nothing.
+  std::string finish();
+
+ private:
+  std::string begin_character(uint8_t byte);
+
+  std::string pending_;
+  int missing_ = 0;     // bytes until pending_ is a character
+  uint8_t low_ = 0x80;  // the range of the next byte
+  uint8_t high_ = 0xBF;
+};
+
+}  // namespace copus

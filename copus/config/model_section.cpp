@@ -1,0 +1,135 @@
+#include "copus/config/model_section.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "copus/base/error.h"
+#include "copus/config/run_config_fields.h"
+#include "copus/config/settings_reader.h"
+
+namespace copus {
+
+namespace {
+
+using Json = nlohmann::json;
+
+Json to_json(const Setting& setting) {
+  switch (setting.kind) {
+    case Setting::Kind::boolean:
+      return std::get<bool>(setting.value);
+    case Setting::Kind::integer:
+      return std::get<int64_t>(setting.value);
+    case Setting::Kind::number: {
+      const double number = std::get<double>(setting.value);
+      const bool whole = std::trunc(number) == number && std::abs(number) <= 0x1p53;  // 1e3 is a float to TOML
+      return whole ? Json(static_cast<int64_t>(number)) : Json(number);
+    }
+    case Setting::Kind::text:
+      return std::get<std::string>(setting.value);
+    case Setting::Kind::table: {
+      Json object = Json::object();
+      for (const Setting& child : setting.children) object[child.name] = to_json(child);
+      return object;
+    }
+    default:
+      return nullptr;  // of a type that no field of a model has: refused before
+  }
+}
+
+// Inline fields are config.json's, so its rules apply to them, but for two: what transformers would set by default
+// behind the reader's back (key/value heads, Mistral's window) is not.
+ModelDescription describe_inline(const Setting& section, const Architecture architecture) {
+  Json config = {
+      {"model_type", model_type(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
+  for (const Setting& field : section.children) {
+    if (field.name != "architecture" && field.name != model_init_from_key) config[field.name] = to_json(field);
+  }
+  return parse_model_description(config.dump(), concat(section.origin, ": [model]"));
+}
+
+std::optional<std::string> read_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path, ignored)) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+ModelDescription describe_file(const std::filesystem::path& path, const std::string& asked_by) {
+  const std::optional<std::string> text = read_file(path);
+  if (!text) throw UserError(concat(asked_by, ": cannot read ", path.string(), " (a Hugging Face config.json)"));
+  return parse_model_description(*text, path.string());
+}
+
+// The fields of two models as one line per difference, or nothing where they are equal.
+std::string difference(const ModelDescription& here, const ModelDescription& there) {
+  RunConfig one, other;
+  one.model = here;
+  other.model = there;
+  one.model.rope_scaling = here.rope_scaling.value_or(Llama3RopeScaling{});  // so that both lists have the same keys
+  other.model.rope_scaling = there.rope_scaling.value_or(Llama3RopeScaling{});
+  const std::vector<WrittenField> fields = write_fields(one);
+  const std::vector<WrittenField> other_fields = write_fields(other);
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].value != other_fields[i].value) {
+      return concat(fields[i].key, " is ", fields[i].value, " here and ", other_fields[i].value, " there");
+    }
+  }
+  return here == there ? "" : "rope_scaling is given in one of them alone";
+}
+
+std::string string_field(const Setting* setting, const char* key) {
+  if (!setting) return "";
+  if (setting->kind != Setting::Kind::text || std::get<std::string>(setting->value).empty()) {
+    throw UserError(concat(setting->origin, ": model.", key, " must be a path (a string), got ", describe(*setting)));
+  }
+  return std::get<std::string>(setting->value);
+}
+
+}  // namespace
+
+void read_model_section(const Setting& root, const std::string& source, RunConfig& config) {
+  const Setting* section = root.find("model");
+  if (!section || section->children.empty()) {
+    throw UserError(
+        concat(source, ": section [model] is missing: describe the model by config.json's fields, by ",
+               "config = \"FILE\" (a config.json) or by init_from = \"DIRECTORY\" (of a Hugging Face model)"));
+  }
+  SettingsReader reader(root);
+  visit_model(config, reader);  // types and ranges, with the line; what it all means is config.json's business
+
+  const Setting* file = section->find(model_config_key);
+  const Setting* init_from = section->find(model_init_from_key);
+  const bool no_init = config.init_from.empty();
+  const Setting* inline_field = nullptr;
+  for (const Setting& field : section->children) {
+    if (&field != file && &field != init_from) inline_field = &field;
+  }
+  if (file) {
+    const Setting* other = inline_field ? inline_field : no_init ? nullptr : init_from;
+    if (other) {
+      throw UserError(concat(other->origin, ": model.", other->name, " contradicts model.config (", file->origin,
+                             "): describe the model in one way"));
+    }
+    config.model = describe_file(string_field(file, model_config_key), concat(file->origin, ": model.config"));
+    return;
+  }
+  const std::filesystem::path directory_config = std::filesystem::path(config.init_from) / "config.json";
+  if (!inline_field) {
+    string_field(init_from, model_init_from_key);
+    config.model = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));
+    return;
+  }
+  config.model = describe_inline(*section, config.model.architecture);
+  std::error_code ignored;
+  if (no_init || !std::filesystem::exists(directory_config, ignored)) return;
+  const ModelDescription theirs = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));
+  if (const std::string differs = difference(config.model, theirs); !differs.empty()) {
+    throw UserError(concat(inline_field->origin, ": [model] contradicts ", directory_config.string(), ": ", differs,
+                           "; leave the fields beside init_from out"));
+  }
+}
+
+}  // namespace copus

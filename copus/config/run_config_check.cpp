@@ -1,0 +1,70 @@
+// What the values of a run configuration must fulfil together.
+#include <algorithm>
+
+#include "copus/base/error.h"
+#include "copus/config/run_config_fields.h"
+
+namespace copus {
+
+namespace {
+
+void check_data(const DataConfig& data, const std::string& source) {
+  if (data.train.empty()) {
+    throw UserError(concat(source, ": data.train is missing: it names the text or token files to train on"));
+  }
+  for (const DataSource& train : data.train) {
+    if (std::find(data.held_out.begin(), data.held_out.end(), train.path) != data.held_out.end()) {
+      throw UserError(concat(source, ": ", train.path, " is in both data.train and data.held_out; a loss on text that ",
+                             "was trained on says nothing: name other files, or leave data.held_out out to set the ",
+                             "tail of every training file aside"));
+    }
+  }
+}
+
+void check_batches(const TrainConfig& train, const std::string& source) {
+  if (train.global_batch % train.micro_batch == 0) return;
+  const int64_t below = train.global_batch / train.micro_batch * train.micro_batch;
+  const int64_t above = below + train.micro_batch;
+  int64_t smaller = std::min(train.micro_batch, train.global_batch);
+  while (train.global_batch % smaller != 0) --smaller;
+  int64_t larger = train.micro_batch;
+  while (larger < train.global_batch && train.global_batch % larger != 0) ++larger;
+  throw UserError(concat(
+      source, ": train.global_batch (", train.global_batch, ") must be a multiple of train.micro_batch (",
+      train.micro_batch, "); the nearest that work are global_batch = ", below > 0 ? concat(below, " or ") : "", above,
+      ", or micro_batch = ", smaller, larger <= train.global_batch && larger != smaller ? concat(" or ", larger) : ""));
+}
+
+void check_length_of_run(const RunConfig& config, const std::string& source) {
+  const TrainConfig& train = config.train;
+  if (train.max_steps == 0 && train.max_tokens == 0 && train.max_seconds == 0) {
+    throw UserError(concat(source, ": nothing says when the run ends: set train.max_steps, train.max_tokens or ",
+                           "train.max_seconds (for example max_seconds = \"3m\")"));
+  }
+  // Values below 1 are shares of the run.
+  const OptimizerConfig& optimizer = config.optimizer;
+  if (optimizer.schedule == LearningRateSchedule::wsd && optimizer.warmup_tokens < 1 && optimizer.decay_tokens < 1 &&
+      optimizer.warmup_tokens + optimizer.decay_tokens > 1) {
+    throw UserError(concat(source, ": optimizer.warmup_tokens (", optimizer.warmup_tokens,
+                           ") and optimizer.decay_tokens (", optimizer.decay_tokens,
+                           ") are shares of the run that together exceed all of it"));
+  }
+}
+
+}  // namespace
+
+void check_run_config(const RunConfig& config, const std::string& source) {
+  check_data(config.data, source);
+  check_batches(config.train, source);
+  check_length_of_run(config, source);
+  if (config.train.sequence_length > config.model.max_position_embeddings) {
+    throw UserError(concat(source, ": train.sequence_length (", config.train.sequence_length,
+                           ") exceeds the model's max_position_embeddings (", config.model.max_position_embeddings,
+                           "); shorten the sequences or raise it in the model's description"));
+  }
+  if (config.train.device.empty()) {
+    throw UserError(concat(source, ": train.device is empty; expected a device such as \"cpu\" or \"cuda\""));
+  }
+}
+
+}  // namespace copus

@@ -1,0 +1,139 @@
+// The table of a run configuration's fields: section, key, member and range, each written once. Parsing, the detection
+// of unknown keys, range checks and writing all walk over it (for this room's sources only).
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/config/run_config.h"
+
+namespace copus {
+
+// The values that a field may have.
+template <class Number>
+struct Range {
+  Number low;
+  Number high = std::numeric_limits<Number>::max();
+  bool above_low = false;   // low itself is excluded
+  bool below_high = false;  // high itself is excluded
+
+  bool contains(Number value) const {
+    return (above_low ? value > low : value >= low) && (below_high ? value < high : value <= high);
+  }
+};
+
+inline constexpr Range<int64_t> at_least_one{1};
+inline constexpr Range<int64_t> at_least_zero{0};
+inline constexpr Range<double> not_negative{0.0};
+inline constexpr Range<double> positive{.low = 0.0, .above_low = true};
+inline constexpr Range<double> share{0.0, 1.0};
+inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
+
+// Fields that a model needs and other fields may describe in its place: model.config, model.init_from.
+inline constexpr const char* model_config_key = "config";
+inline constexpr const char* model_init_from_key = "init_from";
+
+// A visitor has section(name), field(key, member), field(key, member, range) for numbers, and duration(key, member) for
+// seconds that may also be given as text. `Run` is RunConfig or const RunConfig.
+template <class Run, class Visitor>
+void visit_model(Run& run, Visitor& visitor) {
+  visitor.section("model");
+  visitor.field(model_init_from_key, run.init_from);
+  visitor.field("architecture", run.model.architecture);
+  visitor.field("vocab_size", run.model.vocab_size, at_least_one);
+  visitor.field("hidden_size", run.model.hidden_size, at_least_one);
+  visitor.field("intermediate_size", run.model.intermediate_size, at_least_one);
+  visitor.field("num_hidden_layers", run.model.num_layers, at_least_one);
+  visitor.field("num_attention_heads", run.model.num_heads, at_least_one);
+  visitor.field("num_key_value_heads", run.model.num_kv_heads, at_least_one);
+  visitor.field("head_dim", run.model.head_dim, at_least_one);
+  visitor.field("max_position_embeddings", run.model.max_position_embeddings, at_least_one);
+  visitor.field("rms_norm_eps", run.model.rms_norm_eps, positive);
+  visitor.field("rope_theta", run.model.rope_theta, positive);
+  visitor.field("rope_scaling", run.model.rope_scaling);
+  visitor.field("tie_word_embeddings", run.model.tie_word_embeddings);
+  visitor.field("initializer_range", run.model.initializer_range, positive);
+}
+
+template <class Run, class Visitor>
+void visit_sections(Run& run, Visitor& visitor) {
+  visitor.section("data");
+  visitor.field("train", run.data.train);
+  visitor.field("held_out", run.data.held_out);
+  visitor.field("held_out_fraction", run.data.held_out_fraction, share_below_one);
+  visitor.field("document_separator", run.data.document_separator);
+  visitor.field("mask_document_ends", run.data.mask_document_ends);
+
+  visitor.section("train");
+  visitor.field("sequence_length", run.train.sequence_length, at_least_one);
+  visitor.field("global_batch", run.train.global_batch, at_least_one);
+  visitor.field("micro_batch", run.train.micro_batch, at_least_one);
+  visitor.field("max_steps", run.train.max_steps, at_least_zero);
+  visitor.field("max_tokens", run.train.max_tokens, at_least_zero);
+  visitor.duration("max_seconds", run.train.max_seconds);
+  visitor.field("seed", run.train.seed, at_least_zero);
+  visitor.field("precision", run.train.precision);
+  visitor.field("recompute", run.train.recompute);
+  visitor.field("clip_norm", run.train.clip_norm, not_negative);
+  visitor.field("threads", run.train.threads, at_least_zero);
+  visitor.field("device", run.train.device);
+
+  visitor.section("optimizer");
+  visitor.field("lr", run.optimizer.lr, positive);
+  visitor.field("min_lr_ratio", run.optimizer.min_lr_ratio, share);
+  visitor.field("beta1", run.optimizer.beta1, share_below_one);
+  visitor.field("beta2", run.optimizer.beta2, share_below_one);
+  visitor.field("epsilon", run.optimizer.epsilon, positive);
+  visitor.field("weight_decay", run.optimizer.weight_decay, not_negative);
+  visitor.field("schedule", run.optimizer.schedule);
+  visitor.field("warmup_tokens", run.optimizer.warmup_tokens, not_negative);
+  visitor.field("decay_tokens", run.optimizer.decay_tokens, not_negative);
+
+  visitor.section("evaluate");
+  visitor.field("interval", run.evaluate.interval, at_least_zero);
+  visitor.field("max_batches", run.evaluate.max_batches, at_least_zero);
+
+  visitor.section("checkpoint");
+  visitor.field("interval", run.checkpoint.interval, at_least_zero);
+  visitor.field("keep_last", run.checkpoint.keep_last, at_least_one);
+
+  visitor.section("log");
+  visitor.field("interval", run.log.interval, at_least_one);
+  visitor.field("tensorboard", run.log.tensorboard);
+}
+
+// The values of an enumeration with the names that the configuration uses.
+template <class Enum>
+std::vector<Enum> values_of();
+template <>
+inline std::vector<Architecture> values_of() {
+  return {Architecture::llama, Architecture::qwen2, Architecture::mistral};
+}
+template <>
+inline std::vector<Precision> values_of() {
+  return {Precision::automatic, Precision::fp32, Precision::bf16};
+}
+template <>
+inline std::vector<Recompute> values_of() {
+  return {Recompute::none, Recompute::attention, Recompute::full};
+}
+template <>
+inline std::vector<LearningRateSchedule> values_of() {
+  return {LearningRateSchedule::constant, LearningRateSchedule::cosine, LearningRateSchedule::wsd};
+}
+inline std::string_view to_string(Architecture architecture) { return model_type(architecture); }
+
+// A key with its value as TOML.
+struct WrittenField {
+  std::string section;
+  std::string key;
+  std::string value;
+};
+std::vector<WrittenField> write_fields(const RunConfig& config);
+
+// Contradictions between values that are each in range. Throws UserError; `source` names the file.
+void check_run_config(const RunConfig& config, const std::string& source);
+
+}  // namespace copus

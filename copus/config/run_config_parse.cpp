@@ -1,0 +1,102 @@
+// From settings to a run configuration, refusing sections and keys that there are not.
+#include <algorithm>
+
+#include "copus/base/error.h"
+#include "copus/base/text_distance.h"
+#include "copus/config/model_section.h"
+#include "copus/config/run_config_fields.h"
+#include "copus/config/settings_reader.h"
+
+namespace copus {
+
+namespace {
+
+struct Section {
+  std::string name;
+  std::vector<std::string> keys;
+
+  bool has(const std::string& key) const { return std::find(keys.begin(), keys.end(), key) != keys.end(); }
+};
+
+std::vector<Section> known_sections() {
+  std::vector<Section> sections;
+  for (const std::string& path : run_config_keys()) {
+    const size_t dot = path.find('.');
+    const std::string name = path.substr(0, dot);
+    if (sections.empty() || sections.back().name != name) sections.push_back({name, {}});
+    sections.back().keys.push_back(path.substr(dot + 1));
+  }
+  return sections;
+}
+
+std::string join(const std::vector<std::string>& texts, const char* separator) {
+  std::string result;
+  for (const std::string& text : texts) result += (result.empty() ? "" : separator) + text;
+  return result;
+}
+
+// What an unknown key may have meant: the same key in another section, a similar one here, a similar one elsewhere.
+// Where nothing is similar, the keys of the section. `here` is null for a key outside of any section.
+std::string hint(const std::vector<Section>& sections, const Section* here, const std::string& key) {
+  std::vector<std::string> places;
+  std::vector<std::string> names;
+  std::vector<std::string> other_keys;
+  for (const Section& section : sections) {
+    names.push_back(concat("[", section.name, "]"));
+    if (section.has(key)) places.push_back(concat("\"", key, "\" in ", names.back()));
+    other_keys.insert(other_keys.end(), section.keys.begin(), section.keys.end());
+  }
+  if (!places.empty()) return concat("did you mean ", join(places, " or "), "?");
+  if (here) {
+    if (const auto similar = nearest(key, here->keys)) return concat("did you mean \"", *similar, "\"?");
+  }
+  if (const auto similar = nearest(key, other_keys)) return hint(sections, here, *similar);
+  return here ? concat("the keys of [", here->name, "] are ", join(here->keys, ", "))
+              : concat("the sections are ", join(names, ", "));
+}
+
+void refuse_unknown_keys(const Setting& root) {
+  const std::vector<Section> known = known_sections();
+  std::vector<std::string> names;
+  for (const Section& section : known) names.push_back(section.name);
+
+  for (const Setting& section : root.children) {
+    const auto match = std::find_if(known.begin(), known.end(),
+                                    [&](const Section& candidate) { return candidate.name == section.name; });
+    if (section.kind != Setting::Kind::table) {
+      if (match == known.end()) {
+        throw UserError(concat(section.origin, ": unknown key \"", section.name, "\" outside of any section; ",
+                               hint(known, nullptr, section.name)));
+      }
+      throw UserError(concat(section.origin, ": ", section.name, " must be a section, [", section.name, "], got ",
+                             describe(section)));
+    }
+    if (match == known.end()) {
+      const auto similar = nearest(section.name, names);
+      throw UserError(concat(
+          section.origin, ": unknown section [", section.name, "]; ",
+          similar ? concat("did you mean [", *similar, "]?") : concat("the sections are [", join(names, "], ["), "]")));
+    }
+    for (const Setting& setting : section.children) {
+      if (match->has(setting.name)) continue;
+      throw UserError(concat(setting.origin, ": unknown key \"", setting.name, "\" in [", section.name, "]; ",
+                             hint(known, &*match, setting.name)));
+    }
+  }
+}
+
+}  // namespace
+
+RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
+                           const std::vector<std::string>& overrides) {
+  const Setting root = read_settings(toml_text, source, overrides);
+  refuse_unknown_keys(root);
+  RunConfig config;
+  SettingsReader reader(root);
+  visit_sections(config, reader);
+  read_model_section(root, source, config);
+  check_run_config(config, source);
+  return config;
+}
+
+}  // namespace copus

@@ -1,0 +1,312 @@
+#include "copus/config/run_config.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <random>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* model_section =
+    "[model]\nvocab_size = 256\nhidden_size = 64\nintermediate_size = 96\nnum_hidden_layers = 2\n"
+    "num_attention_heads = 4\n";
+constexpr const char* minimal_rest = "[data]\ntrain = 'a.txt'\n[train]\nmax_steps = 5\n";
+
+// The smallest configuration: the model, the data and an end, then `more`, which starts in section [train].
+std::string minimal(const std::string& more = "") { return concat(model_section, minimal_rest, more); }
+constexpr const char* first_line_of_more = "run.toml:11";
+
+RunConfig parse(const std::string& toml, const std::vector<std::string>& overrides = {}) {
+  return parse_run_config(toml, "run.toml", overrides);
+}
+
+std::string message_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse(toml, overrides);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RunConfig, EverythingButTheEssentialsHasADefault) {
+  RunConfig expected;
+  expected.model = parse(minimal()).model;
+  expected.data.train = {{"a.txt", 1.0}};
+  expected.train.max_steps = 5;
+  EXPECT_EQ(parse(minimal()), expected);
+}
+
+TEST(RunConfig, ReadsEveryKindOfField) {
+  const RunConfig config = parse(minimal(R"(
+seed = 7
+max_tokens = 1e9
+max_seconds = "3m"
+precision = "bf16"
+recompute = "attention"
+clip_norm = 0
+[optimizer]
+lr = 1e-2
+schedule = "wsd"
+warmup_tokens = 10_000
+[log]
+tensorboard = false
+)"));
+  EXPECT_EQ(config.train.seed, 7u);
+  EXPECT_EQ(config.train.max_tokens, 1000000000);
+  EXPECT_EQ(config.train.max_seconds, 180);
+  EXPECT_EQ(config.train.precision, Precision::bf16);
+  EXPECT_EQ(config.train.recompute, Recompute::attention);
+  EXPECT_EQ(config.train.clip_norm, 0);
+  EXPECT_EQ(config.optimizer.lr, 1e-2);
+  EXPECT_EQ(config.optimizer.schedule, LearningRateSchedule::wsd);
+  EXPECT_EQ(config.optimizer.warmup_tokens, 10000);
+  EXPECT_FALSE(config.log.tensorboard);
+}
+
+TEST(RunConfig, DataMayBeAPathAListOrABlend) {
+  const auto train = [](const std::string& value) { return parse(minimal(), {"data.train=" + value}).data.train; };
+  EXPECT_THAT(train("b.txt"), ElementsAre(DataSource{"b.txt", 1.0}));
+  EXPECT_THAT(train("['b', 'c']"), ElementsAre(DataSource{"b", 1.0}, DataSource{"c", 1.0}));
+  EXPECT_THAT(train("[{ path = 'b', weight = 2 }, 'c', { path = 'd' }]"),
+              ElementsAre(DataSource{"b", 2.0}, DataSource{"c", 1.0}, DataSource{"d", 1.0}));
+  EXPECT_THAT(train("{ path = 'b', weight = 0.5 }"), ElementsAre(DataSource{"b", 0.5}));
+  EXPECT_THAT(parse(minimal(), {"data.held_out=h.txt"}).data.held_out, ElementsAre("h.txt"));
+  EXPECT_THAT(parse(minimal(), {"data.held_out=['h', 'i']"}).data.held_out, ElementsAre("h", "i"));
+}
+
+TEST(RunConfig, OverridesReplaceSettings) {
+  const RunConfig config = parse(minimal(), {"train.max_steps=9", "optimizer.lr=2e-3", "train.max_seconds=1h30m",
+                                             "model.hidden_size=128", "train.device=cuda:1"});
+  EXPECT_EQ(config.train.max_steps, 9);
+  EXPECT_EQ(config.optimizer.lr, 2e-3);
+  EXPECT_EQ(config.train.max_seconds, 5400);
+  EXPECT_EQ(config.model.hidden_size, 128);
+  EXPECT_EQ(config.train.device, "cuda:1");
+  EXPECT_THAT(message_of(minimal(), {"optimizer.lr=fast"}),
+              AllOf(HasSubstr("--set optimizer.lr=fast: optimizer.lr must be a number"), HasSubstr("\"fast\"")));
+  EXPECT_THAT(message_of(minimal(), {"train.lr=1e-3"}),
+              AllOf(HasSubstr("--set train.lr=1e-3"), HasSubstr("\"lr\" in [optimizer]")));
+}
+
+TEST(RunConfig, MalformedTomlNamesLineAndColumn) {
+  EXPECT_THAT(message_of(minimal("seed = = 3")), AllOf(HasSubstr(concat(first_line_of_more, ":8")), HasSubstr("TOML")));
+}
+
+TEST(RunConfig, UnknownKeysNameTheNearest) {
+  EXPECT_THAT(message_of(minimal("globl_batch = 3")),
+              AllOf(HasSubstr(first_line_of_more), HasSubstr("\"globl_batch\" in [train]"),
+                    HasSubstr("did you mean \"global_batch\"?")));
+  EXPECT_THAT(message_of(minimal("beta1 = 0.9")), HasSubstr("did you mean \"beta1\" in [optimizer]?"));
+  EXPECT_THAT(message_of(minimal("betta1 = 0.9")), HasSubstr("did you mean \"beta1\" in [optimizer]?"));
+  EXPECT_THAT(message_of(minimal("interval = 3")),
+              HasSubstr("\"interval\" in [evaluate] or \"interval\" in [checkpoint] or \"interval\" in [log]"));
+  EXPECT_THAT(message_of(minimal("[optimizer]\nlearning_rate = 1")),
+              AllOf(HasSubstr("learning_rate"), HasSubstr("the keys of [optimizer] are lr, min_lr_ratio, beta1")));
+  EXPECT_THAT(message_of(minimal("[optimiser]\nlr = 1")),
+              AllOf(HasSubstr("[optimiser]"), HasSubstr("did you mean [optimizer]?")));
+  EXPECT_THAT(message_of(minimal("[network]\nlr = 1")), HasSubstr("[model], [data], [train], [optimizer]"));
+  EXPECT_THAT(message_of(concat("lr = 1\n", minimal())),
+              AllOf(HasSubstr("run.toml:1"), HasSubstr("outside of any section"), HasSubstr("\"lr\" in [optimizer]")));
+  EXPECT_THAT(message_of(concat("colour = 1\n", minimal())), HasSubstr("the sections are [model], [data]"));
+  EXPECT_THAT(message_of(concat("log = 1\n", minimal())), HasSubstr("log must be a section, [log], got 1"));
+  EXPECT_THAT(message_of(minimal(), {"data.train=[{ pth = 'a' }]"}), HasSubstr("did you mean \"path\"?"));
+}
+
+struct BadValue {
+  const char* key;
+  const char* value;
+  const char* expected;
+};
+
+TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
+  for (const BadValue& bad : {
+           BadValue{"train.micro_batch", "0", "at least 1, got 0"},
+           BadValue{"train.micro_batch", "8.5", "a whole number, got 8.5"},
+           BadValue{"train.micro_batch", "'8'", "a whole number, got the string \"8\""},
+           BadValue{"train.micro_batch", "[8]", "a whole number, got a list"},
+           BadValue{"train.micro_batch", "2020-01-01", "a whole number, got a date"},
+           BadValue{"train.sequence_length", "-1", "at least 1, got -1"},
+           BadValue{"train.max_steps", "-1", "at least 0"},
+           BadValue{"train.max_tokens", "1e30", "a whole number"},
+           BadValue{"train.seed", "-1", "at least 0"},
+           BadValue{"train.max_seconds", "-1", "at least 0"},
+           BadValue{"train.max_seconds", "soon", "\"3m\""},
+           BadValue{"train.max_seconds", "true", "a number"},
+           BadValue{"train.max_seconds", "inf", "finite"},
+           BadValue{"train.precision", "fp16", "one of \"auto\", \"fp32\", \"bf16\", got the string \"fp16\""},
+           BadValue{"train.recompute", "true", "one of \"none\", \"attention\", \"full\", got true"},
+           BadValue{"train.clip_norm", "-0.5", "at least 0"},
+           BadValue{"train.device", "3", "a string, got 3"},
+           BadValue{"optimizer.lr", "0", "greater than 0"},
+           BadValue{"optimizer.lr", "nan", "finite"},
+           BadValue{"optimizer.min_lr_ratio", "1.5", "at least 0 and at most 1"},
+           BadValue{"optimizer.beta1", "1", "at least 0 and less than 1, got 1"},
+           BadValue{"optimizer.beta2", "-0.1", "at least 0 and less than 1"},
+           BadValue{"optimizer.epsilon", "0", "greater than 0"},
+           BadValue{"optimizer.weight_decay", "-1", "at least 0"},
+           BadValue{"optimizer.schedule", "linear", "one of \"constant\", \"cosine\", \"wsd\""},
+           BadValue{"optimizer.warmup_tokens", "-1", "at least 0"},
+           BadValue{"data.train", "3", "paths (strings), got 3"},
+           BadValue{"data.train", "''", "empty path"},
+           BadValue{"data.train", "[{ weight = 3 }]", "without a path"},
+           BadValue{"data.train", "[{ path = 'a', weight = 0 }]", "greater than 0, got 0"},
+           BadValue{"data.held_out", "[3]", "paths (strings), got 3"},
+           BadValue{"data.held_out_fraction", "1", "at least 0 and less than 1"},
+           BadValue{"data.document_separator", "3", "a string, got 3"},
+           BadValue{"data.mask_document_ends", "1", "true or false, got 1"},
+           BadValue{"evaluate.interval", "-1", "at least 0"},
+           BadValue{"checkpoint.keep_last", "0", "at least 1"},
+           BadValue{"log.interval", "0", "at least 1"},
+       }) {
+    EXPECT_THAT(message_of(minimal(), {concat(bad.key, "=", bad.value)}),
+                AllOf(HasSubstr("--set "), HasSubstr(bad.key), HasSubstr(bad.expected)));
+  }
+}
+
+TEST(RunConfig, ContradictionsAreRefused) {
+  EXPECT_THAT(message_of(concat(model_section, "[train]\nmax_steps = 1")), HasSubstr("data.train is missing"));
+  EXPECT_THAT(message_of(minimal(), {"data.train=[]"}), HasSubstr("data.train is missing"));
+  EXPECT_THAT(message_of(minimal(), {"data.held_out=a.txt"}),
+              AllOf(HasSubstr("a.txt"), HasSubstr("both data.train and data.held_out")));
+  EXPECT_THAT(message_of(minimal(), {"train.max_steps=0"}),
+              AllOf(HasSubstr("max_steps"), HasSubstr("max_tokens"), HasSubstr("max_seconds")));
+  EXPECT_THAT(message_of(minimal(), {"train.sequence_length=4096"}),
+              AllOf(HasSubstr("(4096)"), HasSubstr("max_position_embeddings (2048)")));
+  EXPECT_THAT(message_of(minimal("[optimizer]\nschedule = 'wsd'\nwarmup_tokens = 0.5\ndecay_tokens = 0.6")),
+              AllOf(HasSubstr("(0.5)"), HasSubstr("(0.6)"), HasSubstr("shares")));
+  EXPECT_THAT(message_of(minimal(), {"train.device="}), HasSubstr("train.device is empty"));
+}
+
+TEST(RunConfig, BatchesThatDoNotDivideNameTheNearestThatDo) {
+  const auto refusal = [](int global_batch, int micro_batch) {
+    return message_of(minimal(),
+                      {concat("train.global_batch=", global_batch), concat("train.micro_batch=", micro_batch)});
+  };
+  EXPECT_THAT(refusal(32, 12), AllOf(HasSubstr("(32)"), HasSubstr("(12)"), HasSubstr("global_batch = 24 or 36"),
+                                     HasSubstr("micro_batch = 8 or 16")));
+  EXPECT_THAT(refusal(4, 8),
+              AllOf(HasSubstr("global_batch = 8,"), HasSubstr("micro_batch = 4"), Not(HasSubstr("0 or"))));
+  EXPECT_THAT(refusal(7, 2), AllOf(HasSubstr("global_batch = 6 or 8"), HasSubstr("micro_batch = 1 or 7")));
+  EXPECT_EQ(refusal(36, 12), "no error");
+}
+
+TEST(RunConfig, KeysAreListedInOrder) {
+  const std::vector<std::string> keys = run_config_keys();
+  EXPECT_EQ(keys.front(), "model.config");
+  EXPECT_EQ(keys.back(), "log.tensorboard");
+  EXPECT_THAT(keys, testing::IsSupersetOf({"model.num_key_value_heads", "data.train", "optimizer.lr"}));
+}
+
+// Draws configurations in which every field has a value of its own.
+class RandomConfigs {
+ public:
+  RunConfig draw() {
+    RunConfig config;
+    config.model = draw_model();
+    for (int64_t i = whole(1, 4); i > 0; --i) config.data.train.push_back({"train" + text(), positive()});
+    for (int64_t i = whole(0, 3); i > 0; --i) config.data.held_out.push_back("held out" + text());
+    config.data.held_out_fraction = share();
+    config.data.document_separator = text();
+    config.data.mask_document_ends = coin();
+    config.train.sequence_length = whole(1, config.model.max_position_embeddings);
+    config.train.micro_batch = whole(1, 100);
+    config.train.global_batch = config.train.micro_batch * whole(1, 100);
+    config.train.max_steps = whole(1, INT64_MAX);
+    config.train.max_tokens = whole(0, INT64_MAX);
+    config.train.max_seconds = coin() ? 0 : positive();
+    config.train.seed = static_cast<uint64_t>(whole(0, INT64_MAX));
+    config.train.precision = static_cast<Precision>(whole(0, 2));
+    config.train.recompute = static_cast<Recompute>(whole(0, 2));
+    config.train.clip_norm = positive();
+    config.train.threads = whole(0, 64);
+    config.train.device = "device" + text();
+    config.optimizer.lr = positive();
+    config.optimizer.min_lr_ratio = share();
+    config.optimizer.beta1 = share();
+    config.optimizer.beta2 = share();
+    config.optimizer.epsilon = positive();
+    config.optimizer.weight_decay = positive();
+    config.optimizer.schedule = static_cast<LearningRateSchedule>(whole(0, 2));
+    config.optimizer.warmup_tokens = coin() ? share() / 2 : 1 + positive();
+    config.optimizer.decay_tokens = coin() ? share() / 2 : 1 + positive();
+    config.evaluate.interval = whole(0, 1000);
+    config.evaluate.max_batches = whole(0, 1000);
+    config.checkpoint.interval = whole(0, 1000);
+    config.checkpoint.keep_last = whole(1, 1000);
+    config.log.interval = whole(1, 1000);
+    config.log.tensorboard = coin();
+    if (coin()) config.init_from = "/no such directory" + text();
+    return config;
+  }
+
+ private:
+  ModelDescription draw_model() {
+    ModelDescription model;
+    model.architecture = static_cast<Architecture>(whole(0, 2));
+    model.qkv_bias = model.architecture == Architecture::qwen2;
+    model.vocab_size = whole(1, 300000);
+    model.num_kv_heads = whole(1, 16);
+    model.num_heads = model.num_kv_heads * whole(1, 16);
+    model.hidden_size = model.num_heads * whole(1, 100);
+    model.head_dim = 2 * whole(1, 200);
+    model.intermediate_size = whole(1, 100000);
+    model.num_layers = whole(1, 100);
+    model.max_position_embeddings = whole(1, INT32_MAX);
+    model.rms_norm_eps = positive();
+    model.rope_theta = positive();
+    model.tie_word_embeddings = coin();
+    model.initializer_range = 1 - share();
+    if (coin()) {
+      model.rope_scaling = Llama3RopeScaling{1 + share(), share() + 1e-3, 2 + share(), whole(1, 100000)};
+    }
+    return model;
+  }
+
+  int64_t whole(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  bool coin() { return whole(0, 1) == 1; }
+  double share() { return std::uniform_real_distribution<double>()(random_); }
+  double positive() { return std::exp2(static_cast<double>(whole(-60, 60)) * share()); }
+  std::string text() {
+    std::string result;
+    for (int64_t i = whole(0, 8); i > 0; --i) {
+      static const std::vector<std::string> pieces = {"a",  " ", "\"", "\\", "\n",   "\r\n",
+                                                      "\t", "#", "'",  "é",  "\x7f", "="};
+      result += pieces[static_cast<size_t>(whole(0, static_cast<int64_t>(pieces.size()) - 1))];
+    }
+    return result;
+  }
+
+  std::mt19937_64 random_{20240229};
+};
+
+TEST(RunConfig, WhatIsWrittenIsReadBackEqual) {
+  RandomConfigs configs;
+  for (int i = 0; i < 300; ++i) {
+    const RunConfig config = configs.draw();
+    const std::string toml = to_toml(config);
+    ASSERT_EQ(parse(toml), config) << toml;
+    ASSERT_EQ(to_toml(parse(toml)), toml);
+  }
+}
+
+TEST(RunConfig, TheExampleConfigurationsAreValid) {
+  std::ifstream file(COPUS_SOURCE "/configs/runs/quickstart.toml");
+  ASSERT_TRUE(file);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const RunConfig config = parse_run_config(text, "quickstart.toml");
+  EXPECT_EQ(config.data.document_separator, "\n\n\n");
+  EXPECT_EQ(config.model.vocab_size, 256);
+  EXPECT_EQ(parse(to_toml(config)), config);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,147 @@
+// A run configuration as TOML, and the names of its keys and values.
+#include "copus/base/error.h"
+#include "copus/config/quote.h"
+#include "copus/config/run_config_fields.h"
+
+namespace copus {
+
+namespace {
+
+class KeyCollector {
+ public:
+  void section(const char* name) {
+    section_ = name;
+    if (section_ == "model") keys_.push_back(concat(section_, ".", model_config_key));
+  }
+  template <class... Ignored>
+  void field(const char* key, const Ignored&...) {
+    keys_.push_back(concat(section_, ".", key));
+  }
+  void duration(const char* key, double) { field(key); }
+
+  std::vector<std::string> take() { return std::move(keys_); }
+
+ private:
+  std::string section_;
+  std::vector<std::string> keys_;
+};
+
+std::string write(int64_t value) { return std::to_string(value); }
+std::string write(double value) { return write_number(value); }
+std::string write(bool value) { return value ? "true" : "false"; }
+std::string write(const std::string& value) { return quote(value); }
+std::string write(const DataSource& source) {
+  return concat("{ path = ", quote(source.path), ", weight = ", write_number(source.weight), " }");
+}
+std::string write(const Llama3RopeScaling& scaling) {
+  return concat("{ rope_type = \"llama3\", factor = ", write_number(scaling.factor),
+                ", low_freq_factor = ", write_number(scaling.low_frequency_factor),
+                ", high_freq_factor = ", write_number(scaling.high_frequency_factor),
+                ", original_max_position_embeddings = ", scaling.original_max_position_embeddings, " }");
+}
+template <class Item>
+std::string write(const std::vector<Item>& items) {
+  if (items.empty()) return "[]";
+  if (items.size() == 1) return concat("[", write(items.front()), "]");
+  std::string text = "[\n";
+  for (const Item& item : items) text += concat("  ", write(item), ",\n");
+  return text + "]";
+}
+
+class Writer {
+ public:
+  void section(const char* name) { section_ = name; }
+
+  template <class Value, class... Ignored>
+  void field(const char* key, const Value& value, const Ignored&...) {
+    if constexpr (std::is_enum_v<Value>) {
+      add(key, quote(to_string(value)));
+    } else {
+      add(key, write(value));
+    }
+  }
+  void field(const char* key, const std::optional<Llama3RopeScaling>& scaling) {
+    if (scaling) add(key, write(*scaling));
+  }
+  void field(const char* key, uint64_t value, const Range<int64_t>& range) {
+    COPUS_CHECK(value <= static_cast<uint64_t>(range.high), key, " = ", value, " is no TOML integer");
+    add(key, write(static_cast<int64_t>(value)));
+  }
+  void duration(const char* key, double seconds) { add(key, write(seconds)); }
+
+  std::vector<WrittenField> take() { return std::move(fields_); }
+
+ private:
+  void add(const char* key, std::string value) { fields_.push_back({section_, key, std::move(value)}); }
+
+  std::string section_;
+  std::vector<WrittenField> fields_;
+};
+
+}  // namespace
+
+std::string_view to_string(Precision precision) {
+  switch (precision) {
+    case Precision::automatic:
+      return "auto";
+    case Precision::fp32:
+      return "fp32";
+    case Precision::bf16:
+      return "bf16";
+  }
+  fail_check("known precision", __FILE__, __LINE__, "");
+}
+
+std::string_view to_string(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::none:
+      return "none";
+    case Recompute::attention:
+      return "attention";
+    case Recompute::full:
+      return "full";
+  }
+  fail_check("known recompute mode", __FILE__, __LINE__, "");
+}
+
+std::string_view to_string(LearningRateSchedule schedule) {
+  switch (schedule) {
+    case LearningRateSchedule::constant:
+      return "constant";
+    case LearningRateSchedule::cosine:
+      return "cosine";
+    case LearningRateSchedule::wsd:
+      return "wsd";
+  }
+  fail_check("known schedule", __FILE__, __LINE__, "");
+}
+
+std::vector<std::string> run_config_keys() {
+  const RunConfig config;
+  KeyCollector collector;
+  visit_model(config, collector);
+  visit_sections(config, collector);
+  return collector.take();
+}
+
+std::vector<WrittenField> write_fields(const RunConfig& config) {
+  Writer writer;
+  visit_model(config, writer);
+  visit_sections(config, writer);
+  return writer.take();
+}
+
+std::string to_toml(const RunConfig& config) {
+  std::string text;
+  std::string section;
+  for (const WrittenField& field : write_fields(config)) {
+    if (field.section != section) {
+      text += concat(section.empty() ? "" : "\n", "[", field.section, "]\n");
+      section = field.section;
+    }
+    text += concat(field.key, " = ", field.value, "\n");
+  }
+  return text;
+}
+
+}  // namespace copus

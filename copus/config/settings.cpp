@@ -1,0 +1,139 @@
+#include "copus/config/settings.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "copus/base/error.h"
+#include "copus/config/quote.h"
+
+namespace copus {
+
+namespace {
+
+// Turns TOML nodes into settings. An empty `fixed_origin` means that origins are lines of `source`.
+class Converter {
+ public:
+  Converter(std::string source, std::string fixed_origin)
+      : source_(std::move(source)), fixed_origin_(std::move(fixed_origin)) {}
+
+  Setting convert(std::string name, const toml::node& node) const {
+    Setting setting;
+    setting.name = std::move(name);
+    setting.origin = fixed_origin_.empty() ? concat(source_, ":", node.source().begin.line) : fixed_origin_;
+    if (const toml::table* table = node.as_table()) {
+      setting.kind = Setting::Kind::table;
+      for (const auto& [key, child] : *table) setting.children.push_back(convert(std::string(key.str()), child));
+    } else if (const toml::array* array = node.as_array()) {
+      setting.kind = Setting::Kind::list;
+      for (const toml::node& child : *array) setting.children.push_back(convert("", child));
+    } else if (const auto* boolean = node.as_boolean()) {
+      setting.kind = Setting::Kind::boolean;
+      setting.value = boolean->get();
+    } else if (const auto* integer = node.as_integer()) {
+      setting.kind = Setting::Kind::integer;
+      setting.value = integer->get();
+    } else if (const auto* number = node.as_floating_point()) {
+      setting.kind = Setting::Kind::number;
+      setting.value = number->get();
+    } else if (const auto* text = node.as_string()) {
+      setting.kind = Setting::Kind::text;
+      setting.value = text->get();
+    } else {
+      setting.kind = Setting::Kind::date;
+    }
+    return setting;
+  }
+
+ private:
+  std::string source_;
+  std::string fixed_origin_;
+};
+
+// The setting that an override stands for, or nothing where its value is not TOML.
+std::optional<Setting> parse_value(const std::string& key, std::string_view value, const std::string& origin) {
+  try {
+    const toml::table table = toml::parse(concat("value = ", value));
+    if (table.size() != 1) return std::nullopt;  // a value with a line break could hold more keys
+    return Converter("", origin).convert(key, *table.get("value"));
+  } catch (const toml::parse_error&) {
+    return std::nullopt;
+  }
+}
+
+Setting& find_or_add(Setting& table, const Setting& child) {
+  const auto place = std::find_if(table.children.begin(), table.children.end(),
+                                  [&](const Setting& existing) { return existing.name == child.name; });
+  return place != table.children.end() ? *place : table.children.emplace_back(child);
+}
+
+void apply_override(Setting& root, const std::string& text) {
+  const std::string origin = concat("--set ", text);
+  const size_t equals = text.find('=');
+  const std::string path = text.substr(0, equals);
+  const size_t dot = path.find('.');
+  const bool has_section_and_key =
+      dot != std::string::npos && dot > 0 && dot + 1 < path.size() && path.find('.', dot + 1) == std::string::npos;
+  if (equals == std::string::npos || !has_section_and_key) {
+    throw UserError(concat(origin, ": expected section.key=value, for example --set optimizer.lr=1e-3"));
+  }
+  const std::string key = path.substr(dot + 1);
+  const std::string value = text.substr(equals + 1);
+  std::optional<Setting> setting = parse_value(key, value, origin);
+  if (!setting) setting = parse_value(key, quote(value), origin);
+  if (!setting) throw UserError(concat(origin, ": the value is not UTF-8 text"));
+
+  Setting section;
+  section.name = path.substr(0, dot);
+  section.origin = origin;
+  Setting& place = find_or_add(root, section);
+  if (place.kind != Setting::Kind::table) {
+    throw UserError(
+        concat(place.origin, ": ", place.name, " must be a section, [", place.name, "], got ", describe(place)));
+  }
+  find_or_add(place, *setting) = *setting;
+}
+
+}  // namespace
+
+const Setting* Setting::find(std::string_view key) const {
+  const auto place =
+      std::find_if(children.begin(), children.end(), [&](const Setting& child) { return child.name == key; });
+  return place != children.end() ? &*place : nullptr;
+}
+
+std::string describe(const Setting& setting) {
+  switch (setting.kind) {
+    case Setting::Kind::boolean:
+      return std::get<bool>(setting.value) ? "true" : "false";
+    case Setting::Kind::integer:
+      return concat(std::get<int64_t>(setting.value));
+    case Setting::Kind::number:
+      return write_number(std::get<double>(setting.value));
+    case Setting::Kind::text:
+      return concat("the string ", quote(std::get<std::string>(setting.value)));
+    case Setting::Kind::list:
+      return "a list";
+    case Setting::Kind::table:
+      return "a table";
+    case Setting::Kind::date:
+      return "a date or time";
+  }
+  fail_check("known kind", __FILE__, __LINE__, "");
+}
+
+Setting read_settings(std::string_view toml_text, const std::string& source,
+                      const std::vector<std::string>& overrides) {
+  Setting root;
+  try {
+    root = Converter(source, "").convert("", toml::parse(toml_text));
+  } catch (const toml::parse_error& error) {
+    throw UserError(concat(source, ":", error.source().begin.line, ":", error.source().begin.column,
+                           ": not valid TOML: ", error.description()));
+  }
+  for (const std::string& text : overrides) apply_override(root, text);
+  return root;
+}
+
+}  // namespace copus

@@ -1,0 +1,33 @@
+// A configuration text as sections of settings, each of which knows where it was written. Knows TOML and overrides,
+// but not which sections and keys there are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace copus {
+
+struct Setting {
+  enum class Kind { boolean, integer, number, text, list, table, date };
+
+  std::string name;    // its key, or empty in a list
+  std::string origin;  // for messages: "run.toml:12" or "--set train.lr=abc"
+  Kind kind = Kind::table;
+  std::variant<std::monostate, bool, int64_t, double, std::string> value;  // of the first four kinds
+  std::vector<Setting> children;                                           // of a list or table
+
+  const Setting* find(std::string_view key) const;  // the child with that name, or null
+};
+
+// How messages show a setting's value: `the string "8"`, `a list`.
+std::string describe(const Setting& setting);
+
+// The root table: its children are the sections. Each override, "section.key=value", replaces one setting or adds it;
+// its value is read as TOML and, where it is none, as a bare string. Throws UserError: malformed TOML (with line and
+// column), malformed override.
+Setting read_settings(std::string_view toml_text, const std::string& source, const std::vector<std::string>& overrides);
+
+}  // namespace copus

@@ -1,0 +1,174 @@
+#include "copus/config/settings_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "copus/base/text_distance.h"
+#include "copus/config/duration.h"
+
+namespace copus {
+
+namespace {
+
+std::string write(int64_t number) { return std::to_string(number); }
+std::string write(double number) { return concat(number); }
+
+// "at least 1", "greater than 0", "at least 0 and less than 1"
+template <class Number>
+std::string describe(const Range<Number>& range) {
+  const std::string low = concat(range.above_low ? "greater than " : "at least ", write(range.low));
+  if (range.high == std::numeric_limits<Number>::max()) return low;
+  return concat(low, " and ", range.below_high ? "less than " : "at most ", write(range.high));
+}
+
+}  // namespace
+
+void SettingsReader::section(const char* name) {
+  section_name_ = name;
+  section_ = root_.find(name);
+}
+
+const Setting* SettingsReader::find(const char* key) {
+  key_ = key;
+  return section_ ? section_->find(key) : nullptr;
+}
+
+template <class Number>
+void SettingsReader::check_range(const Setting& setting, Number value, const Range<Number>& range) const {
+  if (!range.contains(value)) fail(setting, "must be ", describe(range), ", got ", copus::describe(setting));
+}
+
+int64_t SettingsReader::whole_number(const Setting& setting) const {
+  if (setting.kind == Setting::Kind::integer) return std::get<int64_t>(setting.value);
+  if (setting.kind == Setting::Kind::number) {  // 1e9 is a float to TOML
+    const double value = std::get<double>(setting.value);
+    if (std::trunc(value) == value && std::abs(value) <= 0x1p53) return static_cast<int64_t>(value);
+  }
+  fail(setting, "must be a whole number, got ", copus::describe(setting));
+}
+
+double SettingsReader::number(const Setting& setting) const {
+  if (setting.kind == Setting::Kind::integer) return static_cast<double>(std::get<int64_t>(setting.value));
+  if (setting.kind != Setting::Kind::number) fail(setting, "must be a number, got ", copus::describe(setting));
+  const double value = std::get<double>(setting.value);
+  if (!std::isfinite(value)) fail(setting, "must be finite, got ", copus::describe(setting));
+  return value;
+}
+
+void SettingsReader::field(const char* key, int64_t& value, const Range<int64_t>& range) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  value = whole_number(*setting);
+  check_range(*setting, value, range);
+}
+
+void SettingsReader::field(const char* key, uint64_t& value, const Range<int64_t>& range) {
+  auto number = static_cast<int64_t>(value);
+  field(key, number, range);
+  value = static_cast<uint64_t>(number);
+}
+
+void SettingsReader::field(const char* key, double& value, const Range<double>& range) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  value = number(*setting);
+  check_range(*setting, value, range);
+}
+
+void SettingsReader::field(const char* key, bool& value) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  if (setting->kind != Setting::Kind::boolean) {
+    fail(*setting, "must be true or false, got ", copus::describe(*setting));
+  }
+  value = std::get<bool>(setting->value);
+}
+
+void SettingsReader::field(const char* key, std::string& value) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  if (setting->kind != Setting::Kind::text) fail(*setting, "must be a string, got ", copus::describe(*setting));
+  value = std::get<std::string>(setting->value);
+}
+
+void SettingsReader::duration(const char* key, double& seconds) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  if (setting->kind == Setting::Kind::text) {
+    const std::optional<double> parsed = parse_duration(std::get<std::string>(setting->value));
+    if (!parsed) {
+      fail(*setting, "must be seconds or a time such as \"90s\", \"3m\" or \"1h30m\", got ", copus::describe(*setting));
+    }
+    seconds = *parsed;
+    return;
+  }
+  seconds = number(*setting);
+  check_range(*setting, seconds, not_negative);
+}
+
+std::string SettingsReader::path(const Setting& setting) const {
+  if (setting.kind != Setting::Kind::text) fail(setting, "must hold paths (strings), got ", copus::describe(setting));
+  if (std::get<std::string>(setting.value).empty()) fail(setting, "has an empty path");
+  return std::get<std::string>(setting.value);
+}
+
+void SettingsReader::field(const char* key, std::vector<std::string>& value) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  value.clear();
+  if (setting->kind == Setting::Kind::list) {
+    for (const Setting& item : setting->children) value.push_back(path(item));
+  } else {
+    value.push_back(path(*setting));
+  }
+}
+
+DataSource SettingsReader::data_source(const Setting& setting) const {
+  if (setting.kind != Setting::Kind::table) return {path(setting)};
+  refuse_other_keys(setting, {"path", "weight"});
+  const Setting* source_path = setting.find("path");
+  if (!source_path) fail(setting, "has a source without a path; expected { path = \"FILE\", weight = 1.0 }");
+  DataSource source{path(*source_path)};
+  if (const Setting* weight = setting.find("weight")) {
+    source.weight = number(*weight);
+    if (!positive.contains(source.weight)) {
+      fail(*weight, "needs weights ", describe(positive), ", got ", copus::describe(*weight));
+    }
+  }
+  return source;
+}
+
+void SettingsReader::field(const char* key, std::vector<DataSource>& value) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  value.clear();
+  if (setting->kind == Setting::Kind::list) {
+    for (const Setting& item : setting->children) value.push_back(data_source(item));
+  } else {
+    value.push_back(data_source(*setting));
+  }
+}
+
+void SettingsReader::field(const char* key, std::optional<Llama3RopeScaling>&) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  if (setting->kind != Setting::Kind::table) {
+    fail(*setting, "must be a table such as { rope_type = \"llama3\", factor = 8.0, low_freq_factor = 1.0, ",
+         "high_freq_factor = 4.0, original_max_position_embeddings = 8192 }, got ", copus::describe(*setting));
+  }
+  refuse_other_keys(*setting,
+                    {"rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+}
+
+void SettingsReader::refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const {
+  for (const Setting& child : table.children) {
+    if (std::find(keys.begin(), keys.end(), child.name) != keys.end()) continue;
+    const std::optional<std::string> similar = nearest(child.name, keys);
+    std::string list;
+    for (const std::string& key : keys) list += (list.empty() ? "" : ", ") + key;
+    fail(child, "has an unknown key \"", child.name, "\"; ",
+         similar ? concat("did you mean \"", *similar, "\"?") : concat("its keys are ", list));
+  }
+}
+
+}  // namespace copus

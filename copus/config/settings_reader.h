@@ -1,0 +1,67 @@
+// The visitor that fills a run configuration from settings, checking types and ranges (for this room's sources only).
+#pragma once
+
+#include "copus/base/error.h"
+#include "copus/config/run_config_fields.h"
+#include "copus/config/settings.h"
+
+namespace copus {
+
+class SettingsReader {
+ public:
+  // Refers to `root` for its whole life.
+  explicit SettingsReader(const Setting& root) : root_(root) {}
+
+  void section(const char* name);
+
+  // Each leaves `value` as it is where the key is absent. Throws UserError: wrong type, out of range.
+  void field(const char* key, int64_t& value, const Range<int64_t>& range);
+  void field(const char* key, uint64_t& value, const Range<int64_t>& range);
+  void field(const char* key, double& value, const Range<double>& range);
+  void field(const char* key, bool& value);
+  void field(const char* key, std::string& value);
+  void field(const char* key, std::vector<std::string>& value);
+  void field(const char* key, std::vector<DataSource>& value);
+  void field(const char* key, std::optional<Llama3RopeScaling>& value);  // type and keys only; its value is the model's
+  void duration(const char* key, double& seconds);
+
+  template <class Enum>
+  void field(const char* key, Enum& value) {
+    static_assert(std::is_enum_v<Enum>);
+    const Setting* setting = find(key);
+    if (!setting) return;
+    std::string expected;
+    for (const Enum candidate : values_of<Enum>()) {
+      if (setting->kind == Setting::Kind::text && std::get<std::string>(setting->value) == to_string(candidate)) {
+        value = candidate;
+        return;
+      }
+      expected += concat(expected.empty() ? "" : ", ", "\"", to_string(candidate), "\"");
+    }
+    fail(*setting, "must be one of ", expected, ", got ", describe(*setting));
+  }
+
+ private:
+  const Setting* find(const char* key);
+
+  // Names the key last looked for.
+  template <class... Parts>
+  [[noreturn]] void fail(const Setting& setting, const Parts&... parts) const {
+    throw UserError(concat(setting.origin, ": ", section_name_, ".", key_, " ", parts...));
+  }
+  template <class Number>
+  void check_range(const Setting& setting, Number value, const Range<Number>& range) const;
+
+  int64_t whole_number(const Setting& setting) const;
+  double number(const Setting& setting) const;
+  std::string path(const Setting& setting) const;
+  DataSource data_source(const Setting& setting) const;
+  void refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const;
+
+  const Setting& root_;
+  const Setting* section_ = nullptr;
+  std::string section_name_;
+  std::string key_;
+};
+
+}  // namespace copus

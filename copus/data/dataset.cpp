@@ -1,0 +1,242 @@
+#include "copus/data/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iomanip>
+#include <sstream>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/data/blend.h"
+#include "copus/data/hash.h"
+#include "copus/data/packing.h"
+#include "copus/data/permutation.h"
+#include "copus/data/token_source.h"
+
+namespace copus {
+namespace {
+
+// Hashes of a run's seed that must not meet: Blend uses (seed, 0, block), a source's epochs (seed, 1, source, epoch).
+constexpr uint64_t epoch_keys = 1;
+
+// Raised when the order of samples changes for the same seed, so that older runs are not resumed in another order.
+constexpr uint64_t order_version = 1;
+
+// A sampled check of a source's contents: this many windows, evenly spread. It also reads ids all over the file, so a
+// corpus made with another tokenizer is noticed when it is opened and not hours later.
+uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
+  constexpr int64_t max_windows = 64;
+  constexpr int64_t max_window = 256;
+  hash = extend_hash(hash, source.is_text() ? 1 : 0);
+  hash = extend_hash(hash, static_cast<uint64_t>(source.size()));
+  hash = extend_hash(hash, static_cast<uint64_t>(source.num_documents()));
+  const int64_t length = std::min(max_window, source.size());
+  std::vector<int64_t> window(static_cast<std::size_t>(length));
+  for (int64_t i = 0; i < max_windows; ++i) {
+    // In floating point, since the product of two large counts may overflow; exact enough and the same everywhere.
+    const double part = static_cast<double>(i) / (max_windows - 1);
+    const auto begin = static_cast<int64_t>(part * static_cast<double>(source.size() - length));
+    source.read(begin, length, window.data());
+    for (const int64_t token : window) hash = extend_hash(hash, static_cast<uint64_t>(token));
+    const auto document = static_cast<int64_t>(part * static_cast<double>(source.num_documents() - 1));
+    hash = extend_hash(hash, static_cast<uint64_t>(source.document_end(document)));
+  }
+  return hash;
+}
+
+}  // namespace
+
+struct Dataset::Implementation {
+  std::vector<std::unique_ptr<TokenSource>> sources;  // those of data.train, then those of data.held_out
+  std::vector<PackedTokens> train;                    // one for each of data.train
+  std::vector<PackedTokens> held_out;
+  Blend blend;
+  uint64_t seed;
+  int64_t sequence_length;
+  std::string fingerprint;
+
+  // The sample of its source that `address` stands for: every epoch of a source has an order of its own.
+  int64_t sample_at(const SampleAddress& address) const {
+    const auto samples = static_cast<uint64_t>(train[static_cast<std::size_t>(address.source)].num_samples());
+    const uint64_t epoch = address.draw / samples;
+    uint64_t key = extend_hash(seed, epoch_keys);
+    key = extend_hash(key, static_cast<uint64_t>(address.source));
+    key = extend_hash(key, epoch);
+    return static_cast<int64_t>(Permutation(key, samples)(address.draw % samples));
+  }
+};
+
+namespace {
+
+void check_weights(const DataConfig& config) {
+  if (config.train.empty()) throw UserError("data.train: names no corpus; expected at least one file");
+  for (const DataSource& source : config.train) {
+    if (!(source.weight > 0) || !std::isfinite(source.weight))
+      throw UserError(
+          concat("data.train: the weight of ", source.path, " is ", source.weight, "; expected a positive number"));
+  }
+}
+
+void check_shares(const DataConfig& config, const Blend& blend) {
+  for (std::size_t i = 0; i < config.train.size(); ++i) {
+    if (blend.counts()[i] == 0)
+      throw UserError(concat("data.train: the weight ", config.train[i].weight, " of ", config.train[i].path,
+                             " is too small a share of the blend to be drawn; raise it to 1/", Blend::block_size,
+                             " of the sum of all weights, or leave the source out"));
+  }
+}
+
+// Tokens are bytes or a tokenizer's ids: a model cannot tell them apart.
+void check_same_kind(const std::vector<std::unique_ptr<TokenSource>>& sources) {
+  for (const auto& source : sources) {
+    if (source->is_text() != sources.front()->is_text())
+      throw UserError(
+          concat("data: ", sources.front()->path(), " and ", source->path(),
+                 " do not go together: one is text, read as bytes, the other is tokenized; give all as text "
+                 "or tokenize all with the same tokenizer"));
+  }
+}
+
+void check_held_out_is_not_trained_on(const DataConfig& config) {
+  const auto same = [](const std::string& a, const std::string& b) {
+    std::error_code ignored;
+    return a == b || std::filesystem::equivalent(a, b, ignored) ||
+           std::filesystem::equivalent(a + ".bin", b + ".bin", ignored);
+  };
+  for (const std::string& held_out : config.held_out) {
+    for (const DataSource& source : config.train) {
+      if (same(held_out, source.path))
+        throw UserError(concat("data.held_out: ", held_out,
+                               " is also trained on; name another file, or leave "
+                               "data.held_out empty to hold out the end of every source"));
+    }
+  }
+}
+
+// Splits a source into what is trained on and the tail that is held out (none for a fraction of 0).
+std::pair<PackedTokens, PackedTokens> split(const TokenSource& source, double fraction, int64_t sequence_length,
+                                            bool mask_document_ends) {
+  const int64_t samples = (source.size() - 1) / sequence_length;
+  int64_t held_out = 0;
+  if (fraction > 0) {
+    const double wanted = fraction * static_cast<double>(source.size()) / static_cast<double>(sequence_length);
+    held_out = std::clamp(std::llround(wanted), 1LL, std::max(1LL, static_cast<long long>(samples - 1)));
+  }
+  const int64_t train = samples - held_out;
+  if (train < 1) {
+    const int64_t needed = sequence_length * (fraction > 0 ? 2 : 1) + 1;
+    throw UserError(concat(source.path(), ": is too short: it has ", source.size(), " tokens, and ", needed,
+                           " are needed for one sequence of ", sequence_length, " to train on",
+                           fraction > 0 ? " and one to hold out" : "",
+                           "; give more text or lower train.sequence_length"));
+  }
+  // Training reads tokens 0 .. train*L, the last one only as a target: the held-out part starts after it.
+  const int64_t train_end = train * sequence_length + 1;
+  return {
+      PackedTokens(source, 0, train_end, sequence_length, mask_document_ends),
+      PackedTokens(source, train_end, held_out > 0 ? source.size() : train_end, sequence_length, mask_document_ends)};
+}
+
+}  // namespace
+
+Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed) {
+  COPUS_CHECK(sequence_length >= 1, "sequence_length ", sequence_length);
+  check_weights(config);
+  std::vector<double> weights;
+  for (const DataSource& source : config.train) weights.push_back(source.weight);
+  auto result =
+      std::make_unique<Implementation>(Implementation{{}, {}, {}, Blend(weights, seed), seed, sequence_length, ""});
+  check_shares(config, result->blend);
+
+  for (const DataSource& source : config.train)
+    result->sources.push_back(open_token_source(source.path, config.document_separator, vocab_size));
+  for (const std::string& path : config.held_out)
+    result->sources.push_back(open_token_source(path, config.document_separator, vocab_size));
+  check_same_kind(result->sources);
+  check_held_out_is_not_trained_on(config);
+
+  uint64_t hash = extend_hash(extend_hash(order_version, seed), static_cast<uint64_t>(sequence_length));
+  hash = extend_hash(hash, config.mask_document_ends ? 1 : 0);
+  const double fraction = config.held_out.empty() ? config.held_out_fraction : 0;
+  for (std::size_t i = 0; i < result->sources.size(); ++i) {
+    const TokenSource& source = *result->sources[i];
+    if (i < config.train.size()) {
+      auto [train, held_out] = split(source, fraction, sequence_length, config.mask_document_ends);
+      hash = extend_hash(hash, static_cast<uint64_t>(result->blend.counts()[i]));
+      hash = extend_hash(hash, static_cast<uint64_t>(train.num_samples()));
+      hash = hash_contents(hash, source);
+      result->train.push_back(train);
+      result->held_out.push_back(held_out);
+    } else {
+      // Not part of the fingerprint, since it has no influence on training; read for the check of its ids.
+      hash_contents(0, source);
+      result->held_out.emplace_back(source, 0, source.size(), sequence_length, config.mask_document_ends);
+      if (result->held_out.back().num_samples() == 0)
+        throw UserError(concat(source.path(), ": is too short to hold out: it has ", source.size(),
+                               " tokens, and 2 are needed to predict one from another"));
+    }
+  }
+  std::ostringstream text;
+  text << std::hex << std::setfill('0') << std::setw(16) << hash;
+  result->fingerprint = text.str();
+  implementation_ = std::move(result);
+}
+
+Dataset::~Dataset() = default;
+Dataset::Dataset(Dataset&&) noexcept = default;
+Dataset& Dataset::operator=(Dataset&&) noexcept = default;
+
+Batch Dataset::train_batch(uint64_t first_sample, int64_t count) const {
+  BatchBuilder batch(count, implementation_->sequence_length);
+  for (const SampleAddress& address : implementation_->blend.locate(first_sample, count))
+    batch.append(implementation_->train[static_cast<std::size_t>(address.source)], implementation_->sample_at(address));
+  return batch.take();
+}
+
+int64_t Dataset::loss_tokens(uint64_t first_sample, int64_t count) const {
+  int64_t total = 0;
+  for (const SampleAddress& address : implementation_->blend.locate(first_sample, count)) {
+    const PackedTokens& tokens = implementation_->train[static_cast<std::size_t>(address.source)];
+    total += tokens.loss_tokens(implementation_->sample_at(address));
+  }
+  return total;
+}
+
+int64_t Dataset::held_out_samples() const {
+  int64_t total = 0;
+  for (const PackedTokens& part : implementation_->held_out) total += part.num_samples();
+  return total;
+}
+
+Batch Dataset::held_out_batch(int64_t first, int64_t count) const {
+  COPUS_CHECK(first >= 0 && count >= 0 && first + count <= held_out_samples(), "samples ", first, " + ", count, " of ",
+              held_out_samples());
+  BatchBuilder batch(count, implementation_->sequence_length);
+  int64_t part_begin = 0;
+  for (const PackedTokens& part : implementation_->held_out) {
+    const int64_t part_end = part_begin + part.num_samples();
+    for (int64_t sample = std::max(first, part_begin); sample < std::min(first + count, part_end); ++sample)
+      batch.append(part, sample - part_begin);
+    part_begin = part_end;
+  }
+  return batch.take();
+}
+
+int64_t Dataset::train_tokens() const {
+  int64_t total = 0;
+  for (const PackedTokens& part : implementation_->train) total += part.num_positions();
+  return total;
+}
+
+int64_t Dataset::held_out_tokens() const {
+  int64_t total = 0;
+  for (const PackedTokens& part : implementation_->held_out) total += part.num_positions();
+  return total;
+}
+
+bool Dataset::bytes() const { return implementation_->sources.front()->is_text(); }
+
+std::string Dataset::fingerprint() const { return implementation_->fingerprint; }
+
+}  // namespace copus

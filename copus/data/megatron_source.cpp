@@ -1,0 +1,166 @@
+#include "copus/data/megatron_source.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little endian and read in place");
+
+constexpr std::string_view magic("MMIDIDX\0\0", 9);
+constexpr int64_t version_offset = 9;
+constexpr int64_t dtype_offset = 17;
+constexpr int64_t num_sequences_offset = 18;
+constexpr int64_t document_list_length_offset = 26;
+constexpr int64_t header_size = 34;
+
+// Reads a value that need not be aligned: the header's 34 bytes shift everything behind it.
+template <class Value>
+Value load(const MappedFile& file, int64_t offset) {
+  Value value;
+  std::memcpy(&value, file.bytes().data() + offset, sizeof(value));
+  return value;
+}
+
+int64_t file_size(const MappedFile& file) { return static_cast<int64_t>(file.bytes().size()); }
+
+// Calls `action` with a value of the C++ type for Megatron's dtype code.
+template <class Action>
+auto with_token_type(int dtype, const Action& action) {
+  switch (dtype) {
+    case 1:
+      return action(uint8_t{});
+    case 2:
+      return action(int8_t{});
+    case 3:
+      return action(int16_t{});
+    case 4:
+      return action(int32_t{});
+    case 5:
+      return action(int64_t{});
+    case 8:
+      return action(uint16_t{});
+    default:
+      throw InternalError(concat("dtype ", dtype));
+  }
+}
+
+bool is_integer_dtype(int dtype) { return (dtype >= 1 && dtype <= 5) || dtype == 8; }
+
+}  // namespace
+
+MegatronSource::MegatronSource(const std::string& prefix, int64_t vocab_size)
+    : prefix_(prefix), index_(prefix + ".idx"), tokens_(prefix + ".bin"), vocab_size_(vocab_size) {
+  const int64_t index_size = file_size(index_);
+  const std::string& index_path = index_.path();
+  const auto magic_size = std::min(magic.size(), index_.bytes().size());
+  if (magic_size > 0 && std::memcmp(index_.bytes().data(), magic.data(), magic_size) != 0)
+    throw UserError(concat(index_path,
+                           ": is not a Megatron index: it does not start with the magic MMIDIDX; expected "
+                           "the .idx that was written together with ",
+                           tokens_.path()));
+  if (index_size < header_size)
+    throw UserError(concat(index_path, ": is truncated: ", index_size, " bytes, less than the header's ", header_size,
+                           "; tokenize the corpus again"));
+  const auto version = load<uint64_t>(index_, version_offset);
+  if (version != 1) throw UserError(concat(index_path, ": has format version ", version, "; only version 1 is known"));
+  dtype_ = load<uint8_t>(index_, dtype_offset);
+  if (!is_integer_dtype(dtype_))
+    throw UserError(concat(index_path, ": has tokens of dtype code ", dtype_,
+                           dtype_ == 6 || dtype_ == 7 ? " (floating point)" : " (unknown)",
+                           "; expected an integer type: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64 or 8 uint16"));
+  bytes_per_token_ = with_token_type(dtype_, [](auto id) { return static_cast<int64_t>(sizeof(id)); });
+
+  const auto sequences = load<uint64_t>(index_, num_sequences_offset);
+  const auto document_list_length = load<uint64_t>(index_, document_list_length_offset);
+  // Bounded by the file's size before they are multiplied, so that a damaged count cannot overflow.
+  const auto bound = static_cast<uint64_t>(index_size);
+  const bool fits = sequences <= bound && document_list_length <= bound;
+  const uint64_t expected = header_size + 12 * sequences + 8 * document_list_length;
+  if (!fits || expected > bound)
+    throw UserError(concat(index_path, ": is truncated: ", index_size, " bytes are too few for the ", sequences,
+                           " sequences and ", document_list_length,
+                           " document marks that it announces; tokenize the "
+                           "corpus again"));
+  if (expected < bound)
+    throw UserError(concat(index_path, ": has ", bound - expected, " bytes more than its ", sequences,
+                           " sequences and ", document_list_length, " document marks need; expected exactly ", expected,
+                           " bytes"));
+  num_sequences_ = static_cast<int64_t>(sequences);
+  num_documents_ = static_cast<int64_t>(document_list_length) - 1;
+  if (file_size(tokens_) == 0 || num_sequences_ == 0)
+    throw UserError(concat(prefix_, ".bin/.idx: is empty; expected at least one sequence of tokens"));
+  if (file_size(tokens_) % bytes_per_token_ != 0)
+    throw UserError(concat(tokens_.path(), ": disagrees with its .idx: ", file_size(tokens_),
+                           " bytes are not a multiple of ", bytes_per_token_, ", the size of a token"));
+  size_ = file_size(tokens_) / bytes_per_token_;
+  check_sequences();
+  check_documents();
+}
+
+void MegatronSource::check_sequences() const {
+  int64_t offset = 0;  // where the sequences so far end in the .bin
+  for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
+    const auto length = load<int32_t>(index_, header_size + 4 * sequence);
+    const auto pointer = load<int64_t>(index_, header_size + 4 * num_sequences_ + 8 * sequence);
+    if (length < 0) throw UserError(concat(index_.path(), ": sequence ", sequence, " has the length ", length));
+    if (pointer < 0 || pointer > file_size(tokens_))
+      throw UserError(concat(index_.path(), ": the pointer of sequence ", sequence, " is out of range: byte ", pointer,
+                             ", but ", tokens_.path(), " has ", file_size(tokens_), " bytes"));
+    if (pointer != offset)
+      throw UserError(concat(index_.path(), ": sequence ", sequence, " starts at byte ", pointer, "; expected byte ",
+                             offset, ", where the sequence before it ends"));
+    offset += length * bytes_per_token_;
+  }
+  if (offset != file_size(tokens_))
+    throw UserError(concat(tokens_.path(), ": disagrees with its .idx: it has ", file_size(tokens_),
+                           " bytes, the sequences of the .idx need ", offset,
+                           "; give the two files that were written together"));
+}
+
+void MegatronSource::check_documents() const {
+  const auto refuse = [&](const auto&... what) {
+    throw UserError(concat(index_.path(), ": the document list ", what...,
+                           "; expected increasing sequence numbers from 0 to ", num_sequences_));
+  };
+  if (num_documents_ < 1) refuse("has ", num_documents_ + 1, " entries");
+  if (document_start(0) != 0) refuse("starts with ", document_start(0));
+  for (int64_t document = 0; document < num_documents_; ++document) {
+    if (document_start(document + 1) < document_start(document))
+      refuse("is not monotonic: ", document_start(document + 1), " follows ", document_start(document), " at entry ",
+             document + 1);
+  }
+  if (document_start(num_documents_) != num_sequences_) refuse("ends with ", document_start(num_documents_));
+}
+
+int64_t MegatronSource::document_start(int64_t index) const {
+  return load<int64_t>(index_, header_size + 12 * num_sequences_ + 8 * index);
+}
+
+int64_t MegatronSource::sequence_begin(int64_t sequence) const {
+  if (sequence == num_sequences_) return size_;
+  return load<int64_t>(index_, header_size + 4 * num_sequences_ + 8 * sequence) / bytes_per_token_;
+}
+
+int64_t MegatronSource::document_end(int64_t document) const { return sequence_begin(document_start(document + 1)); }
+
+void MegatronSource::read(int64_t begin, int64_t count, int64_t* out) const {
+  COPUS_CHECK(begin >= 0 && count >= 0 && begin + count <= size_, "tokens ", begin, " + ", count, " of ", size_);
+  with_token_type(dtype_, [&](auto type) {
+    for (int64_t position = begin; position < begin + count; ++position) {
+      const int64_t id = load<decltype(type)>(tokens_, position * bytes_per_token_);
+      if (id < 0 || id >= vocab_size_)
+        throw UserError(concat(tokens_.path(), ": the token at position ", position, " has id ", id,
+                               ", outside the vocabulary of ", vocab_size_, " (ids 0 .. ", vocab_size_ - 1,
+                               "); set model.vocab_size to that of the tokenizer which wrote the file"));
+      *out++ = id;
+    }
+  });
+}
+
+}  // namespace copus

@@ -1,0 +1,46 @@
+// Tokens in the indexed format of Megatron-LM: ids in PREFIX.bin, sequences and documents in PREFIX.idx.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "copus/base/mapped_file.h"
+#include "copus/data/token_source.h"
+
+namespace copus {
+
+// The layout of PREFIX.idx, little endian, no padding: magic "MMIDIDX\0\0" (9 bytes), version 1 (u64), dtype code (u8),
+// number of sequences n (u64), length of the document list m (u64), sequence lengths in tokens (i32[n]), byte offsets
+// of the sequences in PREFIX.bin (i64[n]), documents (i64[m]: the sequence that document k starts with, and n at the
+// end). Both files stay in the page cache; nothing is copied.
+class MegatronSource final : public TokenSource {
+ public:
+  // Checks all of the .idx (a scan of 12 bytes a sequence) and its agreement with the size of the .bin. Token ids are
+  // checked whenever they are read, since reading all of them here would read the whole corpus. Throws UserError.
+  MegatronSource(const std::string& prefix, int64_t vocab_size);
+
+  const std::string& path() const override { return prefix_; }
+  int64_t size() const override { return size_; }
+  void read(int64_t begin, int64_t count, int64_t* out) const override;
+  int64_t num_documents() const override { return num_documents_; }
+  int64_t document_end(int64_t document) const override;
+  bool is_text() const override { return false; }
+
+ private:
+  int64_t sequence_begin(int64_t sequence) const;  // in tokens; of sequence num_sequences_: size_
+  int64_t document_start(int64_t index) const;     // element of the document list
+  void check_sequences() const;
+  void check_documents() const;
+
+  std::string prefix_;
+  MappedFile index_;
+  MappedFile tokens_;
+  int64_t vocab_size_;
+  int dtype_ = 0;
+  int64_t bytes_per_token_ = 0;
+  int64_t num_sequences_ = 0;
+  int64_t num_documents_ = 0;
+  int64_t size_ = 0;
+};
+
+}  // namespace copus

@@ -1,0 +1,80 @@
+#include "copus/data/packing.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+PackedTokens::PackedTokens(const TokenSource& source, int64_t begin, int64_t end, int64_t sequence_length,
+                           bool mask_document_ends)
+    : source_(&source),
+      begin_(begin),
+      num_positions_(std::max<int64_t>(0, end - begin - 1)),
+      sequence_length_(sequence_length),
+      mask_document_ends_(mask_document_ends) {
+  COPUS_CHECK(begin >= 0 && begin <= end && end <= source.size(), "tokens ", begin, " .. ", end, " of ", source.size());
+}
+
+int64_t PackedTokens::sample_positions(int64_t sample) const {
+  COPUS_CHECK(sample >= 0 && sample < num_samples(), "sample ", sample, " of ", num_samples());
+  return std::min(sequence_length_, num_positions_ - sample * sequence_length_);
+}
+
+template <class Action>
+void PackedTokens::for_each_document_end(int64_t sample, const Action& action) const {
+  const int64_t first = begin_ + sample * sequence_length_;
+  const int64_t end = first + sample_positions(sample);
+  int64_t previous = first;
+  for (int64_t document = source_->document_at(first); document < source_->num_documents(); ++document) {
+    const int64_t document_end = source_->document_end(document);
+    if (document_end > end) break;
+    // A document without tokens ends where the one before it did.
+    if (document_end > previous) action(document_end - 1 - first);
+    previous = document_end;
+  }
+}
+
+int64_t PackedTokens::read(int64_t sample, int64_t* tokens, int64_t* targets) const {
+  const int64_t positions = sample_positions(sample);
+  source_->read(begin_ + sample * sequence_length_, positions, tokens);
+  std::copy(tokens + 1, tokens + positions, targets);
+  source_->read(begin_ + sample * sequence_length_ + positions, 1, targets + positions - 1);
+  std::fill(tokens + positions, tokens + sequence_length_, 0);
+  std::fill(targets + positions, targets + sequence_length_, ignored_target);
+  int64_t with_loss = positions;
+  if (mask_document_ends_) {
+    for_each_document_end(sample, [&](int64_t position) {
+      targets[position] = ignored_target;
+      --with_loss;
+    });
+  }
+  return with_loss;
+}
+
+int64_t PackedTokens::loss_tokens(int64_t sample) const {
+  int64_t with_loss = sample_positions(sample);
+  if (mask_document_ends_) for_each_document_end(sample, [&](int64_t) { --with_loss; });
+  return with_loss;
+}
+
+BatchBuilder::BatchBuilder(int64_t count, int64_t sequence_length) : sequence_length_(sequence_length) {
+  COPUS_CHECK(count >= 0, "count ", count);
+  batch_.tokens.resize(static_cast<std::size_t>(count * sequence_length));
+  batch_.targets.resize(batch_.tokens.size());
+}
+
+void BatchBuilder::append(const PackedTokens& packed, int64_t sample) {
+  COPUS_CHECK(filled_ + sequence_length_ <= static_cast<int64_t>(batch_.tokens.size()), "the batch is full");
+  batch_.loss_tokens += packed.read(sample, batch_.tokens.data() + filled_, batch_.targets.data() + filled_);
+  filled_ += sequence_length_;
+}
+
+Batch BatchBuilder::take() {
+  COPUS_CHECK(filled_ == static_cast<int64_t>(batch_.tokens.size()), filled_, " positions of ", batch_.tokens.size());
+  return std::move(batch_);
+}
+
+}  // namespace copus

@@ -1,0 +1,43 @@
+// A UTF-8 text file as tokens: a token is a byte, and a document ends with a token of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "copus/base/mapped_file.h"
+#include "copus/data/token_source.h"
+
+namespace copus {
+
+// The file stays in the page cache; the document ends are not in it but put between its bytes when tokens are read.
+class TextSource final : public TokenSource {
+ public:
+  static constexpr int64_t vocab_size = 256;
+
+  // The token after the last byte of a document. UTF-8 never contains it.
+  static constexpr int64_t end_of_document = 0xFF;
+
+  // Documents end at `document_separator`, which is not part of them; empty documents are left out. An empty separator
+  // makes the file one document. Throws UserError if the file cannot be read, holds no text, or is not UTF-8
+  // (naming the byte offset and line where it stops being so).
+  TextSource(const std::string& path, const std::string& document_separator);
+
+  const std::string& path() const override { return file_.path(); }
+  int64_t size() const override { return documents_.back().token_end; }
+  void read(int64_t begin, int64_t count, int64_t* out) const override;
+  int64_t num_documents() const override { return static_cast<int64_t>(documents_.size()); }
+  int64_t document_end(int64_t document) const override;
+  bool is_text() const override { return true; }
+
+ private:
+  struct Document {
+    int64_t file_begin;  // byte offset of its first byte
+    int64_t token_end;   // one past its end-of-document token
+  };
+
+  MappedFile file_;
+  std::vector<Document> documents_;
+};
+
+}  // namespace copus

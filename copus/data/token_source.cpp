@@ -1,0 +1,66 @@
+#include "copus/data/token_source.h"
+
+#include <filesystem>
+
+#include "copus/base/error.h"
+#include "copus/data/megatron_source.h"
+#include "copus/data/text_source.h"
+
+namespace copus {
+
+int64_t TokenSource::document_at(int64_t position) const {
+  int64_t low = 0;
+  int64_t high = num_documents();
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (document_end(middle) > position) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+namespace {
+
+bool is_file(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
+// The user may name one half of a pair: "corpus.idx" for "corpus".
+std::string prefix_of_half(const std::string& path) {
+  const std::filesystem::path file(path);
+  if (file.extension() != ".bin" && file.extension() != ".idx") return "";
+  return std::filesystem::path(file).replace_extension().string();
+}
+
+}  // namespace
+
+std::unique_ptr<TokenSource> open_token_source(const std::string& path, const std::string& document_separator,
+                                               int64_t vocab_size) {
+  if (is_file(path)) {
+    const std::string prefix = prefix_of_half(path);
+    if (!prefix.empty() && is_file(prefix + ".bin") && is_file(prefix + ".idx"))
+      throw UserError(
+          concat(path, ": is one half of a tokenized pair; give the prefix without .bin or .idx: ", prefix));
+    if (vocab_size < TextSource::vocab_size)
+      throw UserError(concat(path, ": is read as text, whose tokens are bytes: model.vocab_size must be at least ",
+                             TextSource::vocab_size, ", not ", vocab_size));
+    return std::make_unique<TextSource>(path, document_separator);
+  }
+  const bool has_tokens = is_file(path + ".bin");
+  const bool has_index = is_file(path + ".idx");
+  if (has_tokens && has_index) return std::make_unique<MegatronSource>(path, vocab_size);
+  if (has_tokens || has_index)
+    throw UserError(concat(path, has_tokens ? ".bin: its index " : ".idx: its tokens ", path,
+                           has_tokens ? ".idx" : ".bin", " is missing; a tokenized corpus is the pair of both files"));
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    throw UserError(concat(path, ": is a directory; expected a UTF-8 text file or the prefix of a .bin/.idx pair"));
+  throw UserError(concat(path, ": no such corpus: looked for the text file ", path, " and for the pair ", path,
+                         ".bin and ", path, ".idx"));
+}
+
+}  // namespace copus

@@ -1,0 +1,244 @@
+#include "copus/report/html_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/report/report_page.h"
+#include "copus/report/run_log.h"
+#include "copus/report/run_summary.h"
+
+namespace copus {
+namespace {
+
+constexpr size_t most_points = 2000;
+constexpr double smoothed_share = 0.01;  // of the run: how far the smoothed curve looks to either side
+
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+// One pass, so that inserted text is never taken for a name.
+std::string fill_in(std::string_view page, const std::map<std::string_view, std::string>& parts) {
+  std::string out;
+  for (size_t open = 0; (open = page.find("{{")) != std::string_view::npos;) {
+    const size_t close = page.find("}}", open);
+    COPUS_CHECK(close != std::string_view::npos, "report_page.html");
+    out.append(page.substr(0, open));
+    out.append(parts.at(page.substr(open + 2, close - open - 2)));
+    page.remove_prefix(close + 2);
+  }
+  return out.append(page);
+}
+
+std::string print(const char* format, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
+
+// ---- curves ----
+
+struct Point {
+  const StepRecord* record;
+  double value;
+  double smoothed;
+};
+
+// At most most_points of them: the first, the last, and the lowest and highest of equally many steps each, so that no
+// spike is lost.
+std::vector<Point> decimate(std::vector<Point> points) {
+  if (points.size() <= most_points) return points;
+  std::vector<Point> kept{points.front()};
+  constexpr size_t buckets = most_points / 2 - 1;
+  const size_t inner = points.size() - 2;
+  for (size_t bucket = 0; bucket < buckets; ++bucket) {
+    const auto first = points.begin() + static_cast<ptrdiff_t>(1 + inner * bucket / buckets);
+    const auto last = points.begin() + static_cast<ptrdiff_t>(1 + inner * (bucket + 1) / buckets);
+    auto [low, high] = std::minmax_element(first, last, [](auto& a, auto& b) { return a.value < b.value; });
+    if (high < low) std::swap(low, high);
+    kept.push_back(*low);
+    if (high != low) kept.push_back(*high);
+  }
+  kept.push_back(points.back());
+  return kept;
+}
+
+// Averages with weights that fall off exponentially to both sides: unlike an average over earlier steps alone it does
+// not lag behind a falling curve.
+void smooth(std::vector<Point>& points) {
+  const double window = std::max(1.0, smoothed_share * static_cast<double>(points.size()));
+  const double decay = 1 - 1 / window;
+  std::vector<double> weights(points.size(), 0);
+  double sum = 0;
+  double weight = 0;
+  for (size_t i = 0; i < points.size(); ++i) {
+    sum = decay * sum + points[i].value;
+    weight = decay * weight + 1;
+    points[i].smoothed = sum;
+    weights[i] = weight;
+  }
+  sum = 0;
+  weight = 0;
+  for (size_t i = points.size(); i-- > 0;) {
+    points[i].smoothed = (points[i].smoothed + sum) / (weights[i] + weight);
+    sum = decay * (sum + points[i].value);
+    weight = decay * (weight + 1);
+  }
+}
+
+// Six digits are more than a screen shows.
+double shortened(double value) { return std::strtod(print("%.6g", value).c_str(), nullptr); }
+
+// A list of [step, tokens, seconds, value, smoothed value].
+nlohmann::json curve(const std::vector<StepRecord>& records,
+                     const std::function<std::optional<double>(const StepRecord&)>& value_of) {
+  std::vector<Point> points;
+  for (const StepRecord& record : records) {
+    if (const auto value = value_of(record); value && std::isfinite(*value)) points.push_back({&record, *value, 0});
+  }
+  smooth(points);
+  auto rows = nlohmann::json::array();
+  for (const Point& point : decimate(std::move(points))) {
+    rows.push_back({point.record->step, point.record->consumed_tokens, shortened(point.record->elapsed_seconds),
+                    shortened(point.value), shortened(point.smoothed)});
+  }
+  return rows;
+}
+
+std::string curves(const std::vector<StepRecord>& records) {
+  const nlohmann::json data{
+      {"loss", curve(records, [](const StepRecord& record) { return record.loss; })},
+      {"held_out_loss", curve(records, [](const StepRecord& record) { return record.held_out_loss; })},
+      {"lr", curve(records, [](const StepRecord& record) { return record.lr; })},
+      {"grad_norm", curve(records, [](const StepRecord& record) { return record.grad_norm; })},
+      {"tokens_per_second", curve(records, [](const StepRecord& record) { return record.tokens_per_second; })}};
+  return data.dump();
+}
+
+// ---- the head of the page ----
+
+std::string plural(int64_t count, const char* noun) { return concat(count, " ", noun, count == 1 ? "" : "s"); }
+
+// What is known of a run that has not written its summary.
+RunSummary summary_so_far(const std::vector<StepRecord>& records) {
+  RunSummary summary;
+  summary.ended = "not ended";
+  if (records.empty()) return summary;
+  const StepRecord& last = records.back();
+  summary.steps = last.step;
+  summary.consumed_samples = last.consumed_samples;
+  summary.consumed_tokens = last.consumed_tokens;
+  summary.train_seconds = last.elapsed_seconds;
+  if (last.elapsed_seconds > 0) {
+    summary.tokens_per_second = static_cast<double>(last.consumed_tokens) / last.elapsed_seconds;
+  }
+  summary.skipped_steps =
+      std::count_if(records.begin(), records.end(), [](auto& record) { return !std::isfinite(record.loss); });
+  for (const StepRecord& record : records) {
+    if (record.held_out_loss) summary.held_out_loss = record.held_out_loss;
+  }
+  return summary;
+}
+
+std::string subtitle(const RunSummary& summary, const std::vector<StepRecord>& records) {
+  std::string text = summary.ended;
+  if (summary.parameters > 0)
+    text += concat(", ", format_count(static_cast<double>(summary.parameters)), " parameters");
+  if (!records.empty()) {
+    const StepRecord& last = records.back();
+    text +=
+        concat(", layout ", last.strategy, ", global batch ", last.global_batch, ", micro-batch ", last.micro_batch);
+  }
+  return text;
+}
+
+std::string tile(std::string_view name, std::string_view value, std::string_view detail) {
+  return concat("<div class=\"tile card\"><div class=\"name\">", escape_html(name), "</div><div class=\"value\">",
+                escape_html(value), "</div><div class=\"detail\">", escape_html(detail), "</div></div>\n");
+}
+
+std::string tiles(const RunSummary& summary) {
+  const bool evaluated = summary.held_out_loss && std::isfinite(*summary.held_out_loss);
+  std::string out;
+  out += tile("Held-out loss, nats/token", evaluated ? print("%.4f", *summary.held_out_loss) : "-",
+              evaluated ? concat("perplexity ", print("%.3g", std::exp(*summary.held_out_loss))) : "not evaluated");
+  out += tile("Steps", std::to_string(summary.steps),
+              summary.skipped_steps > 0 ? concat(summary.skipped_steps, " skipped: not finite") : "none skipped");
+  out += tile("Tokens", format_count(static_cast<double>(summary.consumed_tokens)),
+              concat(format_count(static_cast<double>(summary.consumed_samples)), " sequences"));
+  out += tile("Training time", format_duration(summary.train_seconds), "evaluation not counted");
+  out += tile("Throughput", format_count(summary.tokens_per_second), "tokens per second");
+  if (summary.relayouts + summary.batch_changes > 0) {
+    double paused = 0;
+    for (const double seconds : summary.relayout_pause_seconds) paused += seconds;
+    out += tile("Changes on the way", plural(summary.relayouts, "re-layout"),
+                concat(plural(summary.batch_changes, "batch change"), ", ", format_duration(paused), " paused"));
+  }
+  return out;
+}
+
+// A script element ends at the next "</script", wherever it is.
+std::string escape_json_in_html(const std::string& json) {
+  std::string out;
+  for (const char c : json) out += c == '<' ? "\\u003c" : std::string(1, c);
+  return out;
+}
+
+std::string configuration(const std::filesystem::path& run_dir) {
+  const std::filesystem::path path = run_dir / "config.toml";
+  if (!std::filesystem::exists(path)) return "";
+  return concat("<details class=\"card\"><summary>Configuration</summary><pre>", escape_html(read_text_file(path)),
+                "</pre></details>\n");
+}
+
+}  // namespace
+
+void write_html_report(const std::filesystem::path& run_dir) {
+  const std::vector<StepRecord> records = read_run_log(run_dir / "run.jsonl");
+  const RunSummary summary = read_summary(run_dir).value_or(summary_so_far(records));
+  const std::string name = std::filesystem::canonical(run_dir).filename().string();
+  write_file_durably(run_dir / "report.html",
+                     fill_in(report_page(), {{"title", escape_html(name)},
+                                             {"subtitle", escape_html(subtitle(summary, records))},
+                                             {"tiles", tiles(summary)},
+                                             {"configuration", configuration(run_dir)},
+                                             {"data", escape_json_in_html(curves(records))}}));
+}
+
+}  // namespace copus

@@ -1,0 +1,86 @@
+// Writes and reads the members of a record as the fields of a JSON object. A record lists its fields once, in a
+// function fields(record, visitor) that calls visitor(name, member) for each; both directions use that list.
+// Private to the .cpp files of this room: nlohmann/json stays out of every header that others include.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+// Keeps the fields in the order of the list. JSON has no NaN and no infinity: the library writes them as null.
+class JsonFieldWriter {
+ public:
+  template <class Value>
+  void operator()(const char* name, const Value& value) {
+    object_[name] = value;
+  }
+  void operator()(const char* name, const std::optional<double>& value) {
+    object_[name] = value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  }
+
+  const nlohmann::ordered_json& object() const { return object_; }
+
+ private:
+  nlohmann::ordered_json object_ = nlohmann::ordered_json::object();
+};
+
+// Fields that are not in the list are left alone; one that is missing or of another type is a UserError that names it.
+// A null is a NaN, or an empty optional; an optional field may be missing.
+class JsonFieldReader {
+ public:
+  explicit JsonFieldReader(const nlohmann::json& object) : object_(object) {
+    if (!object.is_object()) throw UserError("it is not a JSON object");
+  }
+
+  void operator()(const char* name, int64_t& value) const {
+    const auto& field = find(name);
+    if (!field.is_number_integer()) reject(name, "an integer");
+    value = field.get<int64_t>();
+  }
+  void operator()(const char* name, std::string& value) const {
+    const auto& field = find(name);
+    if (!field.is_string()) reject(name, "a string");
+    value = field.get<std::string>();
+  }
+  void operator()(const char* name, double& value) const { value = number(name, find(name)); }
+  void operator()(const char* name, std::optional<double>& value) const {
+    value.reset();
+    if (const auto field = object_.find(name); field != object_.end() && !field->is_null()) {
+      value = number(name, *field);
+    }
+  }
+  void operator()(const char* name, std::vector<double>& values) const {
+    const auto& field = find(name);
+    if (!field.is_array()) reject(name, "a list of numbers");
+    values.clear();
+    for (const auto& value : field) values.push_back(number(name, value));
+  }
+
+ private:
+  [[noreturn]] static void reject(const char* name, const char* expected) {
+    throw UserError(concat("\"", name, "\" is not ", expected));
+  }
+
+  const nlohmann::json& find(const char* name) const {
+    const auto field = object_.find(name);
+    if (field == object_.end()) throw UserError(concat("it has no \"", name, "\""));
+    return *field;
+  }
+
+  static double number(const char* name, const nlohmann::json& field) {
+    if (field.is_null()) return std::numeric_limits<double>::quiet_NaN();
+    if (!field.is_number()) reject(name, "a number");
+    return field.get<double>();
+  }
+
+  const nlohmann::json& object_;
+};
+
+}  // namespace copus

@@ -1,0 +1,91 @@
+#include "copus/report/progress.h"
+
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <string>
+
+#include "copus/base/error.h"
+#include "copus/report/write_all.h"
+
+namespace copus {
+namespace {
+
+constexpr double smoothing_window = 20;  // steps
+constexpr auto time_between_draws = std::chrono::milliseconds(100);
+constexpr std::string_view erase_to_line_end = "\x1b[K";
+
+int terminal_width(int descriptor) {
+  winsize size{};
+  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+Progress::Progress(int descriptor, bool terminal, int64_t plain_interval, int64_t total_steps)
+    : descriptor_(descriptor),
+      terminal_(terminal),
+      plain_interval_(std::max<int64_t>(plain_interval, 1)),
+      loss_(smoothing_window),
+      tokens_per_second_(smoothing_window) {
+  state_.total_steps = total_steps;
+}
+
+Progress::~Progress() { finish(); }
+
+void Progress::step(const StepRecord& record, double fraction_done, double eta_seconds) {
+  loss_.add(record.loss);
+  tokens_per_second_.add(record.tokens_per_second);
+  state_.step = record.step;
+  state_.fraction_done = fraction_done;
+  state_.consumed_tokens = record.consumed_tokens;
+  state_.loss = loss_.value();
+  if (record.held_out_loss || !terminal_) state_.held_out_loss = record.held_out_loss;
+  state_.lr = record.lr;
+  state_.grad_norm = record.grad_norm;
+  state_.tokens_per_second = tokens_per_second_.value().value_or(0);
+  state_.eta_seconds = eta_seconds;
+  pending_ = true;
+  if (terminal_) {
+    if (std::chrono::steady_clock::now() >= next_draw_) draw_live_line();
+  } else if (record.step % plain_interval_ == 0 || record.held_out_loss) {
+    print_plain_line();
+  }
+}
+
+void Progress::note(std::string_view line) {
+  if (!terminal_) {
+    write_all(descriptor_, concat(line, "\n"));
+    return;
+  }
+  const bool was_live = live_;
+  write_all(descriptor_, concat(live_ ? "\r" : "", live_ ? erase_to_line_end : "", line, "\n"));
+  live_ = false;
+  if (was_live) draw_live_line();
+}
+
+void Progress::finish() {
+  if (terminal_) {
+    if (pending_) draw_live_line();
+    if (live_) write_all(descriptor_, "\n");
+    live_ = false;
+    next_draw_ = {};
+  } else if (pending_) {
+    print_plain_line();
+  }
+}
+
+// One column stays free: a character in the last one makes some terminals start a new line.
+void Progress::draw_live_line() {
+  write_all(descriptor_, concat("\r", live_line(state_, terminal_width(descriptor_) - 1), erase_to_line_end));
+  live_ = true;
+  pending_ = false;
+  next_draw_ = std::chrono::steady_clock::now() + time_between_draws;
+}
+
+void Progress::print_plain_line() {
+  write_all(descriptor_, plain_line(state_) + "\n");
+  pending_ = false;
+}
+
+}  // namespace copus

@@ -1,0 +1,49 @@
+// What a person watches while a run trains: one live line, rewritten in place, on a terminal; plain lines elsewhere.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+#include "copus/report/progress_line.h"
+#include "copus/report/smoothing.h"
+#include "copus/report/step_record.h"
+
+namespace copus {
+
+// Output that cannot be written is dropped: a run does not end because nobody watches it. Not for several threads.
+class Progress {
+ public:
+  // Writes to `descriptor`, which stays open and the caller's. `terminal`: isatty(descriptor). `plain_interval`: steps
+  // between plain lines. `total_steps`: shown behind the step; 0: not known beforehand (the run ends by time or
+  // tokens).
+  Progress(int descriptor, bool terminal, int64_t plain_interval, int64_t total_steps = 0);
+  ~Progress();  // finishes
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Call after every step. The live line is rewritten at most ten times a second. `eta_seconds` < 0: not known.
+  void step(const StepRecord& record, double fraction_done, double eta_seconds);
+
+  // Prints a line of its own, above the live line.
+  void note(std::string_view line);
+
+  // Shows the last step and leaves the cursor on a new line. Later steps start a new live line.
+  void finish();
+
+ private:
+  void draw_live_line();
+  void print_plain_line();
+
+  int descriptor_;
+  bool terminal_;
+  int64_t plain_interval_;
+  ProgressState state_;
+  SmoothedValue loss_;
+  SmoothedValue tokens_per_second_;
+  bool pending_ = false;  // the last step is not shown yet
+  bool live_ = false;     // the cursor is on the live line
+  std::chrono::steady_clock::time_point next_draw_{};
+};
+
+}  // namespace copus

@@ -1,0 +1,105 @@
+#include "copus/report/progress_line.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+
+namespace copus {
+namespace {
+
+constexpr std::string_view gap = "  ";
+
+std::string print(const char* format, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
+
+std::string step_text(const ProgressState& state) {
+  return state.total_steps > 0 ? concat("step ", state.step, "/", state.total_steps) : concat("step ", state.step);
+}
+
+double fraction(const ProgressState& state) {
+  return std::isfinite(state.fraction_done) ? std::clamp(state.fraction_done, 0.0, 1.0) : 0.0;
+}
+
+// Rounded down: 100% means done.
+std::string percent_text(const ProgressState& state) { return print("%3.0f%%", std::floor(100 * fraction(state))); }
+
+std::string loss_text(const char* name, const std::optional<double>& loss) {
+  return loss ? name + print(" %.3f", *loss) : concat(name, " -");
+}
+
+std::string eta_text(const ProgressState& state) {
+  if (state.eta_seconds < 0) return "";
+  const std::string time =
+      state.eta_seconds < 59.5 ? print("%.0f s", state.eta_seconds) : format_duration(std::round(state.eta_seconds));
+  return concat(time, " left");
+}
+
+std::string bar(double done, size_t width) {
+  const size_t cells = width - 2;
+  const auto full = static_cast<size_t>(done * static_cast<double>(cells));
+  std::string text(cells, ' ');
+  std::fill_n(text.begin(), full, '=');
+  if (full < cells) text[full] = '>';
+  return concat("[", text, "]");
+}
+
+}  // namespace
+
+std::string live_line(const ProgressState& state, int width) {
+  // Coarse sizes: the bar does not jump when a number gets a digit longer.
+  constexpr size_t bar_step = 10;
+  constexpr size_t largest_bar = 30;
+  struct Part {
+    int importance;  // 1: the first to get room
+    std::string text;
+  };
+  // In the order in which they are shown.
+  const std::vector<Part> parts{{2, percent_text(state)},
+                                {1, step_text(state)},
+                                {3, loss_text("loss", state.loss)},
+                                {6, state.held_out_loss ? loss_text("held-out", state.held_out_loss) : ""},
+                                {7, format_count(static_cast<double>(state.consumed_tokens)) + " tokens"},
+                                {5, format_rate(state.tokens_per_second, "tokens")},
+                                {4, eta_text(state)}};
+  const auto room = static_cast<size_t>(std::max(width, 1));
+  std::vector<bool> shown(parts.size(), false);
+  size_t used = 0;
+  for (int importance = 1; importance <= static_cast<int>(parts.size()); ++importance) {
+    const auto part =
+        std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.importance == importance; });
+    if (part->text.empty()) continue;
+    const size_t needed = part->text.size() + (used > 0 ? gap.size() : 0);
+    if (used + needed > room) break;
+    used += needed;
+    shown[static_cast<size_t>(part - parts.begin())] = true;
+  }
+  std::string line;
+  const size_t bar_width = std::min((room - std::min(room, used + 1)) / bar_step * bar_step, largest_bar);
+  if (bar_width > 0) line = bar(fraction(state), bar_width);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!shown[i]) continue;
+    if (!line.empty()) line += i == 0 ? std::string_view(" ") : gap;
+    line += parts[i].text;
+  }
+  return line.substr(0, room);
+}
+
+std::string plain_line(const ProgressState& state) {
+  std::string line = concat(step_text(state), gap, percent_text(state), gap, loss_text("loss", state.loss), gap);
+  if (state.held_out_loss) line += concat(loss_text("held-out", state.held_out_loss), gap);
+  line += concat("lr ", print("%.2e", state.lr), gap, "grad norm ", print("%.3g", state.grad_norm), gap,
+                 format_count(static_cast<double>(state.consumed_tokens)), " tokens", gap,
+                 format_rate(state.tokens_per_second, "tokens"));
+  if (const std::string eta = eta_text(state); !eta.empty()) line += concat(gap, eta);
+  return line;
+}
+
+}  // namespace copus

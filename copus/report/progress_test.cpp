@@ -1,0 +1,176 @@
+#include "copus/report/progress.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <string>
+
+namespace copus {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+StepRecord record_of(int64_t step) {
+  StepRecord record;
+  record.step = step;
+  record.loss = 2;
+  record.tokens_per_second = 1000;
+  return record;
+}
+
+std::string read_available(int descriptor) {
+  fcntl(descriptor, F_SETFL, O_NONBLOCK);
+  std::string text;
+  std::array<char, 4096> piece{};
+  for (ssize_t count; (count = read(descriptor, piece.data(), piece.size())) > 0;) {
+    text.append(piece.data(), static_cast<size_t>(count));
+  }
+  return text;
+}
+
+class Pipe {
+ public:
+  Pipe() { EXPECT_EQ(pipe(ends_.data()), 0); }
+  ~Pipe() {
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  int input() const { return ends_[1]; }
+  std::string output() const { return read_available(ends_[0]); }
+
+ private:
+  std::array<int, 2> ends_{};
+};
+
+class PseudoTerminal {
+ public:
+  explicit PseudoTerminal(int columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    EXPECT_EQ(grantpt(master_), 0);
+    EXPECT_EQ(unlockpt(master_), 0);
+    slave_ = open(ptsname(master_), O_RDWR | O_NOCTTY);
+    termios settings{};
+    tcgetattr(slave_, &settings);
+    cfmakeraw(&settings);
+    tcsetattr(slave_, TCSANOW, &settings);
+    winsize size{};
+    size.ws_row = 24;
+    size.ws_col = static_cast<unsigned short>(columns);
+    ioctl(slave_, TIOCSWINSZ, &size);
+  }
+  ~PseudoTerminal() {
+    close(slave_);
+    close(master_);
+  }
+  int input() const { return slave_; }
+  std::string output() const { return read_available(master_); }
+
+ private:
+  int master_;
+  int slave_ = -1;
+};
+
+TEST(PlainProgress, PrintsLinesAtTheIntervalAndNoEscapeCodes) {
+  const Pipe pipe;
+  {
+    Progress progress(pipe.input(), false, 10, 25);
+    progress.note("starting");
+    for (int64_t step = 1; step <= 25; ++step) progress.step(record_of(step), static_cast<double>(step) / 25, 3);
+    progress.finish();
+  }
+  const std::string output = pipe.output();
+  EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 4) << output;
+  EXPECT_THAT(output, testing::StartsWith("starting\nstep 10/25"));
+  EXPECT_THAT(output, HasSubstr("\nstep 20/25"));
+  EXPECT_THAT(output, HasSubstr("\nstep 25/25"));
+  EXPECT_THAT(output, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(output, Not(HasSubstr("\r")));
+}
+
+TEST(PlainProgress, ShowsEveryEvaluationOnce) {
+  const Pipe pipe;
+  Progress progress(pipe.input(), false, 100);
+  for (int64_t step = 1; step <= 100; ++step) {
+    StepRecord record = record_of(step);
+    if (step == 7) record.held_out_loss = 1.5;
+    progress.step(record, 0, -1);
+  }
+  const std::string output = pipe.output();
+  EXPECT_THAT(output, testing::StartsWith("step 7 "));
+  EXPECT_EQ(output.find("held-out 1.500"), output.rfind("held-out"));
+  EXPECT_THAT(output, HasSubstr("\nstep 100 "));
+}
+
+TEST(PlainProgress, SkippedStepsDoNotShowAsLoss) {
+  const Pipe pipe;
+  Progress progress(pipe.input(), false, 1);
+  StepRecord skipped = record_of(1);
+  skipped.loss = std::numeric_limits<double>::quiet_NaN();
+  progress.step(skipped, 0, -1);
+  progress.step(record_of(2), 0, -1);
+  skipped.step = 3;
+  progress.step(skipped, 0, -1);
+  const std::string output = pipe.output();
+  EXPECT_THAT(output, HasSubstr("step 1    0%  loss -"));
+  EXPECT_THAT(output, HasSubstr("step 3    0%  loss 2.000"));
+}
+
+TEST(LiveProgress, FitsTheTerminal) {
+  for (const int columns : {20, 40, 80, 200}) {
+    const PseudoTerminal terminal(columns);
+    Progress progress(terminal.input(), true, 10, 1000);
+    progress.step(record_of(123), 0.123, 100);
+    const std::string output = terminal.output();
+    ASSERT_THAT(output, testing::StartsWith("\r"));
+    ASSERT_THAT(output, testing::EndsWith("\x1b[K"));
+    const std::string shown = output.substr(1, output.size() - 4);
+    EXPECT_LT(static_cast<int>(shown.size()), columns);
+    EXPECT_THAT(shown, HasSubstr("step 123/1000"));
+    EXPECT_THAT(shown, Not(HasSubstr("\n")));
+  }
+}
+
+TEST(LiveProgress, RewritesTheLineTenTimesASecondAtMost) {
+  const PseudoTerminal terminal(40);
+  const auto start = std::chrono::steady_clock::now();
+  Progress progress(terminal.input(), true, 1);
+  for (int64_t step = 1; step <= 1000; ++step) progress.step(record_of(step), 0, -1);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const std::string output = terminal.output();
+  EXPECT_LE(static_cast<double>(std::count(output.begin(), output.end(), '\r')), 1 + 10 * seconds);
+}
+
+TEST(LiveProgress, FinishShowsTheLastStepAndEndsTheLine) {
+  const PseudoTerminal terminal(60);
+  {
+    Progress progress(terminal.input(), true, 1);
+    for (int64_t step = 1; step <= 50; ++step) progress.step(record_of(step), 0, -1);
+    progress.finish();
+    EXPECT_THAT(terminal.output(), testing::ContainsRegex("step 50 [^\r]*\x1b\\[K\n$"));
+  }
+  EXPECT_EQ(terminal.output(), "") << "finishing twice shows nothing new";
+}
+
+TEST(LiveProgress, NotesStandAboveTheLiveLine) {
+  const PseudoTerminal terminal(60);
+  Progress progress(terminal.input(), true, 1);
+  progress.note("before");
+  EXPECT_EQ(terminal.output(), "before\n");
+  progress.step(record_of(1), 0, -1);
+  terminal.output();
+  progress.note("checkpoint written");
+  const std::string output = terminal.output();
+  EXPECT_THAT(output, testing::StartsWith("\r\x1b[Kcheckpoint written\n\r  0%  step 1 "));
+  EXPECT_THAT(output, testing::EndsWith("\x1b[K"));
+}
+
+}  // namespace
+}  // namespace copus

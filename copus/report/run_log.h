@@ -1,0 +1,38 @@
+// run.jsonl: one JSON object per training step, appended and handed to the system at every step, so that a killed
+// process loses nothing that it had logged.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "copus/report/step_record.h"
+
+namespace copus {
+
+class RunLog {
+ public:
+  // Opens <run_dir>/run.jsonl. A new run starts an empty log and throws UserError if there is one already. A resumed
+  // run keeps the lines up to and including `resume_after_step` (the step of the checkpoint) and cuts the rest: later
+  // steps are done again, and the last line may be half-written.
+  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep.
+  explicit RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
+  ~RunLog();
+  RunLog(const RunLog&) = delete;
+  RunLog& operator=(const RunLog&) = delete;
+
+  // Throws UserError if the line cannot be written (full disk); the log then still ends with a whole line.
+  void append(const StepRecord& record);
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+  int64_t size_ = 0;  // bytes of whole lines
+};
+
+// Reads a run.jsonl. A last line without its line end is left out: its writer is busy or was killed.
+// Throws UserError: no such file, or a damaged line (says which).
+std::vector<StepRecord> read_run_log(const std::filesystem::path& path);
+
+}  // namespace copus

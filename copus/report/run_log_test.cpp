@@ -1,0 +1,189 @@
+#include "copus/report/run_log.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "copus/base/error.h"
+#include "copus/report/test_directory.h"
+
+namespace copus {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class RunLogTest : public TestDirectory {
+ protected:
+  static StepRecord record_of(int64_t step) {
+    StepRecord record;
+    record.step = step;
+    record.consumed_samples = 32 * step;
+    record.loss = 1.0 / static_cast<double>(step);
+    return record;
+  }
+
+  void write_steps(int64_t count) {
+    RunLog log(directory_);
+    for (int64_t step = 1; step <= count; ++step) log.append(record_of(step));
+  }
+
+  std::vector<int64_t> steps() const {
+    std::vector<int64_t> result;
+    for (const StepRecord& record : read_run_log(path_)) result.push_back(record.step);
+    return result;
+  }
+
+  std::filesystem::path path_ = directory_ / "run.jsonl";
+};
+
+TEST_F(RunLogTest, FieldNames) {
+  write_steps(1);
+  const auto object = nlohmann::ordered_json::parse(read(path_));
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object.items()) names.push_back(name);
+  EXPECT_THAT(
+      names, testing::ElementsAre("step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm",
+                                  "step_seconds", "tokens_per_second", "strategy", "global_batch", "micro_batch",
+                                  "noise_scale", "noise_scale_low", "noise_scale_high", "noise_scale_tokens", "goodput",
+                                  "skipped_samples", "held_out_loss", "elapsed_seconds"));
+}
+
+TEST_F(RunLogTest, UnknownAndNotFiniteNumbersAreNull) {
+  StepRecord record = record_of(1);
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  record.grad_norm = std::numeric_limits<double>::infinity();
+  RunLog(directory_).append(record);
+  const auto object = nlohmann::json::parse(read(path_));
+  EXPECT_TRUE(object.at("loss").is_null());
+  EXPECT_TRUE(object.at("grad_norm").is_null());
+  EXPECT_TRUE(object.at("noise_scale").is_null());
+  EXPECT_TRUE(object.at("goodput").is_null());
+
+  const StepRecord back = read_run_log(path_).at(0);
+  EXPECT_TRUE(std::isnan(back.loss));
+  EXPECT_FALSE(back.noise_scale);
+}
+
+TEST_F(RunLogTest, NumbersComeBackBitwise) {
+  StepRecord record = record_of(1);
+  record.consumed_tokens = (int64_t{1} << 53) + 1;
+  record.loss = 0.1 + 0.2;
+  record.lr = std::nextafter(1e-3, 1);
+  record.step_seconds = 5e-324;
+  record.noise_scale = 1.0 / 3;
+  record.held_out_loss = 2.0 / 3;
+  record.strategy = "2x1x4";
+  RunLog(directory_).append(record);
+  const StepRecord back = read_run_log(path_).at(0);
+  EXPECT_EQ(back.consumed_tokens, record.consumed_tokens);
+  EXPECT_EQ(back.loss, record.loss);
+  EXPECT_EQ(back.lr, record.lr);
+  EXPECT_EQ(back.step_seconds, record.step_seconds);
+  EXPECT_EQ(back.noise_scale, record.noise_scale);
+  EXPECT_EQ(back.held_out_loss, record.held_out_loss);
+  EXPECT_EQ(back.strategy, record.strategy);
+}
+
+TEST_F(RunLogTest, EveryStepIsInTheFileAtOnce) {
+  RunLog log(directory_);
+  log.append(record_of(1));
+  EXPECT_THAT(steps(), testing::ElementsAre(1));
+  log.append(record_of(2));
+  EXPECT_THAT(steps(), testing::ElementsAre(1, 2));
+}
+
+TEST_F(RunLogTest, ResumingCutsLaterSteps) {
+  write_steps(5);
+  RunLog log(directory_, 3);
+  EXPECT_THAT(steps(), testing::ElementsAre(1, 2, 3));
+  log.append(record_of(4));
+  EXPECT_THAT(steps(), testing::ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(RunLogTest, ResumingCutsAHalfWrittenLastLine) {
+  write_steps(3);
+  const std::string whole = read(path_);
+  for (const size_t lost : {1, 2, 100}) {
+    write(path_, whole.substr(0, whole.size() - lost));
+    EXPECT_THAT(steps(), testing::ElementsAre(1, 2)) << "a reader leaves it out";
+    RunLog log(directory_, 3);
+    log.append(record_of(3));
+    EXPECT_EQ(read(path_), whole);
+  }
+}
+
+TEST_F(RunLogTest, ResumingWithoutALogStartsOne) {
+  RunLog(directory_, 0).append(record_of(1));
+  EXPECT_THAT(steps(), testing::ElementsAre(1));
+}
+
+TEST_F(RunLogTest, ResumingAtZeroCutsEverything) {
+  write_steps(2);
+  RunLog log(directory_, 0);
+  EXPECT_EQ(read(path_), "");
+}
+
+template <class Action>
+std::string user_error(const Action& action) {
+  try {
+    action();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no UserError";
+}
+
+TEST_F(RunLogTest, NewRunLeavesAnExistingLogAlone) {
+  write_steps(2);
+  const std::string before = read(path_);
+  EXPECT_THAT(user_error([&] { RunLog log(directory_); }), AllOf(HasSubstr(path_.string()), HasSubstr("--resume")));
+  EXPECT_EQ(read(path_), before);
+}
+
+TEST_F(RunLogTest, SecondWriterIsTurnedAway) {
+  write_steps(2);
+  RunLog log(directory_, 2);
+  EXPECT_THAT(user_error([&] { RunLog second(directory_, 1); }), HasSubstr("another process is writing this run"));
+  EXPECT_THAT(steps(), testing::ElementsAre(1, 2));
+}
+
+TEST_F(RunLogTest, DamagedLineIsNamed) {
+  write_steps(1);
+  const std::string line = read(path_);
+  for (const std::string damaged : {"{\"step\": 2", "", "[]", "{\"step\": \"2\"}", "{\"consumed_samples\": 2}"}) {
+    const std::string content = line + damaged + "\n" + line;
+    write(path_, content);
+    EXPECT_THAT(user_error([&] { read_run_log(path_); }), AllOf(HasSubstr("run.jsonl, line 2"), HasSubstr("damaged")));
+    EXPECT_THAT(user_error([&] { RunLog log(directory_, 9); }), HasSubstr("line 2"));
+    EXPECT_EQ(read(path_), content) << "nothing is cut that may be of worth";
+  }
+}
+
+TEST_F(RunLogTest, MissingFolderOrFile) {
+  EXPECT_THAT(user_error([&] { RunLog log(directory_ / "none"); }),
+              AllOf(HasSubstr("none"), HasSubstr("No such file")));
+  EXPECT_THAT(user_error([&] { read_run_log(path_); }), AllOf(HasSubstr("run.jsonl"), HasSubstr("No such file")));
+}
+
+TEST_F(RunLogTest, FullDiskNamesTheFileAndKeepsWholeLines) {
+  write_steps(2);
+  const std::string before = read(path_);
+  const auto fill_disk = [&] {
+    std::string message;
+    {
+      const FileSizeLimit limit(before.size() + 100);
+      RunLog log(directory_, 2);
+      message = user_error([&] { log.append(record_of(3)); });
+    }
+    std::fputs(message.c_str(), stderr);
+    std::exit(0);
+  };
+  EXPECT_EXIT(fill_disk(), testing::ExitedWithCode(0), "run.jsonl: step 3 cannot be written: .*Make room on the disk");
+  EXPECT_EQ(read(path_), before);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,47 @@
+#include "copus/report/run_summary.h"
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/report/json_fields.h"
+
+namespace copus {
+namespace {
+
+template <class Summary, class Visitor>
+void fields(Summary& summary, Visitor&& visit) {
+  visit("held_out_loss", summary.held_out_loss);
+  visit("steps", summary.steps);
+  visit("consumed_samples", summary.consumed_samples);
+  visit("consumed_tokens", summary.consumed_tokens);
+  visit("train_seconds", summary.train_seconds);
+  visit("tokens_per_second", summary.tokens_per_second);
+  visit("relayouts", summary.relayouts);
+  visit("batch_changes", summary.batch_changes);
+  visit("relayout_pause_seconds", summary.relayout_pause_seconds);
+  visit("skipped_steps", summary.skipped_steps);
+  visit("parameters", summary.parameters);
+  visit("ended", summary.ended);
+}
+
+}  // namespace
+
+void write_summary(const std::filesystem::path& run_dir, const RunSummary& summary) {
+  JsonFieldWriter writer;
+  fields(summary, writer);
+  write_file_durably(run_dir / "summary.json", writer.object().dump(2) + '\n');
+}
+
+std::optional<RunSummary> read_summary(const std::filesystem::path& run_dir) {
+  const std::filesystem::path path = run_dir / "summary.json";
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  RunSummary summary;
+  try {
+    const auto object = nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+    fields(summary, JsonFieldReader(object));
+  } catch (const UserError& error) {
+    throw UserError(concat(path.string(), ": damaged: ", error.what(), ". Remove the file to go on without it."));
+  }
+  return summary;
+}
+
+}  // namespace copus

@@ -1,0 +1,33 @@
+// What one training step leaves in run.jsonl. The members' names are the JSON field names: other tools rely on them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace copus {
+
+// Values that are not known (an empty optional) and numbers that are not finite are written as JSON null.
+struct StepRecord {
+  int64_t step = 0;              // optimizer steps finished, this one included
+  int64_t consumed_samples = 0;  // sequences consumed so far, this step's included
+  int64_t consumed_tokens = 0;   // likewise in tokens
+  double loss = 0;               // mean training loss of this step, nats per token; not finite on a skipped step
+  double lr = 0;
+  double grad_norm = 0;  // global norm before clipping
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  std::string strategy = "1x1x1";     // data x tensor x pipeline parallel
+  int64_t global_batch = 0;           // sequences
+  int64_t micro_batch = 0;            // sequences
+  std::optional<double> noise_scale;  // in samples, with the ends of its confidence interval
+  std::optional<double> noise_scale_low;
+  std::optional<double> noise_scale_high;
+  std::optional<double> noise_scale_tokens;
+  std::optional<double> goodput;
+  int64_t skipped_samples = 0;          // sequences of skipped steps so far
+  std::optional<double> held_out_loss;  // nats per token; on evaluation steps only
+  double elapsed_seconds = 0;           // training time so far, evaluation and checkpoints not counted
+};
+
+}  // namespace copus

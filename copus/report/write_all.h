@@ -1,0 +1,13 @@
+// write(2) that goes on after interruptions and short writes.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace copus {
+
+// Writes the whole text, or as much as there is room for, and returns how many bytes that were; when it is less than
+// all, errno says why.
+size_t write_all(int descriptor, std::string_view text);
+
+}  // namespace copus

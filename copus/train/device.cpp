@@ -1,0 +1,50 @@
+#include "copus/train/device.h"
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "copus/base/error.h"
+#include "copus/model/kernels.h"
+
+namespace copus {
+
+at::Device find_device(const std::string& name) {
+  if (name == "cpu") return at::kCPU;
+  const std::string prefix = "cuda";
+  int index = 0;
+  bool understood = name == prefix;
+  if (name.starts_with(prefix + ":")) {
+    const char* end = name.data() + name.size();
+    const auto [stopped, error] = std::from_chars(name.data() + prefix.size() + 1, end, index);
+    understood = error == std::errc() && stopped == end && index >= 0;
+  }
+  if (!understood) {
+    throw UserError(concat("train.device = \"", name, "\": expected \"cpu\", \"cuda\" or \"cuda:N\""));
+  }
+  if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) {
+    throw UserError(concat("train.device = \"", name,
+                           "\": this build's libtorch has no CUDA; build against one that has (-DTorch_DIR=...), or "
+                           "set train.device = \"cpu\""));
+  }
+  const int devices = c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
+  if (index >= devices) {
+    throw UserError(concat("train.device = \"", name, "\": ", devices,
+                           " CUDA devices are visible on this machine; set train.device = \"",
+                           devices > 0 ? concat("cuda:", devices - 1) : "cpu", "\""));
+  }
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+void configure_aten(int64_t threads) {
+  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  kernels::set_num_threads(threads > 0 ? threads : cores);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+}  // namespace copus

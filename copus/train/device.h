@@ -1,0 +1,18 @@
+// The device that a run computes on, and the process-wide settings of ATen that make it repeat bitwise.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+
+namespace copus {
+
+// "cpu", "cuda" or "cuda:N". Throws UserError for another name, when this libtorch was built without CUDA, and when
+// there is no such device.
+at::Device find_device(const std::string& name);
+
+// Deterministic kernels, and the number of threads that one operation may use; 0: all cores.
+void configure_aten(int64_t threads);
+
+}  // namespace copus

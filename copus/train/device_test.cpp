@@ -1,0 +1,32 @@
+#include "copus/train/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(FindDevice, KnowsTheProcessor) { EXPECT_EQ(find_device("cpu"), at::Device(at::kCPU)); }
+
+TEST(FindDevice, RefusesOtherNames) {
+  for (const std::string name : {"tpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cudax", ""}) {
+    EXPECT_THAT([&] { find_device(name); },
+                ThrowsMessage<UserError>(AllOf(HasSubstr("\"" + name + "\""), HasSubstr("cuda:N"))))
+        << name;
+  }
+}
+
+// Where libtorch has no CUDA and where it has: the message says which, and what to set.
+TEST(FindDevice, RefusesADeviceThatIsNotThere) {
+  EXPECT_THAT([] { find_device("cuda:99"); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("cuda:99"), HasSubstr("CUDA"), HasSubstr("train.device"))));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,44 @@
+// The learning rate as a pure function of how far a run has come: a linear warm-up, then constant, cosine or
+// warm-up-stable-decay (wsd).
+#pragma once
+
+#include <cstdint>
+
+#include "copus/config/run_config.h"
+
+namespace copus {
+
+// How far a run has come. `tokens` counts the batch that the learning rate is wanted for, so that the first step of a
+// warm-up is not lost and the last step of a run ends exactly at the final rate; `seconds` is the training time up to
+// the update of that step.
+struct RunProgress {
+  int64_t tokens = 0;
+  double seconds = 0;
+};
+
+// The schedule is clocked in tokens. A run that is limited by max_seconds alone cannot know its tokens in advance:
+// shares of the run are then shares of the time, and the rate that was used is what the run log says.
+class LearningRate {
+ public:
+  // Throws UserError where the schedule cannot be clocked: wsd with a decay given in tokens in a run that is limited by
+  // time alone, warm-up and decay that together are longer than the run, or no limit at all.
+  LearningRate(const OptimizerConfig& optimizer, const TrainConfig& train);
+
+  double at(const RunProgress& progress) const;
+
+  // The share of the run that is done, in [0, 1].
+  double share(const RunProgress& progress) const;
+
+ private:
+  double warmup_share(const RunProgress& progress) const;
+
+  OptimizerConfig optimizer_;
+  double total_tokens_;   // 0 when the run is limited by time alone
+  double total_seconds_;  // of a run that is limited by time alone
+};
+
+// The tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither is set. A run
+// ends with a whole step, the first that reaches the limit.
+int64_t limit_in_tokens(const TrainConfig& train);
+
+}  // namespace copus

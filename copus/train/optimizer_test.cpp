@@ -1,0 +1,120 @@
+#include "copus/train/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "copus/model/kernels.h"
+
+namespace copus {
+namespace {
+
+ModelDescription tiny_model() {
+  ModelDescription model;
+  model.architecture = Architecture::qwen2;
+  model.vocab_size = 11;
+  model.hidden_size = 6;
+  model.intermediate_size = 10;
+  model.num_layers = 2;
+  model.num_heads = 2;
+  model.num_kv_heads = 1;
+  model.head_dim = 4;
+  model.qkv_bias = true;
+  return model;
+}
+
+std::vector<double> values_of(const at::Tensor& tensor) {
+  std::vector<double> values(tensor.numel());
+  kernels::copy_to_host(tensor, values.data());
+  return values;
+}
+
+// Some gradient that is different in every element, parameter and step.
+double gradient_value(int64_t parameter, int64_t element, int64_t step) {
+  return std::sin(1.0 + 0.7 * static_cast<double>(parameter) + 0.31 * static_cast<double>(element) +
+                  1.9 * static_cast<double>(step));
+}
+
+void set_gradients(const ParameterStore& store, int64_t step) {
+  for (int64_t p = 0; p < static_cast<int64_t>(store.parameters().size()); ++p) {
+    const Parameter& parameter = store.parameters()[p];
+    std::vector<double> values(parameter.info.num_elements());
+    for (int64_t i = 0; i < parameter.info.num_elements(); ++i) values[i] = gradient_value(p, i, step);
+    kernels::copy_from_host(values.data(), parameter.gradient);
+  }
+}
+
+// AdamW as in the paper, one element after the other, in double.
+TEST(AdamW, FollowsAHandWrittenReference) {
+  OptimizerConfig config;
+  config.weight_decay = 0.3;
+  const std::vector<double> rates = {1e-2, 3e-2, 2e-2};
+  const std::vector<double> factors = {1, 0.25, 0.5};
+
+  ParameterStore store(tiny_model(), at::kDouble, at::kCPU);
+  store.initialize(7);
+  std::vector<std::vector<double>> expected;
+  for (const Parameter& parameter : store.parameters()) expected.push_back(values_of(parameter.master));
+
+  AdamW optimizer(store, config);
+  for (int64_t step = 0; step < 3; ++step) {
+    set_gradients(store, step);
+    optimizer.step(rates[step], factors[step]);
+  }
+  EXPECT_EQ(optimizer.steps(), 3);
+
+  for (int64_t p = 0; p < static_cast<int64_t>(store.parameters().size()); ++p) {
+    const Parameter& parameter = store.parameters()[p];
+    const bool decays = parameter.info.kind == ParameterKind::embedding || parameter.info.kind == ParameterKind::linear;
+    for (int64_t i = 0; i < parameter.info.num_elements(); ++i) {
+      double weight = expected[p][i];
+      double first = 0;
+      double second = 0;
+      for (int64_t step = 0; step < 3; ++step) {
+        const double gradient = factors[step] * gradient_value(p, i, step);
+        first = config.beta1 * first + (1 - config.beta1) * gradient;
+        second = config.beta2 * second + (1 - config.beta2) * gradient * gradient;
+        const double t = static_cast<double>(step + 1);
+        const double mean = first / (1 - std::pow(config.beta1, t));
+        const double variance = second / (1 - std::pow(config.beta2, t));
+        if (decays) weight -= rates[step] * config.weight_decay * weight;
+        weight -= rates[step] * mean / (std::sqrt(variance) + config.epsilon);
+      }
+      ASSERT_NEAR(values_of(parameter.master)[i], weight, 1e-12) << parameter.info.name << "[" << i << "]";
+      ASSERT_NEAR(values_of(optimizer.exp_avg(parameter))[i], first, 1e-12) << parameter.info.name;
+      ASSERT_NEAR(values_of(optimizer.exp_avg_sq(parameter))[i], second, 1e-12) << parameter.info.name;
+    }
+  }
+}
+
+TEST(AdamW, PublishesTheRoundedWeights) {
+  ParameterStore store(tiny_model(), at::kBFloat16, at::kCPU);
+  store.initialize(7);
+  AdamW optimizer(store, OptimizerConfig{});
+  for (const Bucket& bucket : store.buckets()) bucket.gradient.fill_(1);
+  optimizer.step(0.1, 1);
+  for (const Parameter& parameter : store.parameters()) {
+    EXPECT_TRUE(parameter.weight.equal(parameter.master.to(at::kBFloat16))) << parameter.info.name;
+  }
+}
+
+TEST(AdamW, TheNormIsThatOfAllGradients) {
+  ParameterStore store(tiny_model(), at::kDouble, at::kCPU);
+  const AdamW optimizer(store, OptimizerConfig{});
+  set_gradients(store, 0);
+  double sum = 0;
+  for (int64_t p = 0; p < static_cast<int64_t>(store.parameters().size()); ++p) {
+    for (int64_t i = 0; i < store.parameters()[p].info.num_elements(); ++i) sum += std::pow(gradient_value(p, i, 0), 2);
+  }
+  EXPECT_NEAR(optimizer.gradient_norm(), std::sqrt(sum), 1e-12);
+}
+
+TEST(ClipFactor, BringsLongGradientsDownToTheLimit) {
+  EXPECT_EQ(clip_factor(0.5, 1), 1);
+  EXPECT_EQ(clip_factor(4, 1), 0.25);
+  EXPECT_EQ(clip_factor(4, 0), 1);
+}
+
+}  // namespace
+}  // namespace copus

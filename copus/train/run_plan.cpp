@@ -1,0 +1,151 @@
+#include "copus/train/run_plan.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <map>
+#include <sstream>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Every "section.key" of a configuration with its value as TOML.
+std::map<std::string, std::string> settings_of(const RunConfig& config) {
+  std::map<std::string, std::string> settings;
+  const toml::table document = toml::parse(to_toml(config));
+  for (const auto& [section, entries] : document) {
+    COPUS_CHECK(entries.is_table(), std::string(section.str()));
+    for (const auto& [key, value] : *entries.as_table()) {
+      std::ostringstream text;
+      value.visit([&](const auto& node) { text << toml::toml_formatter(node); });
+      settings[concat(section.str(), ".", key.str())] = text.str();
+    }
+  }
+  return settings;
+}
+
+bool is_overridden(const std::string& key, const std::vector<std::string>& overrides) {
+  return std::any_of(overrides.begin(), overrides.end(),
+                     [&](const std::string& text) { return text.starts_with(key + "="); });
+}
+
+std::string default_name(const std::string& config_path) {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> date{};
+  std::strftime(date.data(), date.size(), "%Y%m%d-%H%M%S", &local);
+  return concat(fs::path(config_path).stem().string(), "-", date.data());
+}
+
+// Leftovers of a dead writer do not count.
+bool is_empty_or_missing(const fs::path& directory) {
+  std::error_code error;
+  if (!fs::exists(directory, error)) return true;
+  if (!fs::is_directory(directory, error)) {
+    throw UserError(concat("run directory ", directory.string(), " is not a directory; give another --run-dir"));
+  }
+  const fs::directory_iterator entries(directory);
+  return std::all_of(fs::begin(entries), fs::end(entries),
+                     [](const auto& entry) { return entry.path().extension() == partial_suffix; });
+}
+
+RunConfig read_config(const fs::path& path, const std::vector<std::string>& overrides) {
+  return parse_run_config(read_text_file(path), path.string(), overrides);
+}
+
+}  // namespace
+
+ChangeOnResume change_on_resume(const std::string& key) {
+  static const std::array free_keys = {"model.init_from", "data.train",       "data.held_out",
+                                       "train.max_steps", "train.max_tokens", "train.max_seconds",
+                                       "train.threads",   "train.device",     "train.recompute"};
+  static const std::array free_sections = {"evaluate.", "checkpoint.", "log."};
+  static const std::array fixed = {"model.", "data.", "train.seed", "train.sequence_length"};
+  const auto begins = [&](const char* prefix) { return key.starts_with(prefix); };
+  if (std::find(free_keys.begin(), free_keys.end(), key) != free_keys.end()) return ChangeOnResume::free;
+  if (std::any_of(free_sections.begin(), free_sections.end(), begins)) return ChangeOnResume::free;
+  if (std::any_of(fixed.begin(), fixed.end(), begins)) return ChangeOnResume::never;
+  return ChangeOnResume::by_override;
+}
+
+std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
+                                       const std::vector<std::string>& overrides) {
+  RunConfig resolved = now;
+  if (now.train.precision == Precision::automatic) resolved.train.precision = then.train.precision;
+  const auto before = settings_of(then);
+  const auto after = settings_of(resolved);
+  const auto value_in = [](const auto& settings, const std::string& key) {
+    const auto found = settings.find(key);
+    return found == settings.end() ? std::string("unset") : found->second;
+  };
+
+  std::vector<std::string> changes;
+  for (const std::string& key : run_config_keys()) {
+    const std::string old = value_in(before, key);
+    const std::string value = value_in(after, key);
+    if (value == old) continue;
+    const ChangeOnResume rule = change_on_resume(key);
+    if (rule == ChangeOnResume::never) {
+      throw UserError(concat("cannot resume: ", key, " was ", old, " when the run began, and now it is ", value,
+                             "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
+    }
+    if (rule == ChangeOnResume::by_override && !is_overridden(key, overrides)) {
+      throw UserError(concat("cannot resume: ", key, " was ", old, " when the run began, and now it is ", value,
+                             "; set it back, or say that the change is meant with --set ", key, "=", value));
+    }
+    changes.push_back(concat(key, ": ", old, " -> ", value));
+  }
+  return changes;
+}
+
+RunPlan plan_run(const RunRequest& request) {
+  RunPlan plan;
+  if (request.config_path.empty() && !request.resume) throw UserError("train: give the CONFIG.toml of the run");
+  if (request.resume && request.run_directory.empty()) {
+    throw UserError("--resume needs to know which run: give --run-dir DIR");
+  }
+  plan.directory = request.run_directory.empty() ? fs::path("runs") / default_name(request.config_path)
+                                                 : fs::path(request.run_directory);
+  const bool empty = is_empty_or_missing(plan.directory);
+  if (!request.resume && !empty) {
+    throw UserError(concat("run directory ", plan.directory.string(),
+                           " exists and is not empty; go on with that run by --resume, or give another --run-dir"));
+  }
+  const fs::path own_config = plan.directory / "config.toml";
+  if (request.resume && !fs::exists(own_config) && (request.config_path.empty() || !empty)) {
+    throw UserError(concat("nothing to resume: there is no run in ", plan.directory.string(),
+                           " (no config.toml); check --run-dir, or start a run without --resume"));
+  }
+  plan.resume = request.resume && !empty;
+
+  if (plan.resume) {
+    if (const auto newest = latest_checkpoint(plan.directory / "checkpoints")) plan.checkpoint.emplace(*newest);
+  }
+  if (!request.config_path.empty()) {
+    plan.config = read_config(request.config_path, request.overrides);
+  } else if (plan.checkpoint) {
+    const std::string source = (plan.checkpoint->directory() / "config.toml").string();
+    plan.config = parse_run_config(plan.checkpoint->run_config(), source, request.overrides);
+  } else {
+    plan.config = read_config(own_config, request.overrides);
+  }
+  if (plan.checkpoint) {
+    const std::string source = (plan.checkpoint->directory() / "config.toml").string();
+    const RunConfig then = parse_run_config(plan.checkpoint->run_config(), source);
+    plan.changes = check_changes(then, plan.config, request.overrides);
+    if (plan.config.train.precision == Precision::automatic) plan.config.train.precision = then.train.precision;
+  }
+  return plan;
+}
+
+}  // namespace copus

@@ -1,0 +1,49 @@
+// What a request to train comes to: the configuration, the run directory, and the checkpoint to go on from.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/checkpoint/checkpoint.h"
+#include "copus/config/run_config.h"
+
+namespace copus {
+
+struct RunRequest {
+  std::string config_path;             // may be empty with `resume`: the run directory's own configuration is used
+  std::vector<std::string> overrides;  // "section.key=value"
+  std::string run_directory;           // empty: runs/<config name>-<date>-<time>
+  bool resume = false;
+};
+
+struct RunPlan {
+  RunConfig config;
+  std::filesystem::path directory;
+  bool resume = false;                   // the directory holds a run that goes on
+  std::optional<Checkpoint> checkpoint;  // where it goes on; empty: at the beginning
+  std::vector<std::string> changes;      // settings that a resumed run continues with otherwise than it began
+};
+
+// Reads configuration and checkpoint; writes nothing. `resume` with a configuration and a directory in which no run has
+// begun yet starts one, so that a scheduler can repeat one command line.
+// Throws UserError: whatever is wrong with the configuration, a run directory that is not empty without `resume`,
+// nothing to resume, a damaged checkpoint, and a setting that may not change within a run.
+RunPlan plan_run(const RunRequest& request);
+
+// How one key of the configuration may change when a run is resumed.
+enum class ChangeOnResume {
+  free,         // limits, evaluation, checkpoints, logging, device, threads, recompute, where the data lie
+  by_override,  // the optimizer, batch sizes, clipping, precision: only by one, and it is noted
+  never,        // the model, the seed, the sequence length, how the data are cut
+};
+ChangeOnResume change_on_resume(const std::string& key);
+
+// Compares the configuration of a run with the one it is resumed with, and returns one line for each change that is
+// worth noting. A precision of `automatic` in `now` means that of `then`. Throws UserError naming the key and both
+// values for a change that is not allowed; `overrides` as in RunRequest.
+std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
+                                       const std::vector<std::string>& overrides);
+
+}  // namespace copus

@@ -1,0 +1,147 @@
+#include "copus/train/run_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "copus/base/error.h"
+#include "copus/base/test_support.h"
+
+namespace copus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+namespace fs = std::filesystem;
+
+constexpr const char* config_text = R"(
+[model]
+architecture = "llama"
+vocab_size = 256
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+[data]
+train = "corpus.txt"
+[train]
+sequence_length = 16
+max_steps = 10
+)";
+
+RunConfig config_with(const std::vector<std::string>& overrides) {
+  return parse_run_config(config_text, "run.toml", overrides);
+}
+
+TEST(CheckChanges, AllowsLimitsAndWhatOnlyObserves) {
+  const std::vector<std::string> overrides = {"train.max_steps=20", "evaluate.interval=5", "checkpoint.keep_last=3",
+                                              "log.interval=1",     "train.threads=2",     "data.train=\"moved.txt\""};
+  EXPECT_THAT(check_changes(config_with({}), config_with(overrides), {}), ::testing::SizeIs(6));
+  EXPECT_THAT(check_changes(config_with({}), config_with({}), {}), IsEmpty());
+}
+
+TEST(CheckChanges, RefusesAnotherModelDataOrSeedNamingTheFieldAndBothValues) {
+  const auto resume_with = [](const std::string& override_text) {
+    return [override_text] { check_changes(config_with({}), config_with({override_text}), {override_text}); };
+  };
+  EXPECT_THAT(resume_with("train.seed=5"),
+              ThrowsMessage<UserError>(AllOf(HasSubstr("train.seed"), HasSubstr("1234"), HasSubstr("is 5"))));
+  EXPECT_THAT(resume_with("model.hidden_size=64"),
+              ThrowsMessage<UserError>(AllOf(HasSubstr("model.hidden_size"), HasSubstr("32"), HasSubstr("64"))));
+  EXPECT_THAT(resume_with("train.sequence_length=8"), ThrowsMessage<UserError>(HasSubstr("train.sequence_length")));
+  EXPECT_THAT(resume_with("data.held_out_fraction=0.5"), ThrowsMessage<UserError>(HasSubstr("data.held_out_fraction")));
+}
+
+TEST(CheckChanges, ChangesTheTrainingFunctionOnlyByAnOverride) {
+  const RunConfig now = config_with({"optimizer.lr=0.5"});
+  EXPECT_THAT([&] { check_changes(config_with({}), now, {}); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("optimizer.lr"), HasSubstr("--set"))));
+  EXPECT_THAT(check_changes(config_with({}), now, {"optimizer.lr=0.5"}),
+              ElementsAre(AllOf(HasSubstr("optimizer.lr"), HasSubstr("0.001 -> 0.5"))));
+}
+
+TEST(CheckChanges, AutomaticPrecisionIsWhatItWasResolvedTo) {
+  const RunConfig then = config_with({"train.precision=\"fp32\""});
+  EXPECT_THAT(check_changes(then, config_with({}), {}), IsEmpty());
+  EXPECT_THAT([&] { check_changes(then, config_with({"train.precision=\"bf16\""}), {}); },
+              ThrowsMessage<UserError>(HasSubstr("train.precision")));
+}
+
+class PlanRun : public ::testing::Test {
+ protected:
+  PlanRun() { std::ofstream(config_path()) << config_text; }
+
+  std::string config_path() const { return (folder_.path() / "tiny.toml").string(); }
+  std::string run_directory() const { return (folder_.path() / "run").string(); }
+
+  // A run that has begun, with a checkpoint where `step` > 0.
+  void begin_run(int64_t step) const {
+    fs::create_directories(run_directory());
+    std::ofstream(fs::path(run_directory()) / "config.toml") << to_toml(config_with({}));
+    if (step == 0) return;
+    CheckpointWriter writer(fs::path(run_directory()) / "checkpoints", 1);
+    Snapshot snapshot;
+    snapshot.step = step;
+    snapshot.model_config = to_hugging_face_config(config_with({}).model, "float32");
+    snapshot.run_config = to_toml(config_with({}));
+    snapshot.training_state = "{}";
+    snapshot.weights.push_back(make_host_tensor("w", DType::f32, {1}));
+    snapshot.optimizer.push_back(make_host_tensor("exp_avg.w", DType::f32, {1}));
+    writer.write(std::move(snapshot));
+    writer.finish();
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(PlanRun, NamesTheRunAfterItsConfiguration) {
+  const RunPlan plan = plan_run({.config_path = config_path(), .overrides = {}, .run_directory = "", .resume = false});
+  EXPECT_EQ(plan.directory.parent_path(), "runs");
+  EXPECT_THAT(plan.directory.filename().string(), ::testing::MatchesRegex("tiny-[0-9]+-[0-9]+"));
+  EXPECT_FALSE(plan.resume);
+}
+
+TEST_F(PlanRun, RefusesADirectoryThatHoldsSomething) {
+  begin_run(0);
+  EXPECT_THAT([&] { plan_run({config_path(), {}, run_directory(), false}); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("not empty"), HasSubstr("--resume"), HasSubstr("--run-dir"))));
+}
+
+TEST_F(PlanRun, RefusesToResumeWhereThereIsNoRun) {
+  EXPECT_THAT([&] { plan_run({"", {}, run_directory(), true}); },
+              ThrowsMessage<UserError>(HasSubstr("nothing to resume")));
+  fs::create_directories(run_directory());
+  std::ofstream(fs::path(run_directory()) / "letter.txt") << "not a run";
+  EXPECT_THAT([&] { plan_run({config_path(), {}, run_directory(), true}); },
+              ThrowsMessage<UserError>(HasSubstr("nothing to resume")));
+  EXPECT_THAT([&] { plan_run({config_path(), {}, "", true}); }, ThrowsMessage<UserError>(HasSubstr("--run-dir")));
+  EXPECT_THAT([&] { plan_run({"", {}, "", false}); }, ThrowsMessage<UserError>(HasSubstr("CONFIG.toml")));
+}
+
+TEST_F(PlanRun, ResumesFromTheNewestCheckpointWithTheRunsOwnConfiguration) {
+  begin_run(7);
+  const RunPlan plan = plan_run({"", {"train.max_steps=50"}, run_directory(), true});
+  ASSERT_TRUE(plan.checkpoint.has_value());
+  EXPECT_EQ(plan.checkpoint->step(), 7);
+  EXPECT_EQ(plan.config, config_with({"train.max_steps=50"}));
+  EXPECT_THAT(plan.changes, ElementsAre(HasSubstr("train.max_steps: 10 -> 50")));
+}
+
+TEST_F(PlanRun, ARunWithoutACheckpointBeginsAgain) {
+  const RunPlan never_begun = plan_run({config_path(), {}, run_directory(), true});
+  EXPECT_FALSE(never_begun.resume);
+  begin_run(0);
+  const RunPlan plan = plan_run({"", {}, run_directory(), true});
+  EXPECT_TRUE(plan.resume);
+  EXPECT_FALSE(plan.checkpoint.has_value());
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,224 @@
+#include "copus/train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/test_support.h"
+#include "copus/model/kernels.h"
+
+namespace copus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::ThrowsMessage;
+
+const auto never_stop = [] { return false; };
+
+// A byte model of 2 layers that learns a small text by heart.
+class TrainerTest : public ::testing::Test {
+ protected:
+  TrainerTest() {
+    write_text("corpus.txt", "the quick brown fox jumps over the lazy dog; ");
+
+    config_.model.vocab_size = 256;
+    config_.model.hidden_size = 32;
+    config_.model.intermediate_size = 64;
+    config_.model.num_layers = 2;
+    config_.model.num_heads = 4;
+    config_.model.num_kv_heads = 2;
+    config_.model.head_dim = 8;
+    config_.data.train = {{.path = (folder_.path() / "corpus.txt").string(), .weight = 1}};
+    config_.data.held_out_fraction = 0.1;
+    config_.train.sequence_length = 32;
+    config_.train.global_batch = 8;
+    config_.train.micro_batch = 4;
+    config_.train.max_steps = 30;
+    config_.train.precision = Precision::fp32;
+    config_.optimizer.lr = 1e-2;
+    config_.optimizer.warmup_tokens = 0.1;
+  }
+
+  void write_text(const std::string& name, const std::string& line) const {
+    std::ofstream file(folder_.path() / name);
+    for (int i = 0; i < 100; ++i) file << line << i << '\n';
+  }
+
+  Dataset open_data() const {
+    return Dataset(config_.data, config_.train.sequence_length, config_.model.vocab_size, config_.train.seed);
+  }
+
+  // Writes the trainer's state to disk and reads it back.
+  Checkpoint save(const Trainer& trainer) const {
+    CheckpointWriter writer(folder_.path() / "checkpoints", 1);
+    writer.write(trainer.snapshot(to_toml(config_)));
+    writer.finish();
+    return Checkpoint(*writer.last_written());
+  }
+
+  TemporaryFolder folder_;
+  RunConfig config_;
+};
+
+std::vector<float> weights_of(const Trainer& trainer) {
+  std::vector<float> all;
+  for (const Parameter& parameter : trainer.parameters().parameters()) {
+    std::vector<float> values(parameter.info.num_elements());
+    kernels::copy_to_host(parameter.master, values.data());
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, at::kCPU);
+  const double before = *trainer.held_out_loss(never_stop);
+  EXPECT_NEAR(before, std::log(256), 0.5);
+  StepRecord record;
+  while (!trainer.finished()) record = trainer.step();
+  EXPECT_EQ(record.step, 30);
+  EXPECT_EQ(record.consumed_samples, 240);
+  EXPECT_EQ(record.consumed_tokens, 240 * 32);
+  EXPECT_NEAR(record.lr, 1e-3, 1e-9);  // the last step of the cosine
+  EXPECT_LT(record.loss, 0.6 * before);
+  EXPECT_LT(*trainer.held_out_loss(never_stop), 0.6 * before);
+  EXPECT_EQ(trainer.share_done(), 1);
+}
+
+TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
+  const Dataset dataset = open_data();
+  std::vector<std::vector<double>> losses;
+  for (const int64_t micro_batch : {8, 4, 3, 1}) {  // 3 leaves a smaller last one
+    config_.train.micro_batch = micro_batch;
+    Trainer trainer(config_, dataset, at::kCPU);
+    losses.emplace_back();
+    for (int step = 0; step < 5; ++step) losses.back().push_back(trainer.step().loss);
+  }
+  for (const auto& other : losses) {
+    for (size_t step = 0; step < other.size(); ++step) EXPECT_NEAR(other[step], losses[0][step], 2e-5) << step;
+  }
+}
+
+TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
+  const Dataset dataset = open_data();
+  Trainer uninterrupted(config_, dataset, at::kCPU);
+  std::vector<StepRecord> expected;
+  for (int step = 0; step < 12; ++step) expected.push_back(uninterrupted.step());
+
+  Trainer first(config_, dataset, at::kCPU);
+  for (int step = 0; step < 5; ++step) first.step();
+  const Checkpoint checkpoint = save(first);
+
+  const Dataset reopened = open_data();
+  Trainer second(config_, reopened, at::kCPU);
+  second.restore(checkpoint);
+  EXPECT_EQ(second.state(), first.state());
+  for (int step = 5; step < 12; ++step) {
+    const StepRecord record = second.step();
+    EXPECT_EQ(record.loss, expected[step].loss) << step;
+    EXPECT_EQ(record.grad_norm, expected[step].grad_norm) << step;
+    EXPECT_EQ(record.lr, expected[step].lr) << step;
+    EXPECT_EQ(record.consumed_samples, expected[step].consumed_samples);
+  }
+  EXPECT_EQ(weights_of(second), weights_of(uninterrupted));
+}
+
+TEST_F(TrainerTest, RefusesACheckpointOfOtherDataOrAnotherSeed) {
+  Checkpoint checkpoint = [&] {
+    const Dataset dataset = open_data();
+    return save(Trainer(config_, dataset, at::kCPU));
+  }();
+  config_.train.seed = 99;
+  const Dataset other_order = open_data();
+  EXPECT_THAT([&] { Trainer(config_, other_order, at::kCPU).restore(checkpoint); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("train.seed"), HasSubstr("1234"), HasSubstr("99"))));
+  config_.train.seed = 1234;
+  write_text("corpus.txt", "another text of about the same length, you see; ");
+  const Dataset other_text = open_data();
+  EXPECT_THAT([&] { Trainer(config_, other_text, at::kCPU).restore(checkpoint); },
+              ThrowsMessage<UserError>(HasSubstr("data.train")));
+}
+
+// A weight that is not a number makes every loss so.
+TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, at::kCPU);
+  trainer.step();
+  const std::vector<float> weights = weights_of(trainer);
+  const at::Tensor norm = trainer.parameters().find("model.norm.weight").master;
+  const at::Tensor saved = norm.clone();
+  norm.fill_(std::numeric_limits<double>::quiet_NaN());
+  trainer.parameters().publish_weights();
+
+  const StepRecord skipped = trainer.step();
+  EXPECT_FALSE(std::isfinite(skipped.loss));
+  EXPECT_EQ(skipped.step, 2);
+  EXPECT_EQ(skipped.skipped_samples, 8);
+  EXPECT_EQ(trainer.state().optimizer_steps, 1);
+  EXPECT_EQ(trainer.state().skipped_steps, 1);
+  EXPECT_EQ(trainer.state().consumed_samples, 16);
+
+  norm.copy_(saved);
+  trainer.parameters().publish_weights();
+  EXPECT_EQ(weights_of(trainer), weights);
+  const StepRecord good = trainer.step();
+  EXPECT_TRUE(std::isfinite(good.loss));
+  EXPECT_EQ(trainer.state().optimizer_steps, 2);
+  EXPECT_EQ(trainer.state().skipped_in_a_row, 0);
+}
+
+TEST_F(TrainerTest, TenSkippedStepsInARowEndTheRun) {
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, at::kCPU);
+  trainer.parameters().find("model.norm.weight").master.fill_(std::numeric_limits<double>::infinity());
+  trainer.parameters().publish_weights();
+  for (int step = 0; step < 9; ++step) trainer.step();
+  EXPECT_THAT([&] { trainer.step(); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("diverged"), HasSubstr("10 steps"), HasSubstr("optimizer.lr"))));
+}
+
+TEST_F(TrainerTest, ALimitInSecondsEndsTheRunAndClocksTheLearningRate) {
+  config_.train.max_steps = 0;
+  config_.train.max_seconds = 0.2;
+  config_.optimizer.warmup_tokens = 0;
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, at::kCPU);
+  while (!trainer.finished()) {
+    const double before = trainer.state().elapsed_seconds;
+    const StepRecord record = trainer.step();
+    const LearningRate rate(config_.optimizer, config_.train);
+    // The cosine falls, and the rate is that of some moment in the step.
+    EXPECT_THAT(record.lr, AllOf(Le(rate.at({record.consumed_tokens, before})),
+                                 Ge(rate.at({record.consumed_tokens, record.elapsed_seconds}))));
+  }
+  EXPECT_GE(trainer.state().elapsed_seconds, 0.2);
+
+  // Time goes on counting after a resume.
+  Trainer resumed(config_, dataset, at::kCPU);
+  resumed.restore(save(trainer));
+  EXPECT_TRUE(resumed.finished());
+}
+
+TEST_F(TrainerTest, HeldOutLossStopsWhenAskedTo) {
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, at::kCPU);
+  EXPECT_EQ(trainer.held_out_loss([] { return true; }), std::nullopt);
+}
+
+TEST_F(TrainerTest, WithoutHeldOutDataThereIsNoHeldOutLoss) {
+  config_.data.held_out_fraction = 0;
+  const Dataset dataset = open_data();
+  EXPECT_EQ(Trainer(config_, dataset, at::kCPU).held_out_loss(never_stop), std::nullopt);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,34 @@
+// Where a run stands, apart from its tensors: everything a checkpoint must hold beside weights and optimizer moments so
+// that training continues bitwise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace copus {
+
+struct TrainingState {
+  int64_t step = 0;              // steps tried, skipped ones included
+  int64_t optimizer_steps = 0;   // updates made; AdamW's bias correction counts these
+  int64_t consumed_samples = 0;  // sequences read, those of skipped steps included: the position in the data
+  int64_t consumed_tokens = 0;
+  int64_t skipped_steps = 0;     // steps dropped for a loss or gradient that is not finite
+  int64_t skipped_samples = 0;   // their sequences
+  int64_t skipped_in_a_row = 0;  // at the end of the run so far
+  double elapsed_seconds = 0;    // of training: evaluation and checkpoints are not counted
+  uint64_t seed = 0;             // of the run: weights and data order
+  int64_t sequence_length = 0;   // that the data were cut into
+  bool byte_tokens = false;      // tokens are bytes of text
+  std::string data_fingerprint;  // of the data; a resumed run must see the same
+
+  bool operator==(const TrainingState&) const = default;
+};
+
+// One JSON object with the fields' names; numbers are written so that they read back to the same bits.
+std::string to_json(const TrainingState& state);
+
+// Throws UserError naming `source` and the field when the text is not such an object.
+TrainingState parse_training_state(std::string_view json_text, const std::string& source);
+
+}  // namespace copus

@@ -1,0 +1,47 @@
+#include "copus/train/training_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TrainingState some_state() {
+  TrainingState state;
+  state.step = 17;
+  state.optimizer_steps = 15;
+  state.consumed_samples = 544;
+  state.consumed_tokens = 278528;
+  state.skipped_steps = 2;
+  state.skipped_samples = 64;
+  state.skipped_in_a_row = 1;
+  state.elapsed_seconds = 0.1 + 0.2;  // not representable in few digits
+  state.seed = 18446744073709551615ULL;
+  state.sequence_length = 512;
+  state.byte_tokens = true;
+  state.data_fingerprint = "00ff\"\\";
+  return state;
+}
+
+TEST(TrainingState, ReadsBackToTheSameBits) {
+  EXPECT_EQ(parse_training_state(to_json(some_state()), "state"), some_state());
+}
+
+TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {
+  std::string text = to_json(some_state());
+  text.replace(text.find("optimizer_steps"), 9, "different");
+  EXPECT_THAT([&] { parse_training_state(text, "step-17/manifest.json"); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("step-17/manifest.json"), HasSubstr("optimizer_steps"))));
+  EXPECT_THAT([] { parse_training_state("{\"step\": \"three\"}", "x"); },
+              ThrowsMessage<UserError>(HasSubstr("'step'")));
+  EXPECT_THAT([] { parse_training_state("{\"step\": ", "x"); }, ThrowsMessage<UserError>(HasSubstr("damaged")));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Round trip: text -> tools/tokenize_corpus.py -> .bin/.idx -> the C++ reader -> the ids that the tokenizer gives.
+
+Run by CTest with the path of the program print_documents, which prints a document's token ids per line. Exits with 77
+(skipped) where transformers is not installed.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+except ImportError as missing:
+    print(f"SKIPPED: the tokenizer test needs the Python packages transformers and tokenizers ({missing})")
+    sys.exit(77)
+
+TOOL = Path(__file__).with_name("tokenize_corpus.py")
+DOCUMENTS = 3 * [
+    "The quick brown fox jumps over the lazy dog.", "A na\u00efve caf\u00e9 \u2013 \U0001F600!", "One\nmore line."]
+EOS = "<|end|>"
+
+
+class TokenizeCorpusTest(unittest.TestCase):
+    print_documents = ""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.tokenizer = Tokenizer(models.BPE())
+        self.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self.tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=[EOS], show_progress=False,
+                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+        self.tokenizer.train_from_iterator(DOCUMENTS, trainer)
+        self.tokenizer.save(str(self.folder / "tokenizer.json"))
+        self.expected = [self.tokenizer.encode(text).ids + [self.tokenizer.token_to_id(EOS)] for text in DOCUMENTS]
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def run_tool(self, *arguments, output="out"):
+        command = [sys.executable, TOOL, "--output", self.folder / output, *arguments]
+        return subprocess.run([str(part) for part in command], capture_output=True, text=True)
+
+    def tokenize(self, *arguments):
+        result = self.run_tool(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def read_back(self, vocab_size):
+        command = [self.print_documents, str(self.folder / "out"), str(vocab_size)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [[int(token) for token in line.split()] for line in output.splitlines()]
+
+    def json_tokenizer(self):
+        return ["--tokenizer", self.folder / "tokenizer.json", "--eod-token", EOS]
+
+    def refused(self, *arguments):
+        """The message of a run that ends with exit code 2 and leaves nothing behind."""
+        result = self.run_tool(*arguments)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        self.assertEqual([path.name for path in self.folder.glob("out*")], [])
+        return result.stderr
+
+    def test_text_with_separator(self):
+        text = self.write("a.txt", "\n\n\n".join(DOCUMENTS) + "\n\n\n\n\n\n")
+        self.tokenize(text, "--document-separator", r"\n\n\n", *self.json_tokenizer())
+        self.assertEqual(self.read_back(300), self.expected)
+        self.assertEqual((self.folder / "out.bin").stat().st_size, 2 * sum(map(len, self.expected)))
+        self.assertEqual(self.tokenizer.decode(self.read_back(300)[1]), DOCUMENTS[1])
+
+    def test_separators_across_read_blocks(self):
+        # A separator of many bytes, and more documents than one read holds: some separator lies on its border.
+        separator = "=" * 4093
+        self.tokenize(self.write("a.txt", separator.join(["ab"] * 1500)), "--document-separator", separator,
+                      *self.json_tokenizer())
+        self.assertEqual(self.read_back(300), [self.tokenizer.encode("ab").ids + [0]] * 1500)
+
+    def test_a_file_is_a_document(self):
+        paths = [self.write(f"{i}.txt", text) for i, text in enumerate(DOCUMENTS)]
+        self.tokenize(*paths, *self.json_tokenizer())
+        self.assertEqual(self.read_back(300), self.expected)
+
+    def test_jsonl_and_a_hugging_face_directory(self):
+        PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, eos_token=EOS).save_pretrained(self.folder / "hf")
+        lines = self.write("a.jsonl", "".join(json.dumps({"body": text}) + "\n" for text in DOCUMENTS))
+        self.tokenize(lines, "--json-key", "body", "--tokenizer", self.folder / "hf")
+        self.assertEqual(self.read_back(300), self.expected)
+
+    def test_large_vocabularies_need_four_bytes(self):
+        words = {f"w{i}": i for i in range(70000)}
+        tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer.save(str(self.folder / "words.json"))
+        self.tokenize(self.write("a.txt", "w1 w69998"), "--tokenizer", self.folder / "words.json", "--eod-token",
+                      "w69999")
+        self.assertEqual(self.read_back(70000), [[1, 69998, 69999]])
+        self.assertEqual((self.folder / "out.bin").stat().st_size, 12)
+
+    def test_bad_input_is_refused(self):
+        text = self.write("a.txt", "text")
+        good = self.json_tokenizer()
+        self.assertIn("no such file", self.refused(self.folder / "none.txt", *good))
+        self.assertIn("is a directory", self.refused(self.folder, *good))
+        self.assertIn("is empty", self.refused(self.write("e.txt", ""), *good))
+        self.assertIn("offset 4", self.refused(self.write("l.txt", b"one|\xe9"), "--document-separator", "|", *good))
+        self.assertIn("a.jsonl:2: is not JSON", self.refused(self.write("a.jsonl", '{"text": "a"}\n{'), *good))
+        self.assertIn("--json-key", self.refused(self.write("b.jsonl", '{"body": "a"}\n'), *good))
+        self.assertIn("not a string", self.refused(self.write("c.jsonl", '{"text": 3}\n'), *good))
+        self.assertIn("--eod-token", self.refused(text, *good[:2]))
+        self.assertIn("'<none>'", self.refused(text, *good[:2], "--eod-token", "<none>"))
+        self.assertIn("not a tokenizers JSON", self.refused(text, "--tokenizer", text, "--eod-token", "x"))
+
+    def test_existing_output_is_kept(self):
+        text = self.write("a.txt", "text")
+        self.tokenize(text, *self.json_tokenizer())
+        self.assertIn("exists already", self.run_tool(text, *self.json_tokenizer()).stderr)
+
+
+if __name__ == "__main__":
+    TokenizeCorpusTest.print_documents = sys.argv.pop()
+    unittest.main()
