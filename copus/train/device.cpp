@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <thread>
 
 #include "copus/base/error.h"
@@ -42,7 +43,10 @@ at::Device find_device(const std::string& name) {
 void configure_aten(int64_t threads) {
   const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
   kernels::set_num_threads(threads > 0 ? threads : cores);
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  // Not as warnings alone: CUDA's flash attention would then keep its backward pass that adds in any order.
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
