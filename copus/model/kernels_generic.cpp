@@ -92,7 +92,10 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens) {
   return at::embedding(weight, tokens);
 }
 
-void round_to(const at::Tensor& from, const at::Tensor& to) { to.copy_(from); }
+void round_to(const at::Tensor& from, const at::Tensor& to) {
+  const PartTimer timer(Part::optimizer);
+  to.copy_(from);
+}
 
 // ---- device -------------------------------------------------------------------------------------------------------
 
