@@ -43,6 +43,14 @@ void add_train(CLI::App& program, Action& action) {
       .add_option("--run-dir", options->request.run_directory,
                   "Where the run's files go (default: runs/<config name>-<date>-<time>)")
       ->type_name("DIR");
+  command
+      .add_option_function<std::string>(
+          "--init-from",
+          [options](const std::string& directory) {
+            options->request.overrides.push_back("model.init_from=" + directory);
+          },
+          "Start from the weights of a Hugging Face directory, whose config.json then describes the model")
+      ->type_name("DIR");
   command.add_flag("--resume", options->request.resume,
                    "Go on with the run in --run-dir from its newest checkpoint, bitwise as if never interrupted");
   command
