@@ -1,7 +1,6 @@
 #include "copus/base/units.h"
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -56,40 +55,6 @@ std::string format_duration(double seconds) {
   if (seconds < 3599.5) return two_units(std::llround(seconds), 60, "min", "s");
   if (seconds < 86400 - 30) return two_units(std::llround(seconds / 60), 60, "h", "min");
   return two_units(std::llround(seconds / 3600), 24, "d", "h");
-}
-
-double parse_duration(std::string_view text, std::string_view what) {
-  const auto reject = [&]() -> double {
-    throw UserError(concat(what, ": \"", text,
-                           "\" is not a duration. Give a number of seconds above zero (\"200\") or ",
-                           "days, hours, minutes and seconds in this order (\"3m\", \"1h30m\", \"90s\")."));
-  };
-  struct Unit {
-    char letter;
-    double seconds;
-  };
-  constexpr std::array units{Unit{'d', 86400}, Unit{'h', 3600}, Unit{'m', 60}, Unit{'s', 1}};
-
-  double total = 0;
-  size_t next_unit = 0;
-  const char* position = text.data();
-  const char* const end = position + text.size();
-  while (position != end) {
-    if (*position < '0' || *position > '9') return reject();
-    double number = 0;
-    const auto [rest, error] = std::from_chars(position, end, number, std::chars_format::fixed);
-    if (error != std::errc()) return reject();
-    if (rest == end && position == text.data()) {  // a plain number
-      total = number;
-      break;
-    }
-    while (next_unit < units.size() && (rest == end || units[next_unit].letter != *rest)) ++next_unit;
-    if (next_unit == units.size()) return reject();
-    total += number * units[next_unit++].seconds;
-    position = rest + 1;
-  }
-  if (!(total > 0) || !std::isfinite(total)) return reject();
-  return total;
 }
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Numbers for people: bytes, durations, counts and rates as short text, and durations back from text.
+// Numbers for people: bytes, durations, counts and rates as short text.
 #pragma once
 
 #include <string>
@@ -10,9 +10,5 @@ std::string format_bytes(double bytes);       // "812 B", "3.4 GiB"
 std::string format_duration(double seconds);  // "0.25 s", "12.3 s", "2 min 05 s", "3 h 07 min", "2 d 04 h"
 std::string format_count(double count);       // "999", "1.9 M", "45.3 k"
 std::string format_rate(double per_second, std::string_view what);  // "45.3 k tokens/s"
-
-// Seconds from "3m", "90s", "1h30m", "2d", "1.5h" or a plain number of seconds. Throws UserError for anything else,
-// zero included; `what` names the option or setting in the message.
-double parse_duration(std::string_view text, std::string_view what);
 
 }  // namespace copus

@@ -1,11 +1,8 @@
 #include "copus/base/units.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
-
-#include "copus/base/error.h"
 
 namespace copus {
 namespace {
@@ -46,30 +43,6 @@ TEST(Units, Durations) {
   EXPECT_EQ(format_duration(52 * 3600), "2 d 04 h");
   EXPECT_EQ(format_duration(-125), "-2 min 05 s");
   EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "?");
-}
-
-TEST(Units, ParsesDurations) {
-  EXPECT_EQ(parse_duration("200", "--max-time"), 200);
-  EXPECT_EQ(parse_duration("0.5", "--max-time"), 0.5);
-  EXPECT_EQ(parse_duration("3m", "--max-time"), 180);
-  EXPECT_EQ(parse_duration("90s", "--max-time"), 90);
-  EXPECT_EQ(parse_duration("1h30m", "--max-time"), 5400);
-  EXPECT_EQ(parse_duration("1.5h", "--max-time"), 5400);
-  EXPECT_EQ(parse_duration("1d2h3m4s", "--max-time"), 86400 + 2 * 3600 + 3 * 60 + 4);
-}
-
-TEST(Units, RejectsWhatIsNoDuration) {
-  for (const char* text : {"", "m", "3x", "-5", "0", "0s", "1h30", "30m1h", "1m1m", "3 m", "nan", "inf", "1e9", "1..5s",
-                           "99999999999999999999999999999999999999d9"}) {
-    SCOPED_TRACE(text);
-    try {
-      parse_duration(text, "--max-time");
-      ADD_FAILURE() << "accepted";
-    } catch (const UserError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(std::string("--max-time: \"") + text + "\" is not a duration"));
-      EXPECT_THAT(error.what(), testing::HasSubstr("1h30m"));
-    }
-  }
 }
 
 }  // namespace

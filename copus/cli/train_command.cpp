@@ -1,8 +1,10 @@
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "copus/base/units.h"
+#include "copus/base/duration.h"
+#include "copus/base/error.h"
 #include "copus/cli/commands.h"
 #include "copus/train/run.h"
 
@@ -14,6 +16,16 @@ struct Options {
   RunRequest request;
   std::string max_time;
 };
+
+// 0 without the option.
+double wall_clock_limit(const std::string& max_time) {
+  if (max_time.empty()) return 0;
+  const std::optional<double> seconds = parse_duration(max_time);
+  if (!seconds || *seconds <= 0) {
+    throw UserError(concat("--max-time ", max_time, ": expected a time such as \"90s\", \"55m\" or \"1h30m\""));
+  }
+  return *seconds;
+}
 
 }  // namespace
 
@@ -31,6 +43,14 @@ void add_train(CLI::App& program, Action& action) {
       .add_option("--run-dir", options->request.run_directory,
                   "Where the run's files go (default: runs/<config name>-<date>-<time>)")
       ->type_name("DIR");
+  command
+      .add_option_function<std::string>(
+          "--init-from",
+          [options](const std::string& directory) {
+            options->request.overrides.push_back("model.init_from=" + directory);
+          },
+          "Start from the weights of a Hugging Face directory, whose config.json then describes the model")
+      ->type_name("DIR");
   command.add_flag("--resume", options->request.resume,
                    "Go on with the run in --run-dir from its newest checkpoint, bitwise as if never interrupted");
   command
@@ -47,8 +67,7 @@ void add_train(CLI::App& program, Action& action) {
       "  copus train RUN.toml --run-dir r1 --resume --max-time 55m    for a job that a scheduler requeues");
   command.callback([options, &action, start] {
     action = [options, start] {
-      const double max_seconds = options->max_time.empty() ? 0 : parse_duration(options->max_time, "--max-time");
-      return static_cast<int>(run_training(options->request, max_seconds, start));
+      return static_cast<int>(run_training(options->request, wall_clock_limit(options->max_time), start));
     };
   });
 }

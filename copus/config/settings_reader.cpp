@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "copus/base/text_distance.h"
-#include "copus/config/duration.h"
+#include "copus/base/duration.h"
 
 namespace copus {
 

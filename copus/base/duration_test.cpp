@@ -1,4 +1,4 @@
-#include "copus/config/duration.h"
+#include "copus/base/duration.h"
 
 #include <gtest/gtest.h>
 
