@@ -53,7 +53,7 @@ void add_convert(CLI::App& program, Action& action) {
       "Examples:\n"
       "  copus convert --from runs/r1 --to r1-hf --dtype bf16\n"
       "To start a run from a Hugging Face directory:\n"
-      "  copus train RUN.toml --set model.init_from=DIR");
+      "  copus train RUN.toml --init-from DIR");
   command.callback([options, &action] { action = [options] { return convert(*options); }; });
 }
 

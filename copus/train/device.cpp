@@ -2,16 +2,26 @@
 
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <sched.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <thread>
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
 
 namespace copus {
+
+namespace {
+
+// Those that this process may run on: a scheduler may have given it fewer than the machine has.
+int64_t usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+}  // namespace
 
 at::Device find_device(const std::string& name) {
   if (name == "cpu") return at::kCPU;
@@ -41,8 +51,7 @@ at::Device find_device(const std::string& name) {
 }
 
 void configure_aten(int64_t threads) {
-  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
-  kernels::set_num_threads(threads > 0 ? threads : cores);
+  kernels::set_num_threads(threads > 0 ? threads : usable_cores());
   // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   // Not as warnings alone: CUDA's flash attention would then keep its backward pass that adds in any order.

@@ -3,8 +3,9 @@
 
 Usage: generate.py OUT_DIR
 
-Writes, for each architecture, OUT_DIR/<arch>/ as a Hugging Face model directory (config.json, model.safetensors, float32)
-of a small model with random weights, and OUT_DIR/<arch>/expected.safetensors with these tensors, B = 2, S = 48:
+Writes, for each architecture, OUT_DIR/<arch>/ as a Hugging Face model directory (config.json, model.safetensors,
+float32) of a small model with random weights, and OUT_DIR/<arch>/expected.safetensors with these tensors, B = 2,
+S = 100:
 
     tokens, targets               int64 [B, S]; targets are the next tokens, some of them -100 (no loss)
     logits_f32, logits_f64        [B, S, vocab], the same float32 weights run in either precision (f64 throughout, where
@@ -15,8 +16,8 @@ of a small model with random weights, and OUT_DIR/<arch>/expected.safetensors wi
     losses_f32, losses_f64        [20]: the loss of each step, before its update, from the weights above, with AdamW
                                   (lr 1e-3, betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices alone, clip norm 1.0)
 
-Deterministic: everything is drawn from fixed seeds. Nothing is rewritten when OUT_DIR holds the output of this very file
-already, so repeated test runs cost nothing.
+Deterministic: everything is drawn from fixed seeds. Nothing is rewritten when OUT_DIR holds the output of this very
+file already, so repeated test runs cost only the imports. Exits with 77 where a package is not installed.
 """
 
 import hashlib
@@ -24,11 +25,16 @@ import math
 import pathlib
 import sys
 
-import torch
-import transformers
-from safetensors.torch import save_file
+try:
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+except ImportError as error:
+    print(f"{error}; `make setup` installs what is missing")
+    sys.exit(77)
 
-BATCH, SEQUENCE, STEPS = 2, 48, 20
+# More than one block of 64 positions, which is how Copus's attention works, and no whole number of them.
+BATCH, SEQUENCE, STEPS = 2, 100, 20
 IGNORED_TARGET = -100
 
 SHAPE = dict(
@@ -143,7 +149,7 @@ def randomise_weights(model: transformers.PreTrainedModel, generator: torch.Gene
 
 
 def draw_batch(generator: torch.Generator, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    # Small ids are far more frequent, so that there is something to learn and the optimizer's settings show in the loss.
+    # Small ids are far more frequent: there is something to learn, and the optimizer's settings show in the loss.
     uniform = torch.rand((BATCH, SEQUENCE + 1), generator=generator)
     text = (vocab_size * uniform**4).long()
     targets = text[:, 1:].clone()
@@ -207,6 +213,7 @@ def main() -> None:
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         print(f"{out} is up to date")
         return
+    stamp.unlink(missing_ok=True)
 
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
