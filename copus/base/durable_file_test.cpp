@@ -52,7 +52,7 @@ TEST_F(DurableFileTest, MissingFolderIsNamed) {
 // belongs to the process, so a child sets it.
 TEST_F(DurableFileTest, FullDiskSaysWhatWasNeededAndLeavesNothing) {
   const auto attempt = [&] {
-    limit_file_size(1000);
+    const FileSizeLimit limit(1000);
     std::cerr << user_error([&] { write_file_durably(folder_ / "a.txt", std::string(5000, 'x')); });
     std::_Exit(0);
   };

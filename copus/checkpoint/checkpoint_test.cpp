@@ -215,7 +215,7 @@ TEST_F(CheckpointTest, RefusesSnapshotsThatCannotBeRead) {
 TEST_F(CheckpointTest, FullDiskKeepsThePreviousCheckpoint) {
   write(10);
   const auto attempt = [&] {
-    limit_file_size(4000);
+    const FileSizeLimit limit(4000);
     CheckpointWriter writer(root_, 1);
     writer.write(make_test_snapshot(20));
     std::cerr << user_error([&] { writer.finish(); });

@@ -2,10 +2,10 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <random>
 
-#include "copus/base/error.h"
+#include "copus/base/durable_file.h"
+#include "copus/base/test_support.h"
 
 namespace copus {
 namespace {
@@ -29,12 +29,7 @@ RunConfig parse(const std::string& toml, const std::vector<std::string>& overrid
 }
 
 std::string message_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
-  try {
-    parse(toml, overrides);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
+  return user_error([&] { parse(toml, overrides); });
 }
 
 TEST(RunConfig, EverythingButTheEssentialsHasADefault) {
@@ -196,7 +191,7 @@ TEST(RunConfig, BatchesThatDoNotDivideNameTheNearestThatDo) {
   EXPECT_THAT(refusal(4, 8),
               AllOf(HasSubstr("global_batch = 8,"), HasSubstr("micro_batch = 4"), Not(HasSubstr("0 or"))));
   EXPECT_THAT(refusal(7, 2), AllOf(HasSubstr("global_batch = 6 or 8"), HasSubstr("micro_batch = 1 or 7")));
-  EXPECT_EQ(refusal(36, 12), "no error");
+  EXPECT_EQ(refusal(36, 12), "no UserError");
 }
 
 TEST(RunConfig, KeysAreListedInOrder) {
@@ -299,9 +294,7 @@ TEST(RunConfig, WhatIsWrittenIsReadBackEqual) {
 }
 
 TEST(RunConfig, TheExampleConfigurationsAreValid) {
-  std::ifstream file(COPUS_SOURCE "/configs/runs/quickstart.toml");
-  ASSERT_TRUE(file);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string text = read_text_file(COPUS_SOURCE "/configs/runs/quickstart.toml");
   const RunConfig config = parse_run_config(text, "quickstart.toml");
   EXPECT_EQ(config.data.document_separator, "\n\n\n");
   EXPECT_EQ(config.model.vocab_size, 256);
