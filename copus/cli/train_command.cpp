@@ -1,4 +1,5 @@
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,7 @@ void add_train(CLI::App& program, Action& action) {
       "  copus train RUN.toml --run-dir r1 --resume --max-time 55m    for a job that a scheduler requeues");
   command.callback([options, &action, start] {
     action = [options, start] {
+      std::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its output any more
       return static_cast<int>(run_training(options->request, wall_clock_limit(options->max_time), start));
     };
   });
