@@ -177,6 +177,12 @@ TEST_F(SafetensorsTest, DuplicateNames) {
               HasSubstr("\"dtype\" appears twice"));
 }
 
+TEST_F(SafetensorsTest, DeepNesting) {
+  const std::string deep = std::string(1000000, '[') + std::string(1000000, ']');
+  EXPECT_THAT(error_of(R"({"w": {"dtype": )" + deep + R"(, "shape": [4], "data_offsets": [0, 4]}})", 4),
+              HasSubstr("nested too deeply"));
+}
+
 TEST_F(SafetensorsTest, IncompleteEntries) {
   EXPECT_THAT(error_of(R"({"w": {"dtype": "U8", "shape": [4]}})", 4), HasSubstr("needs dtype, shape and data_offsets"));
   EXPECT_THAT(error_of(R"({"w": 3})", 4), HasSubstr("needs dtype, shape and data_offsets"));

@@ -132,6 +132,7 @@ TEST(HuggingFaceConfig, MalformedJsonNamesThePlace) {
   EXPECT_THAT(message_of_text(""), HasSubstr("not valid JSON"));
   EXPECT_THAT(message_of_text("{\"a\": \"\xff\"}"), HasSubstr("not valid JSON"));
   EXPECT_THAT(message_of_text("{\"rope_theta\": 1e999}"), HasSubstr("beyond the range"));
+  EXPECT_THAT(message_of_text(std::string(1000000, '[') + std::string(1000000, ']')), HasSubstr("nested too deeply"));
   EXPECT_THAT(message_of_text("[1]"), AllOf(HasSubstr("must be a JSON object"), HasSubstr("[1]")));
 }
 
