@@ -50,15 +50,17 @@ list_sources() {
   done <<<"$list"
 }
 
-# configure_and_build FOLDER CMAKE_OPTION...: both are incremental. The configuration's chatter appears when it fails.
+# configure_and_build FOLDER TARGETS CMAKE_OPTION...: both are incremental. TARGETS are separated by blanks; all if empty.
+# The configuration's chatter appears when it fails.
 configure_and_build() {
-  local folder="$1" log
-  shift
+  local folder="$1" targets log
+  read -ra targets <<<"${2:-all}"
+  shift 2
   log="$folder/configure.log"
   mkdir -p "$folder"
   if ! cmake -S . -B "$folder" -G Ninja "$@" >"$log" 2>&1; then
     cat "$log" >&2
     fail 1 "CMake could not configure $folder (its output is above)."
   fi
-  cmake --build "$folder" --parallel "$jobs"
+  cmake --build "$folder" --parallel "$jobs" --target "${targets[@]}"
 }

@@ -88,7 +88,10 @@ def sum_of_losses(model: transformers.PreTrainedModel, tokens: torch.Tensor, tar
 
 
 def learning_rate(optimizer: dict, share: float) -> float:
-    """Linear warm-up, then half a cosine down to the floor; `share` of the run is done (copus/train/learning_rate.cpp)."""
+    """Linear warm-up, then half a cosine down to the floor (copus/train/learning_rate.cpp).
+
+    `share` of the run's time is over when the weights are updated.
+    """
     warm_up = optimizer["warmup_tokens"]
     if share < warm_up:
         return optimizer["lr"] * share / warm_up
@@ -116,14 +119,15 @@ def train_pytorch(config: dict) -> dict:
     steps = 0
     started = time.perf_counter()
     while (elapsed := time.perf_counter() - started) < settings["max_seconds"]:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(optimizer_settings, elapsed / settings["max_seconds"])
         tokens, targets = corpus.batch(order.take(samples))
         loss_tokens = (targets != IGNORED_TARGET).sum()
         optimizer.zero_grad()
         for chunk in torch.arange(samples).split(settings["micro_batch"]):
             (sum_of_losses(model, tokens[chunk], targets[chunk]) / loss_tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings["clip_norm"])
+        share = min(1.0, (time.perf_counter() - started) / settings["max_seconds"])
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(optimizer_settings, share)
         optimizer.step()
         steps += 1
     return {

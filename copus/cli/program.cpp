@@ -23,7 +23,7 @@ int complain(const char* kind, const char* message, int exit_code) {
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
-  CLI::App program("Copus trains decoder-only language models.", "copus");
+  CLI::App program("Copus trains decoder-only language models.");
   program.set_version_flag("--version", "copus " COPUS_VERSION);
   program.footer(
       "Examples:\n"

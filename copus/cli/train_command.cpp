@@ -38,7 +38,8 @@ void add_train(CLI::App& program, Action& action) {
                      "The run's configuration, a TOML file; with --resume it may be left out: the run's own is used");
   command
       .add_option("--set", options->request.overrides,
-                  "Settings that override the file's: section.key=value, any number of them")
+                  "A setting that overrides the file's: section.key=value; may be repeated")
+      ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
   command
       .add_option("--run-dir", options->request.run_directory,
@@ -66,7 +67,8 @@ void add_train(CLI::App& program, Action& action) {
       "  copus train configs/runs/quickstart.toml --set train.max_seconds=600 --set optimizer.lr=1e-3\n"
       "  copus train --resume --run-dir r1 --set train.max_seconds=1200\n"
       "  copus train RUN.toml --run-dir r1 --resume --max-time 55m    for a job that a scheduler requeues");
-  command.callback([options, &action, start] {
+  command.callback([options, &program, &action, start] {
+    options->request.program = program.get_name();
     action = [options, start] {
       std::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its output any more
       return static_cast<int>(run_training(options->request, wall_clock_limit(options->max_time), start));

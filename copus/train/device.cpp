@@ -2,15 +2,25 @@
 
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <sched.h>
 
-#include <algorithm>
 #include <charconv>
-#include <thread>
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
 
 namespace copus {
+
+namespace {
+
+// Those that this process may run on: a scheduler may have given it fewer than the machine has.
+int64_t usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+}  // namespace
 
 at::Device find_device(const std::string& name) {
   if (name == "cpu") return at::kCPU;
@@ -40,8 +50,7 @@ at::Device find_device(const std::string& name) {
 }
 
 void configure_aten(int64_t threads) {
-  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
-  kernels::set_num_threads(threads > 0 ? threads : cores);
+  kernels::set_num_threads(threads > 0 ? threads : usable_cores());
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);

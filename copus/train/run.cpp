@@ -168,7 +168,7 @@ void say_goodbye(const RunPlan& plan, const Trainer& trainer, const Dataset& dat
                        " (perplexity ", std::exp(*held_out_loss), ")."));
   }
   output.note(concat("Run directory: ", directory, " (open report.html there)"));
-  output.note(concat("Sample text:   copus generate --checkpoint ", directory));
+  output.note(concat("Sample text:   ", plan.program, " generate --checkpoint ", directory));
 }
 
 void say_how_to_go_on(const RunPlan& plan, const Trainer& trainer, StopReason reason, RunOutput& output) {
@@ -176,7 +176,7 @@ void say_how_to_go_on(const RunPlan& plan, const Trainer& trainer, StopReason re
                      : reason == StopReason::terminate ? "Terminated"
                                                        : "Stopped by the time limit";
   output.note(concat(what, " after step ", trainer.state().step, "; a checkpoint is written. To go on:"));
-  output.note(concat("  copus train --resume --run-dir ", plan.directory.string()));
+  output.note(concat("  ", plan.program, " train --resume --run-dir ", plan.directory.string()));
 }
 
 // Throws UserError where the weights are not those of the model that the configuration describes.

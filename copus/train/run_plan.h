@@ -12,6 +12,7 @@
 namespace copus {
 
 struct RunRequest {
+  std::string program = "copus";       // as it was called: for the commands that a run suggests at its end
   std::string config_path;             // may be empty with `resume`: the run directory's own configuration is used
   std::vector<std::string> overrides;  // "section.key=value"
   std::string run_directory;           // empty: runs/<config name>-<date>-<time>
@@ -19,6 +20,7 @@ struct RunRequest {
 };
 
 struct RunPlan {
+  std::string program;  // RunRequest::program
   RunConfig config;
   std::filesystem::path directory;
   bool resume = false;                   // the directory holds a run that goes on
