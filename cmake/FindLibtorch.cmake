@@ -5,6 +5,19 @@ if(NOT Torch_DIR)
     set(Torch_DIR ${WHEEL_TORCH} CACHE PATH "Folder with TorchConfig.cmake")
   endif()
 endif()
+# TorchConfig of a wheel for CUDA ends the configuration where there is no toolkit, and does not say what to do.
+file(GLOB TORCH_VERSION_FILE ${Torch_DIR}/../../../version.py)
+if(TORCH_VERSION_FILE)
+  file(STRINGS ${TORCH_VERSION_FILE} TORCH_CUDA_VERSION REGEX "^cuda: .* = '")
+  if(TORCH_CUDA_VERSION)
+    find_package(CUDAToolkit QUIET)
+    if(NOT CUDAToolkit_FOUND)
+      message(FATAL_ERROR "The libtorch in ${Torch_DIR} is built for CUDA, and no CUDA toolkit was found. Install the "
+        "toolkit, or replace the wheel by the one for CPUs: .venv/bin/python -m pip install --force-reinstall "
+        "-r scripts/requirements-torch.txt --index-url https://download.pytorch.org/whl/cpu")
+    endif()
+  endif()
+endif()
 # TorchConfig warns of static libraries that the wheel does not ship and nobody needs (kineto).
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
 find_package(Torch 2.11 QUIET)

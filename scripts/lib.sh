@@ -40,6 +40,16 @@ fail() {
   exit "$code"
 }
 
+# list_sources GLOB...: our files that match, tracked or new, one a line.
+list_sources() {
+  local list source
+  list="$(git ls-files --cached --others --exclude-standard -- "$@")" ||
+    fail 1 "the list of sources comes from git, which must be installed, and this folder a clone."
+  while read -r source; do
+    [[ ! -e "$source" ]] || printf '%s\n' "$source"
+  done <<<"$list"
+}
+
 # configure_and_build FOLDER TARGETS CMAKE_OPTION...: both are incremental. TARGETS are separated by blanks; all if empty.
 # The configuration's chatter appears when it fails.
 configure_and_build() {

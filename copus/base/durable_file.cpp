@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <cstdio>  // renameat2
 #include <fstream>
 #include <iterator>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "copus/base/error.h"
 
@@ -117,6 +118,18 @@ void sync_directory(const std::filesystem::path& directory) {
   }
 }
 
+void create_directories_durably(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::vector<std::filesystem::path> parents;  // of what is missing
+  for (std::filesystem::path path = directory; !path.empty() && !std::filesystem::exists(path, error);) {
+    parents.push_back(folder_of(path));
+    path = path.parent_path();
+  }
+  std::filesystem::create_directories(directory, error);
+  if (error) throw UserError(concat("cannot create the folder ", directory.string(), ": ", error.message()));
+  for (const std::filesystem::path& parent : parents) sync_directory(parent);
+}
+
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
   // A folder cannot be renamed over one that is not empty, but the two can be exchanged, and the old one then deleted
   // under the temporary name.
@@ -139,8 +152,8 @@ void write_directory_durably(const std::filesystem::path& directory, uint64_t ex
   const std::filesystem::path partial = partial_path(directory);
   std::error_code error;
   std::filesystem::remove_all(partial, error);
-  if (!error) std::filesystem::create_directories(partial, error);
-  if (error) throw UserError(concat("cannot create the folder ", partial.string(), ": ", error.message()));
+  if (error) throw UserError(concat("cannot delete ", partial.string(), ": ", error.message()));
+  create_directories_durably(partial);
   try {
     fill(partial);
     sync_directory(partial);
@@ -157,9 +170,14 @@ void write_directory_durably(const std::filesystem::path& directory, uint64_t ex
 
 std::string read_text_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw UserError(concat("cannot read ", path.string(), ": ",
-                           std::filesystem::exists(path) ? "no permission, or not a file" : "no such file"));
+  const int error_number = errno;
+  std::error_code ignored;
+  if (!file) {
+    const bool missing = error_number == ENOENT;
+    throw UserError(concat("cannot read ", path.string(), ": ", missing ? "no such file" : error_text(error_number)));
+  }
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw UserError(concat("cannot read ", path.string(), ": it is a folder; expected a file"));
   }
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (file.bad()) throw UserError(concat("cannot read ", path.string(), ": the disk reported an error"));

@@ -62,6 +62,9 @@ FileDigest write_file_durably(const std::filesystem::path& path, std::string_vie
 // Makes the names in a folder (creations, renames, removals) survive a power cut.
 void sync_directory(const std::filesystem::path& directory);
 
+// Creates a folder and those above it that are missing, and makes their names durable. Throws UserError that names it.
+void create_directories_durably(const std::filesystem::path& directory);
+
 // Renames a file or folder within one file system and makes the new name durable. A file or folder that already has
 // the name `to` is replaced in one atomic step, so that `to` always names the old or the new one (a folder on a file
 // system that cannot exchange names, such as NFS, is deleted first).

@@ -14,6 +14,7 @@
 namespace copus {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class DurableFileTest : public ::testing::Test {
@@ -52,12 +53,21 @@ TEST_F(DurableFileTest, MissingFolderIsNamed) {
 // belongs to the process, so a child sets it.
 TEST_F(DurableFileTest, FullDiskSaysWhatWasNeededAndLeavesNothing) {
   const auto attempt = [&] {
-    limit_file_size(1000);
+    const FileSizeLimit limit(1000);
     std::cerr << user_error([&] { write_file_durably(folder_ / "a.txt", std::string(5000, 'x')); });
     std::_Exit(0);
   };
   EXPECT_EXIT(attempt(), ::testing::ExitedWithCode(0), "a.txt: File too large; the file needs 5000 bytes, .* are free");
   EXPECT_EQ(entries(), 0);
+}
+
+TEST_F(DurableFileTest, CreatesAllFoldersOfAPath) {
+  create_directories_durably(folder_ / "a" / "b" / "");
+  EXPECT_TRUE(std::filesystem::is_directory(folder_ / "a" / "b"));
+  EXPECT_NO_THROW(create_directories_durably(folder_ / "a" / "b"));
+  write_file_durably(folder_ / "file", "x");
+  EXPECT_THAT(user_error([&] { create_directories_durably(folder_ / "file" / "c"); }),
+              AllOf(HasSubstr("cannot create the folder"), HasSubstr((folder_ / "file" / "c").string())));
 }
 
 TEST_F(DurableFileTest, ReplaceExchangesFolders) {
@@ -88,6 +98,8 @@ TEST_F(DurableFileTest, FoldersAppearWholeOrNotAtAll) {
 
 TEST_F(DurableFileTest, ReadingNamesTheMissingFile) {
   EXPECT_THAT(user_error([&] { read_text_file(folder_ / "none.txt"); }), HasSubstr("none.txt: no such file"));
+  EXPECT_THAT(user_error([&] { read_text_file(folder_); }), HasSubstr("it is a folder"));
+  EXPECT_THAT(user_error([&] { read_text_file(folder_ / std::string(5000, 'x')); }), HasSubstr("File name too long"));
 }
 
 }  // namespace

@@ -2,16 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string_view>
 #include <utility>
 
-#include "copus/base/error.h"
+#include "copus/base/test_support.h"
 
 namespace copus {
 namespace {
@@ -20,33 +18,18 @@ using ::testing::HasSubstr;
 
 class MappedFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "copus-mapped-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
   std::string write(const std::string& name, std::string_view content) const {
     const std::string path = directory_ / name;
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }
 
-  std::filesystem::path directory_;
+  TemporaryFolder folder_;
+  const std::filesystem::path& directory_ = folder_.path();
 };
 
 std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no UserError";
 }
 
 TEST_F(MappedFileTest, ShowsTheContentsOfAFile) {
@@ -67,9 +50,9 @@ TEST_F(MappedFileTest, MovingKeepsTheMapping) {
 TEST_F(MappedFileTest, RefusesWhatIsNotARegularFile) {
   const std::string pipe = directory_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THAT(message_of([&] { MappedFile(directory_ / "none"); }), HasSubstr("none: cannot be opened: No such file"));
-  EXPECT_THAT(message_of([&] { MappedFile{directory_.string()}; }), HasSubstr("is a directory"));
-  EXPECT_THAT(message_of([&] { MappedFile{pipe}; }), HasSubstr("is not a regular file"));
+  EXPECT_THAT(user_error([&] { MappedFile(directory_ / "none"); }), HasSubstr("none: cannot be opened: No such file"));
+  EXPECT_THAT(user_error([&] { MappedFile{directory_.string()}; }), HasSubstr("is a directory"));
+  EXPECT_THAT(user_error([&] { MappedFile{pipe}; }), HasSubstr("is not a regular file"));
 }
 
 }  // namespace

@@ -4,20 +4,14 @@
 #include <cmath>
 #include <numbers>
 
+#include "copus/base/mix_bits.h"
+
 namespace copus {
 
 namespace {
 
 constexpr uint32_t low_word(uint64_t value) { return static_cast<uint32_t>(value); }
 constexpr uint32_t high_word(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
-
-// The finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): a
-// bijection in which every input bit changes every output bit with probability about one half.
-constexpr uint64_t mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
-}
 
 // The four deviates of one block. Box and Muller: with u in (0, 1) and v in [0, 1) uniform,
 // sqrt(-2 ln u) * (cos 2*pi*v, sin 2*pi*v) are two independent standard normal numbers.
@@ -65,7 +59,7 @@ uint64_t stream_key(uint64_t seed, std::string_view name) {
     hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3ULL;
   }
   // The seed is mixed before it meets the hash, so that no small change of the seed undoes one of the name.
-  return mix(mix(seed + 0x9e3779b97f4a7c15ULL) ^ hash);
+  return mix_bits(mix_bits(seed + 0x9e3779b97f4a7c15ULL) ^ hash);
 }
 
 float standard_normal(uint64_t key, uint64_t index) {

@@ -1,11 +1,13 @@
-// What tests about files share: a folder that goes away, the text of an error, and a stand-in for a full disk.
+// What tests share: a folder that goes away, the text of an error, a stand-in for a full disk, another program.
 #pragma once
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -52,12 +54,41 @@ std::string user_error(Action action) {
   return "no UserError";
 }
 
-// From now on write() fails in the middle of files larger than this, as it does on a full disk. Belongs to the process
-// and cannot be undone: for child processes.
-inline void limit_file_size(rlim_t bytes) {
-  std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit limit{bytes, bytes};
-  COPUS_CHECK(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+// While it lives, no file of this process grows beyond `bytes`: the last write is cut short or refused, as on a full
+// disk. For child processes, since it covers the test's own output too.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    COPUS_CHECK(::getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const rlimit limit{bytes, before_.rlim_max};
+    COPUS_CHECK(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+struct ProcessResult {
+  int exit_code;       // -1 where a signal ended it
+  std::string output;  // of standard output
+};
+
+// Runs a program with its arguments, none of which may contain a single quote, and waits for its end.
+inline ProcessResult run_process(const std::vector<std::string>& command) {
+  std::string line;
+  for (const std::string& part : command) line += concat(line.empty() ? "'" : " '", part, "'");
+  FILE* pipe = ::popen(line.c_str(), "r");
+  COPUS_CHECK(pipe != nullptr, line);
+  ProcessResult result{-1, ""};
+  char buffer[4096];
+  for (size_t count; (count = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) result.output.append(buffer, count);
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  return result;
 }
 
 }  // namespace copus

@@ -9,12 +9,6 @@
 namespace copus {
 namespace {
 
-std::string print(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
 // Three digits at most in front of the unit, with one decimal below a hundred. `units` go up by the factor `base`.
 template <size_t Count>
 std::string scaled(double value, double base, const std::array<const char*, Count>& units) {
@@ -26,10 +20,16 @@ std::string scaled(double value, double base, const std::array<const char*, Coun
     ++unit;
   }
   const bool whole = std::abs(value) >= 99.95 || value == std::floor(value);
-  return print(whole && (unit == 0 || std::abs(value) >= 99.95) ? "%.0f" : "%.1f", value) + units[unit];
+  return format_number(whole && (unit == 0 || std::abs(value) >= 99.95) ? "%.0f" : "%.1f", value) + units[unit];
 }
 
 }  // namespace
+
+std::string format_number(const char* format, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
 
 std::string format_bytes(double bytes) {
   return scaled(bytes, 1024, std::array{" B", " KiB", " MiB", " GiB", " TiB", " PiB"});
@@ -43,8 +43,8 @@ std::string format_rate(double per_second, std::string_view what) {
 
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds)) return "?";
-  if (std::abs(seconds) < 9.995) return print("%.2f s", seconds);
-  if (std::abs(seconds) < 59.95) return print("%.1f s", seconds);
+  if (std::abs(seconds) < 9.995) return format_number("%.2f s", seconds);
+  if (std::abs(seconds) < 59.95) return format_number("%.1f s", seconds);
   if (seconds < 0) return concat("-", format_duration(-seconds));
 
   const auto two_units = [](long long total, int per_large, const char* large, const char* small) {

@@ -6,6 +6,9 @@
 
 namespace copus {
 
+// One number by printf's rules, for formats that stand in the source: format_number("%.2f", x).
+std::string format_number(const char* format, double value);
+
 std::string format_bytes(double bytes);       // "812 B", "3.4 GiB"
 std::string format_duration(double seconds);  // "0.25 s", "12.3 s", "2 min 05 s", "3 h 07 min", "2 d 04 h"
 std::string format_count(double count);       // "999", "1.9 M", "45.3 k"

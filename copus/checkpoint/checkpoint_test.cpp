@@ -81,6 +81,25 @@ TEST_F(CheckpointTest, IsItselfAHuggingFaceModel) {
   }
 }
 
+TEST_F(CheckpointTest, IsNoModelWhenHalfWrittenOrDamaged) {
+  write(5);
+  const auto refusal = [](const std::filesystem::path& path) { return user_error([&] { open_hugging_face(path); }); };
+  const auto partial = root_ / "step-00000006.partial";
+  std::filesystem::copy(step_path(5), partial);
+  std::filesystem::remove(partial / manifest_file_name);
+  EXPECT_THAT(refusal(partial), HasSubstr("half-written"));
+  std::filesystem::remove(partial / training_state_file_name);
+  EXPECT_THAT(refusal(partial), HasSubstr("half-written"));
+  EXPECT_THAT(refusal(partial / ""), HasSubstr("half-written"));
+
+  std::string weights = read_text_file(step_path(5) / "model.safetensors");
+  weights.back() ^= 1;
+  write_file_durably(step_path(5) / "model.safetensors", weights);
+  EXPECT_THAT(refusal(step_path(5)), AllOf(HasSubstr("damaged"), HasSubstr("model.safetensors")));
+  std::filesystem::remove(step_path(5) / manifest_file_name);
+  EXPECT_THAT(refusal(step_path(5)), HasSubstr("half-written"));
+}
+
 TEST_F(CheckpointTest, KeepsTheLast) {
   CheckpointWriter writer(root_, 2);
   EXPECT_EQ(writer.last_written(), std::nullopt);
@@ -215,7 +234,7 @@ TEST_F(CheckpointTest, RefusesSnapshotsThatCannotBeRead) {
 TEST_F(CheckpointTest, FullDiskKeepsThePreviousCheckpoint) {
   write(10);
   const auto attempt = [&] {
-    limit_file_size(4000);
+    const FileSizeLimit limit(4000);
     CheckpointWriter writer(root_, 1);
     writer.write(make_test_snapshot(20));
     std::cerr << user_error([&] { writer.finish(); });

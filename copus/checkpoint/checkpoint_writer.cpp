@@ -13,12 +13,6 @@
 namespace copus {
 namespace {
 
-void create_root(const std::filesystem::path& root) {
-  std::error_code error;
-  std::filesystem::create_directories(root, error);
-  if (error) throw UserError(concat("cannot create the folder ", root.string(), ": ", error.message()));
-}
-
 void delete_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::remove_all(directory, error);
@@ -99,7 +93,7 @@ HostTensor make_host_tensor(std::string name, DType dtype, std::vector<int64_t> 
 CheckpointWriter::CheckpointWriter(std::filesystem::path root, int64_t keep_last, int64_t shard_bytes)
     : root_(std::move(root)), keep_last_(keep_last), shard_bytes_(shard_bytes) {
   COPUS_CHECK(keep_last >= 1 && shard_bytes >= 1);
-  create_root(root_);
+  create_directories_durably(root_);
   lock_ = std::make_unique<DirectoryLock>(root_);
   delete_leftovers(root_);
 }
@@ -149,6 +143,7 @@ void CheckpointWriter::delete_older_than(int64_t step) const {
   for (size_t i = static_cast<size_t>(keep_last_ - 1); i < older.size(); ++i) {
     const std::filesystem::path directory = root_ / checkpoint_name(older[i]);
     const std::filesystem::path doomed = partial_path(directory);
+    delete_directory(doomed);  // a leftover there would be exchanged and so get the final name
     replace_durably(directory, doomed);
     delete_directory(doomed);
   }

@@ -52,10 +52,13 @@ TEST(Crash, LatestCheckpointAlwaysLoadsAfterKill) {
   const TemporaryFolder folder;
   const std::filesystem::path root = folder.path() / "checkpoints";
   std::mt19937 generator(2024);
-  const auto unit = static_cast<uint64_t>(time_per_checkpoint(folder.path() / "calibration").count());
+  auto unit = static_cast<uint64_t>(time_per_checkpoint(folder.path() / "calibration").count());
   int64_t durable = 0;  // the last step whose finish() returned, or that was found complete
   int leftovers = 0;
-  for (int round = 0; round < 30; ++round) {
+  // As many rounds as it takes, since the machine may have become slower or faster after the calibration.
+  for (int round = 0; round < 30 || durable <= 10 || leftovers <= 5; ++round) {
+    ASSERT_LT(round, 500) << durable << " checkpoints, " << leftovers << " kills in a write: the test proves nothing";
+    const int64_t before = durable;
     int announce[2];
     ASSERT_EQ(::pipe(announce), 0);
     const pid_t child = ::fork();
@@ -69,6 +72,7 @@ TEST(Crash, LatestCheckpointAlwaysLoadsAfterKill) {
     ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself in round " << round;
     durable = last_announced(announce[0], durable);
     ::close(announce[0]);
+    if (durable == before) unit += unit / 4;
 
     const auto latest = latest_checkpoint(root);
     ASSERT_TRUE(latest.has_value() || durable == 0) << round;
@@ -80,8 +84,6 @@ TEST(Crash, LatestCheckpointAlwaysLoadsAfterKill) {
     durable = checkpoint.step();
     for (const std::string& name : list_directory(root)) leftovers += name.ends_with(".partial") ? 1 : 0;
   }
-  EXPECT_GT(durable, 10);
-  EXPECT_GT(leftovers, 5) << "the kills missed the writes: the test proves nothing";
   const CheckpointWriter writer(root, 2);
   for (const std::string& name : list_directory(root)) EXPECT_FALSE(name.ends_with(".partial")) << name;
 }

@@ -34,11 +34,6 @@ constexpr std::array<DTypeInfo, 10> dtype_table{{
 
 const DTypeInfo& info_of(DType dtype) { return dtype_table.at(static_cast<size_t>(dtype)); }
 
-std::optional<DType> find_dtype(std::string_view name, std::string_view DTypeInfo::* field) {
-  const auto found = std::ranges::find(dtype_table, name, field);
-  return found == dtype_table.end() ? std::nullopt : std::optional(found->dtype);
-}
-
 // Applies `convert` to every element, of type Element, of bytes that need not be aligned.
 template <class Element, class Convert>
 void convert_elements(std::span<const std::byte> bytes, std::span<float> destination, Convert convert) {
@@ -67,9 +62,9 @@ std::string_view safetensors_name(DType dtype) { return info_of(dtype).safetenso
 std::string_view torch_name(DType dtype) { return info_of(dtype).torch_name; }
 
 std::optional<DType> parse_safetensors_dtype(std::string_view name) {
-  return find_dtype(name, &DTypeInfo::safetensors_name);
+  const auto found = std::ranges::find(dtype_table, name, &DTypeInfo::safetensors_name);
+  return found == dtype_table.end() ? std::nullopt : std::optional(found->dtype);
 }
-std::optional<DType> parse_torch_dtype(std::string_view name) { return find_dtype(name, &DTypeInfo::torch_name); }
 
 bool is_floating_point(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;

@@ -22,7 +22,6 @@ std::optional<DType> parse_safetensors_dtype(std::string_view name);
 
 // The name that PyTorch and config.json use: "float32", "bfloat16", "bool", ...
 std::string_view torch_name(DType dtype);
-std::optional<DType> parse_torch_dtype(std::string_view name);
 
 bool is_floating_point(DType dtype);
 

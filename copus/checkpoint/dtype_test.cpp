@@ -119,7 +119,6 @@ TEST(DType, NamesParseBack) {
   for (int i = 0; i <= static_cast<int>(DType::boolean); ++i) {
     const auto dtype = static_cast<DType>(i);
     EXPECT_EQ(parse_safetensors_dtype(safetensors_name(dtype)), dtype);
-    EXPECT_EQ(parse_torch_dtype(torch_name(dtype)), dtype);
   }
   EXPECT_EQ(parse_safetensors_dtype("F8_E4M3"), std::nullopt);
   EXPECT_EQ(size_of(DType::bf16), 2);

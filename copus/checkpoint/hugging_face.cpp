@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/checkpoint/manifest.h"
 #include "copus/checkpoint/shards.h"
 
 namespace copus {
 namespace {
 
-constexpr const char* config_file_name = "config.json";
 constexpr std::string_view head_name = "lm_head.weight";
 
 // "a, b, c and 4 more"
@@ -31,6 +32,24 @@ void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, c
   if (!is_floating_point(tensor.dtype)) {
     throw UserError(concat(source, ": tensor ", tensor.name, " has the dtype ", torch_name(tensor.dtype),
                            "; expected float32, bfloat16, float16 or float64 (quantised models are not supported)"));
+  }
+}
+
+// "models/exported/" names the same folder as "models/exported".
+std::filesystem::path without_trailing_slash(const std::filesystem::path& directory) {
+  return directory.has_filename() ? directory : directory.parent_path();
+}
+
+// A checkpoint's folder is a Hugging Face model too: one that was never finished, or is damaged, must not pass for it.
+void check_if_checkpoint(const std::filesystem::path& directory) {
+  if (std::filesystem::exists(directory / manifest_file_name)) {
+    verify_files(directory, read_manifest(directory));
+    return;
+  }
+  const bool is_partial = without_trailing_slash(directory).extension() == partial_suffix;
+  if (is_partial || std::filesystem::exists(directory / training_state_file_name)) {
+    throw UserError(concat(directory.string(), " is a half-written checkpoint or model (it has no ", manifest_file_name,
+                           "); use another one"));
   }
 }
 
@@ -84,9 +103,10 @@ const TensorView& HuggingFaceModel::weight(std::string_view name) const {
 HuggingFaceModel open_hugging_face(const std::filesystem::path& directory) {
   if (!std::filesystem::is_directory(directory)) {
     throw UserError(concat(directory.string(), " is not a folder; expected a Hugging Face model folder with ",
-                           config_file_name, " and safetensors"));
+                           model_config_file_name, " and safetensors"));
   }
-  const std::filesystem::path config = directory / config_file_name;
+  check_if_checkpoint(directory);
+  const std::filesystem::path config = directory / model_config_file_name;
   HuggingFaceModel model;
   model.description_ = parse_model_description(read_text_file(config), config.string());
   model.files_ = open_model_files(directory);
@@ -101,8 +121,7 @@ HuggingFaceModel open_hugging_face(const std::filesystem::path& directory) {
 void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
                         std::span<const TensorView> weights, DType dtype, int64_t shard_bytes) {
   COPUS_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, torch_name(dtype));
-  // "models/exported/" names the same folder as "models/exported".
-  const std::filesystem::path target = directory.has_filename() ? directory : directory.parent_path();
+  const std::filesystem::path target = without_trailing_slash(directory);
   if (std::filesystem::exists(target) &&
       !(std::filesystem::is_directory(target) && std::filesystem::is_empty(target))) {
     throw UserError(concat(target.string(),
@@ -115,7 +134,7 @@ void write_hugging_face(const std::filesystem::path& directory, const ModelDescr
 
   const uint64_t expected_bytes = static_cast<uint64_t>(count_parameters(model) * size_of(dtype));
   write_directory_durably(target, expected_bytes, [&](const std::filesystem::path& partial) {
-    write_file_durably(partial / config_file_name, to_hugging_face_config(model, torch_name(dtype)));
+    write_file_durably(partial / model_config_file_name, to_hugging_face_config(model, torch_name(dtype)));
     write_model_files(partial, ordered, dtype, shard_bytes);
   });
 }

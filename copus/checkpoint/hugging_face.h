@@ -35,10 +35,11 @@ class HuggingFaceModel {
   std::map<std::string, TensorView, std::less<>> weights_;
 };
 
-// Opens a folder. Throws UserError for: missing files, a config.json that is not supported, a damaged safetensors file
-// or index, missing or surplus tensors, wrong shape, a dtype that is no weight's. Left out without complaint: rotary
-// embeddings' `inv_freq`, and a second copy of tied embeddings (`lm_head.weight`), which must have the embedding's
-// shape.
+// Opens a folder. Throws UserError for: a half-written folder, a checkpoint that is damaged (size and checksum of every
+// file are checked where there is a manifest), missing files, a config.json that is not supported, a damaged
+// safetensors file or index, missing or surplus tensors, wrong shape, a dtype that is no weight's. Left out without
+// complaint: rotary embeddings' `inv_freq`, and a second copy of tied embeddings (`lm_head.weight`), which must have
+// the embedding's shape.
 HuggingFaceModel open_hugging_face(const std::filesystem::path& directory);
 
 // Checks that `weights` are exactly the parameters of `model`, as above; `source` names their origin in messages.

@@ -145,7 +145,7 @@ TEST_F(HuggingFaceTest, RefusesWeightsOfAnotherModel) {
 
 TEST_F(HuggingFaceTest, FullDiskLeavesNothing) {
   const auto attempt = [&] {
-    limit_file_size(3000);
+    const FileSizeLimit limit(3000);
     const TestModel model = make_test_model(3);
     std::cerr << user_error([&] { write_hugging_face(directory_, model.description, model.views(), DType::f32); });
     std::_Exit(0);

@@ -1,9 +1,7 @@
 // Files go both ways between us and the Python packages safetensors and transformers. Skipped where .venv lacks them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -20,23 +18,11 @@ using Json = nlohmann::json;
 constexpr int missing_package = 77;  // exchange_with_python.py's exit code
 constexpr const char* skip_reason = "safetensors or transformers is not installed in .venv; `make setup` installs them";
 
-struct PythonResult {
-  int exit_code;
-  std::string output;
-};
-
-PythonResult run_python(const std::vector<std::string>& arguments) {
+ProcessResult run_python(const std::vector<std::string>& arguments) {
   if (!std::filesystem::exists(COPUS_PYTHON)) return {missing_package, ""};
-  std::string command = "'" COPUS_PYTHON "' '" COPUS_EXCHANGE_WITH_PYTHON "'";
-  for (const std::string& argument : arguments) command += concat(" '", argument, "'");
-  FILE* pipe = ::popen(command.c_str(), "r");
-  COPUS_CHECK(pipe != nullptr, command);
-  PythonResult result{-1, ""};
-  char buffer[4096];
-  for (size_t count; (count = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) result.output.append(buffer, count);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  return result;
+  std::vector<std::string> command{COPUS_PYTHON, COPUS_EXCHANGE_WITH_PYTHON};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_process(command);
 }
 
 template <class T>
@@ -61,7 +47,7 @@ TEST(Python, SafetensorsBothWays) {
   const auto theirs = folder.path() / "theirs.safetensors";
   write_safetensors(ours, tensors, {{"format", "pt"}});
 
-  const PythonResult python = run_python({"safetensors", ours.string(), theirs.string()});
+  const ProcessResult python = run_python({"safetensors", ours.string(), theirs.string()});
   if (python.exit_code == missing_package) GTEST_SKIP() << skip_reason;
   ASSERT_EQ(python.exit_code, 0);
 
@@ -109,7 +95,7 @@ TEST(Python, TransformersLoadsExportsAndCheckpoints) {
   writer.write(make_test_snapshot(7));
   writer.finish();
 
-  const PythonResult python =
+  const ProcessResult python =
       run_python({"transformers", path("llama"), path("tied"), path("qwen"), writer.last_written()->string()});
   if (python.exit_code == missing_package) GTEST_SKIP() << skip_reason;
   ASSERT_EQ(python.exit_code, 0);

@@ -68,18 +68,20 @@ class HeaderParser {
     data_ = file_.subspan(length_bytes + header_bytes);
     const auto* first = reinterpret_cast<const char*>(text.data());
     try {
-      header_ = Json::parse(first, first + text.size(), DuplicateKeys(*this));
+      header_ = Json::parse(first, first + text.size(), Strictness(*this));
     } catch (const Json::exception& error) {
       fail("its header is not JSON (", error.what(), ")");
     }
     if (!header_.is_object()) fail("its header is not a JSON object");
   }
 
-  // JSON itself lets a later key silently replace an earlier one of the same name.
-  class DuplicateKeys {
+  // Refuses what JSON allows: deep nesting, and a key that silently replaces an earlier one of the same name.
+  class Strictness {
    public:
-    explicit DuplicateKeys(const HeaderParser& parser) : parser_(parser) {}
-    bool operator()(int /*depth*/, Json::parse_event_t event, Json& parsed) {
+    explicit Strictness(const HeaderParser& parser) : parser_(parser) {}
+    bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
+      // Messages quote values by a recursion, which must not overflow the stack.
+      if (depth > deepest) parser_.fail("its header is nested too deeply");
       if (event == Json::parse_event_t::object_start) open_.emplace_back();
       if (event == Json::parse_event_t::object_end) open_.pop_back();
       if (event == Json::parse_event_t::key && !open_.back().insert(parsed.get<std::string>()).second) {
@@ -89,6 +91,7 @@ class HeaderParser {
     }
 
    private:
+    static constexpr int deepest = 8;
     const HeaderParser& parser_;
     std::vector<std::set<std::string>> open_;  // keys of the objects around the current place
   };

@@ -60,9 +60,6 @@ class SafetensorsFile {
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // The file's bytes, header included.
-  std::span<const std::byte> file_bytes() const { return mapping_.bytes(); }
-
  private:
   std::filesystem::path path_;
   MappedFile mapping_;

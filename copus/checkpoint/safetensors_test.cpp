@@ -51,7 +51,7 @@ TEST_F(SafetensorsTest, ReadsWhatItWrote) {
                                         {"a \"quoted\" name", DType::f16, {2}, bytes_of(half)}};
   const FileDigest digest = write_safetensors(path_, tensors, {{"format", "pt"}});
   const SafetensorsFile file(path_);
-  EXPECT_EQ(digest, (FileDigest{std::filesystem::file_size(path_), hash_hex(file.file_bytes())}));
+  EXPECT_EQ(digest, (FileDigest{std::filesystem::file_size(path_), hash_hex(MappedFile(path_.string()).bytes())}));
   EXPECT_EQ(file.metadata(), (std::map<std::string, std::string>{{"format", "pt"}}));
   ASSERT_EQ(file.tensors().size(), tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -175,6 +175,12 @@ TEST_F(SafetensorsTest, DuplicateNames) {
               AllOf(HasSubstr("\"w\""), HasSubstr("twice")));
   EXPECT_THAT(error_of(R"({"w": {"dtype": "U8", "dtype": "I8", "shape": [4], "data_offsets": [0, 4]}})", 4),
               HasSubstr("\"dtype\" appears twice"));
+}
+
+TEST_F(SafetensorsTest, DeepNesting) {
+  const std::string deep = std::string(1000000, '[') + std::string(1000000, ']');
+  EXPECT_THAT(error_of(R"({"w": {"dtype": )" + deep + R"(, "shape": [4], "data_offsets": [0, 4]}})", 4),
+              HasSubstr("nested too deeply"));
 }
 
 TEST_F(SafetensorsTest, IncompleteEntries) {

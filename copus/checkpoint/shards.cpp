@@ -59,9 +59,13 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   const auto fail = [&](const std::string& reason) {
     throw UserError(concat(path.string(), " is not a valid index of safetensors files: ", reason));
   };
+  const auto refuse_deep_nesting = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth > 8) fail("it is nested too deeply");  // messages quote values by a recursion
+    return true;
+  };
   Json index;
   try {
-    index = Json::parse(text);
+    index = Json::parse(text, refuse_deep_nesting);
   } catch (const Json::exception& error) {
     fail(concat("it is not JSON (", error.what(), ")"));
   }

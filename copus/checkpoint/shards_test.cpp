@@ -71,7 +71,7 @@ TEST_F(ModelFilesTest, MissingShard) {
 TEST_F(ModelFilesTest, IndexThatDisagreesWithTheFiles) {
   write(8);
   const auto index = path_ / "model.safetensors.index.json";
-  const auto check = [&](const char* text, const char* expected) {
+  const auto check = [&](const std::string& text, const char* expected) {
     write_file_durably(index, text);
     EXPECT_THAT(open_error(), HasSubstr(expected)) << text;
   };
@@ -79,6 +79,7 @@ TEST_F(ModelFilesTest, IndexThatDisagreesWithTheFiles) {
   check("{}", "weight_map");
   check(R"({"weight_map": {}})", "weight_map");
   check(R"({"weight_map": {"a": "../model-00001-of-00002.safetensors"}})", "expected the name of a file beside");
+  check(R"({"weight_map": {"a": )" + std::string(1000000, '[') + std::string(1000000, ']') + "}}", "too deeply");
   check(R"({"weight_map": {"a": 3}})", "expected the name of a file beside");
   check(R"({"weight_map": {"d": "model-00001-of-00002.safetensors"}})", "it is in none of the files");
   check(R"({"weight_map": {"a": "model-00002-of-00002.safetensors"}})", "none of the files");

@@ -1,6 +1,7 @@
 #include "copus/cli/program.h"
 
 #include <exception>
+#include <filesystem>
 #include <iostream>
 
 #include "copus/base/error.h"
@@ -49,6 +50,8 @@ int run_program(int argc, const char* const* argv) {
     return complain("error", concat(error.what(), " (see 'copus --help')").c_str(), users_mistake);
   } catch (const UserError& error) {
     return complain("error", error.what(), users_mistake);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
   } catch (const std::exception& error) {
     return complain("internal error", error.what(), our_bug);
   }

@@ -1,15 +1,18 @@
 """Tests the program `copus` as a process: exit codes, messages, signals, kills at random moments, full disks.
 
 Usage: program_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=50 the kill test runs as many rounds
-(5 without). A build without libtorch (COPUS_WITH_TORCH=OFF) is tested for what it says about that.
+(5 without). A build without libtorch (environment COPUS_WITH_TORCH=0) is tested for what it says about that.
 """
 
 import json
+import math
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,7 +20,7 @@ import time
 import unittest
 
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
-WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "ON") == "ON"
+WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
 TIMEOUT = 120  # seconds that no command here comes near
 
@@ -51,6 +54,15 @@ interval = {checkpoint_interval}
 """
 
 
+def limit_files_to(size):
+    """For preexec_fn. No file of the child grows beyond `size` bytes: this stands in for a full disk."""
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
 class ProgramTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_program_test_"))
@@ -81,9 +93,9 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         return result
 
-    def assert_refused(self, *arguments, says, leaves_run_dir=False):
+    def assert_refused(self, *arguments, says, leaves_run_dir=False, **options):
         """The user's mistake: exit code 2, one message with these words, and nothing half-written."""
-        result = self.copus(*arguments)
+        result = self.copus(*arguments, **options)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
         for words in says:
@@ -135,6 +147,88 @@ class CommandLine(ProgramTest):
         self.assert_refused("generate", "--checkpoint", "r", says=["libtorch", "generate"])
 
 
+class BadModels(ProgramTest):
+    """Hugging Face directories and checkpoints, given to the one command that needs no libtorch."""
+
+    CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 4, "hidden_size": 4,
+              "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    LAYER = {"self_attn.q_proj": [4, 4], "self_attn.k_proj": [2, 4], "self_attn.v_proj": [2, 4],
+             "self_attn.o_proj": [4, 4], "mlp.gate_proj": [2, 4], "mlp.up_proj": [2, 4], "mlp.down_proj": [4, 2],
+             "input_layernorm": [4], "post_attention_layernorm": [4]}
+    EMBEDDING = "model.embed_tokens.weight"
+
+    def setUp(self):
+        super().setUp()
+        shapes = {self.EMBEDDING: [4, 4], "model.norm.weight": [4], "lm_head.weight": [4, 4]}
+        shapes |= {f"model.layers.0.{name}.weight": shape for name, shape in self.LAYER.items()}
+        self.header, self.data_bytes = {}, 0
+        for name, shape in shapes.items():
+            begin, self.data_bytes = self.data_bytes, self.data_bytes + 4 * math.prod(shape)
+            self.header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, self.data_bytes]}
+        (self.folder / "hf").mkdir()
+        self.write_config()
+        self.write_weights()
+
+    def write_config(self, **changes):
+        self.write("hf/config.json", json.dumps(self.CONFIG | changes))
+
+    def write_weights(self, header=None, cut=0):
+        text = json.dumps(header or self.header).encode()
+        content = struct.pack("<Q", len(text)) + text + bytes(self.data_bytes)
+        self.write("hf/model.safetensors", content[: len(content) - cut])
+
+    def assert_model_refused(self, *says, source="hf", **options):
+        before = sorted(path.name for path in self.folder.iterdir())
+        self.assert_refused("convert", "--from", source, "--to", "out", says=says, **options)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), before, "nothing half-written")
+
+    def assert_weights_refused(self, tensor, changes, *says):
+        self.write_weights(self.header | {tensor: self.header[tensor] | changes})
+        self.assert_model_refused("hf", tensor, *says)
+
+    def test_a_good_model_is_converted(self):
+        self.assert_done("convert", "--from", "hf", "--to", "out", "--dtype", "f16")
+        self.assertEqual(sorted(path.name for path in (self.folder / "out").iterdir()),
+                         ["config.json", "model.safetensors"])
+
+    def test_configurations(self):
+        self.write_config(architectures=["MambaForCausalLM"], model_type="mamba")
+        self.assert_model_refused("config.json", "MambaForCausalLM", "LlamaForCausalLM")
+        self.write_config(hidden_size=None)
+        self.assert_model_refused("config.json", "hidden_size", "missing")
+        self.write_config(num_attention_heads=3)
+        self.assert_model_refused("config.json", "hidden_size", "(4)", "num_attention_heads", "(3)")
+        self.write("hf/config.json", "{")
+        self.assert_model_refused("config.json:1:", "not valid JSON")
+        (self.folder / "hf" / "config.json").unlink()
+        self.assert_model_refused("hf", "config.json")
+
+    def test_safetensors(self):
+        self.write_weights(cut=1)
+        self.assert_model_refused("model.safetensors", "truncated")
+        self.assert_weights_refused("lm_head.weight", {"data_offsets": [0, 64]}, "overlap")
+        self.assert_weights_refused("lm_head.weight", {"data_offsets": [10**6, 10**6 + 64]}, "lm_head", "out of range")
+        self.assert_weights_refused(self.EMBEDDING, {"dtype": "I32"}, "int32", "float32")
+        self.assert_weights_refused(self.EMBEDDING, {"dtype": "F7"}, "F7", "known are")
+        self.assert_weights_refused(self.EMBEDDING, {"shape": [2, 8]}, "[2, 8]", "[4, 4]")
+        missing = {name: entry for name, entry in self.header.items() if name != self.EMBEDDING}
+        self.write_weights(missing | {"model.embed.weight": self.header[self.EMBEDDING]})
+        self.assert_model_refused(f"1 missing ({self.EMBEDDING})", "1 surplus (model.embed.weight)")
+
+    def test_half_written_checkpoints(self):
+        (self.folder / "hf").rename(self.folder / "step-00000002.partial")
+        self.assert_model_refused("half-written", source="step-00000002.partial")
+
+    def test_full_disk(self):
+        self.assert_model_refused("out", "bytes", "free", preexec_fn=limit_files_to(600))
+
+    def test_where_nothing_can_be_written(self):
+        self.assert_refused("convert", "--from", "hf", "--to", "hf", says=["hf", "not an empty folder"])
+        self.assert_refused("convert", "--from", "hf", "--to", "run.toml/out", says=["run.toml/out"])
+        self.assert_refused("convert", "--from", "hf", "--to", "out", "--dtype", "f64", says=["--dtype f64", "bf16"])
+        self.assert_refused("convert", "--from", 300 * "x", "--to", "out", says=["File name too long"])
+
+
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class BadInput(ProgramTest):
     def assert_run_refused(self, *settings, says):
@@ -170,11 +264,26 @@ class BadInput(ProgramTest):
             self.assert_run_refused(f'data.train="{name}"', says=[name, says])
         self.assert_run_refused("model.vocab_size=100", says=["vocab"])
 
+    def test_tokenized_corpora(self):
+        """Pairs of .bin and .idx: uint16 tokens, one document."""
+        def write_pair(name, tokens, announced, cut=0):
+            index = b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, announced, 0, 0, 1)
+            self.write(f"{name}.bin", struct.pack(f"<{len(tokens)}H", *tokens))
+            self.write(f"{name}.idx", index[: len(index) - cut])
+
+        tokens = 2000 * [7, 200]
+        for name, written, announced, cut, says in [
+                ("cut", tokens, 4000, 1, ["cut.idx", "truncated"]),
+                ("disagrees", tokens, 3999, 0, ["disagrees.bin", "disagrees with its .idx"]),
+                ("vocabulary", 2000 * [7, 300], 4000, 0, ["vocabulary.bin", "id 300", "vocabulary of 256"])]:
+            write_pair(name, written, announced, cut)
+            self.assert_run_refused(f'data.train="{name}"', says=says)
+        (self.folder / "cut.idx").unlink()
+        self.assert_run_refused('data.train="cut"', says=["cut.idx", "missing"])
+
     def test_hugging_face_models(self):
         (self.folder / "hf").mkdir()
         self.assert_run_refused('model.init_from="hf"', says=["hf", "config.json"])
-        self.write("hf/config.json", '{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}')
-        self.assert_refused("convert", "--from", "hf", "--to", "x", says=["mamba"])
 
     def test_run_directory_that_exists(self):
         self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
@@ -193,7 +302,13 @@ class BadInput(ProgramTest):
         weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         self.assert_refused(*arguments, says=["model.safetensors"], leaves_run_dir=True)
         self.assert_refused("generate", "--checkpoint", "r", says=["model.safetensors"], leaves_run_dir=True)
+        self.assert_refused("train", "run.toml", "--run-dir", "s", "--set", f'model.init_from="{checkpoint}"',
+                            says=["model.safetensors"], leaves_run_dir=True)
         weights.write_bytes(content)
+        manifest = checkpoint / "manifest.json"
+        manifest.rename(self.folder / "manifest.json")
+        self.assert_refused("generate", "--checkpoint", str(checkpoint), says=["half-written"], leaves_run_dir=True)
+        (self.folder / "manifest.json").rename(manifest)
         self.assert_done(*arguments)
 
     def test_resume_with_something_else(self):
@@ -216,16 +331,8 @@ class BadInput(ProgramTest):
         self.assertNotIn("internal error", result.stderr)
 
     def test_full_disk(self):
-        """A limit on the size of files stands in for it."""
-        def limit_files():
-            import resource
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-
-        result = self.copus("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files)
-        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-        self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
-        self.assertIn("checkpoints", result.stderr)
+        self.assert_refused("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files_to(20000),
+                            says=["checkpoints", "free"], leaves_run_dir=True)
         self.assertFalse(list((self.folder / "r" / "checkpoints").glob("step-*")), "nothing half-written")
 
 
@@ -257,6 +364,13 @@ class Runs(ProgramTest):
         (run / "report.html").unlink()
         self.assert_done("report", "r")
         self.assertTrue((run / "report.html").exists())
+
+    def test_a_run_goes_on_when_nobody_reads_its_output(self):
+        process = self.start("train", "run.toml", "--run-dir", "r", "--set", "log.interval=1")
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=TIMEOUT), 0, process.stderr.read())
+        process.stderr.close()
+        self.assertTrue((self.folder / "r" / "summary.json").exists())
 
     def test_the_run_directory_has_a_default(self):
         self.assert_done("train", "run.toml", "--set", "train.max_steps=1")

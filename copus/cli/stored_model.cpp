@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/checkpoint/manifest.h"
 
 namespace copus {
 
@@ -16,25 +18,26 @@ fs::path find_model(const fs::path& path) {
                            " is not a directory; expected a run directory, a checkpoint, or a Hugging "
                            "Face directory"));
   }
-  if (fs::exists(path / "manifest.json") || fs::exists(path / "config.json")) return path;
+  if (fs::exists(path / manifest_file_name) || fs::exists(path / model_config_file_name)) return path;
   if (const auto newest = latest_checkpoint(path / "checkpoints")) return *newest;
   if (const auto newest = latest_checkpoint(path)) return *newest;
-  throw UserError(concat("there is no model in ", path.string(),
-                         ": expected a run directory with a checkpoint (one is written at the end of a run, every "
-                         "checkpoint.interval steps, and on Ctrl-C), a checkpoint, or a Hugging Face directory"));
+  throw UserError(concat(
+      "there is no model in ", path.string(),
+      ": expected a run directory with a checkpoint (one is written at the end of a run, every "
+      "checkpoint.interval steps, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
 }
 
 }  // namespace
 
 StoredModel::StoredModel(const fs::path& path) : directory_(find_model(path)) {
-  if (!fs::exists(directory_ / "manifest.json")) {
+  if (!fs::exists(directory_ / manifest_file_name)) {
     const HuggingFaceModel& model = storage_.emplace<HuggingFaceModel>(open_hugging_face(directory_));
     description_ = model.description();
     weights_ = model.weights();
     return;
   }
   const Checkpoint& checkpoint = storage_.emplace<Checkpoint>(directory_);
-  description_ = parse_model_description(checkpoint.model_config(), (directory_ / "config.json").string());
+  description_ = parse_model_description(checkpoint.model_config(), (directory_ / model_config_file_name).string());
   std::vector<TensorView> weights;
   for (const auto& [name, weight] : checkpoint.weights()) weights.push_back(weight);
   weights_ = match_parameters(description_, weights, directory_.string());

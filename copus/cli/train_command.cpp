@@ -1,4 +1,5 @@
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,6 +70,7 @@ void add_train(CLI::App& program, Action& action) {
   command.callback([options, &program, &action, start] {
     options->request.program = program.get_name();
     action = [options, start] {
+      std::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its output any more
       return static_cast<int>(run_training(options->request, wall_clock_limit(options->max_time), start));
     };
   });

@@ -2,10 +2,9 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
@@ -50,17 +49,14 @@ ModelDescription describe_inline(const Setting& section, const Architecture arch
   return parse_model_description(config.dump(), concat(section.origin, ": [model]"));
 }
 
-std::optional<std::string> read_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, ignored)) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 ModelDescription describe_file(const std::filesystem::path& path, const std::string& asked_by) {
-  const std::optional<std::string> text = read_file(path);
-  if (!text) throw UserError(concat(asked_by, ": cannot read ", path.string(), " (a Hugging Face config.json)"));
-  return parse_model_description(*text, path.string());
+  std::string text;
+  try {
+    text = read_text_file(path);
+  } catch (const UserError& error) {
+    throw UserError(concat(asked_by, ": ", error.what(), "; expected a Hugging Face config.json"));
+  }
+  return parse_model_description(text, path.string());
 }
 
 // The fields of two models as one line per difference, or nothing where they are equal.

@@ -1,11 +1,10 @@
 // The three ways to describe a model, and their contradictions.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "copus/base/error.h"
+#include "copus/base/test_support.h"
 #include "copus/config/run_config.h"
 
 namespace copus {
@@ -26,25 +25,17 @@ RunConfig parse(const std::string& model, const std::vector<std::string>& overri
 }
 
 std::string message_of(const std::string& model, const std::vector<std::string>& overrides = {}) {
-  try {
-    parse(model, overrides);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
+  return user_error([&] { parse(model, overrides); });
 }
 
 class ModelSection : public testing::Test {
  protected:
-  ModelSection() {
-    fs::create_directories(directory_);
-    write_config(to_hugging_face_config(parse(inline_model).model, "float32"));
-  }
-  ~ModelSection() override { fs::remove_all(directory_); }
+  ModelSection() { write_config(to_hugging_face_config(parse(inline_model).model, "float32")); }
 
   void write_config(const std::string& text) { std::ofstream(file_) << text; }
 
-  const fs::path directory_ = fs::temp_directory_path() / concat("copus-model-section-", getpid());
+  const TemporaryFolder folder_;
+  const fs::path& directory_ = folder_.path();
   const fs::path file_ = directory_ / "config.json";
   const std::string by_file_ = concat("[model]\nconfig = '", file_.string(), "'\n");
   const std::string init_from_ = concat("init_from = '", directory_.string(), "'\n");

@@ -1,5 +1,6 @@
 // What the values of a run configuration must fulfil together.
 #include <algorithm>
+#include <limits>
 
 #include "copus/base/error.h"
 #include "copus/config/run_config_fields.h"
@@ -41,6 +42,11 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
     throw UserError(concat(source, ": nothing says when the run ends: set train.max_steps, train.max_tokens or ",
                            "train.max_seconds (for example max_seconds = \"3m\")"));
   }
+  const int64_t most_steps = std::numeric_limits<int64_t>::max() / (train.global_batch * train.sequence_length);
+  if (train.max_steps > most_steps) {
+    throw UserError(concat(source, ": train.max_steps (", train.max_steps, ") is more than can be counted in tokens (",
+                           most_steps, " steps of this size); set train.max_seconds alone for a run without end"));
+  }
   // Values below 1 are shares of the run.
   const OptimizerConfig& optimizer = config.optimizer;
   if (optimizer.schedule == LearningRateSchedule::wsd && optimizer.warmup_tokens < 1 && optimizer.decay_tokens < 1 &&
@@ -56,12 +62,12 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
 void check_run_config(const RunConfig& config, const std::string& source) {
   check_data(config.data, source);
   check_batches(config.train, source);
-  check_length_of_run(config, source);
   if (config.train.sequence_length > config.model.max_position_embeddings) {
     throw UserError(concat(source, ": train.sequence_length (", config.train.sequence_length,
                            ") exceeds the model's max_position_embeddings (", config.model.max_position_embeddings,
                            "); shorten the sequences or raise it in the model's description"));
   }
+  check_length_of_run(config, source);
   if (config.train.device.empty()) {
     throw UserError(concat(source, ": train.device is empty; expected a device such as \"cpu\" or \"cuda\""));
   }

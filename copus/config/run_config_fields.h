@@ -26,6 +26,8 @@ struct Range {
 
 inline constexpr Range<int64_t> at_least_one{1};
 inline constexpr Range<int64_t> at_least_zero{0};
+// Sequences. The limit is far beyond any use and keeps tokens per step (sequence_length < 2^31) far below 2^63.
+inline constexpr Range<int64_t> batch_size{1, int64_t{1} << 24};
 inline constexpr Range<double> not_negative{0.0};
 inline constexpr Range<double> positive{.low = 0.0, .above_low = true};
 inline constexpr Range<double> share{0.0, 1.0};
@@ -68,8 +70,8 @@ void visit_sections(Run& run, Visitor& visitor) {
 
   visitor.section("train");
   visitor.field("sequence_length", run.train.sequence_length, at_least_one);
-  visitor.field("global_batch", run.train.global_batch, at_least_one);
-  visitor.field("micro_batch", run.train.micro_batch, at_least_one);
+  visitor.field("global_batch", run.train.global_batch, batch_size);
+  visitor.field("micro_batch", run.train.micro_batch, batch_size);
   visitor.field("max_steps", run.train.max_steps, at_least_zero);
   visitor.field("max_tokens", run.train.max_tokens, at_least_zero);
   visitor.duration("max_seconds", run.train.max_seconds);

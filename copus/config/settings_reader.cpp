@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "copus/base/text_distance.h"
 #include "copus/base/duration.h"
+#include "copus/base/text_distance.h"
 
 namespace copus {
 

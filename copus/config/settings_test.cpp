@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "copus/base/error.h"
+#include "copus/base/test_support.h"
 #include "copus/config/quote.h"
 
 namespace copus {
@@ -14,12 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 std::string message_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
-  try {
-    read_settings(toml, "run.toml", overrides);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
+  return user_error([&] { read_settings(toml, "run.toml", overrides); });
 }
 
 const Setting& get(const Setting& root, const char* section, const char* key) { return *root.find(section)->find(key); }

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "copus/base/error.h"
-#include "copus/data/hash.h"
+#include "copus/base/mix_bits.h"
 #include "copus/data/permutation.h"
 
 namespace copus {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
 #include "copus/data/blend.h"
-#include "copus/data/hash.h"
 #include "copus/data/packing.h"
 #include "copus/data/permutation.h"
 #include "copus/data/token_source.h"

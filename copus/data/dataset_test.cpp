@@ -44,7 +44,7 @@ class DatasetTest : public CorpusTest {
   }
 
   static std::string message_for(const DataConfig& config, int64_t sequence_length = 4, int64_t vocab_size = 256) {
-    return message_of([&] { Dataset(config, sequence_length, vocab_size, 1); });
+    return user_error([&] { Dataset(config, sequence_length, vocab_size, 1); });
   }
 };
 

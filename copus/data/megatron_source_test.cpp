@@ -22,7 +22,7 @@ class MegatronSourceTest : public CorpusTest {
     MegatronIndex index = index_of(documents_, 2);
     damage(index);
     write_index("a", index);
-    return message_of([&] { MegatronSource(path("a"), 100); });
+    return user_error([&] { MegatronSource(path("a"), 100); });
   }
 
   const Documents documents_ = {{1, 2, 3}, {4, 5}, {6, 7, 8, 9}};
@@ -72,7 +72,7 @@ TEST_F(MegatronSourceTest, RefusesATruncatedIndexOfAnyLength) {
   for (std::uintmax_t size = 0; size < whole; ++size) {
     write_pair<uint16_t>("a", documents_, 8);
     std::filesystem::resize_file(path("a.idx"), size);
-    EXPECT_THAT(message_of([&] { MegatronSource(path("a"), 100); }),
+    EXPECT_THAT(user_error([&] { MegatronSource(path("a"), 100); }),
                 AllOf(HasSubstr("a.idx: is truncated"), HasSubstr(concat(size, " bytes"))));
   }
 }
@@ -107,11 +107,11 @@ TEST_F(MegatronSourceTest, RefusesSequencesThatDisagreeWithTheTokens) {
 TEST_F(MegatronSourceTest, RefusesTokensThatWereCut) {
   write_pair<uint16_t>("a", documents_, 8);
   std::filesystem::resize_file(path("a.bin"), 16);
-  EXPECT_THAT(message_of([&] { MegatronSource(path("a"), 100); }), HasSubstr("a.bin: disagrees"));
+  EXPECT_THAT(user_error([&] { MegatronSource(path("a"), 100); }), HasSubstr("a.bin: disagrees"));
   std::filesystem::resize_file(path("a.bin"), 15);
-  EXPECT_THAT(message_of([&] { MegatronSource(path("a"), 100); }), HasSubstr("not a multiple of 2"));
+  EXPECT_THAT(user_error([&] { MegatronSource(path("a"), 100); }), HasSubstr("not a multiple of 2"));
   std::filesystem::resize_file(path("a.bin"), 0);
-  EXPECT_THAT(message_of([&] { MegatronSource(path("a"), 100); }), HasSubstr("is empty"));
+  EXPECT_THAT(user_error([&] { MegatronSource(path("a"), 100); }), HasSubstr("is empty"));
 }
 
 TEST_F(MegatronSourceTest, RefusesDocumentsThatAreNotMonotonic) {
@@ -125,19 +125,19 @@ TEST_F(MegatronSourceTest, RefusesIdsOutsideTheVocabularyWhenTheyAreRead) {
   const MegatronSource source(write_pair<uint16_t>("a", {{1, 2, 99, 100}}, 8), 100);
   std::vector<int64_t> tokens(4);
   source.read(0, 3, tokens.data());
-  EXPECT_THAT(message_of([&] { source.read(1, 3, tokens.data()); }),
+  EXPECT_THAT(user_error([&] { source.read(1, 3, tokens.data()); }),
               AllOf(HasSubstr("a.bin"), HasSubstr("position 3"), HasSubstr("id 100"), HasSubstr("vocabulary of 100")));
   const MegatronSource negative(write_pair<int32_t>("b", {{1, -5}}, 4), 100);
-  EXPECT_THAT(message_of([&] { negative.read(0, 2, tokens.data()); }), HasSubstr("id -5"));
+  EXPECT_THAT(user_error([&] { negative.read(0, 2, tokens.data()); }), HasSubstr("id -5"));
 }
 
 TEST_F(MegatronSourceTest, OpensByPrefix) {
   write_pair<uint16_t>("a", documents_, 8);
   EXPECT_FALSE(open_token_source(path("a"), "", 100)->is_text());
-  EXPECT_THAT(message_of([&] { open_token_source(path("a.idx"), "", 100); }), HasSubstr("give the prefix"));
-  EXPECT_THAT(message_of([&] { open_token_source(path("a.bin"), "", 100); }), HasSubstr("give the prefix"));
+  EXPECT_THAT(user_error([&] { open_token_source(path("a.idx"), "", 100); }), HasSubstr("give the prefix"));
+  EXPECT_THAT(user_error([&] { open_token_source(path("a.bin"), "", 100); }), HasSubstr("give the prefix"));
   std::filesystem::remove(path("a.idx"));
-  EXPECT_THAT(message_of([&] { open_token_source(path("a"), "", 100); }),
+  EXPECT_THAT(user_error([&] { open_token_source(path("a"), "", 100); }),
               AllOf(HasSubstr("a.idx"), HasSubstr("is missing")));
 }
 

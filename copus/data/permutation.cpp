@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "copus/base/error.h"
-#include "copus/data/hash.h"
+#include "copus/base/mix_bits.h"
 
 namespace copus {
 namespace {

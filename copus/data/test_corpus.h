@@ -1,19 +1,15 @@
-// Corpora for this room's tests: a directory of its own for each test, text files and .bin/.idx pairs in it, and the
-// message of the error that an action ends with.
+// Corpora for this room's tests: a folder of its own for each test, text files and .bin/.idx pairs in it.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "copus/base/error.h"
+#include "copus/base/test_support.h"
 
 namespace copus {
 
@@ -31,14 +27,7 @@ struct MegatronIndex {
 
 class CorpusTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "copus-data-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
-  std::string path(const std::string& name) const { return directory_ / name; }
+  std::string path(const std::string& name) const { return folder_.path() / name; }
 
   std::string write_text(const std::string& name, std::string_view content) const {
     std::ofstream(path(name), std::ios::binary) << content;
@@ -86,22 +75,13 @@ class CorpusTest : public ::testing::Test {
     return path(name);
   }
 
-  static std::string message_of(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "no UserError";
-  }
-
  private:
   template <class Value>
   static void put(std::ofstream& out, Value value) {
     out.write(reinterpret_cast<const char*>(&value), sizeof(value));
   }
 
-  std::filesystem::path directory_;
+  TemporaryFolder folder_;
 };
 
 }  // namespace copus

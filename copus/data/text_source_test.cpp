@@ -74,12 +74,12 @@ TEST_F(TextSourceTest, AnyRangeIsThatPartOfTheStream) {
 }
 
 TEST_F(TextSourceTest, RefusesAnEmptyCorpus) {
-  EXPECT_THAT(message_of([&] { TextSource(write_text("a", ""), ""); }), AllOf(HasSubstr("/a: is empty")));
-  EXPECT_THAT(message_of([&] { TextSource(write_text("a", "----"), "--"); }), HasSubstr("is empty"));
+  EXPECT_THAT(user_error([&] { TextSource(write_text("a", ""), ""); }), AllOf(HasSubstr("/a: is empty")));
+  EXPECT_THAT(user_error([&] { TextSource(write_text("a", "----"), "--"); }), HasSubstr("is empty"));
 }
 
 TEST_F(TextSourceTest, RefusesWhatIsNotUtf8AndSaysWhere) {
-  EXPECT_THAT(message_of([&] { TextSource(write_text("a", "one\ntwo\ncaf\xE9 au lait"), ""); }),
+  EXPECT_THAT(user_error([&] { TextSource(write_text("a", "one\ntwo\ncaf\xE9 au lait"), ""); }),
               AllOf(HasSubstr("not UTF-8"), HasSubstr("offset 11"), HasSubstr("line 3"), HasSubstr("0xe9"),
                     HasSubstr("iconv")));
 }
@@ -87,14 +87,14 @@ TEST_F(TextSourceTest, RefusesWhatIsNotUtf8AndSaysWhere) {
 TEST_F(TextSourceTest, OpensByName) {
   write_text("a", "text");
   EXPECT_TRUE(open_token_source(path("a"), "", 256)->is_text());
-  EXPECT_THAT(message_of([&] { open_token_source(path("a"), "", 255); }),
+  EXPECT_THAT(user_error([&] { open_token_source(path("a"), "", 255); }),
               AllOf(HasSubstr("vocab_size"), HasSubstr("at least 256"), HasSubstr("255")));
 }
 
 TEST_F(TextSourceTest, RefusesAMissingCorpusAndSaysWhatWasLookedFor) {
-  EXPECT_THAT(message_of([&] { open_token_source(path("none"), "", 256); }),
+  EXPECT_THAT(user_error([&] { open_token_source(path("none"), "", 256); }),
               AllOf(HasSubstr("no such corpus"), HasSubstr("none.bin"), HasSubstr("none.idx")));
-  EXPECT_THAT(message_of([&] { open_token_source(path("."), "", 256); }), HasSubstr("is a directory"));
+  EXPECT_THAT(user_error([&] { open_token_source(path("."), "", 256); }), HasSubstr("is a directory"));
 }
 
 }  // namespace

@@ -1,9 +1,7 @@
 #include "copus/report/html_report.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -66,12 +64,6 @@ std::string fill_in(std::string_view page, const std::map<std::string_view, std:
   return out.append(page);
 }
 
-std::string print(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
 // ---- curves ----
 
 struct Point {
@@ -123,7 +115,7 @@ void smooth(std::vector<Point>& points) {
 }
 
 // Six digits are more than a screen shows.
-double shortened(double value) { return std::strtod(print("%.6g", value).c_str(), nullptr); }
+double shortened(double value) { return std::strtod(format_number("%.6g", value).c_str(), nullptr); }
 
 // A list of [step, tokens, seconds, value, smoothed value].
 nlohmann::json curve(const std::vector<StepRecord>& records,
@@ -196,8 +188,9 @@ std::string tile(std::string_view name, std::string_view value, std::string_view
 std::string tiles(const RunSummary& summary) {
   const bool evaluated = summary.held_out_loss && std::isfinite(*summary.held_out_loss);
   std::string out;
-  out += tile("Held-out loss, nats/token", evaluated ? print("%.4f", *summary.held_out_loss) : "-",
-              evaluated ? concat("perplexity ", print("%.3g", std::exp(*summary.held_out_loss))) : "not evaluated");
+  out += tile(
+      "Held-out loss, nats/token", evaluated ? format_number("%.4f", *summary.held_out_loss) : "-",
+      evaluated ? concat("perplexity ", format_number("%.3g", std::exp(*summary.held_out_loss))) : "not evaluated");
   out += tile("Steps", std::to_string(summary.steps),
               summary.skipped_steps > 0 ? concat(summary.skipped_steps, " skipped: not finite") : "none skipped");
   out += tile("Tokens", format_count(static_cast<double>(summary.consumed_tokens)),

@@ -37,7 +37,7 @@ class HtmlReportTest : public TestDirectory {
 
   std::string page() {
     write_html_report(run_dir_);
-    return read(run_dir_ / "report.html");
+    return read_text_file(run_dir_ / "report.html");
   }
 
   static nlohmann::json data(const std::string& page) {
@@ -144,7 +144,7 @@ TEST_F(HtmlReportTest, WhatComesFromFilesIsEscaped) {
   RunSummary summary;
   summary.ended = "</p><script>alert(1)</script>";
   write_summary(run_dir_, summary);
-  write(run_dir_ / "config.toml", "path = \"</pre><script>alert(2)</script> 'x' & {{data}}\"\n");
+  write_file_durably(run_dir_ / "config.toml", "path = \"</pre><script>alert(2)</script> 'x' & {{data}}\"\n");
   const std::string html = page();
   EXPECT_THAT(html, HasSubstr("<h1>&lt;b&gt;&amp;{{tiles}}</h1>"));
   EXPECT_THAT(html, Not(HasSubstr("<script>alert")));

@@ -1,9 +1,7 @@
 #include "copus/report/progress_line.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -14,12 +12,6 @@ namespace {
 
 constexpr std::string_view gap = "  ";
 
-std::string print(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
 std::string step_text(const ProgressState& state) {
   return state.total_steps > 0 ? concat("step ", state.step, "/", state.total_steps) : concat("step ", state.step);
 }
@@ -29,16 +21,18 @@ double fraction(const ProgressState& state) {
 }
 
 // Rounded down: 100% means done.
-std::string percent_text(const ProgressState& state) { return print("%3.0f%%", std::floor(100 * fraction(state))); }
+std::string percent_text(const ProgressState& state) {
+  return format_number("%3.0f%%", std::floor(100 * fraction(state)));
+}
 
 std::string loss_text(const char* name, const std::optional<double>& loss) {
-  return loss ? name + print(" %.3f", *loss) : concat(name, " -");
+  return loss ? name + format_number(" %.3f", *loss) : concat(name, " -");
 }
 
 std::string eta_text(const ProgressState& state) {
   if (state.eta_seconds < 0) return "";
-  const std::string time =
-      state.eta_seconds < 59.5 ? print("%.0f s", state.eta_seconds) : format_duration(std::round(state.eta_seconds));
+  const std::string time = state.eta_seconds < 59.5 ? format_number("%.0f s", state.eta_seconds)
+                                                    : format_duration(std::round(state.eta_seconds));
   return concat(time, " left");
 }
 
@@ -95,7 +89,7 @@ std::string live_line(const ProgressState& state, int width) {
 std::string plain_line(const ProgressState& state) {
   std::string line = concat(step_text(state), gap, percent_text(state), gap, loss_text("loss", state.loss), gap);
   if (state.held_out_loss) line += concat(loss_text("held-out", state.held_out_loss), gap);
-  line += concat("lr ", print("%.2e", state.lr), gap, "grad norm ", print("%.3g", state.grad_norm), gap,
+  line += concat("lr ", format_number("%.2e", state.lr), gap, "grad norm ", format_number("%.3g", state.grad_norm), gap,
                  format_count(static_cast<double>(state.consumed_tokens)), " tokens", gap,
                  format_rate(state.tokens_per_second, "tokens"));
   if (const std::string eta = eta_text(state); !eta.empty()) line += concat(gap, eta);

@@ -41,7 +41,7 @@ class RunLogTest : public TestDirectory {
 
 TEST_F(RunLogTest, FieldNames) {
   write_steps(1);
-  const auto object = nlohmann::ordered_json::parse(read(path_));
+  const auto object = nlohmann::ordered_json::parse(read_text_file(path_));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
   EXPECT_THAT(
@@ -56,7 +56,7 @@ TEST_F(RunLogTest, UnknownAndNotFiniteNumbersAreNull) {
   record.loss = std::numeric_limits<double>::quiet_NaN();
   record.grad_norm = std::numeric_limits<double>::infinity();
   RunLog(directory_).append(record);
-  const auto object = nlohmann::json::parse(read(path_));
+  const auto object = nlohmann::json::parse(read_text_file(path_));
   EXPECT_TRUE(object.at("loss").is_null());
   EXPECT_TRUE(object.at("grad_norm").is_null());
   EXPECT_TRUE(object.at("noise_scale").is_null());
@@ -105,13 +105,13 @@ TEST_F(RunLogTest, ResumingCutsLaterSteps) {
 
 TEST_F(RunLogTest, ResumingCutsAHalfWrittenLastLine) {
   write_steps(3);
-  const std::string whole = read(path_);
+  const std::string whole = read_text_file(path_);
   for (const size_t lost : {1, 2, 100}) {
-    write(path_, whole.substr(0, whole.size() - lost));
+    write_file_durably(path_, whole.substr(0, whole.size() - lost));
     EXPECT_THAT(steps(), testing::ElementsAre(1, 2)) << "a reader leaves it out";
     RunLog log(directory_, 3);
     log.append(record_of(3));
-    EXPECT_EQ(read(path_), whole);
+    EXPECT_EQ(read_text_file(path_), whole);
   }
 }
 
@@ -123,24 +123,14 @@ TEST_F(RunLogTest, ResumingWithoutALogStartsOne) {
 TEST_F(RunLogTest, ResumingAtZeroCutsEverything) {
   write_steps(2);
   RunLog log(directory_, 0);
-  EXPECT_EQ(read(path_), "");
-}
-
-template <class Action>
-std::string user_error(const Action& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no UserError";
+  EXPECT_EQ(read_text_file(path_), "");
 }
 
 TEST_F(RunLogTest, NewRunLeavesAnExistingLogAlone) {
   write_steps(2);
-  const std::string before = read(path_);
+  const std::string before = read_text_file(path_);
   EXPECT_THAT(user_error([&] { RunLog log(directory_); }), AllOf(HasSubstr(path_.string()), HasSubstr("--resume")));
-  EXPECT_EQ(read(path_), before);
+  EXPECT_EQ(read_text_file(path_), before);
 }
 
 TEST_F(RunLogTest, SecondWriterIsTurnedAway) {
@@ -152,13 +142,13 @@ TEST_F(RunLogTest, SecondWriterIsTurnedAway) {
 
 TEST_F(RunLogTest, DamagedLineIsNamed) {
   write_steps(1);
-  const std::string line = read(path_);
+  const std::string line = read_text_file(path_);
   for (const std::string damaged : {"{\"step\": 2", "", "[]", "{\"step\": \"2\"}", "{\"consumed_samples\": 2}"}) {
     const std::string content = line + damaged + "\n" + line;
-    write(path_, content);
+    write_file_durably(path_, content);
     EXPECT_THAT(user_error([&] { read_run_log(path_); }), AllOf(HasSubstr("run.jsonl, line 2"), HasSubstr("damaged")));
     EXPECT_THAT(user_error([&] { RunLog log(directory_, 9); }), HasSubstr("line 2"));
-    EXPECT_EQ(read(path_), content) << "nothing is cut that may be of worth";
+    EXPECT_EQ(read_text_file(path_), content) << "nothing is cut that may be of worth";
   }
 }
 
@@ -170,7 +160,7 @@ TEST_F(RunLogTest, MissingFolderOrFile) {
 
 TEST_F(RunLogTest, FullDiskNamesTheFileAndKeepsWholeLines) {
   write_steps(2);
-  const std::string before = read(path_);
+  const std::string before = read_text_file(path_);
   const auto fill_disk = [&] {
     std::string message;
     {
@@ -182,7 +172,7 @@ TEST_F(RunLogTest, FullDiskNamesTheFileAndKeepsWholeLines) {
     std::exit(0);
   };
   EXPECT_EXIT(fill_disk(), testing::ExitedWithCode(0), "run.jsonl: step 3 cannot be written: .*Make room on the disk");
-  EXPECT_EQ(read(path_), before);
+  EXPECT_EQ(read_text_file(path_), before);
 }
 
 }  // namespace

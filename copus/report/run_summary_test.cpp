@@ -14,7 +14,7 @@ using RunSummaryTest = TestDirectory;
 
 TEST_F(RunSummaryTest, FieldNames) {
   write_summary(directory_, RunSummary{});
-  const auto object = nlohmann::ordered_json::parse(read(directory_ / "summary.json"));
+  const auto object = nlohmann::ordered_json::parse(read_text_file(directory_ / "summary.json"));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
   EXPECT_THAT(names, testing::ElementsAre("held_out_loss", "steps", "consumed_samples", "consumed_tokens",
@@ -44,7 +44,7 @@ TEST_F(RunSummaryTest, ComesBack) {
 TEST_F(RunSummaryTest, NoneYet) { EXPECT_FALSE(read_summary(directory_)); }
 
 TEST_F(RunSummaryTest, DamagedFileIsNamed) {
-  write(directory_ / "summary.json", "{\"steps\": 1");
+  write_file_durably(directory_ / "summary.json", "{\"steps\": 1");
   try {
     read_summary(directory_);
     ADD_FAILURE() << "accepted";

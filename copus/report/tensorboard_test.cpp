@@ -27,7 +27,7 @@ class TensorBoardTest : public TestDirectory {
 
   // The events of a file, after checking its framing.
   static std::vector<std::string> events(const std::filesystem::path& path) {
-    const std::string content = read(path);
+    const std::string content = read_text_file(path);
     std::vector<std::string> result;
     for (size_t at = 0; at < content.size();) {
       uint64_t length = 0;
@@ -74,7 +74,7 @@ TEST_F(TensorBoardTest, ResumingSaysFromWhichStep) {
 }
 
 TEST_F(TensorBoardTest, EveryFileSortsBehindTheEarlierOnes) {
-  write(directory_ / "events.out.tfevents.9999999998.host.1", "");
+  write_file_durably(directory_ / "events.out.tfevents.9999999998.host.1", "");
   for (const char* next : {"events.out.tfevents.9999999999.", "events.out.tfevents.10000000000."}) {
     TensorBoardWriter(directory_).flush();
     std::vector<std::string> names;
@@ -86,7 +86,7 @@ TEST_F(TensorBoardTest, EveryFileSortsBehindTheEarlierOnes) {
 TEST_F(TensorBoardTest, FullBufferIsWrittenWithoutFlush) {
   TensorBoardWriter writer(directory_);
   for (int64_t step = 0; step < 2000; ++step) writer.scalar("train/loss", step, 1, 2);
-  EXPECT_GT(read(files().at(0)).size(), 64U * 1024);
+  EXPECT_GT(read_text_file(files().at(0)).size(), 64U * 1024);
 }
 
 TEST_F(TensorBoardTest, DestructorFlushes) {
@@ -97,7 +97,7 @@ TEST_F(TensorBoardTest, DestructorFlushes) {
 }
 
 TEST_F(TensorBoardTest, DirectoryThatCannotBeCreatedIsNamed) {
-  write(directory_ / "file", "");
+  write_file_durably(directory_ / "file", "");
   try {
     TensorBoardWriter writer(directory_ / "file" / "tensorboard");
     ADD_FAILURE() << "accepted";

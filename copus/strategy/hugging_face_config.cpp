@@ -139,8 +139,13 @@ class Fields {
 };
 
 Json parse_json(std::string_view text, const std::string& source) {
+  constexpr int deepest = 32;  // messages quote values by a recursion, which must not overflow the stack
+  const auto refuse_deep_nesting = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth > deepest) throw UserError(concat(source, ": is nested too deeply; expected a Hugging Face config.json"));
+    return true;
+  };
   try {
-    return Json::parse(text);
+    return Json::parse(text, refuse_deep_nesting);
   } catch (const Json::parse_error& error) {
     // nlohmann counts bytes from 1 and points behind the last byte read.
     const std::string_view before = text.substr(0, std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0));

@@ -1,12 +1,11 @@
 // config.json in and out: what is understood, and one clear message for everything that is not.
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
-#include "copus/base/error.h"
+#include "copus/base/durable_file.h"
+#include "copus/base/test_support.h"
 #include "copus/strategy/model_description.h"
 
 namespace copus {
@@ -35,12 +34,7 @@ const Json mistral = with(as("MistralForCausalLM", "mistral"), {{"sliding_window
 ModelDescription parse(const Json& config) { return parse_model_description(config.dump(), "config.json"); }
 
 std::string message_of_text(const std::string& text) {
-  try {
-    parse_model_description(text, "config.json");
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
+  return user_error([&] { parse_model_description(text, "config.json"); });
 }
 std::string message_of(const Json& config) { return message_of_text(config.dump()); }
 
@@ -127,11 +121,8 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
        {PublishedModel{"llama-3.2-1b", 1235814400}, PublishedModel{"llama-3.2-3b", 3212749824},
         PublishedModel{"qwen2.5-0.5b", 494032768}, PublishedModel{"qwen2.5-1.5b", 1543714304},
         PublishedModel{"mistral-7b-v0.3", 7248023552}, PublishedModel{"tiny-llama", 1869504}}) {
-    std::ifstream file(concat(COPUS_MODELS, "/", published.file, ".json"));
-    std::ostringstream text;
-    text << file.rdbuf();
-    EXPECT_EQ(count_parameters(parse_model_description(text.str(), published.file)), published.parameters)
-        << published.file;
+    const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
+    EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
   }
 }
 
@@ -141,6 +132,7 @@ TEST(HuggingFaceConfig, MalformedJsonNamesThePlace) {
   EXPECT_THAT(message_of_text(""), HasSubstr("not valid JSON"));
   EXPECT_THAT(message_of_text("{\"a\": \"\xff\"}"), HasSubstr("not valid JSON"));
   EXPECT_THAT(message_of_text("{\"rope_theta\": 1e999}"), HasSubstr("beyond the range"));
+  EXPECT_THAT(message_of_text(std::string(1000000, '[') + std::string(1000000, ']')), HasSubstr("nested too deeply"));
   EXPECT_THAT(message_of_text("[1]"), AllOf(HasSubstr("must be a JSON object"), HasSubstr("[1]")));
 }
 

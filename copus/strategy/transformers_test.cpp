@@ -1,16 +1,14 @@
 // The descriptions agree with the installed transformers: what we write it reads, and with both reading the same
 // config.json the parameters have the same names, shapes and order. Skipped where transformers is not installed.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "copus/base/error.h"
+#include "copus/base/durable_file.h"
+#include "copus/base/test_support.h"
 #include "copus/strategy/model_description.h"
 
 namespace copus {
@@ -21,13 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr int missing_transformers = 77;  // describe_with_transformers.py's exit code
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 struct Described {
   int exit_code;
   std::vector<Json> models;
@@ -35,15 +26,11 @@ struct Described {
 
 // One start of Python for all directories: importing transformers takes seconds.
 Described describe_with_transformers(const std::vector<fs::path>& directories) {
-  std::string command = concat("'" COPUS_PYTHON "' '" COPUS_DESCRIBE_WITH_TRANSFORMERS "'");
-  for (const fs::path& directory : directories) command += concat(" '", directory.string(), "'");
-  FILE* pipe = popen(command.c_str(), "r");
-  std::string output;
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) output.append(buffer, n);
-  const int status = pclose(pipe);
-  Described result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, {}};
-  std::istringstream lines(output);
+  std::vector<std::string> command{COPUS_PYTHON, COPUS_DESCRIBE_WITH_TRANSFORMERS};
+  for (const fs::path& directory : directories) command.push_back(directory.string());
+  const ProcessResult process = run_process(command);
+  Described result{process.exit_code, {}};
+  std::istringstream lines(process.output);
   for (std::string line; std::getline(lines, line);) result.models.push_back(Json::parse(line));
   return result;
 }
@@ -102,12 +89,12 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
 
 // Configurations that we write and published ones that we read: transformers must see the same models.
 TEST(Transformers, ReadsConfigurationsAsWeDo) {
-  const fs::path root = fs::temp_directory_path() / concat("copus-transformers-test-", getpid());
+  const TemporaryFolder root;
   std::vector<ModelDescription> models;
   std::vector<fs::path> directories;
   const auto add = [&](const ModelDescription& model, const std::string& name, const std::string& config) {
     models.push_back(model);
-    directories.push_back(root / name);
+    directories.push_back(root.path() / name);
     fs::create_directories(directories.back());
     std::ofstream(directories.back() / "config.json") << config;
   };
@@ -117,12 +104,11 @@ TEST(Transformers, ReadsConfigurationsAsWeDo) {
   const size_t written = models.size();
   for (const auto& entry : fs::directory_iterator(COPUS_MODELS)) {
     if (entry.path().extension() != ".json") continue;
-    const std::string config = read_file(entry.path());
+    const std::string config = read_text_file(entry.path());
     add(parse_model_description(config, entry.path().string()), entry.path().stem().string(), config);
   }
 
   const Described described = describe_with_transformers(directories);
-  fs::remove_all(root);
   if (described.exit_code == missing_transformers || !fs::exists(COPUS_PYTHON)) {
     GTEST_SKIP() << "transformers is not installed in .venv; `make setup` installs it";
   }

@@ -1,4 +1,4 @@
-// Mixing of 64-bit values: keys of permutations and fingerprints. Not for secrets.
+// Mixing of 64-bit values: keys of random streams and permutations, fingerprints. Not for secrets.
 #pragma once
 
 #include <cstdint>
