@@ -12,11 +12,11 @@
 namespace copus {
 
 struct RunRequest {
-  std::string program = "copus";       // as it was called: for the commands that a run suggests at its end
   std::string config_path;             // may be empty with `resume`: the run directory's own configuration is used
   std::vector<std::string> overrides;  // "section.key=value"
   std::string run_directory;           // empty: runs/<config name>-<date>-<time>
   bool resume = false;
+  std::string program = "copus";  // as it was called: for the commands that a run suggests at its end
 };
 
 struct RunPlan {

@@ -22,7 +22,7 @@ struct StepBenchOptions {
 };
 
 // Seconds of one part of a step, and the least it could take: matrix products at the measured peak, all else at the
-// measured memory bandwidth, every operand moved once.
+// measured memory bandwidth, every operand moved once. A small model that stays in the caches can take less.
 struct PartReport {
   double seconds;
   double floor_seconds;
