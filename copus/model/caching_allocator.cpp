@@ -70,15 +70,6 @@ class CachingAllocator final : public c10::Allocator {
     memory_.peak_used_bytes = memory_.used_bytes;
   }
 
-  void release_cached() {
-    const std::lock_guard lock(mutex_);
-    for (auto& [size, blocks] : cached_) {
-      for (void* block : blocks) std::free(block);
-      memory_.reserved_bytes -= static_cast<int64_t>(size * blocks.size());
-      blocks.clear();
-    }
-  }
-
   // Never destroyed: tensors in static storage may outlive any order of destruction.
   static CachingAllocator& instance() {
     static CachingAllocator& allocator = *new CachingAllocator;
@@ -117,7 +108,5 @@ void install_caching_allocator() { c10::SetCPUAllocator(&CachingAllocator::insta
 HostMemory host_memory() { return CachingAllocator::instance().memory(); }
 
 void reset_peak_host_memory() { CachingAllocator::instance().reset_peak(); }
-
-void release_cached_host_memory() { CachingAllocator::instance().release_cached(); }
 
 }  // namespace copus

@@ -20,7 +20,4 @@ void install_caching_allocator();
 HostMemory host_memory();
 void reset_peak_host_memory();
 
-// Returns cached blocks to the operating system, e.g. after the sizes in use have changed.
-void release_cached_host_memory();
-
 }  // namespace copus

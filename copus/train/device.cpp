@@ -4,8 +4,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <thread>
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
@@ -18,7 +20,8 @@ namespace {
 int64_t usable_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores)
+                                                          : std::max(1U, std::thread::hardware_concurrency());
 }
 
 }  // namespace
