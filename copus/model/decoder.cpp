@@ -79,13 +79,14 @@ at::Tensor Decoder::forward_backward(const at::Tensor& tokens, const at::Tensor&
   const kernels::AttentionShape shape = model.attention_shape(tokens);
   const RotaryTable::Rows rows = model.rotary.rows(0, shape.sequence);
   std::vector<LayerActivations> kept(model.layers.size());
-  const kernels::NormResult norm = model.forward(tokens, rows, &kept);
+  kernels::NormResult norm = model.forward(tokens, rows, &kept);
 
   at::Tensor loss_sum = kernels::zeros({}, at::kDouble, tokens.device());
   at::Tensor gradient = kernels::empty(norm.normed.sizes(), norm.normed.scalar_type(), norm.normed.device());
   model.head_loss(norm.normed, targets.reshape({-1}), loss_scale, loss_sum, gradient);
   gradient =
       kernels::rms_norm_backward(gradient, norm.sum, norm.rstd, model.final_norm.weight, {}, model.final_norm.gradient);
+  norm = {};
   WeightGradients weight_gradients(WeightGradients::Mode::immediate);
   for (size_t i = model.layers.size(); i-- > 0;) {
     gradient = model.layers[i].backward(gradient, std::move(kept[i]), shape, rows, weight_gradients);

@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -11,14 +12,18 @@
 #include "copus/model/cpu/kernels.h"
 #include "copus/model/kernels_generic.h"
 #include "copus/model/part_timer.h"
+#include "copus/strategy/model_description.h"
 
 namespace copus::kernels {
+
+static_assert(cpu::ignored_target == ignored_target);
+
 namespace {
 
 constexpr int64_t rows_per_task = 16;
 // Rows whose contributions to a weight gradient are summed on their own: the sum's order is fixed by this number.
 constexpr int64_t rows_per_partial_sum = 64;
-constexpr int64_t elements_per_norm_block = 16384;  // a multiple of ParameterStore::alignment
+constexpr int64_t elements_per_block = 16384;  // a multiple of ParameterStore::alignment
 
 template <class S>
 S* data(const at::Tensor& tensor) {
@@ -52,6 +57,8 @@ void parallel_rows(int64_t rows, F f) {
 at::ScalarType master_dtype(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
+
+int64_t count_blocks(const at::Tensor& flat) { return (flat.numel() + elements_per_block - 1) / elements_per_block; }
 
 }  // namespace
 
@@ -280,22 +287,24 @@ void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tens
                                   step.gradient_scale,
                                   step.bias_correction1,
                                   step.bias_correction2};
-    at::parallel_for(0, master.numel(), elements_per_norm_block,
-                     [&](int64_t begin, int64_t end) { cpu::kernels<S>().adamw(arguments, begin, end); });
+    at::parallel_for(0, count_blocks(master), 1, [&](int64_t begin, int64_t end) {
+      cpu::kernels<S>().adamw(arguments, begin * elements_per_block,
+                              std::min(master.numel(), end * elements_per_block));
+    });
   });
 }
 
 double squared_norm(const at::Tensor& flat) {
   const PartTimer timer(Part::optimizer);
   if (!fused(flat)) return generic::squared_norm(flat);
-  const int64_t blocks = (flat.numel() + elements_per_norm_block - 1) / elements_per_norm_block;
+  const int64_t blocks = count_blocks(flat);
   std::vector<double> sums(static_cast<size_t>(blocks));
   with_storage_type(flat, [&]<class S>(S) {
     at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         sums[static_cast<size_t>(block)] =
-            cpu::kernels<S>().squared_norm(data<cpu::Compute<S>>(flat), block * elements_per_norm_block,
-                                           std::min(flat.numel(), (block + 1) * elements_per_norm_block));
+            cpu::kernels<S>().squared_norm(data<cpu::Compute<S>>(flat), block * elements_per_block,
+                                           std::min(flat.numel(), (block + 1) * elements_per_block));
       }
     });
   });

@@ -4,7 +4,7 @@
 //
 // Activations are row-major [rows, width] in the compute dtype (float32, bfloat16, float64 in tests), one row a token;
 // main gradients and optimizer state are in the master dtype (float32; float64 in tests). Results are fresh tensors
-// unless stated. All calls are asynchronous on CUDA and order themselves on the current stream.
+// unless stated. On CUDA all calls order themselves on the current stream, and only those that touch host memory wait.
 #pragma once
 
 #include <ATen/core/Tensor.h>

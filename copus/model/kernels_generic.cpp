@@ -92,7 +92,10 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens) {
   return at::embedding(weight, tokens);
 }
 
-void round_to(const at::Tensor& from, const at::Tensor& to) { to.copy_(from); }
+void round_to(const at::Tensor& from, const at::Tensor& to) {
+  const PartTimer timer(Part::optimizer);
+  to.copy_(from);
+}
 
 // ---- device -------------------------------------------------------------------------------------------------------
 
@@ -147,8 +150,9 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key) {
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-bool has_flash_attention(const at::Tensor& tensor) {
-  return tensor.device().is_cuda() && tensor.scalar_type() == at::kBFloat16;
+// The operator itself pads no head: ATen's front end, which would, is an autograd function.
+bool has_flash_attention(const at::Tensor& tensor, int64_t head_dim) {
+  return tensor.device().is_cuda() && tensor.scalar_type() == at::kBFloat16 && head_dim % 8 == 0 && head_dim <= 256;
 }
 
 }  // namespace
@@ -193,7 +197,7 @@ AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
   const int64_t shared = shape.heads / shape.kv_heads;
   const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
   at::Tensor output, log_sum_exp;
-  if (has_flash_attention(qkv)) {
+  if (has_flash_attention(qkv, shape.head_dim)) {
     const auto result = at::_scaled_dot_product_flash_attention(h.query, key, value, 0.0, true);
     output = std::get<0>(result);
     log_sum_exp = std::get<1>(result);
@@ -215,7 +219,7 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
   };
   const at::Tensor dy = per_head(output_gradient), output = per_head(forward.output);
   at::Tensor dq, dk, dv;
-  if (has_flash_attention(qkv)) {
+  if (has_flash_attention(qkv, shape.head_dim)) {
     // Without dropout the random state is not read.
     const at::Tensor unused = empty({}, at::kLong, at::kCPU);
     std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(

@@ -238,6 +238,22 @@ TEST(AdamW, MatchesItsDefinitionInFloat64) {
   }
 }
 
+TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
+  at::manual_seed(9);
+  const at::Tensor start = at::randn({100003}), gradient = at::randn({100003});
+  const kernels::AdamWStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.37, 0.1, 0.05};
+  const auto run = [&](int64_t threads) {
+    kernels::set_num_threads(threads);
+    const at::Tensor master = start.clone(), mean = start.flip(0), square = start.square();
+    kernels::adamw_(master, gradient, mean, square, step);
+    return at::cat({master, mean, square});
+  };
+  const at::Tensor one = run(1), two = run(2), three = run(3);
+  kernels::set_num_threads(2);
+  EXPECT_TRUE(one.equal(two));
+  EXPECT_TRUE(one.equal(three));
+}
+
 TEST(SquaredNorm, MatchesFloat64) {
   at::manual_seed(8);
   for (const int64_t size : {1, 63, 64, 16384, 100003}) {

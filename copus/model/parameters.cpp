@@ -8,6 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/base/philox.h"
 #include "copus/model/kernels.h"
+#include "copus/model/part_timer.h"
 
 namespace copus {
 namespace {
@@ -112,12 +113,13 @@ JoinedParameters ParameterStore::join(const std::vector<std::string>& names) con
 void ParameterStore::initialize(uint64_t seed) {
   for (const Parameter& parameter : parameters_) {
     const int64_t count = parameter.info.num_elements();
-    std::vector<float> values(static_cast<size_t>(count), parameter.info.kind == ParameterKind::norm ? 1.0F : 0.0F);
-    if (parameter.info.kind == ParameterKind::embedding || parameter.info.kind == ParameterKind::linear) {
-      fill_normal(stream_key(seed, parameter.info.name), 0, count, model_.initializer_range, values.data());
-    }
     const at::Tensor host = kernels::empty(parameter.info.shape, at::kFloat, at::kCPU);
-    std::copy(values.begin(), values.end(), static_cast<float*>(host.data_ptr()));
+    float* values = static_cast<float*>(host.data_ptr());
+    if (parameter.info.kind == ParameterKind::embedding || parameter.info.kind == ParameterKind::linear) {
+      fill_normal(stream_key(seed, parameter.info.name), 0, count, model_.initializer_range, values);
+    } else {
+      std::fill_n(values, count, parameter.info.kind == ParameterKind::norm ? 1.0F : 0.0F);
+    }
     parameter.master.copy_(host);
   }
   publish_weights();
@@ -130,6 +132,7 @@ void ParameterStore::publish_weights() {
 }
 
 void ParameterStore::zero_gradients() {
+  const PartTimer timer(Part::optimizer);
   for (const Bucket& bucket : buckets_) bucket.gradient.zero_();
 }
 

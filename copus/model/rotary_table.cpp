@@ -33,7 +33,9 @@ RotaryTable::RotaryTable(const ModelDescription& model, at::ScalarType dtype, at
     : frequencies_(rotary_frequencies(model)), dtype_(dtype), device_(device) {}
 
 RotaryTable::Rows RotaryTable::rows(int64_t first, int64_t count) {
-  if (!cosine_.defined() || cosine_.size(0) < first + count) grow(first + count);
+  const int64_t length = cosine_.defined() ? cosine_.size(0) : 0;
+  // At least doubled: generation asks for one more position a token.
+  if (length < first + count) grow(std::max(first + count, 2 * length));
   return {cosine_.narrow(0, first, count), sine_.narrow(0, first, count)};
 }
 

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <charconv>
+#include <cstdlib>
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
@@ -51,7 +52,10 @@ at::Device find_device(const std::string& name) {
 
 void configure_aten(int64_t threads) {
   kernels::set_num_threads(threads > 0 ? threads : usable_cores());
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  // Not as warnings alone: CUDA's flash attention would then keep its backward pass that adds in any order.
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }

@@ -1,7 +1,10 @@
 #include "copus/train/device.h"
 
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cstdlib>
 
 #include "copus/base/error.h"
 
@@ -26,6 +29,14 @@ TEST(FindDevice, RefusesOtherNames) {
 TEST(FindDevice, RefusesADeviceThatIsNotThere) {
   EXPECT_THAT([] { find_device("cuda:99"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("cuda:99"), HasSubstr("CUDA"), HasSubstr("train.device"))));
+}
+
+// With warnings only, CUDA's flash attention would not repeat its gradients.
+TEST(ConfigureAten, InsistsOnDeterministicAlgorithms) {
+  configure_aten(1);
+  EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithmsWarnOnly());
+  EXPECT_NE(std::getenv("CUBLAS_WORKSPACE_CONFIG"), nullptr);
 }
 
 }  // namespace

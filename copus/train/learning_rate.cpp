@@ -17,12 +17,13 @@ double as_share(double length, double total_tokens) { return length < 1 ? length
 }  // namespace
 
 int64_t limit_in_tokens(const TrainConfig& train) {
-  const int64_t none = std::numeric_limits<int64_t>::max();
+  if (train.max_steps == 0 && train.max_tokens == 0) return 0;
+  const int64_t most = std::numeric_limits<int64_t>::max();
   const int64_t tokens_per_step = train.global_batch * train.sequence_length;
-  const int64_t by_steps = train.max_steps > 0 ? train.max_steps * tokens_per_step : none;
-  const int64_t by_tokens = train.max_tokens > 0 ? train.max_tokens : none;
-  const int64_t limit = std::min(by_steps, by_tokens);
-  return limit == none ? 0 : limit;
+  // More steps than have a number of tokens are as good as endless.
+  const int64_t by_steps =
+      train.max_steps > 0 ? std::min(train.max_steps, most / tokens_per_step) * tokens_per_step : most;
+  return std::min(by_steps, train.max_tokens > 0 ? train.max_tokens : most);
 }
 
 LearningRate::LearningRate(const OptimizerConfig& optimizer, const TrainConfig& train)

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "copus/base/error.h"
 
 namespace copus {
@@ -34,6 +36,19 @@ OptimizerConfig schedule(LearningRateSchedule kind, double warmup, double decay 
   optimizer.warmup_tokens = warmup;
   optimizer.decay_tokens = decay;
   return optimizer;
+}
+
+TEST(LimitInTokens, IsTheFirstLimitOrNoneAndNeverOverflows) {
+  TrainConfig train = hundred_steps();
+  EXPECT_EQ(limit_in_tokens(train), 1000);
+  train.max_tokens = 600;
+  EXPECT_EQ(limit_in_tokens(train), 600);
+  EXPECT_EQ(limit_in_tokens(hundred_seconds()), 0);
+  train.max_steps = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(limit_in_tokens(train), 600);
+  train.max_tokens = 0;
+  EXPECT_GT(limit_in_tokens(train), std::numeric_limits<int64_t>::max() - 10);
+  EXPECT_EQ(LearningRate(schedule(LearningRateSchedule::cosine, 0), train).at({10, 0}), 1);
 }
 
 TEST(LearningRate, WarmsUpLinearlyAndTheFirstStepCounts) {

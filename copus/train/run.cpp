@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <optional>
 
 #include "copus/base/durable_file.h"
@@ -41,7 +40,8 @@ bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % inte
 
 int64_t known_steps(const TrainConfig& train) {
   const int64_t tokens_per_step = train.global_batch * train.sequence_length;
-  return (limit_in_tokens(train) + tokens_per_step - 1) / tokens_per_step;
+  const int64_t limit = limit_in_tokens(train);
+  return limit / tokens_per_step + (limit % tokens_per_step > 0 ? 1 : 0);
 }
 
 // A directory with a config.toml is a run, and from then on can be resumed.

@@ -41,7 +41,8 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   const double norms = 2 * (4 + 4) * hidden;     // forward: two in, two out; backward: three in, one out
   const double rotary = 2 * 2 * rotated;         // in place, forward and backward
   const double swiglu = (3 + 6) * feed_forward;  // forward: two in, one out; backward: three in, three out
-  const double ends = (2 + 4 + 4 + 2) * hidden + 2 * static_cast<double>(m.vocab_size);  // embedding, norm, loss
+  // Embedding and its gradient, final norm (no residual comes back to it), loss; the first norm has nothing to add.
+  const double ends = (2 + 2 + 4 + 3 - 2) * hidden + 2 * static_cast<double>(m.vocab_size);
   return static_cast<double>(m.num_layers) * (norms + rotary + swiglu) + ends;
 }
 
@@ -149,8 +150,11 @@ StepBenchResult StepBench::measure(int64_t steps) {
   result.attention.floor_seconds = tokens * attention_convention * (7.0 / 6.0) / 2 / peak;
   const double element = bench.precision == Precision::bf16 ? 2 : 4;
   result.elementwise.floor_seconds = tokens * elementwise_elements_per_token(model) * element / result.memory_bandwidth;
-  // AdamW reads weight, gradient and moments and writes all but the gradient; the norm and zeroing pass once more each.
-  result.optimizer.floor_seconds = static_cast<double>(count_parameters(model)) * 4 * (7 + 2) / result.memory_bandwidth;
+  // AdamW reads weight, gradient and moments and writes all but the gradient; the norm and zeroing pass once more each;
+  // bf16 weights are rounded from the fp32 ones.
+  const double optimizer_bytes = 4 * (7 + 2) + (bench.precision == Precision::bf16 ? 4 + 2 : 0);
+  result.optimizer.floor_seconds =
+      static_cast<double>(count_parameters(model)) * optimizer_bytes / result.memory_bandwidth;
   return result;
 }
 

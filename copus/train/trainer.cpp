@@ -54,11 +54,12 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   check_same(checkpoint, "train.seed", state_.seed, state.seed);
   check_same(checkpoint, "train.sequence_length", state_.sequence_length, state.sequence_length);
   check_same(checkpoint, "data.train (fingerprint of the contents)", state_.data_fingerprint, state.data_fingerprint);
-  load_weights(parameters_, checkpoint.weights());
   for (const Parameter& parameter : parameters_.parameters()) {
+    copy_from_host(checkpoint.weight(parameter.info.name), parameter.master);
     copy_from_host(checkpoint.optimizer("exp_avg." + parameter.info.name), optimizer_.exp_avg(parameter));
     copy_from_host(checkpoint.optimizer("exp_avg_sq." + parameter.info.name), optimizer_.exp_avg_sq(parameter));
   }
+  parameters_.publish_weights();
   optimizer_.set_steps(state.optimizer_steps);
   state_ = state;
 }

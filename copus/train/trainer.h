@@ -2,7 +2,7 @@
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
 

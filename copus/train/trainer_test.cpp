@@ -97,12 +97,18 @@ TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
 TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
   const Dataset dataset = open_data();
   std::vector<std::vector<double>> losses;
+  std::vector<double> gradient_norms;  // AdamW would hide a wrong scale
   for (const int64_t micro_batch : {8, 4, 3, 1}) {  // 3 leaves a smaller last one
     config_.train.micro_batch = micro_batch;
     Trainer trainer(config_, dataset, at::kCPU);
     losses.emplace_back();
-    for (int step = 0; step < 5; ++step) losses.back().push_back(trainer.step().loss);
+    for (int step = 0; step < 5; ++step) {
+      const StepRecord record = trainer.step();
+      losses.back().push_back(record.loss);
+      if (step == 0) gradient_norms.push_back(record.grad_norm);
+    }
   }
+  for (const double norm : gradient_norms) EXPECT_NEAR(norm / gradient_norms[0], 1, 1e-4);
   for (const auto& other : losses) {
     for (size_t step = 0; step < other.size(); ++step) EXPECT_NEAR(other[step], losses[0][step], 2e-5) << step;
   }

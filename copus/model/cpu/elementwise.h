@@ -8,9 +8,6 @@
 
 namespace copus::cpu::COPUS_ISA {
 
-// strategy/model_description.h's ignored_target.
-constexpr int64_t ignored = -100;
-
 template <class S>
 void rms_norm_forward(const RmsNormForward<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
@@ -129,7 +126,7 @@ void cross_entropy(const CrossEntropy<S>& a, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     S* logits = a.logits + row * a.vocab;
     const int64_t target = a.targets[row];
-    if (target == ignored) {
+    if (target == ignored_target) {
       a.losses[row] = 0;
       if (a.gradient) {
         for_vectors<C>(a.vocab, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA { store(logits + i, splat<C>(0), n); });

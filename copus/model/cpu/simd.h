@@ -31,8 +31,8 @@ struct Simd<float> {
   using Unaligned = float __attribute__((vector_size(COPUS_VECTOR_BYTES), aligned(4), may_alias));
   using Integer = int32_t __attribute__((vector_size(COPUS_VECTOR_BYTES)));
   static constexpr int width = COPUS_VECTOR_BYTES / 4;
-  // exp(x) is 2^n * exp(r); beyond these limits it is 0 or infinity in float.
-  static constexpr float exp_low = -87.0F, exp_high = 89.0F;
+  // Below exp_low, the logarithm of the smallest normal number, the result is 0; at exp_high it is infinite already.
+  static constexpr float exp_low = -87.3365402F, exp_high = 89.0F;
   static constexpr float ln2_high = 0.693359375F, ln2_low = -2.12194440e-4F, inverse_ln2 = 1.44269504F;
   static constexpr float round_magic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
   static constexpr int exponent_shift = 23, taylor_degree = 7;
@@ -44,7 +44,7 @@ struct Simd<double> {
   using Unaligned = double __attribute__((vector_size(COPUS_VECTOR_BYTES), aligned(8), may_alias));
   using Integer = int64_t __attribute__((vector_size(COPUS_VECTOR_BYTES)));
   static constexpr int width = COPUS_VECTOR_BYTES / 8;
-  static constexpr double exp_low = -708.0, exp_high = 710.0;
+  static constexpr double exp_low = -708.396418532264, exp_high = 710.0;
   static constexpr double ln2_high = 6.93145751953125e-1, ln2_low = 1.42860682030941723212e-6;
   static constexpr double inverse_ln2 = 1.4426950408889634074;
   static constexpr double round_magic = 6755399441055744.0;  // 1.5 * 2^52
