@@ -1,6 +1,5 @@
 // What the values of a run configuration must fulfil together.
 #include <algorithm>
-#include <limits>
 
 #include "copus/base/error.h"
 #include "copus/config/run_config_fields.h"
@@ -41,11 +40,6 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
   if (train.max_steps == 0 && train.max_tokens == 0 && train.max_seconds == 0) {
     throw UserError(concat(source, ": nothing says when the run ends: set train.max_steps, train.max_tokens or ",
                            "train.max_seconds (for example max_seconds = \"3m\")"));
-  }
-  const int64_t most_steps = std::numeric_limits<int64_t>::max() / (train.global_batch * train.sequence_length);
-  if (train.max_steps > most_steps) {
-    throw UserError(concat(source, ": train.max_steps (", train.max_steps, ") is more than can be counted in tokens (",
-                           most_steps, " steps of this size); set train.max_seconds alone for a run without end"));
   }
   // Values below 1 are shares of the run.
   const OptimizerConfig& optimizer = config.optimizer;
