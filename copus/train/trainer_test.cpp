@@ -97,7 +97,7 @@ TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
 TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
   const Dataset dataset = open_data();
   std::vector<std::vector<double>> losses;
-  std::vector<double> gradient_norms;  // AdamW would hide a wrong scale
+  std::vector<double> gradient_norms;               // AdamW would hide a wrong scale
   for (const int64_t micro_batch : {8, 4, 3, 1}) {  // 3 leaves a smaller last one
     config_.train.micro_batch = micro_batch;
     Trainer trainer(config_, dataset, at::kCPU);
