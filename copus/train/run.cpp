@@ -47,12 +47,7 @@ int64_t known_steps(const TrainConfig& train) {
 // A directory with a config.toml is a run, and from then on can be resumed.
 fs::path begin_run_directory(const RunPlan& plan) {
   if (plan.resume) return plan.directory;
-  std::error_code error;
-  fs::create_directories(plan.directory, error);
-  if (error) {
-    throw UserError(concat("cannot create the run directory ", plan.directory.string(), ": ", error.message(),
-                           "; give another --run-dir"));
-  }
+  create_directories_durably(plan.directory);
   write_file_durably(plan.directory / "config.toml", to_toml(plan.config));
   return plan.directory;
 }
