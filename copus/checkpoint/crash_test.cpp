@@ -1,10 +1,10 @@
 // Killing a writer at any moment costs at most the checkpoint it was writing.
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <random>
 #include <thread>
 

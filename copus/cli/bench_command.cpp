@@ -75,14 +75,14 @@ void print_table(const StepBenchResult& r) {
 // The protocol of bench/pytorch: "run N" answers with the median seconds of N steps, until "quit" or end of input.
 void serve(StepBench& bench) {
   bench.run(2);
-  std::cout << nlohmann::json{{"ready", true}}.dump() << std::endl;
+  std::cout << nlohmann::json{{"ready", true}}.dump() << '\n' << std::flush;
   std::string word;
   while (std::cin >> word && word != "quit") {
     int64_t steps = 0;
     if (word != "run" || !(std::cin >> steps) || steps <= 0) {
       throw UserError("--serve expects lines 'run N' or 'quit' on standard input");
     }
-    std::cout << nlohmann::json{{"seconds_per_step", bench.run(steps)}}.dump() << std::endl;
+    std::cout << nlohmann::json{{"seconds_per_step", bench.run(steps)}}.dump() << '\n' << std::flush;
   }
 }
 
@@ -108,7 +108,7 @@ int run_step_bench(Options& options) {
   }
   const StepBenchResult result = bench.measure(options.steps);
   if (options.json) {
-    std::cout << to_json(result).dump() << std::endl;
+    std::cout << to_json(result).dump() << '\n' << std::flush;
   } else {
     print_table(result);
   }

@@ -85,7 +85,7 @@ class TokenPrinter {
     std::cout.flush();
   }
 
-  void finish() { std::cout << utf8_.finish() << std::endl; }
+  void finish() { std::cout << utf8_.finish() << '\n' << std::flush; }
 
  private:
   bool bytes_;

@@ -16,7 +16,7 @@ constexpr int users_mistake = 2;
 
 int complain(const char* kind, const char* message, int exit_code) {
   std::cout.flush();
-  std::cerr << "copus: " << kind << ": " << message << std::endl;
+  std::cerr << "copus: " << kind << ": " << message << '\n';
   return exit_code;
 }
 

@@ -29,7 +29,7 @@ std::string Utf8Stream::finish() {
 
 // The well-formed byte sequences of Unicode 15, table 3-7.
 std::string Utf8Stream::begin_character(uint8_t byte) {
-  if (byte < 0x80) return std::string(1, static_cast<char>(byte));
+  if (byte < 0x80) return {static_cast<char>(byte)};
   if (byte < 0xC2 || byte > 0xF4) return replacement;
   pending_.assign(1, static_cast<char>(byte));
   missing_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;

@@ -16,7 +16,7 @@ std::string write(double number) { return concat(number); }
 // "at least 1", "greater than 0", "at least 0 and less than 1"
 template <class Number>
 std::string describe(const Range<Number>& range) {
-  const std::string low = concat(range.above_low ? "greater than " : "at least ", write(range.low));
+  std::string low = concat(range.above_low ? "greater than " : "at least ", write(range.low));
   if (range.high == std::numeric_limits<Number>::max()) return low;
   return concat(low, " and ", range.below_high ? "less than " : "at most ", write(range.high));
 }

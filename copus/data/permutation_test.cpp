@@ -73,9 +73,9 @@ TEST(Permutation, LooksShuffled) {
     correlation +=
         (static_cast<double>(order[i]) - middle) * (static_cast<double>(order[i - 1]) - middle) / variance / size;
   }
-  EXPECT_NEAR(rises, size / 2, 150);  // standard deviation sqrt(size / 12) = 29
-  EXPECT_LT(fixed_points, 10);        // Poisson with mean 1
-  EXPECT_NEAR(correlation, 0, 0.05);  // standard deviation 0.01
+  EXPECT_NEAR(rises, static_cast<double>(size) / 2, 150);  // standard deviation sqrt(size / 12) = 29
+  EXPECT_LT(fixed_points, 10);                             // Poisson with mean 1
+  EXPECT_NEAR(correlation, 0, 0.05);                       // standard deviation 0.01
   EXPECT_GT(strides.size(), size / 2);
 }
 

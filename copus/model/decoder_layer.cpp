@@ -89,7 +89,7 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
       case Recompute::full: {
         at::Tensor input = a.input;
         a = {};
-        a.input = input;
+        a.input = std::move(input);
         break;
       }
     }

@@ -30,7 +30,7 @@ class Kernels : public testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override { at::manual_seed(20260101); }
 
-  at::ScalarType dtype() const { return GetParam(); }
+  static at::ScalarType dtype() { return GetParam(); }
   // Random values that the dtype holds exactly, as float64.
   at::Tensor random(at::IntArrayRef shape) const { return at::randn(shape, at::kFloat).to(dtype()).to(at::kDouble); }
   at::Tensor narrow(const at::Tensor& tensor) const { return tensor.detach().to(dtype(), false, true).contiguous(); }
@@ -67,7 +67,7 @@ TEST_P(Kernels, RmsNorm) {
 
 TEST_P(Kernels, SwigluAndItsGradient) {
   for (const auto& [rows, width] : {std::pair{1, 4}, {33, 40}, {64, 176}, {5, 3}}) {
-    const at::Tensor gate_up = (random({rows, 2 * width}) * 4).set_requires_grad(true);
+    const at::Tensor gate_up = (random({rows, int64_t{2} * width}) * 4).set_requires_grad(true);
     const at::Tensor dy = random({rows, width});
     const at::Tensor activation = at::silu(gate_up.narrow(1, 0, width)) * gate_up.narrow(1, width, width);
     const at::Tensor expected = gradients(activation, {gate_up}, dy)[0];

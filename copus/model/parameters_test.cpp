@@ -25,8 +25,8 @@ TEST(ParameterStore, ParametersStartOnAlignedElementsUnlessJoined) {
   const ParameterStore store(odd_model(), at::kFloat, at::kCPU);
   for (const Parameter& parameter : store.parameters()) {
     const std::string& name = parameter.info.name;
-    const bool joined =
-        name.find("k_proj") != name.npos || name.find("v_proj") != name.npos || name.find("up_proj") != name.npos;
+    const bool joined = name.find("k_proj") != std::string::npos || name.find("v_proj") != std::string::npos ||
+                        name.find("up_proj") != std::string::npos;
     EXPECT_TRUE(joined || parameter.offset % ParameterStore::alignment == 0) << name;
     EXPECT_EQ(parameter.weight.data_ptr(), parameter.master.data_ptr());
   }

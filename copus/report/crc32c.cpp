@@ -1,6 +1,7 @@
 #include "copus/report/crc32c.h"
 
 #include <array>
+#include <bit>
 
 namespace copus {
 namespace {
@@ -28,7 +29,7 @@ uint32_t crc32c(std::string_view bytes) {
 
 uint32_t masked_crc32c(std::string_view bytes) {
   const uint32_t checksum = crc32c(bytes);
-  return ((checksum >> 15) | (checksum << 17)) + 0xA282EAD8;
+  return std::rotr(checksum, 15) + 0xA282EAD8;
 }
 
 }  // namespace copus

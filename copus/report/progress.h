@@ -43,7 +43,7 @@ class Progress {
   SmoothedValue tokens_per_second_;
   bool pending_ = false;  // the last step is not shown yet
   bool live_ = false;     // the cursor is on the live line
-  std::chrono::steady_clock::time_point next_draw_{};
+  std::chrono::steady_clock::time_point next_draw_;
 };
 
 }  // namespace copus

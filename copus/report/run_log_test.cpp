@@ -144,7 +144,7 @@ TEST_F(RunLogTest, DamagedLineIsNamed) {
   write_steps(1);
   const std::string line = read_text_file(path_);
   for (const std::string damaged : {"{\"step\": 2", "", "[]", "{\"step\": \"2\"}", "{\"consumed_samples\": 2}"}) {
-    const std::string content = line + damaged + "\n" + line;
+    const std::string content = concat(line, damaged, "\n", line);
     write_file_durably(path_, content);
     EXPECT_THAT(user_error([&] { read_run_log(path_); }), AllOf(HasSubstr("run.jsonl, line 2"), HasSubstr("damaged")));
     EXPECT_THAT(user_error([&] { RunLog log(directory_, 9); }), HasSubstr("line 2"));

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <climits>
 #include <cstdio>
@@ -19,7 +20,7 @@
 namespace copus {
 namespace {
 
-constexpr size_t buffer_bytes = 64 * 1024;
+constexpr size_t buffer_bytes = size_t{64} << 10;
 constexpr std::string_view file_prefix = "events.out.tfevents.";
 
 template <class Value>
@@ -108,11 +109,10 @@ int64_t next_file_second(const std::filesystem::path& dir) {
   auto second = static_cast<int64_t>(now());
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();
-    long long earlier = 0;
-    if (name.starts_with(file_prefix) && std::sscanf(name.c_str() + file_prefix.size(), "%10lld", &earlier) == 1 &&
-        earlier >= second) {
-      second = earlier + 1;
-    }
+    if (!name.starts_with(file_prefix)) continue;
+    int64_t earlier = 0;
+    const auto [end, error] = std::from_chars(name.data() + file_prefix.size(), name.data() + name.size(), earlier);
+    if (error == std::errc() && earlier >= second) second = earlier + 1;
   }
   return second;
 }
@@ -121,9 +121,9 @@ std::string file_name(const std::filesystem::path& dir) {
   std::array<char, HOST_NAME_MAX + 1> host{};
   gethostname(host.data(), host.size() - 1);
   std::array<char, HOST_NAME_MAX + 128> name{};
-  std::snprintf(name.data(), name.size(), "%s%010lld.%s.%d", file_prefix.data(),
-                static_cast<long long>(next_file_second(dir)), host.data(), static_cast<int>(getpid()));
-  return name.data();
+  std::snprintf(name.data(), name.size(), "%010lld.%s.%d", static_cast<long long>(next_file_second(dir)), host.data(),
+                static_cast<int>(getpid()));
+  return concat(file_prefix, name.data());
 }
 
 }  // namespace
@@ -144,7 +144,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& dir, std::opti
 TensorBoardWriter::~TensorBoardWriter() {
   try {
     flush();
-  } catch (const UserError&) {
+  } catch (const UserError&) {  // NOLINT(bugprone-empty-catch): a destructor has nobody to tell
   }
   close(descriptor_);
 }

@@ -85,7 +85,7 @@ TEST(ModelDescription, CountsTrainingOperations) {
   EXPECT_DOUBLE_EQ(training_flops_per_token(small_model(), 5), 6 * weights + 12 * 2 * 16 * 5);
   // Without attention: 6 operations per parameter that multiplies, that is all but embedding and norms.
   EXPECT_DOUBLE_EQ(training_flops_per_token(small_model(), 0),
-                   6.0 * static_cast<double>(count_parameters(small_model()) - 11 * 8 - 5 * 8));
+                   6.0 * static_cast<double>(count_parameters(small_model()) - int64_t{11} * 8 - int64_t{5} * 8));
 }
 
 }  // namespace

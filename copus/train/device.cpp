@@ -50,7 +50,7 @@ at::Device find_device(const std::string& name) {
                            " CUDA devices are visible on this machine; set train.device = \"",
                            devices > 0 ? concat("cuda:", devices - 1) : "cpu", "\""));
   }
-  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
 void configure_aten(int64_t threads) {

@@ -53,7 +53,7 @@ class TrainerTest : public ::testing::Test {
   }
 
   Dataset open_data() const {
-    return Dataset(config_.data, config_.train.sequence_length, config_.model.vocab_size, config_.train.seed);
+    return {config_.data, config_.train.sequence_length, config_.model.vocab_size, config_.train.seed};
   }
 
   // Writes the trainer's state to disk and reads it back.

@@ -11,7 +11,7 @@ namespace copus::cpu {
   }
 
 COPUS_DECLARE_ISA(baseline)
-#if defined(__x86_64__)
+#ifdef __x86_64__
 COPUS_DECLARE_ISA(avx2)
 COPUS_DECLARE_ISA(avx512)
 
