@@ -32,9 +32,9 @@ class Kernels : public testing::TestWithParam<at::ScalarType> {
 
   static at::ScalarType dtype() { return GetParam(); }
   // Random values that the dtype holds exactly, as float64.
-  at::Tensor random(at::IntArrayRef shape) const { return at::randn(shape, at::kFloat).to(dtype()).to(at::kDouble); }
-  at::Tensor narrow(const at::Tensor& tensor) const { return tensor.detach().to(dtype(), false, true).contiguous(); }
-  void expect_close(const at::Tensor& ours, const at::Tensor& expected, const std::string& what) const {
+  static at::Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kFloat).to(dtype()).to(at::kDouble); }
+  static at::Tensor narrow(const at::Tensor& tensor) { return tensor.detach().to(dtype(), false, true).contiguous(); }
+  static void expect_close(const at::Tensor& ours, const at::Tensor& expected, const std::string& what) {
     EXPECT_LE(relative_error(ours, expected), tolerance(dtype())) << what;
   }
 };
