@@ -126,6 +126,26 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
 
 namespace {
 
+// Where the key heads and the value heads begin in a row of the query-key-value matrix.
+int64_t first_key(const AttentionShape& shape) { return shape.heads * shape.head_dim; }
+int64_t first_value(const AttentionShape& shape) { return first_key(shape) + shape.kv_heads * shape.head_dim; }
+
+template <class S>
+cpu::AttentionInput<S> attention_input(const at::Tensor& qkv, const AttentionShape& shape) {
+  const S* query = data<S>(qkv);
+  return {shape.batch,
+          shape.sequence,
+          shape.heads,
+          shape.kv_heads,
+          shape.head_dim,
+          static_cast<cpu::Compute<S>>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+          shape.row(),
+          shape.heads * shape.head_dim,
+          query,
+          query + first_key(shape),
+          query + first_value(shape)};
+}
+
 // Runs one task per (sequence, kv head), each thread with scratch memory of its own.
 template <class C, class F>
 void parallel_heads(int64_t tasks, int64_t scratch_elements, at::ScalarType dtype, F f) {
@@ -150,21 +170,7 @@ AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
   result.log_sum_exp = empty({shape.batch, shape.heads, shape.sequence}, master_dtype(qkv), qkv.device());
   with_storage_type(qkv, [&]<class S>(S) {
     using C = cpu::Compute<S>;
-    const S* query = data<S>(qkv);
-    const S* key = query + shape.heads * shape.head_dim;
-    const S* value = key + shape.kv_heads * shape.head_dim;
-    const cpu::AttentionForward<S> arguments{shape.batch,
-                                             shape.sequence,
-                                             shape.heads,
-                                             shape.kv_heads,
-                                             shape.head_dim,
-                                             static_cast<C>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
-                                             shape.row(),
-                                             shape.heads * shape.head_dim,
-                                             query,
-                                             key,
-                                             value,
-                                             data<S>(result.output),
+    const cpu::AttentionForward<S> arguments{attention_input<S>(qkv, shape), data<S>(result.output),
                                              data<C>(result.log_sum_exp)};
     const cpu::Kernels<S>& table = cpu::kernels<S>();
     parallel_heads<C>(shape.batch * shape.kv_heads, table.attention_forward_scratch(arguments), master_dtype(qkv),
@@ -180,27 +186,14 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
   at::Tensor qkv_gradient = empty({qkv.size(0), shape.row()}, qkv.scalar_type(), qkv.device());
   with_storage_type(qkv, [&]<class S>(S) {
     using C = cpu::Compute<S>;
-    const int64_t key_offset = shape.heads * shape.head_dim,
-                  value_offset = key_offset + shape.kv_heads * shape.head_dim;
-    const S* query = data<S>(qkv);
     S* gradient = data<S>(qkv_gradient);
-    const cpu::AttentionBackward<S> arguments{shape.batch,
-                                              shape.sequence,
-                                              shape.heads,
-                                              shape.kv_heads,
-                                              shape.head_dim,
-                                              static_cast<C>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
-                                              shape.row(),
-                                              shape.heads * shape.head_dim,
-                                              query,
-                                              query + key_offset,
-                                              query + value_offset,
+    const cpu::AttentionBackward<S> arguments{attention_input<S>(qkv, shape),
                                               data<S>(forward.output),
                                               data<S>(output_gradient),
                                               data<C>(forward.log_sum_exp),
                                               gradient,
-                                              gradient + key_offset,
-                                              gradient + value_offset};
+                                              gradient + first_key(shape),
+                                              gradient + first_value(shape)};
     const cpu::Kernels<S>& table = cpu::kernels<S>();
     parallel_heads<C>(shape.batch * shape.kv_heads, table.attention_backward_scratch(arguments), master_dtype(qkv),
                       [&](int64_t task, C* scratch) { table.attention_backward(arguments, task, scratch); });

@@ -87,21 +87,21 @@ struct SwigluBackward {
 // Causal grouped-query attention over packed sequences of equal length. One task is one (sequence, kv head).
 // Flash attention (Dao et al. 2022): scores exist only for one block of queries and keys.
 template <class S>
-struct AttentionForward {
+struct AttentionInput {
   int64_t batch, sequence, heads, kv_heads, head_dim;
   Compute<S> scale;
   int64_t row_stride, output_stride;  // elements between tokens
   const S *query, *key, *value;       // token 0, head 0 of each
+};
+
+template <class S>
+struct AttentionForward : AttentionInput<S> {
   S* output;
   Compute<S>* log_sum_exp;  // [batch, heads, sequence]
 };
 
 template <class S>
-struct AttentionBackward {
-  int64_t batch, sequence, heads, kv_heads, head_dim;
-  Compute<S> scale;
-  int64_t row_stride, output_stride;
-  const S *query, *key, *value;
+struct AttentionBackward : AttentionInput<S> {
   const S *output, *output_gradient;
   const Compute<S>* log_sum_exp;
   S *query_gradient, *key_gradient, *value_gradient;  // row_stride between tokens
