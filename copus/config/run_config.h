@@ -7,16 +7,15 @@
 #include <vector>
 
 #include "copus/strategy/model_description.h"
+#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 
 enum class Precision { automatic, fp32, bf16 };
-enum class Recompute { none, attention, full };
 enum class LearningRateSchedule { constant, cosine, wsd };
 
 // The names used in the configuration: "auto", "fp32", "attention", "wsd", ...
 std::string_view to_string(Precision precision);
-std::string_view to_string(Recompute recompute);
 std::string_view to_string(LearningRateSchedule schedule);
 
 // [data]

@@ -92,18 +92,6 @@ std::string_view to_string(Precision precision) {
   fail_check("known precision", __FILE__, __LINE__, "");
 }
 
-std::string_view to_string(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::none:
-      return "none";
-    case Recompute::attention:
-      return "attention";
-    case Recompute::full:
-      return "full";
-  }
-  fail_check("known recompute mode", __FILE__, __LINE__, "");
-}
-
 std::string_view to_string(LearningRateSchedule schedule) {
   switch (schedule) {
     case LearningRateSchedule::constant:

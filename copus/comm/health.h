@@ -1,0 +1,40 @@
+// How the ranks of a job know of each other's health. Every rank says where it is; a watchdog thread sends heartbeats
+// and looks at everybody else's. The first to see a failure reports it once for all; from then on every wait throws
+// RankFailure, and a rank that does not notice in time is ended by its watchdog.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "copus/comm/rank_failure.h"
+
+namespace copus {
+
+// Thread-safe.
+class Health {
+ public:
+  virtual ~Health() = default;
+
+  // Where this rank is, in words for a message; every change counts as progress. At most 95 bytes are kept.
+  virtual void set_place(std::string_view place) = 0;
+
+  // The length of a step as far as known; ten of them without progress (and at least ten seconds) mean stalled. 0 (the
+  // beginning): not known, so nothing counts as stalled (set-up, evaluation, checkpoints).
+  virtual void set_expected_step_seconds(double seconds) = 0;
+
+  // This rank is waiting for others between these two, and so is not the one that stalls.
+  virtual void begin_wait() = 0;
+  virtual void end_wait() = 0;
+
+  // Ends the job: the first report counts, later ones are dropped.
+  virtual void report(const FailureReport& report) = 0;
+  virtual std::optional<FailureReport> failure() const = 0;
+
+  // Throws RankFailure once a failure has been reported.
+  void check() const {
+    if (const auto found = failure()) throw RankFailure(*found);
+  }
+};
+
+}  // namespace copus

@@ -1,0 +1,28 @@
+// The clock that a rank's step times, timeline and log are read from: the real one, the real one with messages that
+// arrive late, or a virtual one on which 16 ranks on 2 cores have the step times that 16 devices would have.
+#pragma once
+
+namespace copus {
+
+// Used by the rank's main thread alone.
+class RankClock {
+ public:
+  virtual ~RankClock() = default;
+
+  // Seconds since the job began, comparable between ranks. A virtual clock has advanced by the computing done since the
+  // last call: the thread's measured time, or what charge() added.
+  virtual double now() = 0;
+
+  // The end of something that this rank waited for: a virtual clock moves there unless it is later already, a real one
+  // sleeps until then.
+  virtual void advance_to(double seconds) = 0;
+
+  // `flops` of computing were done since the last call; counts only on a virtual clock with modelled compute time.
+  virtual void charge(double flops) = 0;
+
+  // The thread communicates or waits between these two: its own time is not computing.
+  virtual void begin_communication() = 0;
+  virtual void end_communication() = 0;
+};
+
+}  // namespace copus

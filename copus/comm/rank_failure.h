@@ -1,0 +1,29 @@
+// The failure that ends a job from outside this rank: another rank died, was stopped, stalled or never came.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace copus {
+
+// What is known of a failure: which rank, what it was doing, and why it counts as failed.
+struct FailureReport {
+  int64_t rank = -1;
+  std::string place;  // "step 12, backward of micro-batch 3"; may be empty
+  std::string cause;  // "killed by signal 9 (Killed)", "no heartbeat for 3.0 s", "made no progress for 60 s"
+};
+
+// "rank 3 failed at step 12, backward of micro-batch 3: killed by signal 9 (Killed)"
+std::string to_string(const FailureReport& report);
+
+class RankFailure : public std::runtime_error {
+ public:
+  explicit RankFailure(FailureReport report);
+  const FailureReport& report() const { return report_; }
+
+ private:
+  FailureReport report_;
+};
+
+}  // namespace copus

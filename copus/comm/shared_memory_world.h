@@ -1,0 +1,39 @@
+// Ranks on one machine, as processes or threads, that communicate through one segment of shared memory. The segment is
+// anonymous (memfd), so that nothing is left behind however the ranks end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "copus/comm/world.h"
+
+namespace copus {
+
+// An anonymous segment, sparse: pages cost memory only once they are touched. Made by whoever starts the ranks, and
+// inherited or opened by them (/proc/<pid>/fd/<descriptor>).
+class SharedSegment {
+ public:
+  // For `size` ranks.
+  static SharedSegment create(int64_t size);
+  // An inherited or received descriptor; takes ownership. Throws InternalError if it is no segment for `size` ranks.
+  static SharedSegment open(int descriptor, int64_t size);
+  SharedSegment(SharedSegment&& other) noexcept;
+  SharedSegment& operator=(SharedSegment&& other) noexcept;
+  ~SharedSegment();
+
+  int descriptor() const { return descriptor_; }
+  std::byte* address() const { return address_; }
+
+ private:
+  SharedSegment(int descriptor, std::byte* address, int64_t bytes);
+  int descriptor_ = -1;
+  std::byte* address_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Joins as `rank`. The segment may be shared by several worlds of one process (ranks as threads). With `watch`, a
+// watchdog thread sends heartbeats and ends this process when the job has failed and the rank does not notice.
+std::unique_ptr<World> join_shared_memory(std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
+                                          double wait_seconds, bool watch);
+
+}  // namespace copus

@@ -1,0 +1,42 @@
+// All ranks of a job as one of them sees it: who it is, groups to communicate in, health and clock.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "copus/comm/communicator.h"
+#include "copus/comm/health.h"
+#include "copus/comm/rank_clock.h"
+
+namespace copus {
+
+class World {
+ public:
+  virtual ~World() = default;
+
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+
+  // The communicator of an ordered list of distinct world ranks, this rank among them; made at the first call, and then
+  // kept. Ranks may ask for their groups in different orders: making one waits for nobody.
+  virtual Communicator& group(const std::vector<int64_t>& ranks) = 0;
+  Communicator& everyone();
+
+  virtual Health& health() = 0;
+  virtual RankClock& clock() = 0;
+};
+
+// How long a wait may last before it counts as a failure of those that are missing.
+inline constexpr double default_wait_seconds = 600;
+
+// A world of one rank, this process: every operation is done at once.
+std::unique_ptr<World> single_rank_world();
+
+// Runs `body` as ranks 0 .. size - 1, each on a thread of its own, over the same code as between processes, and returns
+// when all have ended. Rethrows the first exception of a rank that is not the echo of another's (RankFailure).
+void run_ranks_as_threads(int64_t size, const std::function<void(World&)>& body,
+                          double wait_seconds = default_wait_seconds);
+
+}  // namespace copus
