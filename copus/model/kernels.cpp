@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -287,22 +288,24 @@ void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tens
   });
 }
 
-double squared_norm(const at::Tensor& flat) {
+ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
   const PartTimer timer(Part::optimizer);
-  if (!fused(flat)) return generic::squared_norm(flat);
-  const int64_t blocks = count_blocks(flat);
-  std::vector<double> sums(static_cast<size_t>(blocks));
+  if (!fused(flat)) return generic::squared_norm(flat, begin, end);
+  ExactSum sum;
+  std::mutex mutex;
   with_storage_type(flat, [&]<class S>(S) {
-    at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        sums[static_cast<size_t>(block)] =
-            cpu::kernels<S>().squared_norm(data<cpu::Compute<S>>(flat), block * elements_per_block,
-                                           std::min(flat.numel(), (block + 1) * elements_per_block));
+    const auto* values = data<cpu::Compute<S>>(flat);
+    const int64_t first = begin / squared_norm_block, last = (end + squared_norm_block - 1) / squared_norm_block;
+    at::parallel_for(first, last, elements_per_block / squared_norm_block, [&](int64_t from, int64_t to) {
+      ExactSum part;
+      for (int64_t block = from; block < to; ++block) {
+        part.add(cpu::kernels<S>().squared_norm(values, std::max(begin, block * squared_norm_block),
+                                                std::min(end, (block + 1) * squared_norm_block)));
       }
+      const std::lock_guard guard(mutex);
+      sum.add(part);
     });
   });
-  double sum = 0;
-  for (const double block_sum : sums) sum += block_sum;
   return sum;
 }
 

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "copus/base/exact_sum.h"
+
 namespace copus::kernels {
 
 // ---- memory -------------------------------------------------------------------------------------------------------
@@ -108,9 +110,12 @@ struct AdamWStep {
 void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
             const at::Tensor& exp_avg_sq, const AdamWStep& step);
 
-// The squared norm of a flat contiguous tensor, squared in its dtype and summed in float64 over blocks cut at fixed
-// indices, in order: it does not depend on the number of threads. Waits for the result.
-double squared_norm(const at::Tensor& flat);
+inline constexpr int64_t squared_norm_block = 64;
+
+// The squared norm of the elements begin .. end of a flat contiguous tensor: squared in its dtype, summed in float64
+// within blocks cut at multiples of squared_norm_block, and exactly over the blocks, so that neither threads nor ranks between whose
+// ranges a tensor is cut at such places can change it. Waits for the result.
+ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);
 
 // Copies master weights into compute weights, rounding to nearest even.
 void round_to(const at::Tensor& from, const at::Tensor& to);

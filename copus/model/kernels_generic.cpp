@@ -285,7 +285,21 @@ void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tens
   master.mul_(1 - step.lr * step.weight_decay).addcdiv_(exp_avg, denominator, -step.lr / step.bias_correction1);
 }
 
-double squared_norm(const at::Tensor& flat) { return flat.square().sum(at::kDouble).item<double>(); }
+ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
+  ExactSum sum;
+  for (int64_t from = begin; from < end;) {
+    // A ragged block at either end, all whole ones at once between them.
+    const int64_t whole = (end - from) / squared_norm_block * squared_norm_block;
+    const bool aligned = from % squared_norm_block == 0 && whole > 0;
+    const int64_t next_cut = (from / squared_norm_block + 1) * squared_norm_block;
+    const int64_t count = aligned ? whole : std::min(end, next_cut) - from;
+    const at::Tensor blocks = flat.narrow(0, from, count).square().view({-1, aligned ? squared_norm_block : count});
+    const at::Tensor sums = blocks.sum(1, false, at::kDouble).to(at::kCPU);
+    for (int64_t i = 0; i < sums.numel(); ++i) sum.add(static_cast<const double*>(sums.data_ptr())[i]);
+    from += count;
+  }
+  return sum;
+}
 
 }  // namespace generic
 

@@ -23,6 +23,6 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double 
                     const at::Tensor& loss_sum);
 void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
             const at::Tensor& exp_avg_sq, const AdamWStep& step);
-double squared_norm(const at::Tensor& flat);
+ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);
 
 }  // namespace copus::kernels::generic

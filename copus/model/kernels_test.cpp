@@ -205,7 +205,7 @@ TEST_P(Kernels, ResultsDoNotDependOnTheNumberOfThreads) {
     const at::Tensor dx = kernels::rms_norm_backward(dy, norm.sum, norm.rstd, weight, dy, weight_gradient);
     const at::Tensor gradient = kernels::attention_backward(dx, qkv, result, shape);
     return at::cat({gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
-                    at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000})), at::kDouble)});
+                    at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000}), 0, 64000).value(), at::kDouble)});
   };
   const at::Tensor one = run(1), two = run(2), three = run(3);
   kernels::set_num_threads(2);
@@ -257,11 +257,26 @@ TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
 TEST(SquaredNorm, MatchesFloat64) {
   at::manual_seed(8);
   for (const int64_t size : {1, 63, 64, 16384, 100003}) {
-    const at::Tensor values = at::randn({size}, at::kFloat);
-    const double expected = values.to(at::kDouble).square().sum().item<double>();
-    EXPECT_NEAR(kernels::squared_norm(values) / expected, 1, 1e-6) << size;
-    EXPECT_NEAR(kernels::generic::squared_norm(values) / expected, 1, 1e-6) << size;
+    const at::Tensor values = at::randn({size + 7}, at::kFloat);
+    const double expected = values.narrow(0, 5, size).to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(kernels::squared_norm(values, 5, 5 + size).value() / expected, 1, 1e-6) << size;
+    EXPECT_NEAR(kernels::generic::squared_norm(values, 5, 5 + size).value() / expected, 1, 1e-6) << size;
   }
+}
+
+TEST(SquaredNorm, CutsAtBlocksChangeNoBit) {
+  at::manual_seed(9);
+  const at::Tensor values = at::randn({10000}, at::kFloat);
+  const auto norm_of = [&](auto kernel) {
+    const double whole = kernel(values, 10, 9999).value();
+    for (const int64_t cut : {64, 640, 9984}) {
+      ExactSum sum = kernel(values, cut, 9999);
+      sum.add(kernel(values, 10, cut));
+      EXPECT_EQ(sum.value(), whole) << cut;
+    }
+  };
+  norm_of(kernels::squared_norm);
+  norm_of(kernels::generic::squared_norm);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "copus/train/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -13,35 +14,59 @@ bool decays(const ParameterInfo& info) {
   return info.kind == ParameterKind::embedding || info.kind == ParameterKind::linear;
 }
 
-at::Tensor view_of(const at::Tensor& flat, const Parameter& parameter) {
-  return flat.narrow(0, parameter.offset, parameter.info.num_elements()).view(parameter.info.shape);
-}
-
 }  // namespace
 
 AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config) : parameters_(parameters), config_(config) {
-  const auto& buckets = parameters.buckets();
-  for (int64_t b = 0; b < static_cast<int64_t>(buckets.size()); ++b) {
-    const int64_t size = buckets[b].master.numel();
-    moments_.push_back({buckets[b].master.new_zeros({size}), buckets[b].master.new_zeros({size})});
-    // A range reaches to the next parameter: the padding between them has no gradient and stays zero.
-    std::map<int64_t, bool> decays_from;  // by offset
-    for (const int64_t index : buckets[b].parameters) {
-      const Parameter& parameter = parameters.parameters()[index];
-      decays_from[parameter.offset] = decays(parameter.info);
-    }
-    for (auto next = decays_from.begin(); next != decays_from.end();) {
-      const auto [begin, decay] = *next;
-      while (next != decays_from.end() && next->second == decay) ++next;
-      ranges_.push_back({b, begin, next == decays_from.end() ? size : next->first, decay});
-    }
+  for (int64_t b = 0; b < static_cast<int64_t>(parameters.buckets().size()); ++b) {
+    const at::Tensor& master = parameters.buckets()[b].master;
+    const bool updated = master.defined();
+    exp_avg_.push_back(updated ? kernels::zeros({master.numel()}, master.scalar_type(), master.device()) : at::Tensor());
+    exp_avg_sq_.push_back(updated ? kernels::zeros({master.numel()}, master.scalar_type(), master.device())
+                                  : at::Tensor());
+    if (!updated) continue;  // a tied head, which its embedding updates
+    add_update_ranges(b);
+    add_norm_ranges(b);
   }
 }
 
-double AdamW::gradient_norm() const {
-  double sum = 0;
-  for (const Bucket& bucket : parameters_.buckets()) sum += kernels::squared_norm(bucket.gradient);
-  return std::sqrt(sum);
+// A range reaches to the next parameter: the padding between them has no gradient and stays zero.
+void AdamW::add_update_ranges(int64_t bucket) {
+  const Bucket& b = parameters_.buckets()[bucket];
+  std::map<int64_t, bool> decays_from;  // by offset
+  for (const int64_t index : b.parameters) {
+    const Parameter& parameter = parameters_.parameters()[index];
+    decays_from[parameter.offset] = decays(parameter.info);
+  }
+  for (auto next = decays_from.begin(); next != decays_from.end();) {
+    const auto [offset, decay] = *next;
+    while (next != decays_from.end() && next->second == decay) ++next;
+    const int64_t begin = std::max(offset, b.shard_begin);
+    const int64_t end = std::min(next == decays_from.end() ? b.size() : next->first, b.shard_end);
+    if (begin < end) update_ranges_.push_back({{bucket, begin, end}, decay});
+  }
+}
+
+// What is held by several ranks counts on the first of them: the first of a parameter's replicas, the embedding and not
+// the head that is tied to it, and the first data-parallel rank where all of them hold the whole reduced gradient.
+void AdamW::add_norm_ranges(int64_t bucket) {
+  const Placement& placement = parameters_.placement();
+  if (placement.strategy.zero_stage == 0 && placement.here.data != 0) return;
+  const Bucket& b = parameters_.buckets()[bucket];
+  for (const int64_t index : b.parameters) {
+    const Parameter& parameter = parameters_.parameters()[index];
+    if (parameter.tied_copy || placement.here.tensor % parameter.sharding.replicas != 0) continue;
+    const int64_t begin = std::max(parameter.offset, b.shard_begin);
+    const int64_t end = std::min(parameter.offset + parameter.box.num_elements(), b.shard_end);
+    if (begin < end) norm_ranges_.push_back({bucket, begin, end});
+  }
+}
+
+ExactSum AdamW::squared_gradient_norm() const {
+  ExactSum sum;
+  for (const Range& range : norm_ranges_) {
+    sum.add(kernels::squared_norm(parameters_.buckets()[range.bucket].gradient, range.begin, range.end));
+  }
+  return sum;
 }
 
 void AdamW::step(double learning_rate, double gradient_factor) {
@@ -54,22 +79,17 @@ void AdamW::step(double learning_rate, double gradient_factor) {
   step.bias_correction1 = 1 - std::pow(config_.beta1, static_cast<double>(steps_));
   step.bias_correction2 = 1 - std::pow(config_.beta2, static_cast<double>(steps_));
   step.gradient_scale = gradient_factor;
-  for (const Range& range : ranges_) {
+  for (const UpdateRange& range : update_ranges_) {
     const Bucket& bucket = parameters_.buckets()[range.bucket];
-    const BucketMoments& moments = moments_[range.bucket];
-    const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, range.begin, range.end - range.begin); };
+    const int64_t count = range.end - range.begin;
+    const auto of_shard = [&](const at::Tensor& shard) {
+      return shard.narrow(0, range.begin - bucket.shard_begin, count);
+    };
     step.weight_decay = range.decays ? config_.weight_decay : 0;
-    kernels::adamw_(part(bucket.master), part(bucket.gradient), part(moments.exp_avg), part(moments.exp_avg_sq), step);
+    kernels::adamw_(of_shard(bucket.master), bucket.gradient.narrow(0, range.begin, count),
+                    of_shard(exp_avg_[range.bucket]), of_shard(exp_avg_sq_[range.bucket]), step);
   }
   parameters_.publish_weights();
-}
-
-at::Tensor AdamW::exp_avg(const Parameter& parameter) const {
-  return view_of(moments_[parameter.bucket].exp_avg, parameter);
-}
-
-at::Tensor AdamW::exp_avg_sq(const Parameter& parameter) const {
-  return view_of(moments_[parameter.bucket].exp_avg_sq, parameter);
 }
 
 double clip_factor(double gradient_norm, double clip_norm) {

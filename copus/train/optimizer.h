@@ -1,4 +1,5 @@
-// AdamW with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2) over the flat buckets of a ParameterStore.
+// AdamW with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2) over the flat buckets of a ParameterStore:
+// over all elements of a bucket, or with ZeRO-1 over this rank's share of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,51 +7,56 @@
 #include <cstdint>
 #include <vector>
 
+#include "copus/base/exact_sum.h"
 #include "copus/config/run_config.h"
 #include "copus/model/parameters.h"
 
 namespace copus {
-
-// The two moments of one bucket: flat, of the master dtype, laid out like the bucket's master weights.
-struct BucketMoments {
-  at::Tensor exp_avg;
-  at::Tensor exp_avg_sq;
-};
 
 class AdamW {
  public:
   // Refers to `parameters` for its whole life. Moments start at zero.
   AdamW(ParameterStore& parameters, const OptimizerConfig& config);
 
-  // The 2-norm of all main gradients; does not depend on threads. Synchronises with the device.
-  double gradient_norm() const;
+  // This rank's share of the squared norm of the whole model's gradient: summed over all ranks it counts every logical
+  // element once, whatever the layout, to the same bits wherever buckets are cut the same way. Synchronises with the
+  // device.
+  ExactSum squared_gradient_norm() const;
 
-  // One update of the master weights from gradient_factor * gradient, and publishes the weights. Embeddings and linear
-  // weights decay; norms and biases do not. The factor is that of clipping (clip_factor).
+  // One update of the master weights from gradient_factor * gradient, and publishes the weights (with ZeRO-1 they then
+  // have to be gathered). Embeddings and linear weights decay; norms and biases do not. The factor is that of clipping
+  // (clip_factor).
   void step(double learning_rate, double gradient_factor);
 
   // Updates made so far, which the bias correction counts.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  // Per bucket; exp_avg and exp_avg_sq cut out one parameter's part as a view of its shape.
-  const std::vector<BucketMoments>& moments() const { return moments_; }
-  at::Tensor exp_avg(const Parameter& parameter) const;
-  at::Tensor exp_avg_sq(const Parameter& parameter) const;
+  // The moments by bucket: flat, of the master dtype, laid out like the bucket's master weights; undefined where those
+  // are.
+  const std::vector<at::Tensor>& exp_avg() const { return exp_avg_; }
+  const std::vector<at::Tensor>& exp_avg_sq() const { return exp_avg_sq_; }
 
  private:
-  // A stretch of a bucket whose elements all decay or all do not.
+  // A stretch of a bucket.
   struct Range {
     int64_t bucket;
     int64_t begin;
     int64_t end;
+  };
+  // One whose elements all decay or all do not.
+  struct UpdateRange : Range {
     bool decays;
   };
 
+  void add_update_ranges(int64_t bucket);
+  void add_norm_ranges(int64_t bucket);
+
   ParameterStore& parameters_;
   OptimizerConfig config_;
-  std::vector<BucketMoments> moments_;
-  std::vector<Range> ranges_;
+  std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
+  std::vector<UpdateRange> update_ranges_;
+  std::vector<Range> norm_ranges_;  // those that this rank counts
   int64_t steps_ = 0;
 };
 

@@ -1,24 +1,30 @@
-// Moves tensors between the device and the host memory that checkpoints and model files are written from and read to.
+// The state of a layout's ranks to and from the whole, layout-free tensors of checkpoints and model files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/model/parameters.h"
+#include "copus/train/rank_groups.h"
 
 namespace copus {
 
-// Fills `tensor` (fp32, contiguous) with the elements of `source`, which has its shape and a floating-point type.
-void copy_from_host(const TensorView& source, const at::Tensor& tensor);
+// The master weights of every bucket: one kind of state, as load_state and collect_state take it; the moments of AdamW
+// are others. Entries are undefined for buckets that this rank does not update.
+std::vector<at::Tensor> master_weights(const ParameterStore& parameters);
 
-// A copy of `tensor` (fp32, contiguous) in host memory under the given name.
-HostTensor copy_to_host_tensor(const at::Tensor& tensor, std::string name);
+// Fills one kind of state from whole tensors: of each, only the elements that this rank holds are read. find(name)
+// gives the tensor of a parameter, which has its shape and a floating-point type.
+void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>& state,
+                const std::function<const TensorView&(const std::string& name)>& find);
 
-// Fills the master weights from a model file or checkpoint, which has exactly the store's parameters, and publishes
-// them.
-void load_weights(ParameterStore& parameters, const std::map<std::string, TensorView, std::less<>>& weights);
+// The whole tensors of one kind of state, in canonical order and under `prefix` + the parameter's name, in the host
+// memory of world rank 0; nothing elsewhere. Every rank calls it.
+std::vector<HostTensor> collect_state(const ParameterStore& parameters, const RankGroups& groups,
+                                      const std::vector<at::Tensor>& state, const std::string& prefix);
 
 }  // namespace copus

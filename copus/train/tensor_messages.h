@@ -1,0 +1,25 @@
+// Tensors as messages between ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "copus/base/error.h"
+#include "copus/comm/data_type.h"
+
+namespace copus {
+
+// How a tensor's elements are communicated. Ranks exchange host memory: the tensor lies there and is contiguous.
+inline DataType data_type_of(const at::Tensor& tensor) {
+  COPUS_CHECK(tensor.device().is_cpu() && tensor.is_contiguous());
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DataType::float32;
+    case at::kBFloat16:
+      return DataType::bfloat16;
+    default:
+      COPUS_CHECK(tensor.scalar_type() == at::kDouble);
+      return DataType::float64;
+  }
+}
+
+}  // namespace copus
