@@ -22,6 +22,10 @@ at::Tensor view_of(const at::Tensor& flat, const Parameter& parameter) {
 AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config) : parameters_(parameters), config_(config) {
   const auto& buckets = parameters.buckets();
   for (int64_t b = 0; b < static_cast<int64_t>(buckets.size()); ++b) {
+    if (!buckets[b].master.defined()) {  // a tied head, updated with its embedding
+      moments_.emplace_back();
+      continue;
+    }
     const int64_t size = buckets[b].master.numel();
     moments_.push_back({buckets[b].master.new_zeros({size}), buckets[b].master.new_zeros({size})});
     // A range reaches to the next parameter: the padding between them has no gradient and stays zero.
@@ -40,7 +44,9 @@ AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config) : parame
 
 double AdamW::gradient_norm() const {
   double sum = 0;
-  for (const Bucket& bucket : parameters_.buckets()) sum += kernels::squared_norm(bucket.gradient);
+  for (const Bucket& bucket : parameters_.buckets()) {
+    if (bucket.master.defined()) sum += kernels::squared_norm(bucket.gradient);
+  }
   return std::sqrt(sum);
 }
 
@@ -70,6 +76,11 @@ at::Tensor AdamW::exp_avg(const Parameter& parameter) const {
 
 at::Tensor AdamW::exp_avg_sq(const Parameter& parameter) const {
   return view_of(moments_[parameter.bucket].exp_avg_sq, parameter);
+}
+
+void add_tied_gradient(const ParameterStore& parameters) {
+  const Parameter* head = parameters.find_tied_copy();
+  if (head != nullptr) parameters.find(head->info.name).gradient.add_(head->gradient);
 }
 
 double clip_factor(double gradient_norm, double clip_norm) {

@@ -22,7 +22,8 @@ class AdamW {
   // Refers to `parameters` for its whole life. Moments start at zero.
   AdamW(ParameterStore& parameters, const OptimizerConfig& config);
 
-  // The 2-norm of all main gradients; does not depend on threads. Synchronises with the device.
+  // The 2-norm of all main gradients, a tied head's counted with its embedding; does not depend on threads.
+  // Synchronises with the device.
   double gradient_norm() const;
 
   // One update of the master weights from gradient_factor * gradient, and publishes the weights. Embeddings and linear
@@ -53,6 +54,9 @@ class AdamW {
   std::vector<Range> ranges_;
   int64_t steps_ = 0;
 };
+
+// Adds the gradient of a tied head to that of the embedding it is tied to. Once a step, after the last micro-batch.
+void add_tied_gradient(const ParameterStore& parameters);
 
 // The factor that brings a gradient of this norm down to clip_norm; 1 when it is not longer, or clip_norm is 0.
 double clip_factor(double gradient_norm, double clip_norm);

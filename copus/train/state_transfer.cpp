@@ -24,9 +24,10 @@ HostTensor copy_to_host_tensor(const at::Tensor& tensor, std::string name) {
 
 void load_weights(ParameterStore& parameters, const std::map<std::string, TensorView, std::less<>>& weights) {
   for (const Parameter& parameter : parameters.parameters()) {
+    if (parameter.tied_copy) continue;
     const auto found = weights.find(parameter.info.name);
     COPUS_CHECK(found != weights.end(), "no weight ", parameter.info.name);
-    copy_from_host(found->second, parameter.master);
+    copy_from_host(found->second, parameters.master(parameter));
   }
   parameters.publish_weights();
 }

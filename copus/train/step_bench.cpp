@@ -81,6 +81,7 @@ struct StepBench::Implementation {
     const double loss_scale = 1.0 / static_cast<double>(tokens_per_step());
     store.zero_gradients();
     for (int64_t i = 0; i < options.micro_batches; ++i) decoder.forward_backward(tokens, targets, loss_scale);
+    add_tied_gradient(store);
     optimizer.step(1e-4, clip_factor(optimizer.gradient_norm(), 1.0));
     kernels::synchronize(device);
     return seconds_since(start);
