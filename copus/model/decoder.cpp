@@ -21,7 +21,7 @@ struct Decoder::Implementation {
   std::vector<DecoderLayer> layers;
   const Parameter& embedding;
   const Parameter& final_norm;
-  const Parameter& head;  // the embedding itself where they are tied
+  const Parameter& head;  // with a gradient of its own where it is tied to the embedding
 
   Implementation(ParameterStore& store, Recompute mode)
       : parameters(store),
@@ -29,7 +29,7 @@ struct Decoder::Implementation {
         rotary(store.model(), store.compute_dtype() == at::kDouble ? at::kDouble : at::kFloat, store.device()),
         embedding(store.find("model.embed_tokens.weight")),
         final_norm(store.find("model.norm.weight")),
-        head(store.find(store.model().tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight")) {
+        head(store.model().tie_word_embeddings ? *store.find_tied_copy() : store.find("lm_head.weight")) {
     for (int64_t layer = 0; layer < store.model().num_layers; ++layer) layers.emplace_back(store, layer);
   }
 
@@ -107,7 +107,7 @@ at::Tensor Decoder::logits(const at::Tensor& tokens) {
   Implementation& model = *implementation_;
   const kernels::NormResult norm = model.forward(tokens, model.rotary.rows(0, tokens.size(1)), nullptr);
   const at::Tensor logits = kernels::linear(norm.normed, model.head.weight, {});
-  return logits.to(model.final_norm.master.scalar_type()).view({tokens.size(0), tokens.size(1), -1});
+  return logits.to(model.final_norm.gradient.scalar_type()).view({tokens.size(0), tokens.size(1), -1});
 }
 
 at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) {
@@ -125,7 +125,7 @@ at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) 
   const kernels::NormResult norm = kernels::add_rms_norm(stream.residual, stream.delta, model.final_norm.weight,
                                                          model.parameters.model().rms_norm_eps);
   const at::Tensor last = norm.normed.view({shape.batch, shape.sequence, -1}).select(1, shape.sequence - 1);
-  return kernels::linear(last.contiguous(), model.head.weight, {}).to(model.final_norm.master.scalar_type());
+  return kernels::linear(last.contiguous(), model.head.weight, {}).to(model.final_norm.gradient.scalar_type());
 }
 
 KeyValueCache::KeyValueCache(const ParameterStore& parameters, int64_t batch, int64_t capacity) {

@@ -9,15 +9,20 @@
 #include <unordered_map>
 #include <vector>
 
+#include "copus/layout/sharding.h"
 #include "copus/strategy/model_description.h"
 
 namespace copus {
 
-// One parameter. All tensors have info.shape; `weight` is `master` itself where the compute dtype is the master dtype.
+// One parameter, or the part of it that this rank holds. The tensors have the shape of `box`.
 struct Parameter {
-  ParameterInfo info;
-  at::Tensor weight;    // compute dtype; what forward and backward read
-  at::Tensor master;    // fp32 (float64 in tests); what the optimizer updates
+  ParameterInfo info;  // of the whole, logical tensor
+  Sharding sharding;
+  Box box;            // what is held here
+  int64_t chunk;      // of this pipeline rank
+  bool tied_copy;     // the head's side of a tied embedding: where the embedding itself lies on this rank too, `weight`
+                      // is the embedding's and only the gradient is its own
+  at::Tensor weight;  // compute dtype; what forward and backward read
   at::Tensor gradient;  // master dtype; accumulated over micro-batches
   int64_t bucket;       // index into ParameterStore::buckets()
   int64_t offset;       // of its first element in the bucket
@@ -29,12 +34,19 @@ struct JoinedParameters {
   at::Tensor gradient;  // likewise
 };
 
-// The parameters of one decoder layer, or of the embedding, or of final norm and head. Flat 1-d buffers, zero padded.
+// The parameters of one decoder layer, or of the embedding, or of final norm and head, or the tied copy of the head.
+// Flat 1-d buffers, zero padded to a multiple of the alignment.
 struct Bucket {
   std::vector<int64_t> parameters;  // indices into ParameterStore::parameters()
-  at::Tensor weight;
+  int64_t chunk;
+  at::Tensor weight;    // [size]; undefined for a tied copy beside its embedding
+  at::Tensor gradient;  // [size]
+  // Master weights of elements shard_begin .. shard_end, those that this rank updates: all of them, or with ZeRO-1 this
+  // data-parallel rank's share. A view of `weight` where the compute dtype is the master dtype. Undefined where
+  // `weight` is: there is nothing to update then.
   at::Tensor master;
-  at::Tensor gradient;
+  int64_t shard_begin = 0, shard_end = 0;
+  int64_t size() const { return gradient.numel(); }
 };
 
 class ParameterStore {
@@ -45,14 +57,25 @@ class ParameterStore {
 
   // Allocates everything on `device`, zeroed. compute_dtype: kFloat, kBFloat16 or (tests) kDouble; the master dtype is
   // kDouble for kDouble and kFloat otherwise.
-  ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device);
+  ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device);  // the whole model
+  ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device,
+                 const Placement& placement);
 
   const ModelDescription& model() const { return model_; }
   at::ScalarType compute_dtype() const { return compute_dtype_; }
   at::Device device() const { return device_; }
+  const Placement& placement() const { return placement_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const Parameter& find(const std::string& name) const;  // throws InternalError if there is none
+  const Parameter* find_tied_copy() const;               // null if this rank has none
+
+  // The parameter's master weights, a view of the shape of its box. Only where this rank updates all of it.
+  at::Tensor master(const Parameter& parameter) const;
+
+  // The elements of each data-parallel rank's share of a bucket, for ZeRO-1: as even as cuts at multiples of the
+  // alignment allow, in the order of the ranks.
+  static std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t data_parallel);
 
   // Views over parameters that lie back to back.
   JoinedParameters join(const std::vector<std::string>& names) const;
@@ -61,13 +84,18 @@ class ParameterStore {
   // initializer_range for embeddings and linear weights, zero for biases, one for norms (transformers' rule).
   void initialize(uint64_t seed);
 
-  // Rounds the master weights to the compute weights. Call after every change of a master weight.
+  // Rounds the master weights to this rank's shards of the compute weights. Call after every change of a master weight;
+  // with ZeRO-1 the shards then have to be gathered.
   void publish_weights();
 
   void zero_gradients();
 
  private:
+  int64_t arrange(Bucket& bucket);  // orders the parameters and sets their offsets; returns the bucket's size
+  void allocate(Bucket& bucket, int64_t size);
+
   ModelDescription model_;
+  Placement placement_;
   at::ScalarType compute_dtype_;
   at::Device device_;
   std::vector<Parameter> parameters_;

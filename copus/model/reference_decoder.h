@@ -37,7 +37,8 @@ inline at::Tensor attention(const at::Tensor& query, const at::Tensor& key, cons
 inline std::map<std::string, at::Tensor> leaves(const ParameterStore& store) {
   std::map<std::string, at::Tensor> weights;
   for (const Parameter& parameter : store.parameters()) {
-    weights[parameter.info.name] = parameter.master.detach().clone().set_requires_grad(true);
+    if (parameter.tied_copy) continue;
+    weights[parameter.info.name] = store.master(parameter).detach().clone().set_requires_grad(true);
   }
   return weights;
 }

@@ -84,9 +84,9 @@ void GradientReduction::start_data_parallel(int64_t bucket) {
 
 void GradientReduction::add_tied() {
   if (tied_.empty()) return;
-  const at::Tensor gradient = parameters_.buckets()[static_cast<size_t>(tied_.front())].gradient;
+  const at::Tensor& gradient = parameters_.buckets()[static_cast<size_t>(tied_.front())].gradient;
   if (tied_.size() == 2) {  // both copies lie here, the embedding first
-    gradient.add_(parameters_.buckets()[static_cast<size_t>(tied_.back())].gradient);
+    add_tied_gradient(parameters_);
   } else {
     groups_.tie().all_reduce(gradient.data_ptr(), gradient.numel(), data_type_of(gradient));
   }
@@ -100,6 +100,12 @@ void GradientReduction::finish() {
   for (const Work& work : works_) work.wait();
   works_.clear();
   done_.assign(done_.size(), false);
+}
+
+void add_tied_gradient(const ParameterStore& parameters) {
+  const Parameter* head = parameters.find_tied_copy();
+  if (head == nullptr || parameters.buckets()[static_cast<size_t>(head->bucket)].weight.defined()) return;
+  parameters.find(head->info.name).gradient.add_(head->gradient);
 }
 
 void gather_weights(const ParameterStore& parameters, const RankGroups& groups) {

@@ -56,6 +56,9 @@ class GradientReduction {
   std::vector<Work> works_;
 };
 
+// Adds the gradient of a tied head to that of the embedding beside it; nothing where there are no two copies.
+void add_tied_gradient(const ParameterStore& parameters);
+
 // With ZeRO-1: every data-parallel rank's share of the compute weights to all of them. Call when shares have changed.
 void gather_weights(const ParameterStore& parameters, const RankGroups& groups);
 

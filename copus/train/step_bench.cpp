@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -11,6 +12,7 @@
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/train/device.h"
+#include "copus/train/gradient_reduction.h"
 #include "copus/train/optimizer.h"
 
 namespace copus {
@@ -81,7 +83,8 @@ struct StepBench::Implementation {
     const double loss_scale = 1.0 / static_cast<double>(tokens_per_step());
     store.zero_gradients();
     for (int64_t i = 0; i < options.micro_batches; ++i) decoder.forward_backward(tokens, targets, loss_scale);
-    optimizer.step(1e-4, clip_factor(optimizer.gradient_norm(), 1.0));
+    add_tied_gradient(store);
+    optimizer.step(1e-4, clip_factor(std::sqrt(optimizer.squared_gradient_norm().value()), 1.0));
     kernels::synchronize(device);
     return seconds_since(start);
   }

@@ -55,7 +55,8 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   check_same(checkpoint, "train.sequence_length", state_.sequence_length, state.sequence_length);
   check_same(checkpoint, "data.train (fingerprint of the contents)", state_.data_fingerprint, state.data_fingerprint);
   for (const Parameter& parameter : parameters_.parameters()) {
-    copy_from_host(checkpoint.weight(parameter.info.name), parameter.master);
+    if (parameter.tied_copy) continue;
+    copy_from_host(checkpoint.weight(parameter.info.name), parameters_.master(parameter));
     copy_from_host(checkpoint.optimizer("exp_avg." + parameter.info.name), optimizer_.exp_avg(parameter));
     copy_from_host(checkpoint.optimizer("exp_avg_sq." + parameter.info.name), optimizer_.exp_avg_sq(parameter));
   }
@@ -119,6 +120,7 @@ double Trainer::accumulate_gradients() {
                                                       to_device(batch.targets, count, device_), 1 / loss_tokens);
     loss_sum = loss_sum.defined() ? loss_sum.add(loss) : loss;
   }
+  add_tied_gradient(parameters_);
   return loss_sum.item<double>() / loss_tokens;
 }
 
@@ -159,8 +161,9 @@ Snapshot Trainer::snapshot(std::string run_config) const {
   snapshot.run_config = std::move(run_config);
   snapshot.training_state = to_json(state_);
   for (const Parameter& parameter : parameters_.parameters()) {
+    if (parameter.tied_copy) continue;
     const std::string& name = parameter.info.name;
-    snapshot.weights.push_back(copy_to_host_tensor(parameter.master, name));
+    snapshot.weights.push_back(copy_to_host_tensor(parameters_.master(parameter), name));
     snapshot.optimizer.push_back(copy_to_host_tensor(optimizer_.exp_avg(parameter), "exp_avg." + name));
     snapshot.optimizer.push_back(copy_to_host_tensor(optimizer_.exp_avg_sq(parameter), "exp_avg_sq." + name));
   }

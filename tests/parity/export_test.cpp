@@ -35,7 +35,8 @@ void write_export(const fs::path& directory, const HuggingFaceModel& model, cons
   std::vector<HostTensor> weights;
   std::vector<TensorView> views;
   for (const Parameter& parameter : store.parameters()) {
-    weights.push_back(copy_to_host_tensor(parameter.master, parameter.info.name));
+    if (parameter.tied_copy) continue;
+    weights.push_back(copy_to_host_tensor(store.master(parameter), parameter.info.name));
     views.push_back(weights.back().view());
   }
   write_hugging_face(directory, model.description(), views, how.dtype, how.shard_bytes);

@@ -60,7 +60,7 @@ inline ParameterStore load(const HuggingFaceModel& model, at::ScalarType compute
   }
   const ParameterStore single = load(model, at::kFloat);
   for (const Parameter& parameter : store.parameters()) {
-    parameter.master.copy_(single.find(parameter.info.name).master);
+    if (!parameter.tied_copy) store.master(parameter).copy_(single.master(single.find(parameter.info.name)));
   }
   store.publish_weights();
   return store;
