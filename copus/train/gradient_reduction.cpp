@@ -14,7 +14,7 @@ bool is_zero_1(const ParameterStore& parameters) { return parameters.placement()
 
 }  // namespace
 
-GradientReduction::GradientReduction(ParameterStore& parameters, const RankGroups& groups)
+GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& groups)
     : parameters_(parameters), groups_(groups), partial_(parameters.buckets().size()) {
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     bool tied = false;
@@ -108,7 +108,7 @@ void add_tied_gradient(const ParameterStore& parameters) {
   parameters.find(head->info.name).gradient.add_(head->gradient);
 }
 
-void gather_weights(const ParameterStore& parameters, const RankGroups& groups) {
+void gather_weights(const ParameterStore& parameters, RankGroups& groups) {
   Communicator& group = groups.data();
   if (!is_zero_1(parameters) || group.size() == 1) return;
   std::vector<Work> works;

@@ -20,7 +20,7 @@ namespace copus {
 class GradientReduction {
  public:
   // Refers to both for its whole life.
-  GradientReduction(ParameterStore& parameters, const RankGroups& groups);
+  GradientReduction(ParameterStore& parameters, RankGroups& groups);
 
   // This rank's gradient of the bucket is complete: starts its reduction. All ranks of a data-parallel group call it in
   // the same order.
@@ -48,7 +48,7 @@ class GradientReduction {
   void add_tied();
 
   ParameterStore& parameters_;
-  const RankGroups& groups_;
+  RankGroups& groups_;
   std::vector<std::vector<PartialRange>> partial_;  // by bucket
   std::vector<int64_t> tied_;                       // buckets that hold a tied embedding: one copy, or both
   std::vector<bool> done_;                          // by bucket, in this step
@@ -60,6 +60,6 @@ class GradientReduction {
 void add_tied_gradient(const ParameterStore& parameters);
 
 // With ZeRO-1: every data-parallel rank's share of the compute weights to all of them. Call when shares have changed.
-void gather_weights(const ParameterStore& parameters, const RankGroups& groups);
+void gather_weights(const ParameterStore& parameters, RankGroups& groups);
 
 }  // namespace copus

@@ -1,7 +1,5 @@
 #include "copus/train/rank_groups.h"
 
-#include <vector>
-
 #include "copus/base/error.h"
 
 namespace copus {
@@ -15,20 +13,33 @@ MeshCoordinates coordinates_of(const World& world, const Mesh& mesh) {
 
 }  // namespace
 
-RankGroups::RankGroups(World& world, const ParallelStrategy& strategy)
-    : world_(&world), mesh_(strategy), here_(coordinates_of(world, mesh_)) {}
+RankGroups::RankGroups(World& world, const ParallelStrategy& strategy, StepRecorder& recorder)
+    : world_(&world),
+      recorder_(&recorder),
+      mesh_(strategy),
+      here_(coordinates_of(world, mesh_)),
+      everyone_(world.everyone(), recorder, "everyone"),
+      data_(&group(mesh_.group(world.rank(), MeshAxis::data), "data")),
+      tensor_(&group(mesh_.group(world.rank(), MeshAxis::tensor), "tensor")),
+      pipeline_(&group(mesh_.group(world.rank(), MeshAxis::pipeline), "pipeline")) {}
 
-Communicator& RankGroups::replicas(const Sharding& sharding) const {
+Communicator& RankGroups::replicas(const Sharding& sharding) {
   MeshCoordinates at = here_;
   const int64_t first = sharding.part_of(here_.tensor) * sharding.replicas;
   std::vector<int64_t> ranks;
   for (at.tensor = first; at.tensor < first + sharding.replicas; ++at.tensor) ranks.push_back(mesh_.rank(at));
-  return world_->group(ranks);
+  return group(ranks, "replicas");
 }
 
-Communicator& RankGroups::tie() const {
-  const std::vector<int64_t> pipeline = mesh_.group(world_->rank(), MeshAxis::pipeline);
-  return world_->group({pipeline.front(), pipeline.back()});
+Communicator& RankGroups::tie() {
+  const std::vector<int64_t>& pipeline = pipeline_->ranks();
+  return group({pipeline.front(), pipeline.back()}, "tie");
+}
+
+Communicator& RankGroups::group(const std::vector<int64_t>& ranks, const char* label) {
+  std::unique_ptr<RecordedCommunicator>& found = groups_[ranks];
+  if (!found) found = std::make_unique<RecordedCommunicator>(world_->group(ranks), *recorder_, label);
+  return *found;
 }
 
 }  // namespace copus

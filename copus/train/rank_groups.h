@@ -1,38 +1,49 @@
 // The groups of ranks that one rank of a layout communicates in.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <vector>
+
 #include "copus/comm/world.h"
 #include "copus/layout/sharding.h"
 #include "copus/strategy/mesh.h"
+#include "copus/train/recorded_communicator.h"
 
 namespace copus {
 
 class RankGroups {
  public:
-  // Refers to `world` for its whole life, whose size is that of the strategy (InternalError otherwise).
-  RankGroups(World& world, const ParallelStrategy& strategy);
+  // Refers to `world` and `recorder` for its whole life. The world has as many ranks as the strategy (InternalError
+  // otherwise).
+  RankGroups(World& world, const ParallelStrategy& strategy, StepRecorder& recorder);
 
-  World& world() const { return *world_; }
+  World& world() { return *world_; }
   const Mesh& mesh() const { return mesh_; }
   const MeshCoordinates& here() const { return here_; }
 
-  Communicator& everyone() const { return world_->everyone(); }
-  Communicator& data() const { return axis(MeshAxis::data); }
-  Communicator& tensor() const { return axis(MeshAxis::tensor); }
-  Communicator& pipeline() const { return axis(MeshAxis::pipeline); }
+  Communicator& everyone() { return everyone_; }
+  Communicator& data() { return *data_; }
+  Communicator& tensor() { return *tensor_; }
+  Communicator& pipeline() { return *pipeline_; }
 
   // The tensor-parallel ranks that hold the same part of a parameter as this one.
-  Communicator& replicas(const Sharding& sharding) const;
+  Communicator& replicas(const Sharding& sharding);
   // The first and the last rank of the pipeline, in this order: they hold the two copies of a tied embedding. Only on
   // these two.
-  Communicator& tie() const;
+  Communicator& tie();
 
  private:
-  Communicator& axis(MeshAxis axis) const { return world_->group(mesh_.group(world_->rank(), axis)); }
+  // Kept, and one for all groups of the same ranks.
+  Communicator& group(const std::vector<int64_t>& ranks, const char* label);
 
   World* world_;
+  StepRecorder* recorder_;
   Mesh mesh_;
   MeshCoordinates here_;
+  std::map<std::vector<int64_t>, std::unique_ptr<RecordedCommunicator>> groups_;
+  RecordedCommunicator everyone_;
+  Communicator *data_, *tensor_, *pipeline_;
 };
 
 }  // namespace copus

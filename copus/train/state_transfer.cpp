@@ -55,7 +55,7 @@ class Assembly {
 
 // What rank 0 holds of the layout's first data-parallel rank goes straight into the assembly; others send theirs, in
 // the order of their lists of parameters.
-void hand_in(const ParameterStore& parameters, const RankGroups& groups, const std::vector<at::Tensor>& state,
+void hand_in(const ParameterStore& parameters, RankGroups& groups, const std::vector<at::Tensor>& state,
              Assembly* assembly) {
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     if (!state[b].defined()) continue;
@@ -76,7 +76,7 @@ void hand_in(const ParameterStore& parameters, const RankGroups& groups, const s
   }
 }
 
-void receive_from(int64_t rank, const ParameterStore& parameters, const RankGroups& groups, Assembly& assembly) {
+void receive_from(int64_t rank, const ParameterStore& parameters, RankGroups& groups, Assembly& assembly) {
   Placement there = parameters.placement();
   there.here = groups.mesh().coordinates(rank);
   std::vector<float> elements;
@@ -121,7 +121,7 @@ void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>&
   }
 }
 
-std::vector<HostTensor> collect_state(const ParameterStore& parameters, const RankGroups& groups,
+std::vector<HostTensor> collect_state(const ParameterStore& parameters, RankGroups& groups,
                                       const std::vector<at::Tensor>& state, const std::string& prefix) {
   if (groups.world().rank() != 0) {
     hand_in(parameters, groups, state, nullptr);

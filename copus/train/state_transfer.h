@@ -24,7 +24,7 @@ void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>&
 
 // The whole tensors of one kind of state, in canonical order and under `prefix` + the parameter's name, in the host
 // memory of world rank 0; nothing elsewhere. Every rank calls it.
-std::vector<HostTensor> collect_state(const ParameterStore& parameters, const RankGroups& groups,
+std::vector<HostTensor> collect_state(const ParameterStore& parameters, RankGroups& groups,
                                       const std::vector<at::Tensor>& state, const std::string& prefix);
 
 }  // namespace copus

@@ -19,6 +19,18 @@ at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::
   return kernels::from_host(values.data(), {sequences, length}, device);
 }
 
+// The samples of a step that each data-parallel rank takes.
+int64_t samples_per_rank(const RunConfig& config) {
+  return config.train.global_batch / config.parallel.data_parallel;
+}
+
+Schedule schedule_of(const RunConfig& config) {
+  const ParallelStrategy& strategy = config.parallel;
+  const int64_t samples = samples_per_rank(config), micro_batch = config.train.micro_batch;
+  return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
+                       (samples + micro_batch - 1) / micro_batch);
+}
+
 template <class Value>
 void check_same(const Checkpoint& checkpoint, const char* field, const Value& now, const Value& then) {
   if (now == then) return;
@@ -29,15 +41,22 @@ void check_same(const Checkpoint& checkpoint, const char* field, const Value& no
 
 }  // namespace
 
-Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device device)
+Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world)
     : config_(config),
       dataset_(dataset),
       device_(device),
+      world_(world),
+      recorder_(world),
+      groups_(world, config.parallel, recorder_),
       learning_rate_(config.optimizer, config.train),
-      parameters_(config.model, compute_dtype(config.train.precision), device),
-      decoder_(parameters_, config.train.recompute),
-      optimizer_(parameters_, config.optimizer) {
+      parameters_(config.model, compute_dtype(config.train.precision), device,
+                  place(config.model, config.parallel, config.train.sequence_length, world.rank())),
+      executor_(parameters_, groups_),
+      reduction_(parameters_, groups_),
+      optimizer_(parameters_, config.optimizer),
+      schedule_(schedule_of(config)) {
   parameters_.initialize(config.train.seed);
+  gather_weights(parameters_, groups_);
   state_.seed = config.train.seed;
   state_.sequence_length = config.train.sequence_length;
   state_.byte_tokens = dataset.bytes();
@@ -45,7 +64,9 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
 }
 
 void Trainer::load(const std::map<std::string, TensorView, std::less<>>& weights) {
-  load_weights(parameters_, weights);
+  load_state(parameters_, master_weights(parameters_),
+             [&](const std::string& name) -> const TensorView& { return weights.at(name); });
+  publish_weights();
 }
 
 void Trainer::restore(const Checkpoint& checkpoint) {
@@ -54,31 +75,44 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   check_same(checkpoint, "train.seed", state_.seed, state.seed);
   check_same(checkpoint, "train.sequence_length", state_.sequence_length, state.sequence_length);
   check_same(checkpoint, "data.train (fingerprint of the contents)", state_.data_fingerprint, state.data_fingerprint);
-  for (const Parameter& parameter : parameters_.parameters()) {
-    if (parameter.tied_copy) continue;
-    copy_from_host(checkpoint.weight(parameter.info.name), parameters_.master(parameter));
-    copy_from_host(checkpoint.optimizer("exp_avg." + parameter.info.name), optimizer_.exp_avg(parameter));
-    copy_from_host(checkpoint.optimizer("exp_avg_sq." + parameter.info.name), optimizer_.exp_avg_sq(parameter));
-  }
-  parameters_.publish_weights();
+  load_state(parameters_, master_weights(parameters_),
+             [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
+  load_state(parameters_, optimizer_.exp_avg(), [&](const std::string& name) -> const TensorView& {
+    return checkpoint.optimizer("exp_avg." + name);
+  });
+  load_state(parameters_, optimizer_.exp_avg_sq(), [&](const std::string& name) -> const TensorView& {
+    return checkpoint.optimizer("exp_avg_sq." + name);
+  });
+  publish_weights();
   optimizer_.set_steps(state.optimizer_steps);
   state_ = state;
 }
 
-StepRecord Trainer::step() {
-  const auto begin = std::chrono::steady_clock::now();
-  const auto seconds_so_far = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
+void Trainer::publish_weights() {
+  parameters_.publish_weights();
+  gather_weights(parameters_, groups_);
+}
+
+StepRecord Trainer::step(const StopQuestion& stop) {
+  const auto real_begin = std::chrono::steady_clock::now();
+  world_.health().set_expected_step_seconds(expected_seconds_);
+  recorder_.begin_step(state_.step + 1, std::exchange(trace_next_step_, false));
   const int64_t samples = config_.train.global_batch;
   const int64_t tokens = samples * config_.train.sequence_length;
 
-  const double loss = accumulate_gradients();
-  const double gradient_norm = optimizer_.gradient_norm();
-  const double lr = learning_rate_.at({state_.consumed_tokens + tokens, state_.elapsed_seconds + seconds_so_far()});
-  const bool finite = std::isfinite(loss) && std::isfinite(gradient_norm);
-  if (finite) {
+  const StepAgreement agreed = accumulate_gradients(stop, world_.clock().now() - seconds_after_agreement_);
+  stop_reason_ = agreed.stop;
+  seconds_by_rank_ = agreed.by_rank;
+  const double loss_tokens =
+      static_cast<double>(dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), samples));
+  const double loss = agreed.loss / loss_tokens;
+  const double gradient_norm = std::sqrt(agreed.squared_norm);
+  const double lr = learning_rate_.at({state_.consumed_tokens + tokens, state_.elapsed_seconds + agreed.seconds});
+  if (std::isfinite(loss) && std::isfinite(gradient_norm)) {
+    recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
     optimizer_.step(lr, clip_factor(gradient_norm, config_.train.clip_norm));
+    recorder_.wait_at("gathering the weights");
+    gather_weights(parameters_, groups_);
     state_.optimizer_steps = optimizer_.steps();
     state_.skipped_in_a_row = 0;
   } else {
@@ -87,8 +121,12 @@ StepRecord Trainer::step() {
   state_.step += 1;
   state_.consumed_samples += samples;
   state_.consumed_tokens += tokens;
-  const double seconds = seconds_so_far();
-  state_.elapsed_seconds += seconds;
+  state_.elapsed_seconds += agreed.seconds;
+  seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed.now);
+  // Whoever makes no progress for a multiple of this has stalled: rather the longest of late than the latest.
+  const std::chrono::duration<double> real = std::chrono::steady_clock::now() - real_begin;
+  expected_seconds_ = std::max(0.9 * expected_seconds_, real.count());
+  world_.health().set_expected_step_seconds(0);  // what comes between steps takes as long as it takes
 
   StepRecord record;
   record.step = state_.step;
@@ -97,8 +135,9 @@ StepRecord Trainer::step() {
   record.loss = loss;
   record.lr = lr;
   record.grad_norm = gradient_norm;
-  record.step_seconds = seconds;
-  record.tokens_per_second = static_cast<double>(tokens) / seconds;
+  record.step_seconds = agreed.seconds;
+  record.tokens_per_second = static_cast<double>(tokens) / agreed.seconds;
+  record.strategy = to_string(config_.parallel);
   record.global_batch = samples;
   record.micro_batch = config_.train.micro_batch;
   record.skipped_samples = state_.skipped_samples;
@@ -106,22 +145,45 @@ StepRecord Trainer::step() {
   return record;
 }
 
-// The gradient of the mean loss over the global batch, in the store's main gradients, and that loss.
-double Trainer::accumulate_gradients() {
-  const int64_t samples = config_.train.global_batch;
+// The gradient of the mean loss over the global batch, in the store's main gradients, and what the ranks have told each
+// other of it.
+StepAgreement Trainer::accumulate_gradients(const StopQuestion& stop, double begin) {
+  recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
   const auto first = static_cast<uint64_t>(state_.consumed_samples);
-  const auto loss_tokens = static_cast<double>(dataset_.loss_tokens(first, samples));
+  const auto loss_tokens = static_cast<double>(dataset_.loss_tokens(first, config_.train.global_batch));
+  const std::vector<MicroBatch> micro_batches = read_micro_batches(1 / loss_tokens);
   parameters_.zero_gradients();
-  at::Tensor loss_sum;
+
+  StepReport report;
+  const ExactSum loss = executor_.run(schedule_, micro_batches, reduction_, recorder_);
+  if (groups_.here().tensor == 0) report.loss = loss;
+  recorder_.wait_at("adding up gradients");
+  reduction_.finish();
+  recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
+  report.squared_norm = optimizer_.squared_gradient_norm();
+  recorder_.wait_at("waiting for all ranks");
+  report.stop = stop ? stop() : StopReason::none;
+  report.begin = begin;
+  report.now = world_.clock().now();
+  report.seconds = recorder_.take_seconds();
+  return agree(report, groups_.everyone());
+}
+
+// This rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
+std::vector<MicroBatch> Trainer::read_micro_batches(double loss_scale) const {
+  const int64_t samples = samples_per_rank(config_);
+  const int64_t first = state_.consumed_samples + groups_.here().data * samples;
+  std::vector<MicroBatch> micro_batches;
   for (int64_t done = 0; done < samples; done += config_.train.micro_batch) {
     const int64_t count = std::min(config_.train.micro_batch, samples - done);
-    const Batch batch = dataset_.train_batch(first + static_cast<uint64_t>(done), count);
-    const at::Tensor loss = decoder_.forward_backward(to_device(batch.tokens, count, device_),
-                                                      to_device(batch.targets, count, device_), 1 / loss_tokens);
-    loss_sum = loss_sum.defined() ? loss_sum.add(loss) : loss;
+    micro_batches.push_back(
+        to_micro_batch(dataset_.train_batch(static_cast<uint64_t>(first + done), count), count, loss_scale));
   }
-  add_tied_gradient(parameters_);
-  return loss_sum.item<double>() / loss_tokens;
+  return micro_batches;
+}
+
+MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const {
+  return {to_device(batch.tokens, sequences, device_), to_device(batch.targets, sequences, device_), loss_scale};
 }
 
 void Trainer::skip_step(double loss, double gradient_norm, double learning_rate) {
@@ -136,37 +198,51 @@ void Trainer::skip_step(double loss, double gradient_norm, double learning_rate)
                          "and check the data"));
 }
 
-std::optional<double> Trainer::held_out_loss(const std::function<bool()>& stop) {
+// Micro-batches are dealt to the data-parallel ranks in rounds.
+std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
+  world_.health().set_place(concat("evaluation after step ", state_.step));
   const int64_t batch_size = config_.train.micro_batch;
   int64_t samples = dataset_.held_out_samples();
   if (config_.evaluate.max_batches > 0) samples = std::min(samples, config_.evaluate.max_batches * batch_size);
-  double loss = 0;
+  ExactSum loss;
   int64_t loss_tokens = 0;
-  for (int64_t first = 0; first < samples; first += batch_size) {
-    if (stop()) return std::nullopt;
+  for (int64_t round = 0; round < samples; round += batch_size * config_.parallel.data_parallel) {
+    stop_reason_ = agree_on_stop(stop(), groups_.everyone());
+    if (stop_reason_ != StopReason::none) return std::nullopt;
+    const int64_t first = round + groups_.here().data * batch_size;
+    if (first >= samples) continue;
     const int64_t count = std::min(batch_size, samples - first);
     const Batch batch = dataset_.held_out_batch(first, count);
-    loss +=
-        decoder_.loss(to_device(batch.tokens, count, device_), to_device(batch.targets, count, device_)).item<double>();
+    loss.add(executor_.evaluate(to_micro_batch(batch, count, 1)));
     loss_tokens += batch.loss_tokens;
   }
-  if (loss_tokens == 0) return std::nullopt;
-  return loss / static_cast<double>(loss_tokens);
+  // Each micro-batch counts on one rank of those that have seen it.
+  const bool counts = groups_.here().tensor == 0 &&
+                      groups_.here().pipeline + 1 == config_.parallel.pipeline_parallel;
+  std::vector<int64_t> words(ExactSum::num_words + 1);
+  if (counts) {
+    std::copy(loss.words().begin(), loss.words().end(), words.begin());
+    words.back() = loss_tokens;
+  }
+  groups_.everyone().all_reduce(words.data(), static_cast<int64_t>(words.size()), DataType::int64);
+  std::copy_n(words.begin(), ExactSum::num_words, loss.words().begin());
+  if (words.back() == 0) return std::nullopt;
+  return loss.value() / static_cast<double>(words.back());
 }
 
-Snapshot Trainer::snapshot(std::string run_config) const {
+std::optional<Snapshot> Trainer::snapshot(std::string run_config) {
+  world_.health().set_place(concat("checkpoint after step ", state_.step));
   Snapshot snapshot;
+  snapshot.weights = collect_state(parameters_, groups_, master_weights(parameters_), "");
+  snapshot.optimizer = collect_state(parameters_, groups_, optimizer_.exp_avg(), "exp_avg.");
+  for (HostTensor& tensor : collect_state(parameters_, groups_, optimizer_.exp_avg_sq(), "exp_avg_sq.")) {
+    snapshot.optimizer.push_back(std::move(tensor));
+  }
+  if (world_.rank() != 0) return std::nullopt;
   snapshot.step = state_.step;
   snapshot.model_config = to_hugging_face_config(config_.model, "float32");
   snapshot.run_config = std::move(run_config);
   snapshot.training_state = to_json(state_);
-  for (const Parameter& parameter : parameters_.parameters()) {
-    if (parameter.tied_copy) continue;
-    const std::string& name = parameter.info.name;
-    snapshot.weights.push_back(copy_to_host_tensor(parameters_.master(parameter), name));
-    snapshot.optimizer.push_back(copy_to_host_tensor(optimizer_.exp_avg(parameter), "exp_avg." + name));
-    snapshot.optimizer.push_back(copy_to_host_tensor(optimizer_.exp_avg_sq(parameter), "exp_avg_sq." + name));
-  }
   return snapshot;
 }
 

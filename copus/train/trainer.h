@@ -1,50 +1,75 @@
-// Training, step by step: data, model and optimizer, and where they stand. No files and no output.
+// Training, step by step: data, model and optimizer, and where they stand, on one rank of a layout. No files and no
+// output. All ranks make a Trainer alike and call its functions in the same order.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "copus/checkpoint/checkpoint.h"
+#include "copus/comm/world.h"
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
-#include "copus/model/decoder.h"
 #include "copus/model/parameters.h"
 #include "copus/report/step_record.h"
+#include "copus/schedule/schedule.h"
+#include "copus/train/gradient_reduction.h"
 #include "copus/train/learning_rate.h"
 #include "copus/train/optimizer.h"
+#include "copus/train/pipeline_executor.h"
+#include "copus/train/rank_groups.h"
+#include "copus/train/step_agreement.h"
+#include "copus/train/step_recorder.h"
 #include "copus/train/training_state.h"
 
 namespace copus {
+
+// Why to stop, if at all. Asked on every rank; the answer on rank 0 counts for all.
+using StopQuestion = std::function<StopReason()>;
 
 class Trainer {
  public:
   // As many steps without a finite loss and gradient, one after the other, end the run.
   static constexpr int64_t max_skipped_in_a_row = 10;
 
-  // A model with fresh weights. `config` names the precision (not automatic). Refers to `dataset` for its whole life.
-  // Throws UserError when device or learning rate schedule are not to be had.
-  Trainer(const RunConfig& config, const Dataset& dataset, at::Device device);
+  // A model with fresh weights. `config` names the precision (not automatic) and a feasible layout of as many ranks as
+  // `world` has. Refers to `dataset` and `world` for its whole life. Throws UserError when device or learning rate
+  // schedule are not to be had.
+  Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
 
   // Replaces the fresh weights by those of a model file with the same parameters.
   void load(const std::map<std::string, TensorView, std::less<>>& weights);
 
-  // Continues from a checkpoint: later steps are bitwise those of the run that wrote it. Throws UserError naming the
-  // field and both values when seed, sequence length or data are not the checkpoint's, and for missing tensors.
+  // Continues from a checkpoint, whatever layout it was written in. In a layout that differs from it in p, v, schedule,
+  // ZeRO and recompute alone, or not at all, later steps are bitwise those of the run that wrote it. Throws UserError
+  // naming the field and both values when seed, sequence length or data are not the checkpoint's, and for missing
+  // tensors.
   void restore(const Checkpoint& checkpoint);
 
-  // One step: forward and backward of the global batch in micro-batches, clipping, AdamW. A step whose loss or gradient
-  // norm is not finite changes no weight and is counted as skipped. Throws UserError after max_skipped_in_a_row of
-  // them.
-  StepRecord step();
+  // One step: forward and backward of this rank's share of the global batch in micro-batches, reduction, clipping,
+  // AdamW. A step whose loss or gradient norm is not finite changes no weight and is counted as skipped. Throws
+  // UserError after max_skipped_in_a_row of them. The record is the same on all ranks.
+  StepRecord step(const StopQuestion& stop = {});
 
-  // The mean loss of a token of the held-out data, in nats, over at most evaluate.max_batches micro-batches. Empty when
-  // there is no held-out data, or when `stop` (asked before every micro-batch) returned true.
-  std::optional<double> held_out_loss(const std::function<bool()>& stop);
+  // Keep the events of the next step.
+  void trace_next_step() { trace_next_step_ = true; }
+  // What happened on this rank in the steps that were traced.
+  const std::vector<TimelineEvent>& events() const { return recorder_.events(); }
+  // Seconds by part of every rank, from before the latest step's update back to the one before.
+  const std::vector<PartSeconds>& seconds_by_rank() const { return seconds_by_rank_; }
 
-  // Everything that restore() needs; `run_config` goes along.
-  Snapshot snapshot(std::string run_config) const;
+  // The mean loss of a token of the held-out data, in nats, over at most evaluate.max_batches micro-batches; the same
+  // on all ranks and in all layouts of equal tensor parallelism. Empty when there is no held-out data, or when there
+  // was a reason to stop (asked before every round of micro-batches).
+  std::optional<double> held_out_loss(const StopQuestion& stop);
+
+  // What all ranks have agreed on in the latest step or evaluation.
+  StopReason stop_reason() const { return stop_reason_; }
+
+  // Everything that restore() needs; `run_config` goes along. On rank 0; empty elsewhere.
+  std::optional<Snapshot> snapshot(std::string run_config);
 
   // A limit of the run is reached.
   bool finished() const;
@@ -58,17 +83,30 @@ class Trainer {
   ParameterStore& parameters() { return parameters_; }
 
  private:
-  double accumulate_gradients();
+  StepAgreement accumulate_gradients(const StopQuestion& stop, double begin);
+  std::vector<MicroBatch> read_micro_batches(double loss_scale) const;
+  MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;
+  void publish_weights();
   void skip_step(double loss, double gradient_norm, double learning_rate);
 
   RunConfig config_;
   const Dataset& dataset_;
   at::Device device_;
+  World& world_;
+  StepRecorder recorder_;
+  RankGroups groups_;
   LearningRate learning_rate_;
   ParameterStore parameters_;
-  Decoder decoder_;
+  PipelineExecutor executor_;
+  GradientReduction reduction_;
   AdamW optimizer_;
+  Schedule schedule_;
   TrainingState state_;
+  StopReason stop_reason_ = StopReason::none;
+  bool trace_next_step_ = false;
+  std::vector<PartSeconds> seconds_by_rank_;
+  double seconds_after_agreement_ = 0;  // of the step before, which count with the next one
+  double expected_seconds_ = 0;         // of a step, on the real clock
 };
 
 }  // namespace copus

@@ -1,0 +1,244 @@
+#include "copus/train/pipeline_executor.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/model/kernels.h"
+#include "copus/train/tensor_messages.h"
+
+namespace copus {
+
+// One run of a schedule: what is alive between its actions.
+class PipelineExecutor::Pass {
+ public:
+  Pass(PipelineExecutor& executor, const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
+       GradientReduction& reduction, StepRecorder& recorder)
+      : executor_(executor),
+        actions_(schedule.ranks[static_cast<size_t>(executor.groups_.here().pipeline)]),
+        micro_batches_(micro_batches),
+        reduction_(reduction),
+        recorder_(recorder),
+        slots_(executor.chunks_.size()) {
+    COPUS_CHECK(static_cast<int64_t>(micro_batches.size()) == schedule.num_microbatches);
+    for (auto& of_chunk : slots_) of_chunk.resize(micro_batches.size());
+  }
+
+  ExactSum run() {
+    for (size_t i = 0; i < actions_.size(); ++i) {
+      const Action& action = actions_[i];
+      const auto is_own_weight_pass = [&](const Action& next) {
+        return next == Action{ActionKind::backward_weight, action.chunk, action.micro_batch};
+      };
+      perform(action, i + 1 < actions_.size() && is_own_weight_pass(actions_[i + 1]));
+    }
+    return read_losses();
+  }
+
+ private:
+  // What a chunk keeps of a micro-batch.
+  struct Slot {
+    at::Tensor input, output;                    // of F: received from the stage before, for the stage after
+    at::Tensor output_gradient, input_gradient;  // of B: received from the stage after, for the stage before
+    ChunkActivations activations;
+    std::optional<WeightGradients> deferred;  // what B has left to W
+  };
+
+  void perform(const Action& action, bool weight_pass_follows) {
+    const MicroBatch& micro_batch = micro_batches_[static_cast<size_t>(action.micro_batch)];
+    ModelChunk& chunk = executor_.chunks_[static_cast<size_t>(action.chunk)];
+    Slot& slot = slots_[static_cast<size_t>(action.chunk)][static_cast<size_t>(action.micro_batch)];
+    switch (action.kind) {
+      case ActionKind::forward:
+        compute(StepPart::forward, "F", "forward", action);
+        slot.output = chunk.forward(micro_batch, std::exchange(slot.input, {}), slot.activations);
+        charge(action, action.kind);
+        break;
+      case ActionKind::backward_input:
+        compute(StepPart::backward, weight_pass_follows ? "B+W" : "B", "backward", action);
+        backward(action, weight_pass_follows, chunk, slot);
+        charge(action, action.kind);
+        if (weight_pass_follows) charge(action, ActionKind::backward_weight);
+        break;
+      case ActionKind::backward_weight:
+        if (!slot.deferred) break;  // done with B
+        compute(StepPart::backward, "W", "weight gradients", action);
+        slot.deferred->run();
+        slot.deferred.reset();
+        charge(action, action.kind);
+        if (is_last(action)) reduce_chunk(action.chunk);
+        break;
+      case ActionKind::send_activation:
+        executor_.send(std::exchange(slot.output, {}), 1);
+        break;
+      case ActionKind::send_gradient:
+        executor_.send(std::exchange(slot.input_gradient, {}), -1);
+        break;
+      case ActionKind::receive_activation:
+        recorder_.wait_at(concat("activations of micro-batch ", action.micro_batch));
+        slot.input = chunk.empty_stream(micro_batch);
+        executor_.receive(slot.input, -1);
+        break;
+      case ActionKind::receive_gradient:
+        recorder_.wait_at(concat("gradients of micro-batch ", action.micro_batch));
+        slot.output_gradient = chunk.empty_stream(micro_batch);
+        executor_.receive(slot.output_gradient, 1);
+        break;
+    }
+    recorder_.end();
+  }
+
+  void backward(const Action& action, bool weight_pass_follows, ModelChunk& chunk, Slot& slot) {
+    at::Tensor loss_sum;
+    if (chunk.is_last()) {
+      const MicroBatch& micro_batch = micro_batches_[static_cast<size_t>(action.micro_batch)];
+      loss_sum = kernels::zeros({}, at::kDouble, micro_batch.tokens.device());
+      losses_.push_back(loss_sum);
+    }
+    const bool deferred = !weight_pass_follows;
+    WeightGradients weight_gradients(deferred ? WeightGradients::Mode::deferred : WeightGradients::Mode::immediate);
+    std::function<void(int64_t)> bucket_done;
+    if (!deferred && is_last(action)) bucket_done = [this](int64_t bucket) { reduction_.bucket_done(bucket); };
+    slot.input_gradient =
+        chunk.backward(micro_batches_[static_cast<size_t>(action.micro_batch)], std::exchange(slot.output_gradient, {}),
+                       std::move(slot.activations), weight_gradients, loss_sum, bucket_done);
+    if (deferred) slot.deferred = std::move(weight_gradients);
+  }
+
+  bool is_last(const Action& action) const {
+    return action.micro_batch + 1 == static_cast<int64_t>(micro_batches_.size());
+  }
+
+  // All of a chunk's buckets at once, in the order in which a backward pass would have announced them.
+  void reduce_chunk(int64_t chunk) {
+    const auto& buckets = executor_.parameters_.buckets();
+    for (int64_t b = static_cast<int64_t>(buckets.size()); b-- > 0;) {
+      if (buckets[static_cast<size_t>(b)].chunk == chunk) reduction_.bucket_done(b);
+    }
+  }
+
+  void compute(StepPart part, const char* name, const char* what, const Action& action) {
+    recorder_.begin({.category = "pipeline",
+                     .name = name,
+                     .part = part,
+                     .chunk = action.chunk,
+                     .micro_batch = action.micro_batch},
+                    concat(what, " of micro-batch ", action.micro_batch));
+  }
+
+  void charge(const Action& action, ActionKind kind) {
+    const MicroBatch& micro_batch = micro_batches_[static_cast<size_t>(action.micro_batch)];
+    executor_.groups_.world().clock().charge(executor_.flops(action.chunk, kind, micro_batch));
+  }
+
+  ExactSum read_losses() const {
+    ExactSum sum;
+    for (const at::Tensor& loss : losses_) {
+      double value = 0;
+      kernels::copy_to_host(loss, &value);
+      sum.add(value);
+    }
+    return sum;
+  }
+
+  PipelineExecutor& executor_;
+  const std::vector<Action>& actions_;
+  const std::vector<MicroBatch>& micro_batches_;
+  GradientReduction& reduction_;
+  StepRecorder& recorder_;
+  std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
+  std::vector<at::Tensor> losses_;        // by micro-batch; on the last stage
+};
+
+PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& groups)
+    : parameters_(parameters), groups_(groups) {
+  const ParallelStrategy& strategy = parameters.placement().strategy;
+  const TensorParallel tensor_parallel = strategy.tensor_parallel == 1
+                                             ? TensorParallel()
+                                             : TensorParallel(groups.tensor(), strategy.sequence_parallel);
+  for (int64_t chunk = 0; chunk < strategy.virtual_stages; ++chunk) {
+    chunks_.emplace_back(parameters, chunk, strategy.recompute, tensor_parallel);
+  }
+}
+
+PipelineExecutor::~PipelineExecutor() = default;
+
+ExactSum PipelineExecutor::run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
+                               GradientReduction& reduction, StepRecorder& recorder) {
+  const ExactSum losses = Pass(*this, schedule, micro_batches, reduction, recorder).run();
+  finish_sends();
+  return losses;
+}
+
+ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
+  ExactSum loss;
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    ModelChunk& chunk = chunks_[c];
+    at::Tensor input, loss_sum;
+    if (!chunk.is_first()) {
+      input = chunk.empty_stream(micro_batch);
+      receive(input, -1);
+    }
+    if (chunk.is_last()) loss_sum = kernels::zeros({}, at::kDouble, micro_batch.tokens.device());
+    const at::Tensor output = chunk.evaluate(micro_batch, input, loss_sum);
+    groups_.world().clock().charge(flops(static_cast<int64_t>(c), ActionKind::forward, micro_batch));
+    if (chunk.is_last()) {
+      double value = 0;
+      kernels::copy_to_host(loss_sum, &value);
+      loss.add(value);
+    } else {
+      send(output, 1);
+    }
+  }
+  drop_finished_sends();
+  return loss;
+}
+
+void PipelineExecutor::send(const at::Tensor& tensor, int64_t distance) {
+  drop_finished_sends();
+  sends_.push_back({tensor, groups_.pipeline().start_send(tensor.data_ptr(), tensor.numel(), data_type_of(tensor),
+                                                          neighbour(distance))});
+}
+
+void PipelineExecutor::receive(const at::Tensor& tensor, int64_t distance) {
+  groups_.pipeline().receive(tensor.data_ptr(), tensor.numel(), data_type_of(tensor), neighbour(distance));
+}
+
+// Stages go round the pipeline's ranks: with several chunks a rank the last rank's successor is the first.
+int64_t PipelineExecutor::neighbour(int64_t distance) const {
+  const int64_t ranks = groups_.pipeline().size();
+  return (groups_.pipeline().rank() + distance + ranks) % ranks;
+}
+
+void PipelineExecutor::drop_finished_sends() {
+  std::erase_if(sends_, [](const Message& message) { return message.work.done(); });
+}
+
+void PipelineExecutor::finish_sends() {
+  for (const Message& message : sends_) message.work.wait();
+  sends_.clear();
+}
+
+// A third of a layer's training operations each for F, B and W; the head is worked on in B and W of the last stage
+// alone, its forward pass in B. A recomputed pass is done again in B.
+double PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
+  const ModelDescription& model = parameters_.model();
+  const Placement& placement = parameters_.placement();
+  const int64_t stage = chunk * placement.strategy.pipeline_parallel + placement.here.pipeline;
+  const LayerRange layers = placement.stages[static_cast<size_t>(stage)];
+  const double head = 6 * static_cast<double>(model.vocab_size * model.hidden_size);
+  const double per_layer =
+      (training_flops_per_token(model, micro_batch.tokens.size(1)) - head) / static_cast<double>(model.num_layers);
+  double third = per_layer * static_cast<double>(layers.end - layers.begin) / 3;
+  if (kind == ActionKind::backward_input && placement.strategy.recompute == Recompute::full) third *= 2;
+  const bool last = stage + 1 == placement.strategy.num_stages();
+  const double of_head = !last                               ? 0
+                         : kind == ActionKind::backward_input  ? head * 2 / 3
+                         : kind == ActionKind::backward_weight ? head / 3
+                                                               : 0;
+  return (third + of_head) * static_cast<double>(micro_batch.tokens.numel()) /
+         static_cast<double>(placement.strategy.tensor_parallel);
+}
+
+}  // namespace copus

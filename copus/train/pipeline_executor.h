@@ -1,0 +1,58 @@
+// Runs one rank's part of a pipeline schedule over its model chunks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "copus/base/exact_sum.h"
+#include "copus/model/model_chunk.h"
+#include "copus/schedule/schedule.h"
+#include "copus/train/gradient_reduction.h"
+#include "copus/train/rank_groups.h"
+#include "copus/train/step_recorder.h"
+
+namespace copus {
+
+class PipelineExecutor {
+ public:
+  // Refers to `parameters` and `groups` for its whole life.
+  PipelineExecutor(ParameterStore& parameters, RankGroups& groups);
+  ~PipelineExecutor();
+
+  // Forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the main
+  // gradients. Tells `reduction` of each bucket as soon as its gradient is complete, while the rest still runs.
+  // `recorder` is told what happened when. Returns the sum of token losses, unscaled: on the ranks of the last stage,
+  // equal on all of its tensor-parallel ranks; 0 elsewhere. Waits for the device.
+  ExactSum run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
+               StepRecorder& recorder);
+
+  // Forward without gradients of one micro-batch through the whole pipeline; every rank of the pipeline calls it.
+  // Returns the sum of token losses as above. Does not wait for the stages that come after this rank's.
+  ExactSum evaluate(const MicroBatch& micro_batch);
+
+ private:
+  class Pass;
+  struct Message {
+    at::Tensor tensor;
+    Work work;
+  };
+
+  // `distance`: 1 to the next stage, -1 to the previous one.
+  void send(const at::Tensor& tensor, int64_t distance);
+  void receive(const at::Tensor& tensor, int64_t distance);
+  int64_t neighbour(int64_t distance) const;
+  void drop_finished_sends();
+  void finish_sends();
+  double flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const;
+
+  ParameterStore& parameters_;
+  RankGroups& groups_;
+  std::vector<ModelChunk> chunks_;
+  std::vector<Message> sends_;  // under way
+};
+
+}  // namespace copus

@@ -1,0 +1,91 @@
+#include "copus/train/recorded_communicator.h"
+
+#include <memory>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+constexpr const char* collective = "collective";
+constexpr const char* message = "message";
+
+class RecordedWork : public Work::State {
+ public:
+  RecordedWork(Work work, StepRecorder& recorder, const char* category, std::string name, double begin)
+      : work_(std::move(work)), recorder_(recorder), category_(category), name_(std::move(name)), begin_(begin) {}
+
+  void wait() override {
+    const double waiting_since = recorder_.now();
+    work_.wait();
+    note(waiting_since);
+  }
+
+  bool done() override {
+    if (!work_.done()) return false;
+    note(recorder_.now());
+    return true;
+  }
+
+ private:
+  void note(double waiting_since) {
+    if (noted_) return;
+    noted_ = true;
+    recorder_.add_communication(category_, name_, begin_, waiting_since);
+  }
+
+  Work work_;
+  StepRecorder& recorder_;
+  const char* category_;
+  std::string name_;
+  double begin_;
+  bool noted_ = false;
+};
+
+}  // namespace
+
+template <class Start>
+Work RecordedCommunicator::record(const char* category, const char* operation, Start start) {
+  const double begin = recorder_.now();
+  Work work = start();
+  return Work(std::make_shared<RecordedWork>(std::move(work), recorder_, category, concat(operation, " ", label_),
+                                             begin));
+}
+
+Work RecordedCommunicator::start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
+  return record(collective, "all_reduce", [&] { return group_.start_all_reduce(data, count, type, reduction); });
+}
+
+Work RecordedCommunicator::start_reduce_scatter(void* input, void* output, std::span<const int64_t> counts,
+                                                DataType type, Reduction reduction) {
+  return record(collective, "reduce_scatter",
+                [&] { return group_.start_reduce_scatter(input, output, counts, type, reduction); });
+}
+
+Work RecordedCommunicator::start_all_gather(const void* input, void* output, std::span<const int64_t> counts,
+                                            DataType type) {
+  return record(collective, "all_gather", [&] { return group_.start_all_gather(input, output, counts, type); });
+}
+
+Work RecordedCommunicator::start_broadcast(void* data, int64_t count, DataType type, int64_t root) {
+  return record(collective, "broadcast", [&] { return group_.start_broadcast(data, count, type, root); });
+}
+
+Work RecordedCommunicator::start_send(const void* data, int64_t count, DataType type, int64_t to) {
+  return record(message, "send", [&] { return group_.start_send(data, count, type, to); });
+}
+
+void RecordedCommunicator::receive(void* data, int64_t count, DataType type, int64_t from) {
+  const double begin = recorder_.now();
+  group_.receive(data, count, type, from);
+  recorder_.add_communication(message, concat("receive ", label_), begin, begin);
+}
+
+void RecordedCommunicator::barrier() {
+  const double begin = recorder_.now();
+  group_.barrier();
+  recorder_.add_communication(collective, concat("barrier ", label_), begin, begin);
+}
+
+}  // namespace copus

@@ -1,0 +1,38 @@
+// What all ranks tell each other once a step, in one small all-reduce, so that all of them go on with the same numbers.
+#pragma once
+
+#include <vector>
+
+#include "copus/base/exact_sum.h"
+#include "copus/comm/communicator.h"
+#include "copus/performance/stragglers.h"
+#include "copus/train/stop_request.h"
+
+namespace copus {
+
+// One rank's share.
+struct StepReport {
+  ExactSum squared_norm;                // of the gradient elements that this rank counts
+  ExactSum loss;                        // of the token losses that this rank counts
+  StopReason stop = StopReason::none;   // rank 0's counts
+  double begin = 0;                     // of the step, on the rank's clock; rank 0's counts
+  double now = 0;                       // when the rank has come this far
+  PartSeconds seconds{};                // of computing, since the last report
+};
+
+struct StepAgreement {
+  double squared_norm = 0;
+  double loss = 0;
+  StopReason stop = StopReason::none;
+  double seconds = 0;                 // from rank 0's begin until the last rank had come this far
+  double now = 0;                     // when that was
+  std::vector<PartSeconds> by_rank;   // in the order of the world's ranks
+};
+
+// Every rank calls it.
+StepAgreement agree(const StepReport& report, Communicator& everyone);
+
+// Rank 0's reason to stop, at all ranks.
+StopReason agree_on_stop(StopReason reason, Communicator& everyone);
+
+}  // namespace copus

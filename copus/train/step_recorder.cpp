@@ -1,0 +1,41 @@
+#include "copus/train/step_recorder.h"
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+void StepRecorder::begin_step(int64_t step, bool trace) {
+  step_ = step;
+  trace_ = trace;
+}
+
+void StepRecorder::begin(const Computation& computation, const std::string& place) {
+  wait_at(place);
+  open_ = {computation, now()};
+}
+
+void StepRecorder::wait_at(const std::string& place) {
+  end();
+  world_.health().set_place(concat("step ", step_, ", ", place));
+}
+
+void StepRecorder::end() {
+  if (!open_) return;
+  const double end = now();
+  const Computation& done = open_->computation;
+  if (done.part) seconds_[static_cast<size_t>(*done.part)] += end - open_->begin - open_->waited;
+  if (trace_) {
+    events_.push_back({done.category, done.name, open_->begin, end, step_, done.chunk, done.micro_batch,
+                       TimelineTrack::compute});
+  }
+  open_.reset();
+}
+
+void StepRecorder::add_communication(const char* category, const std::string& name, double begin,
+                                     double waiting_since) {
+  const double end = now();
+  if (open_) open_->waited += end - waiting_since;
+  if (trace_) events_.push_back({category, name, begin, end, step_, -1, -1, TimelineTrack::communication});
+}
+
+}  // namespace copus
