@@ -16,8 +16,9 @@ struct LayerRange {
 
 // Cuts the layers into `num_stages` consecutive ranges, every one with at least one layer, such that the slowest stage
 // is as fast as can be: the first stage also holds the embedding (which computes next to nothing), the last one final
-// norm and head, which are counted by their floating-point operations. Among equals the one with the earliest stages
-// largest. num_stages <= num_layers (InternalError otherwise).
+// norm and head, which are counted by their floating-point operations. Among equals the second slowest stage is as fast
+// as can be, and so on (a large head leaves the other stages a choice, and an even one needs the least memory); then
+// the earliest stages are largest. num_stages <= num_layers (InternalError otherwise).
 std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t sequence_length, int64_t num_stages);
 
 }  // namespace copus

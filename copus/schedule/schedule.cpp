@@ -27,7 +27,7 @@ Pattern pattern_of(PipelineSchedule kind, const Schedule& schedule, int64_t rank
       return {.warm_up = to_the_end, .weight_delay = 0};
     case PipelineSchedule::interleaved_1f1b:
       // Megatron-LM's count: the way to the last rank and back, and all chunks but the last for a group of p.
-      return {.warm_up = v == 1 ? to_the_end : 2 * to_the_end + (v - 1) * p, .weight_delay = 0};
+      return {.warm_up = 2 * to_the_end + (v - 1) * p, .weight_delay = 0};
     case PipelineSchedule::zb_h1:
       // Rank r holds p - r micro-batches until B, so r of them can wait for W within the memory of rank 0.
       return {.warm_up = to_the_end, .weight_delay = rank};
@@ -141,8 +141,9 @@ Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t
                        int64_t num_microbatches) {
   COPUS_CHECK(pipeline_parallel >= 1 && virtual_stages >= 1 && num_microbatches >= 1);
   const bool interleaved = kind == PipelineSchedule::interleaved_1f1b;
-  COPUS_CHECK(virtual_stages == 1 || (interleaved && pipeline_parallel > 1), "virtual_stages ", virtual_stages);
-  COPUS_CHECK(!interleaved || num_microbatches % pipeline_parallel == 0, num_microbatches, " micro-batches");
+  COPUS_CHECK(interleaved == (virtual_stages > 1), "virtual_stages ", virtual_stages);
+  COPUS_CHECK(!interleaved || (pipeline_parallel > 1 && num_microbatches % pipeline_parallel == 0),
+              "pipeline_parallel ", pipeline_parallel, ", ", num_microbatches, " micro-batches");
 
   Schedule schedule{pipeline_parallel, virtual_stages, num_microbatches, {}};
   for (int64_t rank = 0; rank < pipeline_parallel; ++rank) {

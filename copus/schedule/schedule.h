@@ -60,9 +60,8 @@ MessageEnd other_end(const Schedule& schedule, int64_t rank, const Action& messa
 // the same way (interleaved with p = 2) that is the order of sending too: both are used equally many turns after they
 // were sent.
 //
-// interleaved_1f1b needs num_microbatches to be a multiple of pipeline_parallel and is 1f1b when virtual_stages is 1;
-// virtual_stages > 1 needs interleaved_1f1b and pipeline_parallel > 1 (InternalError otherwise: infeasible_reason
-// refuses such strategies).
+// interleaved_1f1b needs virtual_stages > 1, pipeline_parallel > 1 and num_microbatches to be a multiple of it; the
+// others need virtual_stages 1 (InternalError otherwise: infeasible_reason refuses such strategies).
 Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                        int64_t num_microbatches);
 

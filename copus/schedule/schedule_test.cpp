@@ -147,6 +147,7 @@ TEST(Schedule, ImpossibleOnesAreOurMistake) {
   EXPECT_THROW(make_schedule(PipelineSchedule::one_f_one_b, 2, 2, 4), InternalError);
   EXPECT_THROW(make_schedule(PipelineSchedule::interleaved_1f1b, 2, 2, 3), InternalError);
   EXPECT_THROW(make_schedule(PipelineSchedule::interleaved_1f1b, 1, 2, 3), InternalError);
+  EXPECT_THROW(make_schedule(PipelineSchedule::interleaved_1f1b, 2, 1, 4), InternalError);
   EXPECT_THROW(make_schedule(PipelineSchedule::gpipe, 2, 1, 0), InternalError);
 }
 

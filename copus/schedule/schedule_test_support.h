@@ -24,8 +24,8 @@ inline void for_every_schedule(const std::function<void(PipelineSchedule, const 
   for (const auto kind : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::interleaved_1f1b,
                           PipelineSchedule::zb_h1}) {
     const bool interleaved = kind == PipelineSchedule::interleaved_1f1b;
-    for (int64_t p = 1; p <= 8; ++p) {
-      for (int64_t v = 1; v <= (interleaved && p > 1 ? 4 : 1); ++v) {
+    for (int64_t p = interleaved ? 2 : 1; p <= 8; ++p) {
+      for (int64_t v = interleaved ? 2 : 1; v <= (interleaved ? 4 : 1); ++v) {
         for (int64_t m = 1; m <= 17; ++m) {
           if (interleaved && m % p != 0) continue;
           SCOPED_TRACE(concat(to_string(kind), " p=", p, " v=", v, " m=", m));

@@ -58,8 +58,8 @@ struct Configuration {
 };
 
 // Why `configuration` cannot train `model` on sequences of this length, in the words of the configuration file and with
-// the nearest values that would do ("global_batch 16 is no multiple of micro_batch 4 x data_parallel 3; the nearest
-// are 12 and 24"). Empty where it can. Memory is not looked at here.
+// the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x
+// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at here.
 std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
                                              int64_t sequence_length);
 
