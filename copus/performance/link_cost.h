@@ -13,7 +13,8 @@ const Link& link_of(const ClusterDescription& cluster, std::span<const int64_t> 
 
 // Seconds of collectives over n ranks, by the ring algorithm (Patarasuk & Yuan 2009): a reduce-scatter or an all-gather
 // of `bytes` in total is n - 1 rounds of bytes / n; an all-reduce is one after the other. A broadcast is pipelined: the
-// bytes once, and n - 1 latencies. All are 0 for n = 1.
+// bytes once, and n - 1 latencies. A barrier is log2 n latencies, rounded up (the dissemination barrier, Hensgen et al.
+// 1988). All are 0 for n = 1.
 double all_reduce_seconds(const Link& link, int64_t n, int64_t bytes);
 double reduce_scatter_seconds(const Link& link, int64_t n, int64_t bytes);
 double all_gather_seconds(const Link& link, int64_t n, int64_t bytes);

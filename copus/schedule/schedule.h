@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "copus/strategy/parallel_strategy.h"
@@ -14,12 +15,15 @@ namespace copus {
 enum class ActionKind {
   forward,             // F
   backward_input,      // B: gradient of the chunk's input
-  backward_weight,     // W: gradients of its weights; runs at once where it directly follows its B
+  backward_weight,     // W: gradients of its weights
   send_activation,     // to the next stage; does not wait for the receiver
   receive_activation,  // from the previous stage; waits
   send_gradient,       // to the previous stage
   receive_gradient,    // from the next stage
 };
+
+// "F", "B", "W", "send_activation" and so on.
+std::string_view to_string(ActionKind kind);
 
 struct Action {
   ActionKind kind;
@@ -33,21 +37,43 @@ struct Schedule {
   int64_t virtual_stages = 1;
   int64_t num_microbatches = 1;
   std::vector<std::vector<Action>> ranks;  // by pipeline rank
+
+  int64_t num_stages() const { return pipeline_parallel * virtual_stages; }
+  int64_t stage(int64_t rank, int64_t chunk) const { return chunk * pipeline_parallel + rank; }
 };
 
-// The schedule of `kind`. Sends directly follow the F or B that made what is sent, receives directly precede the F or B
-// that needs it. Within a chunk F, B and W each run in the order of the micro-batches, so that gradients are summed in
-// one order whatever the schedule. interleaved_1f1b needs num_microbatches to be a multiple of pipeline_parallel;
-// virtual_stages > 1 needs interleaved_1f1b (InternalError otherwise: infeasible_reason refuses such strategies).
+// The other end of a message: the receive that a send on `rank` belongs to, or the send of a receive.
+struct MessageEnd {
+  int64_t rank;
+  Action action;
+  bool operator==(const MessageEnd&) const = default;
+};
+MessageEnd other_end(const Schedule& schedule, int64_t rank, const Action& message);
+
+// The schedule of `kind`. Within a chunk F, B and W each run in the order of the micro-batches, so that gradients are
+// summed in one order whatever the schedule.
+//
+// A W that is the next action after its own B is one backward pass with it: the executor runs the two layer by layer,
+// and the gradient goes on when both are done (send_gradient follows W). That is every W of gpipe, 1f1b and
+// interleaved, whose bubble and memory are defined so, and rank 0's of zb-h1. Every other send directly follows the F
+// or B that made what is sent. Receives directly precede the F or B that needs them. Where activations and gradients go
+// the same way (interleaved with p = 2) that is the order of sending too: both are used equally many turns after they
+// were sent.
+//
+// interleaved_1f1b needs virtual_stages > 1, pipeline_parallel > 1 and num_microbatches to be a multiple of it; the
+// others need virtual_stages 1 (InternalError otherwise: infeasible_reason refuses such strategies).
 Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                        int64_t num_microbatches);
 
-// The most micro-batches whose activations one chunk set of a rank may hold at once (F done, B not finished), summed
-// over its chunks: m for gpipe, p - rank for 1f1b and zb-h1 (at most m), Megatron's warm-up count + 1 for interleaved.
+// The most micro-batches whose activations a rank holds at once (F done, B not finished), summed over its chunks: m for
+// gpipe, p - rank for 1f1b and zb-h1 (at most m), for interleaved Megatron's warm-up count + 1 (at most v m). In zb-h1
+// `rank` W's wait besides, each with its layers' inputs and output gradients: from F to W no rank has more than p
+// micro-batches, what rank 0 of 1f1b holds.
 int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank);
 
-// What is wrong with a schedule, or nothing: every F, B and W of every chunk and micro-batch exactly once and in the
-// order F, B, W; every send has its receive on the neighbour, in the same order on each directed pair (messages between
+// What is wrong with a schedule, or nothing: every F, B and W of every chunk and micro-batch exactly once, in the order
+// F, B, W, and each kind in the order of the micro-batches within its chunk; every message that they need sent after it
+// was made and received before it is used; receives in the order of the sends on each directed pair (messages between
 // two ranks arrive in the order in which they were sent); runs to its end without deadlock; no rank holds more
 // activations than bounds[rank].
 std::optional<std::string> check_schedule(const Schedule& schedule, const std::vector<int64_t>& bounds);

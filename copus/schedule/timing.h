@@ -15,7 +15,8 @@ struct StageSeconds {
   double send = 0;
 };
 
-// One action as it happened.
+// One action as it happened. A receive ends when its message is there; a send ends when its message has arrived, while
+// its rank goes on at once.
 struct TimedAction {
   Action action;
   double begin = 0;
@@ -30,13 +31,17 @@ struct ScheduleTiming {
   double bubble() const;
 };
 
-// `stages`: seconds by stage (num_stages of them). Throws InternalError when the schedule deadlocks: check it first.
+// `stages`: seconds by stage (num_stages of them). Messages of one directed pair follow one another: each leaves when
+// it was sent and the one before it has arrived. Throws InternalError when the schedule deadlocks: check it first.
 ScheduleTiming time_schedule(const Schedule& schedule, const std::vector<StageSeconds>& stages);
 
 // The bubble that the literature gives for equal stages and free messages, f, b and w being the seconds of one rank's
 // whole share of the model (all chunks) for one micro-batch:
-// gpipe and 1f1b (p-1) / (m + p-1); interleaved (p-1)/v more such units over m: (p-1) / (v m + p-1);
-// zb-h1 (p-1)(f + b - w) / (m (f+b+w) + (p-1)(f + b - w)).
+// gpipe and 1f1b (p-1) / (m + p-1) (Narayanan et al. 2021, section 2.2; any f, b, w);
+// interleaved (p-1) / (v m + p-1) (section 2.2.2);
+// zb-h1 idle / (m (f+b+w) + idle) with idle = (p-1)(f + b - w) (Qi et al. 2023, table 2) where m >= p and w <= b. In
+// general, M being min(m, p), idle = (p-1) f + (p-M) b + (M-1) max(b - w, 0): the last rank waits for its first F, and
+// after its last B the gradient's way to rank 0 takes (p-1) b, of which M - 1 W's that are left fill what they can.
 double bubble_formula(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                       int64_t num_microbatches, double forward, double backward_input, double backward_weight);
 

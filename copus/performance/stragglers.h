@@ -1,0 +1,39 @@
+// Finds ranks that compute slower than those that do the same work.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace copus {
+
+enum class StepPart { forward, backward, optimizer };
+inline constexpr int64_t num_step_parts = 3;
+std::string_view to_string(StepPart part);
+
+// Seconds of a rank's own computing in one step, by StepPart. Waiting for others is not in it: a slow rank makes the
+// others wait, not itself.
+using PartSeconds = std::array<double, num_step_parts>;
+
+struct Straggler {
+  int64_t rank;
+  StepPart part;  // where most of the lost time goes
+  double ratio;   // of its computing time to its peers' median: the median over the slow steps
+  bool operator==(const Straggler&) const = default;
+};
+
+// How much more than its peers' median a rank may compute, and in how many of the last steps it has to exceed that: one
+// slow step is noise.
+inline constexpr double straggler_ratio = 1.3;
+inline constexpr int64_t straggler_steps = 3;
+inline constexpr int64_t straggler_window = 5;
+
+// `steps`: by step, oldest first, and world rank; only the last straggler_window count. `stages`: each rank's pipeline
+// coordinate: its peers are the other ranks of the same one, since the stages' work differs. A rank without peers
+// cannot be judged. In the order of the ranks.
+std::vector<Straggler> find_stragglers(std::span<const std::vector<PartSeconds>> steps,
+                                       const std::vector<int64_t>& stages);
+
+}  // namespace copus

@@ -1,0 +1,74 @@
+#include "copus/performance/stragglers.h"
+
+#include <gtest/gtest.h>
+
+namespace copus {
+namespace {
+
+using Step = std::vector<PartSeconds>;
+
+// Two stages of four ranks each; the second has twice the work.
+const std::vector<int64_t> stages = {0, 0, 0, 0, 1, 1, 1, 1};
+constexpr PartSeconds usual = {1, 2, 0.5};
+
+Step ordinary_step() { return {usual, usual, usual, usual, {2, 4, 1}, {2, 4, 1}, {2, 4, 1}, {2, 4, 1}}; }
+
+Step step_with(int64_t rank, const PartSeconds& seconds) {
+  Step step = ordinary_step();
+  step[rank] = seconds;
+  return step;
+}
+
+TEST(Stragglers, NobodyIsSlowWhereStagesDiffer) {
+  EXPECT_TRUE(find_stragglers(std::vector<Step>(5, ordinary_step()), stages).empty());
+}
+
+TEST(Stragglers, NamesRankPartAndRatio) {
+  const std::vector<Step> steps(5, step_with(2, {1, 3.75, 0.5}));
+  EXPECT_EQ(find_stragglers(steps, stages), (std::vector<Straggler>{{2, StepPart::backward, 1.5}}));
+  EXPECT_EQ(to_string(StepPart::backward), "backward");
+}
+
+TEST(Stragglers, TheSlowPartIsWhereTheTimeGoesNotTheLargest) {
+  const std::vector<Step> steps(5, step_with(5, {2, 4.5, 4.5}));
+  const auto stragglers = find_stragglers(steps, stages);
+  ASSERT_EQ(stragglers.size(), 1);
+  EXPECT_EQ(stragglers[0].rank, 5);
+  EXPECT_EQ(stragglers[0].part, StepPart::optimizer);
+}
+
+TEST(Stragglers, ThreeOfTheLastFiveStepsAreNeeded) {
+  const Step slow = step_with(1, {2, 4, 1});
+  const Step fast = ordinary_step();
+  EXPECT_TRUE(find_stragglers(std::vector{slow, slow, slow, slow, fast, fast, fast, slow, slow}, stages).empty());
+  EXPECT_EQ(find_stragglers(std::vector{fast, fast, slow, fast, slow, fast, slow}, stages).size(), 1);
+  EXPECT_TRUE(find_stragglers(std::vector{slow, slow}, stages).empty());
+  EXPECT_TRUE(find_stragglers(std::vector<Step>{}, stages).empty());
+}
+
+TEST(Stragglers, TheRatioIsALimit) {
+  EXPECT_TRUE(find_stragglers(std::vector<Step>(5, {{1, 0, 0}, {1.3, 0, 0}}), {0, 0}).empty());
+  EXPECT_EQ(find_stragglers(std::vector<Step>(5, {{1, 0, 0}, {1.31, 0, 0}}), {0, 0}).size(), 1);
+}
+
+// The slow rank itself is no part of what is usual: with two ranks a median of both would hide it.
+TEST(Stragglers, ARankIsComparedWithTheOthers) {
+  const auto stragglers = find_stragglers(std::vector<Step>(5, {{1, 2, 0}, {2, 2, 0}}), {0, 0});
+  EXPECT_EQ(stragglers, (std::vector<Straggler>{{1, StepPart::forward, 4.0 / 3}}));
+}
+
+TEST(Stragglers, ARankWithoutPeersIsNotJudged) {
+  EXPECT_TRUE(find_stragglers(std::vector<Step>(5, {{1, 2, 0}, {9, 9, 9}}), {0, 1}).empty());
+}
+
+TEST(Stragglers, TwoCanBeSlow) {
+  Step step = step_with(3, {2, 4, 0.5});
+  step[4] = {9, 4, 1};
+  const auto stragglers = find_stragglers(std::vector<Step>(3, step), stages);
+  ASSERT_EQ(stragglers.size(), 2);
+  EXPECT_EQ(stragglers[0].rank, 3);
+  EXPECT_EQ(stragglers[1].rank, 4);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,159 @@
+// Makes the schedules. All four are one pattern: some forward passes to warm up, then one forward and one backward pass
+// in turn, then the remaining backward passes. They differ in the number of warm-up passes and in how far W trails B.
+#include "copus/schedule/schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+struct Pattern {
+  int64_t warm_up;       // F's before the first F that a B follows
+  int64_t weight_delay;  // B's between a B and its W
+};
+
+Pattern pattern_of(PipelineSchedule kind, const Schedule& schedule, int64_t rank) {
+  const int64_t p = schedule.pipeline_parallel;
+  const int64_t v = schedule.virtual_stages;
+  const int64_t to_the_end = p - 1 - rank;
+  switch (kind) {
+    case PipelineSchedule::gpipe:
+      return {.warm_up = schedule.num_microbatches, .weight_delay = 0};
+    case PipelineSchedule::one_f_one_b:
+      return {.warm_up = to_the_end, .weight_delay = 0};
+    case PipelineSchedule::interleaved_1f1b:
+      // Megatron-LM's count: the way to the last rank and back, and all chunks but the last for a group of p.
+      return {.warm_up = 2 * to_the_end + (v - 1) * p, .weight_delay = 0};
+    case PipelineSchedule::zb_h1:
+      // Rank r holds p - r micro-batches until B, so r of them can wait for W within the memory of rank 0.
+      return {.warm_up = to_the_end, .weight_delay = rank};
+  }
+  fail_check("known pipeline schedule", __FILE__, __LINE__, "");
+}
+
+// Which chunk and micro-batch a rank's k-th F works on: groups of p micro-batches go through one chunk after the other.
+Action nth_forward(const Schedule& schedule, int64_t k) {
+  const int64_t p = schedule.pipeline_parallel;
+  const int64_t group = p * schedule.virtual_stages;
+  return {ActionKind::forward, k % group / p, k / group * p + k % p};
+}
+
+// The k-th B or W: likewise, with the chunks from the last to the first.
+Action nth_backward(const Schedule& schedule, ActionKind kind, int64_t k) {
+  const Action forward = nth_forward(schedule, k);
+  return {kind, schedule.virtual_stages - 1 - forward.chunk, forward.micro_batch};
+}
+
+// The list of one rank.
+class RankList {
+ public:
+  RankList(const Schedule& schedule, int64_t rank, const Pattern& pattern)
+      : schedule_(schedule), rank_(rank), pattern_(pattern) {}
+
+  std::vector<Action> write() {
+    const int64_t total = schedule_.num_microbatches * schedule_.virtual_stages;
+    const int64_t warm_up = std::min(pattern_.warm_up, total);
+    for (int64_t k = 0; k < warm_up; ++k) add_forward(k);
+    for (int64_t k = 0; k < total; ++k) {
+      if (warm_up + k < total) add_forward(warm_up + k);
+      add_backward(k);
+    }
+    for (int64_t k = std::max<int64_t>(total - pattern_.weight_delay, 0); k < total; ++k) add_weight_gradient(k);
+    return std::move(actions_);
+  }
+
+ private:
+  bool is_first_stage(int64_t chunk) const { return schedule_.stage(rank_, chunk) == 0; }
+  bool is_last_stage(int64_t chunk) const { return schedule_.stage(rank_, chunk) + 1 == schedule_.num_stages(); }
+
+  void add_forward(int64_t k) {
+    const auto [kind, chunk, micro_batch] = nth_forward(schedule_, k);
+    if (!is_first_stage(chunk)) actions_.push_back({ActionKind::receive_activation, chunk, micro_batch});
+    actions_.push_back({kind, chunk, micro_batch});
+    if (!is_last_stage(chunk)) actions_.push_back({ActionKind::send_activation, chunk, micro_batch});
+  }
+
+  // With the W that is then due.
+  void add_backward(int64_t k) {
+    const auto [kind, chunk, micro_batch] = nth_backward(schedule_, ActionKind::backward_input, k);
+    if (!is_last_stage(chunk)) actions_.push_back({ActionKind::receive_gradient, chunk, micro_batch});
+    actions_.push_back({kind, chunk, micro_batch});
+    if (pattern_.weight_delay == 0) add_weight_gradient(k);
+    if (!is_first_stage(chunk)) actions_.push_back({ActionKind::send_gradient, chunk, micro_batch});
+    if (pattern_.weight_delay > 0 && k >= pattern_.weight_delay) add_weight_gradient(k - pattern_.weight_delay);
+  }
+
+  void add_weight_gradient(int64_t k) { actions_.push_back(nth_backward(schedule_, ActionKind::backward_weight, k)); }
+
+  const Schedule& schedule_;
+  int64_t rank_;
+  Pattern pattern_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace
+
+std::string_view to_string(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+      return "F";
+    case ActionKind::backward_input:
+      return "B";
+    case ActionKind::backward_weight:
+      return "W";
+    case ActionKind::send_activation:
+      return "send_activation";
+    case ActionKind::receive_activation:
+      return "receive_activation";
+    case ActionKind::send_gradient:
+      return "send_gradient";
+    case ActionKind::receive_gradient:
+      return "receive_gradient";
+  }
+  return {};
+}
+
+MessageEnd other_end(const Schedule& schedule, int64_t rank, const Action& message) {
+  const auto at_stage = [&](int64_t stage, ActionKind kind) {
+    return MessageEnd{stage % schedule.pipeline_parallel,
+                      Action{kind, stage / schedule.pipeline_parallel, message.micro_batch}};
+  };
+  const int64_t stage = schedule.stage(rank, message.chunk);
+  switch (message.kind) {
+    case ActionKind::send_activation:
+      return at_stage(stage + 1, ActionKind::receive_activation);
+    case ActionKind::receive_activation:
+      return at_stage(stage - 1, ActionKind::send_activation);
+    case ActionKind::send_gradient:
+      return at_stage(stage - 1, ActionKind::receive_gradient);
+    case ActionKind::receive_gradient:
+      return at_stage(stage + 1, ActionKind::send_gradient);
+    default:
+      fail_check("is a message", __FILE__, __LINE__, "");
+  }
+}
+
+Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
+                       int64_t num_microbatches) {
+  COPUS_CHECK(pipeline_parallel >= 1 && virtual_stages >= 1 && num_microbatches >= 1);
+  const bool interleaved = kind == PipelineSchedule::interleaved_1f1b;
+  COPUS_CHECK(interleaved == (virtual_stages > 1), "virtual_stages ", virtual_stages);
+  COPUS_CHECK(!interleaved || (pipeline_parallel > 1 && num_microbatches % pipeline_parallel == 0),
+              "pipeline_parallel ", pipeline_parallel, ", ", num_microbatches, " micro-batches");
+
+  Schedule schedule{pipeline_parallel, virtual_stages, num_microbatches, {}};
+  for (int64_t rank = 0; rank < pipeline_parallel; ++rank) {
+    schedule.ranks.push_back(RankList(schedule, rank, pattern_of(kind, schedule, rank)).write());
+  }
+  return schedule;
+}
+
+int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank) {
+  return std::min(pattern_of(kind, schedule, rank).warm_up + 1, schedule.num_microbatches * schedule.virtual_stages);
+}
+
+}  // namespace copus

@@ -1,0 +1,246 @@
+#include "copus/schedule/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "copus/base/error.h"
+#include "copus/schedule/schedule_test_support.h"
+
+namespace copus {
+namespace {
+
+using enum ActionKind;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// The one action of a rank that is `action`.
+auto find_action(std::vector<Action>& actions, const Action& action) {
+  const auto found = std::find(actions.begin(), actions.end(), action);
+  EXPECT_NE(found, actions.end());
+  return found;
+}
+
+std::string finding(const Schedule& schedule, const std::vector<int64_t>& bounds) {
+  return check_schedule(schedule, bounds).value_or("nothing is wrong");
+}
+
+TEST(Schedule, EverySchedulePassesItsCheckWithinItsBound) {
+  for_every_schedule([](PipelineSchedule kind, const Schedule& schedule) {
+    EXPECT_EQ(finding(schedule, bounds_of(kind, schedule)), "nothing is wrong");
+  });
+}
+
+TEST(Schedule, EveryBoundIsReached) {
+  for_every_schedule([](PipelineSchedule kind, const Schedule& schedule) {
+    for (int64_t rank = 0; rank < schedule.pipeline_parallel; ++rank) {
+      auto bounds = bounds_of(kind, schedule);
+      --bounds[rank];
+      EXPECT_THAT(finding(schedule, bounds), HasSubstr(concat("rank ", rank, " holds the activations of")));
+    }
+  });
+}
+
+TEST(Schedule, BoundsAreThoseOfTheLiterature) {
+  for (const int64_t p : {1, 2, 4, 8}) {
+    for (const int64_t m : {p, 2 * p, 5 * p}) {
+      for (int64_t rank = 0; rank < p; ++rank) {
+        const auto bound = [&](PipelineSchedule kind, int64_t v) {
+          return activation_bound(kind, make_schedule(kind, p, v, m), rank);
+        };
+        EXPECT_EQ(bound(PipelineSchedule::gpipe, 1), m);
+        EXPECT_EQ(bound(PipelineSchedule::one_f_one_b, 1), p - rank);
+        EXPECT_EQ(bound(PipelineSchedule::zb_h1, 1), p - rank);
+        if (p == 1) continue;
+        EXPECT_EQ(bound(PipelineSchedule::interleaved_1f1b, 3), std::min(2 * (p - 1 - rank) + 2 * p + 1, 3 * m));
+      }
+    }
+  }
+}
+
+TEST(Schedule, DelayedWeightGradientsStayWithinTheMemoryOfRankZero) {
+  for_every_schedule([](PipelineSchedule kind, const Schedule& schedule) {
+    if (kind != PipelineSchedule::zb_h1) return;
+    for (const auto& actions : schedule.ranks) {
+      int64_t held = 0;
+      int64_t most = 0;
+      for (const Action& action : actions) {
+        if (action.kind == forward) most = std::max(most, ++held);
+        if (action.kind == backward_weight) --held;
+      }
+      EXPECT_EQ(most, std::min(schedule.pipeline_parallel, schedule.num_microbatches));
+    }
+  });
+}
+
+TEST(Schedule, WeightGradientsOfTheOthersFollowTheirInputGradients) {
+  for_every_schedule([](PipelineSchedule kind, const Schedule& schedule) {
+    if (kind == PipelineSchedule::zb_h1) return;
+    for (const auto& actions : schedule.ranks) {
+      for (size_t i = 0; i < actions.size(); ++i) {
+        if (actions[i].kind != backward_input) continue;
+        EXPECT_EQ(actions[i + 1], (Action{backward_weight, actions[i].chunk, actions[i].micro_batch}));
+      }
+    }
+  });
+}
+
+TEST(Schedule, OneRankOf1F1B) {
+  const std::vector<Action> expected = {
+      {forward, 0, 0},          {send_activation, 0, 0},                           //
+      {forward, 0, 1},          {send_activation, 0, 1},                           //
+      {receive_gradient, 0, 0}, {backward_input, 0, 0},  {backward_weight, 0, 0},  //
+      {forward, 0, 2},          {send_activation, 0, 2},                           //
+      {receive_gradient, 0, 1}, {backward_input, 0, 1},  {backward_weight, 0, 1},  //
+      {receive_gradient, 0, 2}, {backward_input, 0, 2},  {backward_weight, 0, 2},
+  };
+  EXPECT_EQ(make_schedule(PipelineSchedule::one_f_one_b, 2, 1, 3).ranks[0], expected);
+}
+
+TEST(Schedule, TheLastRankOfZeroBubbleSendsBeforeItsDelayedWeightGradients) {
+  const std::vector<Action> expected = {
+      {receive_activation, 0, 0}, {forward, 0, 0},         {backward_input, 0, 0}, {send_gradient, 0, 0},  //
+      {receive_activation, 0, 1}, {forward, 0, 1},         {backward_input, 0, 1}, {send_gradient, 0, 1},  //
+      {backward_weight, 0, 0},                                                                             //
+      {receive_activation, 0, 2}, {forward, 0, 2},         {backward_input, 0, 2}, {send_gradient, 0, 2},  //
+      {backward_weight, 0, 1},    {backward_weight, 0, 2},
+  };
+  EXPECT_EQ(make_schedule(PipelineSchedule::zb_h1, 2, 1, 3).ranks[1], expected);
+}
+
+// Narayanan et al. 2021, figure 4: p = 4, m = 8, two chunks.
+TEST(Schedule, InterleavedOrderIsMegatrons) {
+  const auto schedule = make_schedule(PipelineSchedule::interleaved_1f1b, 4, 2, 8);
+  const auto order_of = [&](int64_t rank, ActionKind kind) {
+    std::string order;
+    for (const Action& action : schedule.ranks[rank]) {
+      if (action.kind == kind) order += concat(action.chunk, action.micro_batch, " ");
+    }
+    return order;
+  };
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(order_of(rank, forward), "00 01 02 03 10 11 12 13 04 05 06 07 14 15 16 17 ");
+    EXPECT_EQ(order_of(rank, backward_input), "10 11 12 13 00 01 02 03 14 15 16 17 04 05 06 07 ");
+    const auto& actions = schedule.ranks[rank];
+    const auto first_backward = std::find_if(actions.begin(), actions.end(),
+                                             [](const Action& action) { return action.kind == backward_input; });
+    EXPECT_EQ(
+        std::count_if(actions.begin(), first_backward, [](const Action& action) { return action.kind == forward; }),
+        2 * (3 - rank) + 4 + 1);
+  }
+}
+
+TEST(Schedule, BothEndsOfAMessageNameEachOther) {
+  for_every_schedule([](PipelineSchedule, const Schedule& schedule) {
+    for (int64_t rank = 0; rank < schedule.pipeline_parallel; ++rank) {
+      for (const Action& action : schedule.ranks[rank]) {
+        if (action.kind <= backward_weight) continue;
+        const MessageEnd end = other_end(schedule, rank, action);
+        EXPECT_EQ(other_end(schedule, end.rank, end.action), (MessageEnd{rank, action}));
+      }
+    }
+  });
+}
+
+TEST(Schedule, ImpossibleOnesAreOurMistake) {
+  EXPECT_THROW(make_schedule(PipelineSchedule::one_f_one_b, 2, 2, 4), InternalError);
+  EXPECT_THROW(make_schedule(PipelineSchedule::interleaved_1f1b, 2, 2, 3), InternalError);
+  EXPECT_THROW(make_schedule(PipelineSchedule::interleaved_1f1b, 1, 2, 3), InternalError);
+  EXPECT_THROW(make_schedule(PipelineSchedule::interleaved_1f1b, 2, 1, 4), InternalError);
+  EXPECT_THROW(make_schedule(PipelineSchedule::gpipe, 2, 1, 0), InternalError);
+}
+
+// The check has to see through schedules that are broken in one place each.
+class BrokenSchedule : public testing::Test {
+ protected:
+  std::string finding() const { return copus::check_schedule(schedule_, bounds_).value_or("nothing is wrong"); }
+
+  Schedule schedule_ = make_schedule(PipelineSchedule::one_f_one_b, 3, 1, 4);
+  std::vector<int64_t> bounds_ = bounds_of(PipelineSchedule::one_f_one_b, schedule_);
+};
+
+TEST_F(BrokenSchedule, MissesAWeightGradient) {
+  schedule_.ranks[1].erase(find_action(schedule_.ranks[1], {backward_weight, 0, 2}));
+  EXPECT_EQ(finding(), "rank 1 never does W of chunk 0, micro-batch 2");
+}
+
+TEST_F(BrokenSchedule, DoesAWeightGradientTwice) {
+  schedule_.ranks[1].push_back({backward_weight, 0, 2});
+  EXPECT_EQ(finding(), "rank 1 does W of chunk 0, micro-batch 2 twice");
+}
+
+TEST_F(BrokenSchedule, RunsAWeightGradientBeforeItsInputGradient) {
+  auto& actions = schedule_.ranks[0];
+  std::iter_swap(find_action(actions, {backward_input, 0, 1}), find_action(actions, {backward_weight, 0, 1}));
+  EXPECT_EQ(finding(), "rank 0 does W of chunk 0, micro-batch 1 before its B of chunk 0, micro-batch 1");
+}
+
+TEST_F(BrokenSchedule, SumsWeightGradientsInAnotherOrder) {
+  auto& actions = schedule_.ranks[0];
+  actions.erase(find_action(actions, {backward_weight, 0, 1}));
+  actions.push_back({backward_weight, 0, 1});
+  EXPECT_EQ(finding(), "rank 0 does W of chunk 0, micro-batch 2 before its W of chunk 0, micro-batch 1");
+}
+
+TEST_F(BrokenSchedule, ReceivesWhatNobodySends) {
+  schedule_.ranks[0].erase(find_action(schedule_.ranks[0], {send_activation, 0, 3}));
+  EXPECT_EQ(finding(), "rank 0 never does send_activation of chunk 0, micro-batch 3");
+}
+
+TEST_F(BrokenSchedule, SendsToNobody) {
+  schedule_.ranks[0].push_back({send_gradient, 0, 3});
+  EXPECT_EQ(finding(), "rank 0 has no neighbour for its send_gradient of chunk 0, micro-batch 3");
+}
+
+TEST_F(BrokenSchedule, SendsWhatIsNotMadeYet) {
+  auto& actions = schedule_.ranks[0];
+  std::iter_swap(find_action(actions, {forward, 0, 0}), find_action(actions, {send_activation, 0, 0}));
+  EXPECT_EQ(finding(), "rank 0 does send_activation of chunk 0, micro-batch 0 before its F of chunk 0, micro-batch 0");
+}
+
+TEST_F(BrokenSchedule, SwapsTheMessagesOfAPair) {
+  auto& actions = schedule_.ranks[0];
+  std::iter_swap(find_action(actions, {send_activation, 0, 0}), find_action(actions, {send_activation, 0, 1}));
+  std::iter_swap(find_action(actions, {send_activation, 0, 1}), find_action(actions, {forward, 0, 1}));
+  EXPECT_EQ(finding(),
+            "rank 1 does receive_activation of chunk 0, micro-batch 0 where rank 0 has sent what its "
+            "receive_activation of chunk 0, micro-batch 1 waits for: messages arrive in the order in which they were "
+            "sent");
+}
+
+TEST_F(BrokenSchedule, WaitsInACircle) {
+  auto& actions = schedule_.ranks[1];  // waits for the gradient of what it has not sent on
+  actions.erase(find_action(actions, {receive_gradient, 0, 0}));
+  actions.insert(actions.begin(), {receive_gradient, 0, 0});
+  EXPECT_EQ(finding(),
+            "deadlock: rank 0 waits in receive_gradient of chunk 0, micro-batch 0; rank 1 waits in receive_gradient of "
+            "chunk 0, micro-batch 0; rank 2 waits in receive_activation of chunk 0, micro-batch 0");
+}
+
+TEST_F(BrokenSchedule, HoldsTooManyActivations) {
+  schedule_ = make_schedule(PipelineSchedule::gpipe, 3, 1, 4);
+  EXPECT_EQ(finding(),
+            "rank 0 holds the activations of 4 micro-batches after F of chunk 0, micro-batch 3; its bound is 3");
+}
+
+TEST_F(BrokenSchedule, WorksOnWhatDoesNotExist) {
+  schedule_.ranks[2].push_back({forward, 0, 4});
+  EXPECT_EQ(finding(), "rank 2 does F of chunk 0, micro-batch 4, which does not exist");
+}
+
+// With two ranks and several chunks, activations and gradients go the same way.
+TEST_F(BrokenSchedule, TakesAGradientForAnActivation) {
+  constexpr auto kind = PipelineSchedule::interleaved_1f1b;
+  schedule_ = make_schedule(kind, 2, 2, 4);
+  bounds_ = bounds_of(kind, schedule_);
+  auto& actions = schedule_.ranks[0];  // the activation is made first
+  actions.erase(find_action(actions, {send_activation, 0, 3}));
+  actions.insert(find_action(actions, {send_gradient, 1, 1}) + 1, {send_activation, 0, 3});
+  EXPECT_THAT(finding(), AllOf(HasSubstr("receive_activation of chunk 0, micro-batch 3 where"),
+                               HasSubstr("receive_gradient of chunk 0, micro-batch 1 waits"),
+                               HasSubstr("messages arrive in the order in which they were sent")));
+}
+
+}  // namespace
+}  // namespace copus
