@@ -1,15 +1,18 @@
 // The commands, one source file each. A command adds itself to the command line and leaves in `action` what to do when
-// it is the one that was asked for; the action returns the exit code.
+// it is the one that was asked for; the action returns the exit code. `arguments`: the command line behind the
+// program's name, for a command that starts this program again.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace copus {
 
 using Action = std::function<int()>;
 
-void add_train(CLI::App& program, Action& action);
+void add_train(CLI::App& program, Action& action, const std::vector<std::string>& arguments);
 void add_generate(CLI::App& program, Action& action);
 void add_convert(CLI::App& program, Action& action);
 void add_report(CLI::App& program, Action& action);

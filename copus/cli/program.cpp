@@ -6,12 +6,14 @@
 
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
+#include "copus/comm/rank_failure.h"
 
 namespace copus {
 
 namespace {
 
 constexpr int our_bug = 1;
+constexpr int another_rank_failed = 1;
 constexpr int users_mistake = 2;
 
 int complain(const char* kind, const char* message, int exit_code) {
@@ -35,7 +37,7 @@ int run_program(int argc, const char* const* argv) {
       "'copus COMMAND --help' says more about a command.");
 
   Action action;
-  add_train(program, action);
+  add_train(program, action, {argv + 1, argv + argc});
   add_generate(program, action);
   add_convert(program, action);
   add_report(program, action);
@@ -52,6 +54,8 @@ int run_program(int argc, const char* const* argv) {
     return complain("error", error.what(), users_mistake);
   } catch (const std::filesystem::filesystem_error& error) {
     return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
+  } catch (const RankFailure& failure) {
+    return complain("error", failure.what(), another_rank_failed);
   } catch (const std::exception& error) {
     return complain("internal error", error.what(), our_bug);
   }

@@ -3,11 +3,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "copus/base/duration.h"
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
-#include "copus/train/run.h"
+#include "copus/train/job.h"
 
 namespace copus {
 
@@ -30,7 +31,7 @@ double wall_clock_limit(const std::string& max_time) {
 
 }  // namespace
 
-void add_train(CLI::App& program, Action& action) {
+void add_train(CLI::App& program, Action& action, const std::vector<std::string>& arguments) {
   const auto start = std::chrono::steady_clock::now();
   auto options = std::make_shared<Options>();
   CLI::App& command = *program.add_subcommand("train", "Train a model, or go on with a run");
@@ -59,19 +60,26 @@ void add_train(CLI::App& program, Action& action) {
       .add_option("--max-time", options->max_time,
                   "Stop in time to have written a checkpoint after this long, such as 90m or 1h30m; exit code 75")
       ->type_name("DURATION");
+  command
+      .add_option("--trace", options->request.trace_steps,
+                  "Write a timeline of so many steps, after the first one, to timeline.json in the run directory; "
+                  "ui.perfetto.dev opens it")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("STEPS");
   command.footer(
       "Ctrl-C and SIGTERM finish the step, write a checkpoint and say how to go on; a second Ctrl-C ends at once.\n"
+      "A layout of several ranks ([parallel]) is started as so many processes, or by torchrun --no-python, srun, mpirun.\n"
       "Exit codes: 0 done, 2 a mistake in what was given, 75 SIGTERM or --max-time, 130 Ctrl-C.\n"
       "Examples:\n"
       "  copus train configs/runs/quickstart.toml --run-dir r1\n"
       "  copus train configs/runs/quickstart.toml --set train.max_seconds=600 --set optimizer.lr=1e-3\n"
       "  copus train --resume --run-dir r1 --set train.max_seconds=1200\n"
       "  copus train RUN.toml --run-dir r1 --resume --max-time 55m    for a job that a scheduler requeues");
-  command.callback([options, &program, &action, start] {
+  command.callback([options, arguments, &program, &action, start] {
     options->request.program = program.get_name();
-    action = [options, start] {
+    action = [options, arguments, start] {
       std::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its output any more
-      return static_cast<int>(run_training(options->request, wall_clock_limit(options->max_time), start));
+      return run_job(options->request, wall_clock_limit(options->max_time), start, arguments);
     };
   });
 }

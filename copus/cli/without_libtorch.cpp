@@ -20,7 +20,9 @@ void add_missing(CLI::App& program, Action& action, const std::string& name) {
 
 }  // namespace
 
-void add_train(CLI::App& program, Action& action) { add_missing(program, action, "train"); }
+void add_train(CLI::App& program, Action& action, const std::vector<std::string>& /*arguments*/) {
+  add_missing(program, action, "train");
+}
 void add_generate(CLI::App& program, Action& action) { add_missing(program, action, "generate"); }
 void add_bench(CLI::App& program, Action& action) { add_missing(program, action, "bench"); }
 

@@ -53,14 +53,17 @@ at::Device find_device(const std::string& name) {
   return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
-void configure_aten(int64_t threads) {
-  kernels::set_num_threads(threads > 0 ? threads : usable_cores());
+bool configure_aten(int64_t threads, int64_t local_ranks) {
+  const int64_t cores = usable_cores();
+  const int64_t threads_per_rank = threads > 0 ? threads : std::max<int64_t>(1, cores / local_ranks);
+  kernels::set_num_threads(threads_per_rank);
   // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   // Not as warnings alone: CUDA's flash attention would then keep its backward pass that adds in any order.
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
+  return threads_per_rank * local_ranks <= cores;
 }
 
 }  // namespace copus

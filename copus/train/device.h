@@ -12,7 +12,8 @@ namespace copus {
 // there is no such device.
 at::Device find_device(const std::string& name);
 
-// Deterministic kernels, and the number of threads that one operation may use; 0: all cores.
-void configure_aten(int64_t threads);
+// Deterministic kernels, and the number of threads that one operation may use; 0: this rank's share of the cores, which
+// `local_ranks` share, and at least one. Returns whether the cores suffice for all threads of all these ranks.
+bool configure_aten(int64_t threads, int64_t local_ranks = 1);
 
 }  // namespace copus

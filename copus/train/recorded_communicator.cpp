@@ -46,46 +46,70 @@ class RecordedWork : public Work::State {
 }  // namespace
 
 template <class Start>
-Work RecordedCommunicator::record(const char* category, const char* operation, Start start) {
+Work RecordedCommunicator::start(const char* category, const char* operation, Start start) {
   const double begin = recorder_.now();
   Work work = start();
-  return Work(std::make_shared<RecordedWork>(std::move(work), recorder_, category, concat(operation, " ", label_),
-                                             begin));
+  return Work(
+      std::make_shared<RecordedWork>(std::move(work), recorder_, category, concat(operation, " ", label_), begin));
+}
+
+template <class Operate>
+void RecordedCommunicator::record(const char* category, const char* operation, Operate operate) {
+  const double begin = recorder_.now();
+  operate();
+  recorder_.add_communication(category, concat(operation, " ", label_), begin, begin);
 }
 
 Work RecordedCommunicator::start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
-  return record(collective, "all_reduce", [&] { return group_.start_all_reduce(data, count, type, reduction); });
+  return start(collective, "all_reduce", [&] { return group_.start_all_reduce(data, count, type, reduction); });
 }
 
 Work RecordedCommunicator::start_reduce_scatter(void* input, void* output, std::span<const int64_t> counts,
                                                 DataType type, Reduction reduction) {
-  return record(collective, "reduce_scatter",
-                [&] { return group_.start_reduce_scatter(input, output, counts, type, reduction); });
+  return start(collective, "reduce_scatter",
+               [&] { return group_.start_reduce_scatter(input, output, counts, type, reduction); });
 }
 
 Work RecordedCommunicator::start_all_gather(const void* input, void* output, std::span<const int64_t> counts,
                                             DataType type) {
-  return record(collective, "all_gather", [&] { return group_.start_all_gather(input, output, counts, type); });
+  return start(collective, "all_gather", [&] { return group_.start_all_gather(input, output, counts, type); });
 }
 
 Work RecordedCommunicator::start_broadcast(void* data, int64_t count, DataType type, int64_t root) {
-  return record(collective, "broadcast", [&] { return group_.start_broadcast(data, count, type, root); });
+  return start(collective, "broadcast", [&] { return group_.start_broadcast(data, count, type, root); });
 }
 
 Work RecordedCommunicator::start_send(const void* data, int64_t count, DataType type, int64_t to) {
-  return record(message, "send", [&] { return group_.start_send(data, count, type, to); });
+  return start(message, "send", [&] { return group_.start_send(data, count, type, to); });
+}
+
+void RecordedCommunicator::all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
+  record(collective, "all_reduce", [&] { group_.all_reduce(data, count, type, reduction); });
+}
+
+void RecordedCommunicator::reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type) {
+  record(collective, "reduce_scatter", [&] { group_.reduce_scatter(input, output, counts, type); });
+}
+
+void RecordedCommunicator::all_gather(const void* input, void* output, std::span<const int64_t> counts,
+                                      DataType type) {
+  record(collective, "all_gather", [&] { group_.all_gather(input, output, counts, type); });
+}
+
+void RecordedCommunicator::broadcast(void* data, int64_t count, DataType type, int64_t root) {
+  record(collective, "broadcast", [&] { group_.broadcast(data, count, type, root); });
+}
+
+void RecordedCommunicator::send(const void* data, int64_t count, DataType type, int64_t to) {
+  record(message, "send", [&] { group_.send(data, count, type, to); });
 }
 
 void RecordedCommunicator::receive(void* data, int64_t count, DataType type, int64_t from) {
-  const double begin = recorder_.now();
-  group_.receive(data, count, type, from);
-  recorder_.add_communication(message, concat("receive ", label_), begin, begin);
+  record(message, "receive", [&] { group_.receive(data, count, type, from); });
 }
 
 void RecordedCommunicator::barrier() {
-  const double begin = recorder_.now();
-  group_.barrier();
-  recorder_.add_communication(collective, concat("barrier ", label_), begin, begin);
+  record(collective, "barrier", [&] { group_.barrier(); });
 }
 
 }  // namespace copus

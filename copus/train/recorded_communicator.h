@@ -20,13 +20,22 @@ class RecordedCommunicator : public Communicator {
   Work start_all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
   Work start_broadcast(void* data, int64_t count, DataType type, int64_t root) override;
   Work start_send(const void* data, int64_t count, DataType type, int64_t to) override;
+
+  void all_reduce(void* data, int64_t count, DataType type, Reduction reduction) override;
+  void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type) override;
+  void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
+  void broadcast(void* data, int64_t count, DataType type, int64_t root) override;
+  void send(const void* data, int64_t count, DataType type, int64_t to) override;
   void receive(void* data, int64_t count, DataType type, int64_t from) override;
   void barrier() override;
 
  private:
   // Starts an operation and records it when somebody has waited for it.
   template <class Start>
-  Work record(const char* category, const char* operation, Start start);
+  Work start(const char* category, const char* operation, Start start);
+  // Records an operation that is waited for at once.
+  template <class Operate>
+  void record(const char* category, const char* operation, Operate operate);
 
   Communicator& group_;
   StepRecorder& recorder_;

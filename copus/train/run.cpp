@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/hugging_face.h"
+#include "copus/comm/timed_world.h"
 #include "copus/data/dataset.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/model/precision.h"
@@ -19,6 +23,10 @@
 #include "copus/report/run_log.h"
 #include "copus/report/run_summary.h"
 #include "copus/report/tensorboard.h"
+#include "copus/report/timeline.h"
+#include "copus/strategy/mesh.h"
+#include "copus/performance/stragglers.h"
+#include "copus/train/gather_bytes.h"
 #include "copus/train/device.h"
 #include "copus/train/stop_request.h"
 #include "copus/train/trainer.h"
@@ -66,7 +74,6 @@ class RunOutput {
       tensorboard_.emplace(directory_ / "tensorboard",
                            plan.resume ? std::optional(trainer.state().step) : std::nullopt);
     }
-    if (plan.checkpoint) last_checkpoint_ = trainer.state().step;
   }
 
   void note(const std::string& line) { progress_.note(line); }
@@ -82,11 +89,9 @@ class RunOutput {
     progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1);
   }
 
-  void checkpoint(const Trainer& trainer) {
-    if (last_checkpoint_ == trainer.state().step) return;
-    checkpoints_.write(trainer.snapshot(to_toml(config_)));
-    last_checkpoint_ = trainer.state().step;
-  }
+  void checkpoint(Snapshot snapshot) { checkpoints_.write(std::move(snapshot)); }
+
+  void timeline(const std::vector<RankTimeline>& ranks) { write_timeline(directory_ / "timeline.json", ranks); }
 
   // Ends the run: waits for the checkpoint, and writes summary and report.
   void finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended) {
@@ -129,7 +134,6 @@ class RunOutput {
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;
-  std::optional<int64_t> last_checkpoint_;  // its step
 };
 
 void introduce(const RunPlan& plan, const Dataset& dataset, RunOutput& output) {
@@ -142,6 +146,13 @@ void introduce(const RunPlan& plan, const Dataset& dataset, RunOutput& output) {
                      count(dataset.held_out_tokens()), " held out"));
   output.note(concat("training   ", to_string(config.train.precision), " on ", config.train.device, ", ",
                      config.train.global_batch, " x ", config.train.sequence_length, " tokens a step"));
+  const ParallelStrategy layout = strategy_of(config);
+  if (layout.world_size() > 1) {
+    output.note(concat("layout     ", to_string(layout), " (data x tensor x pipeline), ", to_string(layout.schedule),
+                       layout.virtual_stages > 1 ? concat(" with ", layout.virtual_stages, " chunks a rank") : "",
+                       layout.sequence_parallel ? ", sequence parallel" : "", ", zero ", layout.zero_stage, ", ",
+                       layout.world_size(), " ranks"));
+  }
   output.note(concat("run        ", plan.directory.string()));
   if (!plan.resume) return;
   output.note(plan.checkpoint ? concat("resumed    after step ", plan.checkpoint->step())
@@ -187,55 +198,153 @@ double checkpoint_seconds(const ModelDescription& model) {
   return 3 * sizeof(float) * static_cast<double>(count_parameters(model)) / assumed_bytes_per_second;
 }
 
-// The loop. Leaves it when the run is complete or has been told to stop, with a checkpoint under way.
-RunEnd train_until_end(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, const StopRequest& stop,
-                       RunOutput& output) {
-  const double checkpoint_reserve = checkpoint_seconds(plan.config.model);
-  double longest_step = 0;
-  StopReason reason = StopReason::none;
-  std::optional<double> held_out_loss;  // of the weights after the latest step
-  const auto must_stop = [&] {
-    // The next step may take longer than any before.
-    reason = stop.reason(checkpoint_reserve + 2 * longest_step);
-    return reason != StopReason::none;
-  };
+// Rank 0's notes on ranks that are slower than their peers: one when a rank falls behind, not one a step.
+class StragglerNotes {
+ public:
+  explicit StragglerNotes(const ParallelStrategy& strategy) {
+    const Mesh mesh(strategy);
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) stages_.push_back(mesh.coordinates(rank).pipeline);
+  }
 
-  while (!trainer.finished()) {
-    StepRecord record = trainer.step();
-    longest_step = std::max(longest_step, record.step_seconds);
-    held_out_loss.reset();
-    if (trainer.finished() || is_due(record.step, plan.config.evaluate.interval)) {
-      held_out_loss = record.held_out_loss = trainer.held_out_loss(must_stop);
+  void add(const std::vector<PartSeconds>& seconds_by_rank, RunOutput& output) {
+    if (static_cast<int64_t>(steps_.size()) == straggler_window) steps_.erase(steps_.begin());
+    steps_.push_back(seconds_by_rank);
+    std::set<int64_t> slow;
+    for (const Straggler& straggler : find_stragglers(steps_, stages_)) {
+      slow.insert(straggler.rank);
+      if (noted_.contains(straggler.rank)) continue;
+      output.note(concat("straggler  rank ", straggler.rank, " computes ", std::round(straggler.ratio * 10) / 10,
+                         " times as long as its peers, most of it in ", to_string(straggler.part)));
     }
-    output.add(record, trainer);
-    if (must_stop()) break;
-    if (is_due(record.step, plan.config.checkpoint.interval)) output.checkpoint(trainer);
+    noted_ = std::move(slow);
   }
 
-  output.checkpoint(trainer);
-  if (trainer.finished() && !held_out_loss) held_out_loss = trainer.held_out_loss(must_stop);
-  if (trainer.finished() && (held_out_loss || reason == StopReason::none)) {
-    output.finish(trainer, held_out_loss, "done");
-    say_goodbye(plan, trainer, dataset, held_out_loss, output);
-    return RunEnd::done;
+ private:
+  std::vector<int64_t> stages_;                  // of each rank
+  std::vector<std::vector<PartSeconds>> steps_;  // the latest, oldest first
+  std::set<int64_t> noted_;
+};
+
+// One rank's run: the loop and what is done alike on all ranks. Rank 0 has an output.
+class Run {
+ public:
+  Run(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
+      RunOutput* output, bool ranks_have_cores)
+      : plan_(plan), dataset_(dataset), trainer_(trainer), world_(world), stop_(stop), output_(output) {
+    if (plan.checkpoint) last_checkpoint_ = trainer.state().step;
+    if (output != nullptr && ranks_have_cores) stragglers_.emplace(strategy_of(plan.config));
   }
-  output.finish(trainer, std::nullopt, reason == StopReason::time_limit ? "time limit" : "interrupted");
-  say_how_to_go_on(plan, trainer, reason, output);
-  return reason == StopReason::interrupt ? RunEnd::interrupted : RunEnd::requeue;
+
+  // Leaves the loop when the run is complete or has been told to stop, with a checkpoint under way.
+  RunEnd until_end() {
+    while (!trainer_.finished()) {
+      StepRecord record = step();
+      held_out_loss_.reset();
+      if (trainer_.finished() || is_due(record.step, plan_.config.evaluate.interval)) {
+        held_out_loss_ = record.held_out_loss = evaluate();
+      }
+      if (output_ != nullptr) output_->add(record, trainer_);
+      if (trainer_.stop_reason() != StopReason::none) break;
+      if (is_due(record.step, plan_.config.checkpoint.interval)) checkpoint();
+    }
+    if (traced_ < plan_.trace_steps) gather_timeline();
+    checkpoint();
+    if (trainer_.finished() && !held_out_loss_) held_out_loss_ = evaluate();
+    return finish();
+  }
+
+ private:
+  StepRecord step() {
+    const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first one warms up
+    if (trace) trainer_.trace_next_step();
+    const auto begin = std::chrono::steady_clock::now();
+    StepRecord record = trainer_.step([this] { return reason_to_stop(); });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    longest_step_ = std::max(longest_step_, seconds.count());
+    ++steps_;
+    if (stragglers_) stragglers_->add(trainer_.seconds_by_rank(), *output_);
+    if (trace && ++traced_ == plan_.trace_steps) gather_timeline();
+    return record;
+  }
+
+  // The next step may take longer than any before.
+  StopReason reason_to_stop() const {
+    return stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_);
+  }
+
+  std::optional<double> evaluate() {
+    return trainer_.held_out_loss([this] { return reason_to_stop(); });
+  }
+
+  void checkpoint() {
+    if (last_checkpoint_ == trainer_.state().step) return;
+    std::optional<Snapshot> snapshot = trainer_.snapshot(to_toml(plan_.config));
+    if (output_ != nullptr) output_->checkpoint(std::move(*snapshot));
+    last_checkpoint_ = trainer_.state().step;
+  }
+
+  void gather_timeline() {
+    const MeshCoordinates here = Mesh(strategy_of(plan_.config)).coordinates(world_.rank());
+    const RankTimeline mine{concat("rank ", world_.rank(), " (dp ", here.data, ", tp ", here.tensor, ", pp ",
+                                   here.pipeline, ")"),
+                            trainer_.events()};
+    const std::vector<std::string> all = gather_bytes(to_bytes(mine), world_);
+    if (output_ == nullptr) return;
+    std::vector<RankTimeline> timelines;
+    std::transform(all.begin(), all.end(), std::back_inserter(timelines), timeline_from_bytes);
+    output_->timeline(timelines);
+  }
+
+  RunEnd finish() {
+    const StopReason reason = trainer_.stop_reason();
+    const bool done = trainer_.finished() && (held_out_loss_ || reason == StopReason::none);
+    if (output_ != nullptr) {
+      const char* const early = reason == StopReason::time_limit ? "time limit" : "interrupted";
+      output_->finish(trainer_, done ? held_out_loss_ : std::nullopt, done ? "done" : early);
+      if (done) {
+        say_goodbye(plan_, trainer_, dataset_, held_out_loss_, *output_);
+      } else {
+        say_how_to_go_on(plan_, trainer_, reason, *output_);
+      }
+    }
+    world_.everyone().barrier();  // a rank that is still writing is not left alone: it may fail
+    if (done) return RunEnd::done;
+    return reason == StopReason::interrupt ? RunEnd::interrupted : RunEnd::requeue;
+  }
+
+  const RunPlan& plan_;
+  const Dataset& dataset_;
+  Trainer& trainer_;
+  World& world_;
+  const StopRequest& stop_;
+  RunOutput* output_;
+  std::optional<StragglerNotes> stragglers_;
+  std::optional<int64_t> last_checkpoint_;  // its step
+  std::optional<double> held_out_loss_;     // of the weights after the latest step
+  double longest_step_ = 0;                 // seconds on the real clock
+  int64_t steps_ = 0, traced_ = 0;          // of this process
+};
+
+// Rank 0's choice, since others may measure otherwise.
+Precision agree_on_precision(Precision wanted, at::Device device, World& world) {
+  int64_t chosen = 0;
+  if (world.rank() == 0) chosen = static_cast<int64_t>(resolve_precision(wanted, device));
+  world.everyone().broadcast(&chosen, 1, DataType::int64, 0);
+  return static_cast<Precision>(chosen);
 }
 
 }  // namespace
 
-RunEnd run_training(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start) {
-  RunPlan plan = plan_run(request);
+RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start,
+                    World& world, int64_t local_ranks) {
   const at::Device device = find_device(plan.config.train.device);
   install_caching_allocator();
-  configure_aten(plan.config.train.threads);
-  plan.config.train.precision = resolve_precision(plan.config.train.precision, device);
+  const bool ranks_have_cores = configure_aten(plan.config.train.threads, local_ranks);
+  plan.config.train.precision = agree_on_precision(plan.config.train.precision, device, world);
   const TrainConfig& train = plan.config.train;
   const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
 
-  Trainer trainer(plan.config, dataset, device);
+  Trainer trainer(plan.config, dataset, device, world);
   if (plan.checkpoint) {
     trainer.restore(*plan.checkpoint);
   } else if (!plan.config.init_from.empty()) {
@@ -243,9 +352,13 @@ RunEnd run_training(const RunRequest& request, double max_seconds, std::chrono::
   }
 
   const StopRequest stop(max_seconds, start);
-  RunOutput output(plan, trainer);
-  introduce(plan, dataset, output);
-  return train_until_end(plan, dataset, trainer, stop, output);
+  world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
+  std::optional<RunOutput> output;
+  if (world.rank() == 0) {
+    output.emplace(plan, trainer);
+    introduce(plan, dataset, *output);
+  }
+  return Run(plan, dataset, trainer, world, stop, output ? &*output : nullptr, ranks_have_cores).until_end();
 }
 
 }  // namespace copus

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
+#include "copus/comm/world.h"
 #include "copus/train/run_plan.h"
 
 namespace copus {
@@ -14,9 +16,12 @@ enum class RunEnd {
   interrupted = 130,  // Ctrl-C, likewise
 };
 
-// Trains. `max_seconds` limits the wall clock from `start`, the checkpoint at the end included; 0: no limit.
+// Trains as one rank of `world`, which has as many ranks as the plan's layout; every rank calls it alike.
+// `local_ranks`: ranks on this machine, which share its cores. Rank 0 writes the run directory and tells what goes on.
+// `max_seconds` limits the wall clock from `start`, the checkpoint at the end included; 0: no limit.
 // Throws UserError for the user's mistakes, all of which are found before the run directory is created; when the disk
 // refuses; and when Trainer::max_skipped_in_a_row steps in a row had no finite loss and gradient.
-RunEnd run_training(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start);
+RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
+                    int64_t local_ranks);
 
 }  // namespace copus

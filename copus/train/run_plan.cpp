@@ -111,6 +111,7 @@ std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& n
 RunPlan plan_run(const RunRequest& request) {
   RunPlan plan;
   plan.program = request.program;
+  plan.trace_steps = request.trace_steps;
   if (request.config_path.empty() && !request.resume) throw UserError("train: give the CONFIG.toml of the run");
   if (request.resume && request.run_directory.empty()) {
     throw UserError("--resume needs to know which run: give --run-dir DIR");

@@ -25,7 +25,7 @@ int64_t samples_per_rank(const RunConfig& config) {
 }
 
 Schedule schedule_of(const RunConfig& config) {
-  const ParallelStrategy& strategy = config.parallel;
+  const ParallelStrategy strategy = strategy_of(config);
   const int64_t samples = samples_per_rank(config), micro_batch = config.train.micro_batch;
   return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
                        (samples + micro_batch - 1) / micro_batch);
@@ -47,10 +47,10 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
       device_(device),
       world_(world),
       recorder_(world),
-      groups_(world, config.parallel, recorder_),
+      groups_(world, strategy_of(config), recorder_),
       learning_rate_(config.optimizer, config.train),
       parameters_(config.model, compute_dtype(config.train.precision), device,
-                  place(config.model, config.parallel, config.train.sequence_length, world.rank())),
+                  place(config.model, strategy_of(config), config.train.sequence_length, world.rank())),
       executor_(parameters_, groups_),
       reduction_(parameters_, groups_),
       optimizer_(parameters_, config.optimizer),
@@ -137,7 +137,7 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   record.grad_norm = gradient_norm;
   record.step_seconds = agreed.seconds;
   record.tokens_per_second = static_cast<double>(tokens) / agreed.seconds;
-  record.strategy = to_string(config_.parallel);
+  record.strategy = to_string(strategy_of(config_));
   record.global_batch = samples;
   record.micro_batch = config_.train.micro_batch;
   record.skipped_samples = state_.skipped_samples;
