@@ -1,5 +1,5 @@
-// The decoder-only language model: embedding, decoder layers, final norm, head and loss, forward and hand-written
-// backward, over the weights of a ParameterStore.
+// The whole decoder-only language model on one rank, over the weights of a ParameterStore: training as one ModelChunk,
+// logits, and generation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,9 +23,10 @@ class Decoder {
 
   // One micro-batch forward and backward. tokens, targets: int64 [batch, sequence] on the store's device; targets are
   // already shifted, `ignored_target` where there is no loss. Adds to every parameter's main gradient the gradient of
-  // loss_scale * (sum of token losses). Returns the unscaled sum of token losses, a float64 scalar tensor on the
-  // device: reading it synchronises, so read it once a step. With loss_scale = 1 / (tokens with loss in the global
-  // batch) the gradients of all micro-batches sum to that of the mean loss.
+  // loss_scale * (sum of token losses); a tied head's goes to the tied copy and is not added to the embedding's.
+  // Returns the unscaled sum of token losses, a float64 scalar tensor on the device: reading it synchronises, so read
+  // it once a step. With loss_scale = 1 / (tokens with loss in the global batch) the gradients of all micro-batches sum
+  // to that of the mean loss.
   at::Tensor forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale);
 
   // The sum of token losses without gradients; arguments and result as above.

@@ -1,5 +1,7 @@
 #include "copus/model/decoder_layer.h"
 
+#include <algorithm>
+
 #include "copus/base/error.h"
 
 namespace copus {
@@ -32,8 +34,9 @@ at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x, WeightGra
   return dx;
 }
 
-DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer)
-    : epsilon_(parameters.model().rms_norm_eps),
+DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, const TensorParallel& tensor_parallel)
+    : tensor_parallel_(tensor_parallel),
+      epsilon_(parameters.model().rms_norm_eps),
       attention_norm_(parameters.find(layer_prefix(layer) + "input_layernorm.weight")),
       feed_forward_norm_(parameters.find(layer_prefix(layer) + "post_attention_layernorm.weight")),
       query_key_value_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"q_proj", "k_proj", "v_proj"},
@@ -44,7 +47,7 @@ DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer)
 
 void DecoderLayer::project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
                                            const RotaryTable::Rows& rotary) const {
-  a.qkv = query_key_value_.forward(a.attention_input);
+  a.qkv = query_key_value_.forward(tensor_parallel_.gather(a.attention_input));
   kernels::rotary_(a.qkv, shape, rotary.cosine, rotary.sine, /*backward=*/false);
 }
 
@@ -55,17 +58,17 @@ void DecoderLayer::attend(LayerActivations& a, const kernels::AttentionShape& sh
 }
 
 void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const {
-  kernels::NormResult norm =
-      kernels::add_rms_norm(a.input, attention_output_.forward(attention_output), feed_forward_norm_.weight, epsilon_);
+  const at::Tensor delta = tensor_parallel_.reduce(attention_output_.forward(attention_output));
+  kernels::NormResult norm = kernels::add_rms_norm(a.input, delta, feed_forward_norm_.weight, epsilon_);
   a.middle = norm.sum;
   a.feed_forward_rstd = norm.rstd;
   a.feed_forward_input = norm.normed;
-  a.gate_up = gate_up_.forward(a.feed_forward_input);
+  a.gate_up = gate_up_.forward(tensor_parallel_.gather(a.feed_forward_input));
 }
 
 ResidualStream DecoderLayer::feed_forward(LayerActivations& a, const at::Tensor& attention_output) const {
   project_gate_up(a, attention_output);
-  return {a.middle, down_.forward(kernels::swiglu(a.gate_up))};
+  return {a.middle, tensor_parallel_.reduce(down_.forward(kernels::swiglu(a.gate_up)))};
 }
 
 ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::AttentionShape& shape,
@@ -109,24 +112,29 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   if (!a.qkv.defined()) attend(a, shape, rotary);
   if (!a.gate_up.defined()) project_gate_up(a, a.attention.output);
 
-  at::Tensor activation_gradient = kernels::linear_input_gradient(dy, down_.weight);
+  at::Tensor all_dy = tensor_parallel_.gather(dy);
+  at::Tensor activation_gradient = kernels::linear_input_gradient(all_dy, down_.weight);
   kernels::SwigluGradient swiglu = kernels::swiglu_backward(activation_gradient, a.gate_up);
   activation_gradient.reset();
   a.gate_up.reset();
-  weight_gradients.add(down_.weight_gradient, {}, dy, swiglu.activation);
+  weight_gradients.add(down_.weight_gradient, {}, all_dy, swiglu.activation);
+  all_dy.reset();
   swiglu.activation.reset();
-  at::Tensor norm_gradient = gate_up_.backward(swiglu.gate_up, a.feed_forward_input, weight_gradients);
+  at::Tensor norm_gradient = tensor_parallel_.reduce(
+      gate_up_.backward(swiglu.gate_up, tensor_parallel_.gather(a.feed_forward_input), weight_gradients));
   swiglu = {};
   const at::Tensor middle_gradient = kernels::rms_norm_backward(
       norm_gradient, a.middle, a.feed_forward_rstd, feed_forward_norm_.weight, dy, feed_forward_norm_.gradient);
 
-  at::Tensor attention_gradient = attention_output_.backward(middle_gradient, a.attention.output, weight_gradients);
+  at::Tensor attention_gradient =
+      attention_output_.backward(tensor_parallel_.gather(middle_gradient), a.attention.output, weight_gradients);
   at::Tensor qkv_gradient = kernels::attention_backward(attention_gradient, a.qkv, a.attention, shape);
   attention_gradient.reset();
   a.qkv.reset();
   a.attention = {};
   kernels::rotary_(qkv_gradient, shape, rotary.cosine, rotary.sine, /*backward=*/true);
-  norm_gradient = query_key_value_.backward(qkv_gradient, a.attention_input, weight_gradients);
+  norm_gradient = tensor_parallel_.reduce(
+      query_key_value_.backward(qkv_gradient, tensor_parallel_.gather(a.attention_input), weight_gradients));
   return kernels::rms_norm_backward(norm_gradient, a.input, a.attention_rstd, attention_norm_.weight, middle_gradient,
                                     attention_norm_.gradient);
 }
@@ -146,6 +154,12 @@ ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kern
   values.narrow(2, first, shape.sequence).copy_(heads.narrow(1, shape.heads + shape.kv_heads, shape.kv_heads));
   const at::Tensor attended = kernels::cached_attention(heads.narrow(1, 0, shape.heads), keys, values);
   return feed_forward(a, attended.view({shape.batch * shape.sequence, shape.heads * shape.head_dim}));
+}
+
+kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t tensor_parallel, int64_t batch,
+                                              int64_t sequence) {
+  return {batch, sequence, model.num_heads / tensor_parallel,
+          std::max<int64_t>(1, model.num_kv_heads / tensor_parallel), model.head_dim};
 }
 
 }  // namespace copus

@@ -1,5 +1,10 @@
 // One decoder layer (attention and SwiGLU feed-forward, each behind an RMSNorm and beside a residual), forward and
 // hand-written backward.
+//
+// With tensor parallelism every rank has some of the attention heads and some of the feed-forward's inner columns: the
+// linear layers that lead there hold their outputs' rows of the weight (column-parallel), those that lead back hold
+// their inputs' columns (row-parallel) and each yield one term of a sum (Shoeybi et al. 2019). With sequence
+// parallelism what lies between is cut by rows (Korthikanti et al. 2022).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +15,7 @@
 #include "copus/model/kernels.h"
 #include "copus/model/parameters.h"
 #include "copus/model/rotary_table.h"
+#include "copus/model/tensor_parallel.h"
 #include "copus/model/weight_gradients.h"
 
 namespace copus {
@@ -27,10 +33,13 @@ struct Linear {
 // The residual stream between layers: its value is residual + delta. The sum is left to the next norm, which reads both
 // anyway. delta may be undefined.
 struct ResidualStream {
-  at::Tensor residual, delta;  // [rows, hidden]
+  at::Tensor residual, delta;  // [local rows, hidden]
+
+  at::Tensor sum() const { return delta.defined() ? kernels::add(residual, delta) : residual; }
 };
 
-// What a layer keeps from forward to backward: everything, or less where recompute rebuilds it (undefined here).
+// What a layer keeps from forward to backward: everything, or less where recompute rebuilds it (undefined here). The
+// inputs of linear layers are kept as local rows and gathered a second time in the backward pass.
 struct LayerActivations {
   at::Tensor input;  // the summed residual stream that entered
   at::Tensor attention_rstd, attention_input;
@@ -43,13 +52,15 @@ struct LayerActivations {
 
 class DecoderLayer {
  public:
-  DecoderLayer(const ParameterStore& parameters, int64_t layer);
+  DecoderLayer(const ParameterStore& parameters, int64_t layer, const TensorParallel& tensor_parallel);
 
+  // shape: that of a micro-batch, with the heads of this rank (local_attention_shape).
   // `kept` is filled for backward according to `recompute`; null: nothing is kept.
   ResidualStream forward(const ResidualStream& in, const kernels::AttentionShape& shape,
                          const RotaryTable::Rows& rotary, Recompute recompute, LayerActivations* kept) const;
 
-  // dy: the gradient of the stream that left, [rows, hidden]. Returns that of the stream that entered. Consumes `kept`.
+  // dy: the gradient of the stream that left, [local rows, hidden]. Returns that of the stream that entered. Consumes
+  // `kept`.
   at::Tensor backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
                       const RotaryTable::Rows& rotary, WeightGradients& weight_gradients) const;
 
@@ -66,10 +77,16 @@ class DecoderLayer {
   void project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const;
   ResidualStream feed_forward(LayerActivations& a, const at::Tensor& attention_output) const;
 
+  TensorParallel tensor_parallel_;
   double epsilon_;
   const Parameter& attention_norm_;
   const Parameter& feed_forward_norm_;
   Linear query_key_value_, attention_output_, gate_up_, down_;
 };
+
+// The attention of a rank over a micro-batch: its share of the query heads, and the key-value heads that these read, of
+// which there is at least one.
+kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t tensor_parallel, int64_t batch,
+                                              int64_t sequence);
 
 }  // namespace copus

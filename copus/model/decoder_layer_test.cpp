@@ -22,7 +22,7 @@ TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
   at::manual_seed(3);
   ParameterStore store(model, at::kFloat, at::kCPU);
   store.initialize(3);
-  const DecoderLayer layer(store, 0);
+  const DecoderLayer layer(store, 0, TensorParallel());
   RotaryTable table(model, at::kFloat, at::kCPU);
   const kernels::AttentionShape shape{2, 30, 4, 2, 8};
   const RotaryTable::Rows rotary = table.rows(0, 30);

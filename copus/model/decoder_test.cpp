@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "copus/model/reference_decoder.h"
+#include "copus/model/stages_in_turn.h"
 
 namespace copus {
 namespace {
@@ -40,17 +41,6 @@ std::vector<Variant> variants() {
   all.back().model.architecture = Architecture::mistral;
   all.back().model.num_kv_heads = 6;
   return all;
-}
-
-// Random weights everywhere, also where training starts from ones and zeros.
-void randomize(ParameterStore& store) {
-  for (const Parameter& parameter : store.parameters()) {
-    const bool norm = parameter.info.kind == ParameterKind::norm;
-    if (parameter.tied_copy) continue;
-    store.master(parameter).copy_(at::randn(parameter.info.shape, at::kDouble) * (norm ? 0.2 : 0.15) +
-                                  (norm ? 1.0 : 0.0));
-  }
-  store.publish_weights();
 }
 
 struct Input {

@@ -236,31 +236,83 @@ void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) 
   });
 }
 
-void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens) {
+at::Tensor embedding_part(const at::Tensor& weight, const at::Tensor& tokens, int64_t first_token) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(dy)) return generic::add_embedding_gradient(gradient, dy, tokens);
+  if (!fused(weight)) return generic::embedding_part(weight, tokens, first_token);
+  const int64_t rows = tokens.size(0), width = weight.size(1);
+  at::Tensor out = empty({rows, width}, weight.scalar_type(), weight.device());
+  with_storage_type(weight, [&]<class S>(S) {
+    const cpu::EmbeddingPart<S> arguments{first_token,     weight.size(0),        width,
+                                          data<S>(weight), data<int64_t>(tokens), data<S>(out)};
+    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().embedding_part(arguments, begin, end); });
+  });
+  return out;
+}
+
+void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens,
+                            int64_t first_token) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(dy)) return generic::add_embedding_gradient(gradient, dy, tokens, first_token);
   with_storage_type(dy, [&]<class S>(S) {
     at::parallel_for(0, dy.size(1), 64, [&](int64_t begin, int64_t end) {
-      cpu::kernels<S>().add_embedding_gradient(data<S>(dy), data<int64_t>(tokens), dy.size(0), dy.size(1),
-                                               data<cpu::Compute<S>>(gradient), begin, end);
+      cpu::kernels<S>().add_embedding_gradient(data<S>(dy), data<int64_t>(tokens), dy.size(0), dy.size(1), first_token,
+                                               gradient.size(0), data<cpu::Compute<S>>(gradient), begin, end);
     });
   });
 }
 
-void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
-                    const at::Tensor& loss_sum) {
-  const PartTimer timer(Part::elementwise);
-  if (!fused(logits)) return generic::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum);
+namespace {
+
+void fused_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
   const int64_t rows = logits.size(0);
   std::vector<double> losses(static_cast<size_t>(rows));
   with_storage_type(logits, [&]<class S>(S) {
-    const cpu::CrossEntropy<S> arguments{logits.size(1),         gradient,     loss_scale, data<S>(logits),
-                                         data<int64_t>(targets), losses.data()};
+    const cpu::CrossEntropy<S> arguments{.first_token = first_token,
+                                         .vocab = logits.size(1),
+                                         .gradient = gradient,
+                                         .loss_scale = loss_scale,
+                                         .logits = data<S>(logits),
+                                         .targets = data<int64_t>(targets),
+                                         .losses = losses.data(),
+                                         .statistics = data<double>(statistics),
+                                         .parts = statistics.defined() ? statistics.size(0) : 1,
+                                         .rows = rows};
     parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().cross_entropy(arguments, begin, end); });
   });
   double sum = 0;
   for (const double loss : losses) sum += loss;
   *data<double>(loss_sum) += sum;
+}
+
+}  // namespace
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
+                    const at::Tensor& loss_sum) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(logits)) return generic::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum);
+  fused_cross_entropy(logits, targets, 0, {}, loss_scale, gradient, loss_sum);
+}
+
+at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token) {
+  const PartTimer timer(Part::elementwise);
+  if (!fused(logits)) return generic::softmax_statistics(logits, targets, first_token);
+  const int64_t rows = logits.size(0);
+  at::Tensor statistics = empty({rows, 3}, at::kDouble, logits.device());
+  with_storage_type(logits, [&]<class S>(S) {
+    const cpu::SoftmaxStatistics<S> arguments{first_token, logits.size(1), data<S>(logits), data<int64_t>(targets),
+                                              data<double>(statistics)};
+    parallel_rows(rows,
+                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().softmax_statistics(arguments, begin, end); });
+  });
+  return statistics;
+}
+
+void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
+  const PartTimer timer(Part::elementwise);
+  const auto kernel = fused(logits) ? fused_cross_entropy : generic::cross_entropy_part_;
+  kernel(logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
 }
 
 void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,

@@ -45,6 +45,8 @@ struct NormResult {
   at::Tensor normed;  // RMSNorm(sum) * weight
   at::Tensor rstd;    // [rows], master dtype
 };
+// a + b, rounded to their dtype: what add_rms_norm returns as `sum`.
+at::Tensor add(const at::Tensor& a, const at::Tensor& b);
 NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon);
 
 // Returns residual_gradient + the norm's input gradient (residual_gradient may be undefined); adds the weight's
@@ -89,14 +91,28 @@ SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::
 
 // ---- embedding and loss -------------------------------------------------------------------------------------------
 
+// Where the vocabulary is cut into parts (tensor parallelism), `first_token` is the first of this part: `vocab` rows of
+// the table, or columns of the logits, from there on are here.
+
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens);  // tokens int64 [rows] -> [rows, width]
-// gradient [vocab, width] += rows of dy at their tokens, in a fixed order.
-void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens);
+// The same from a part of the table: zero rows for the tokens that are not in it.
+at::Tensor embedding_part(const at::Tensor& weight, const at::Tensor& tokens, int64_t first_token);
+// gradient [vocab, width] += rows of dy at their tokens, in a fixed order; tokens outside the part are left out.
+void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens,
+                            int64_t first_token);
 
 // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor). With `gradient`, replaces the logits by
 // loss_scale * d(loss)/d(logits). logits [rows, vocab]; targets int64 [rows].
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
                     const at::Tensor& loss_sum);
+
+// Of the columns that are here, what the softmax of whole rows needs: float64 [rows, 3] of the largest logit, the sum
+// of exp(logit - largest), and the target's logit, 0 where that is not here.
+at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token);
+// cross_entropy_ of rows whose columns are cut into parts, from the statistics of all of them, [parts, rows, 3] in the
+// order of the vocabulary. Every part adds the same, whole loss.
+void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum);
 
 // ---- optimizer ----------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,11 @@ void copy_from_host(const void* from, const at::Tensor& to) {
   to.copy_(at::from_blob(const_cast<void*>(from), to.sizes(), at::TensorOptions().dtype(to.scalar_type())));
 }
 
+at::Tensor add(const at::Tensor& a, const at::Tensor& b) {
+  const PartTimer timer(Part::elementwise);
+  return at::add(a, b);
+}
+
 // ---- linear layers ------------------------------------------------------------------------------------------------
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -258,8 +263,30 @@ void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) 
   gradient.add_(dy.sum(0, false, gradient.scalar_type()));
 }
 
-void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens) {
-  gradient.index_put_({tokens}, dy.to(gradient.scalar_type()), true);
+namespace {
+
+// Rows or columns of a part of the vocabulary: where `tokens` lie in it, some valid index where they do not, and
+// whether they do.
+struct PartIndex {
+  at::Tensor index, here;
+};
+PartIndex part_index(const at::Tensor& tokens, int64_t first_token, int64_t vocab) {
+  const at::Tensor index = tokens - first_token;
+  return {index.clamp(0, vocab - 1), index.ge(0).logical_and(index.lt(vocab))};
+}
+
+}  // namespace
+
+at::Tensor embedding_part(const at::Tensor& weight, const at::Tensor& tokens, int64_t first_token) {
+  const auto [index, here] = part_index(tokens, first_token, weight.size(0));
+  return at::where(here.unsqueeze(1), at::embedding(weight, index), at::zeros({}, weight.options()));
+}
+
+void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens,
+                            int64_t first_token) {
+  const auto [index, here] = part_index(tokens, first_token, gradient.size(0));
+  gradient.index_put_({index}, at::where(here.unsqueeze(1), dy, at::zeros({}, dy.options())).to(gradient.scalar_type()),
+                      true);
 }
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
@@ -274,6 +301,30 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double 
   at::Tensor dlogits = (wide - log_sum_exp).exp();
   dlogits.scatter_add_(1, index, at::ones({}, wide.options()).neg().expand({wide.size(0), 1}));
   logits.copy_(dlogits.mul_(loss_scale).mul_(counted));
+}
+
+at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token) {
+  const at::Tensor wide = logits.to(master_dtype(logits));
+  const auto [index, here] = part_index(targets, first_token, logits.size(1));
+  const at::Tensor largest = wide.amax({1}, true);
+  const at::Tensor target_logit =
+      at::where(here.unsqueeze(1), wide.gather(1, index.unsqueeze(1)), at::zeros({}, wide.options()));
+  return at::cat({largest, (wide - largest).exp().sum(1, true), target_logit}, 1).to(at::kDouble);
+}
+
+void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
+  const at::Tensor counted = targets.ne(ignored_target);
+  const at::Tensor part_largest = statistics.select(2, 0), largest = part_largest.amax({0});
+  const at::Tensor sum = (statistics.select(2, 1) * (part_largest - largest).exp()).sum(0);
+  const at::Tensor losses = sum.log() + (largest - statistics.select(2, 2).sum(0));
+  loss_sum.add_(at::where(counted, losses, at::zeros({}, losses.options())).sum());
+  if (!gradient) return;
+  const at::ScalarType wide = master_dtype(logits);
+  const auto [index, here] = part_index(targets, first_token, logits.size(1));
+  at::Tensor dlogits = (logits.to(wide) - largest.to(wide).unsqueeze(1)).exp() / sum.to(wide).unsqueeze(1);
+  dlogits.scatter_add_(1, index.unsqueeze(1), here.to(wide).neg().unsqueeze(1));
+  logits.copy_(dlogits.mul_(loss_scale).mul_(counted.unsqueeze(1)));
 }
 
 void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,

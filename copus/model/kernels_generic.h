@@ -18,9 +18,14 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
 at::Tensor swiglu(const at::Tensor& gate_up);
 SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up);
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy);
-void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens);
+at::Tensor embedding_part(const at::Tensor& weight, const at::Tensor& tokens, int64_t first_token);
+void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens,
+                            int64_t first_token);
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
                     const at::Tensor& loss_sum);
+at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token);
+void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum);
 void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
             const at::Tensor& exp_avg_sq, const AdamWStep& step);
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);

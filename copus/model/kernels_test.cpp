@@ -188,8 +188,65 @@ TEST_P(Kernels, LinearAndEmbedding) {
   for (const bool generic : {false, true}) {
     const auto kernel = generic ? kernels::generic::add_embedding_gradient : kernels::add_embedding_gradient;
     const at::Tensor gradient = at::ones({40, 24}, master(dtype()));
-    kernel(gradient, narrow(row_gradient), tokens);
+    kernel(gradient, narrow(row_gradient), tokens, 0);
     expect_close(gradient - 1, table_gradient, "embedding gradient");
+  }
+}
+
+// The vocabulary in three parts of different sizes, one of them a single token: together they are the whole.
+TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
+  const int64_t vocab = 131, rows = 37;
+  const std::vector<int64_t> begin = {0, 64, 65, vocab};
+  const at::Tensor table = random({vocab, 24}), dy = random({rows, 24});
+  const at::Tensor tokens = at::randint(vocab, {rows}, at::kLong);
+  tokens[3] = 64;
+  const at::Tensor logits = (random({rows, vocab}) * 3).set_requires_grad(true);
+  at::Tensor targets = tokens.roll(1);
+  targets[rows / 2] = ignored_target;
+  const at::Tensor loss = reference::loss(logits.unsqueeze(0), targets.unsqueeze(0));
+  const at::Tensor logits_gradient = gradients(loss, {logits})[0] * 0.25;
+  const at::Tensor leaf = table.clone().set_requires_grad(true);
+  const at::Tensor table_gradient = gradients(at::embedding(leaf, tokens), {leaf}, dy)[0];
+  for (const bool generic : {false, true}) {
+    const auto look_up = generic ? kernels::generic::embedding_part : kernels::embedding_part;
+    const auto add_gradient = generic ? kernels::generic::add_embedding_gradient : kernels::add_embedding_gradient;
+    const auto statistics_of = generic ? kernels::generic::softmax_statistics : kernels::softmax_statistics;
+    const auto cross_entropy = generic ? kernels::generic::cross_entropy_part_ : kernels::cross_entropy_part_;
+    const auto part_of = [&](const at::Tensor& whole, int64_t dimension, size_t part) {
+      return narrow(whole.narrow(dimension, begin[part], begin[part + 1] - begin[part]));
+    };
+    at::Tensor embedded = at::zeros({rows, 24}, at::kDouble);
+    std::vector<at::Tensor> statistics;
+    for (size_t part = 0; part < 3; ++part) {
+      embedded += look_up(part_of(table, 0, part), tokens, begin[part]);
+      const at::Tensor gradient = at::ones({begin[part + 1] - begin[part], 24}, master(dtype()));
+      add_gradient(gradient, narrow(dy), tokens, begin[part]);
+      expect_close(gradient - 1, table_gradient.narrow(0, begin[part], gradient.size(0)), "embedding gradient");
+      statistics.push_back(statistics_of(part_of(logits, 1, part), targets, begin[part]));
+    }
+    EXPECT_TRUE(embedded.equal(at::embedding(table, tokens)));
+    for (size_t part = 0; part < 3; ++part) {
+      const at::Tensor values = part_of(logits, 1, part), sum = at::ones({}, at::kDouble);
+      cross_entropy(values, targets, begin[part], at::stack(statistics), 0.25, false, sum);
+      EXPECT_TRUE(values.equal(part_of(logits, 1, part))) << "without gradient the logits stay";
+      expect_close(sum - 1, loss, "loss");
+      cross_entropy(values, targets, begin[part], at::stack(statistics), 0.25, true, sum);
+      expect_close((sum - 1) / 2, loss, "loss");
+      expect_close(values, logits_gradient.narrow(1, begin[part], values.size(1)), "gradient");
+    }
+  }
+}
+
+TEST_P(Kernels, APartPassesOnWhatIsNotFinite) {
+  const at::Tensor targets = at::tensor({1, 2, 3}, at::kLong);
+  for (const double bad : {std::nan(""), static_cast<double>(INFINITY)}) {
+    const at::Tensor first = narrow(random({3, 20})), second = narrow(random({3, 20}));
+    second[1][7] = bad;
+    const at::Tensor statistics =
+        at::stack({kernels::softmax_statistics(first, targets, 0), kernels::softmax_statistics(second, targets, 20)});
+    const at::Tensor sum = at::zeros({}, at::kDouble);
+    kernels::cross_entropy_part_(first, targets, 0, statistics, 1.0, true, sum);
+    EXPECT_FALSE(std::isfinite(sum.item<double>()));
   }
 }
 

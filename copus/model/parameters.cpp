@@ -100,8 +100,7 @@ int64_t ParameterStore::arrange(Bucket& bucket) {
 }
 
 void ParameterStore::allocate(Bucket& bucket, int64_t size) {
-  const at::ScalarType master_dtype = compute_dtype_ == at::kDouble ? at::kDouble : at::kFloat;
-  bucket.gradient = kernels::zeros({size}, master_dtype, device_);
+  bucket.gradient = kernels::zeros({size}, master_dtype(), device_);
   const Parameter& first = parameters_[static_cast<size_t>(bucket.parameters.front())];
   const bool shares_weight = first.tied_copy && index_.contains(first.info.name);
   if (!shares_weight) {
@@ -114,8 +113,8 @@ void ParameterStore::allocate(Bucket& bucket, int64_t size) {
       bucket.shard_end = bucket.shard_begin + *mine;
     }
     const int64_t shard_size = bucket.shard_end - bucket.shard_begin;
-    bucket.master = compute_dtype_ == master_dtype ? bucket.weight.narrow(0, bucket.shard_begin, shard_size)
-                                                   : kernels::zeros({shard_size}, master_dtype, device_);
+    bucket.master = compute_dtype_ == master_dtype() ? bucket.weight.narrow(0, bucket.shard_begin, shard_size)
+                                                     : kernels::zeros({shard_size}, master_dtype(), device_);
   }
   for (const int64_t index : bucket.parameters) {
     Parameter& parameter = parameters_[static_cast<size_t>(index)];
@@ -195,7 +194,7 @@ void ParameterStore::initialize(uint64_t seed) {
 
 void ParameterStore::publish_weights() {
   for (const Bucket& bucket : buckets_) {
-    if (!bucket.master.defined() || bucket.master.scalar_type() == compute_dtype_) continue;
+    if (!bucket.master.defined() || master_dtype() == compute_dtype_) continue;
     kernels::round_to(bucket.master,
                       bucket.weight.narrow(0, bucket.shard_begin, bucket.shard_end - bucket.shard_begin));
   }

@@ -63,6 +63,7 @@ class ParameterStore {
 
   const ModelDescription& model() const { return model_; }
   at::ScalarType compute_dtype() const { return compute_dtype_; }
+  at::ScalarType master_dtype() const { return compute_dtype_ == at::kDouble ? at::kDouble : at::kFloat; }
   at::Device device() const { return device_; }
   const Placement& placement() const { return placement_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "copus/model/reference_decoder.h"
+#include "copus/model/stages_in_turn.h"
 
 namespace copus {
 namespace {
@@ -74,19 +75,6 @@ TEST(ParameterStore, Bfloat16WeightsAreRoundedMasters) {
     EXPECT_EQ(store.master(parameter).scalar_type(), at::kFloat);
     EXPECT_TRUE(parameter.weight.equal(store.master(parameter).to(at::kBFloat16))) << parameter.info.name;
   }
-}
-
-Placement part_of_job(const ModelDescription& model, const ParallelStrategy& strategy, const MeshCoordinates& here) {
-  Placement placement = place(model, strategy, 16, 0);
-  placement.here = here;
-  return placement;
-}
-
-at::Tensor cut(at::Tensor whole, const Box& box) {
-  for (size_t i = 0; i < box.shape.size(); ++i) {
-    whole = whole.narrow(static_cast<int64_t>(i), box.begin[i], box.shape[i]);
-  }
-  return whole;
 }
 
 ModelDescription tied_model() {

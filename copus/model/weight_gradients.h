@@ -13,6 +13,7 @@ class WeightGradients {
   enum class Mode { immediate, deferred };
 
   explicit WeightGradients(Mode mode) : mode_(mode) {}
+  Mode mode() const { return mode_; }
 
   // weight_gradient [out, in] += dy^T x, and bias_gradient [out] (may be undefined) += the sum of dy's rows: now, or,
   // when deferred, in run(); dy and x stay alive until then.

@@ -120,36 +120,92 @@ void swiglu_backward(const SwigluBackward<S>& a, int64_t begin, int64_t end) {
 }
 
 template <class S>
-void cross_entropy(const CrossEntropy<S>& a, int64_t begin, int64_t end) {
+void embedding_part(const EmbeddingPart<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t index = a.tokens[row] - a.first_token;
+    const bool here = index >= 0 && index < a.vocab;
+    S* out = a.out + row * a.width;
+    for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      store(out + i, here ? load(a.table + index * a.width + i, n) : splat<C>(0), n);
+    });
+  }
+}
+
+template <class C>
+struct RowSoftmax {
+  C largest, sum, target_logit;
+};
+
+// `target` may lie outside the columns.
+template <class S>
+COPUS_INLINE RowSoftmax<Compute<S>> row_softmax(const S* logits, int64_t columns, int64_t target) {
   using C = Compute<S>;
   constexpr C lowest = -std::numeric_limits<C>::infinity();
+  Vector<C> best = splat<C>(lowest);
+  for_vectors<C>(columns, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+    const Vector<C> x = load(logits + i, n, lowest);
+    best = x > best ? x : best;
+  });
+  const C largest = horizontal_max<C>(best);
+  Vector<C> sums = splat<C>(0);
+  for_vectors<C>(columns, [&](int64_t i, int64_t n)
+                              COPUS_INLINE_LAMBDA { sums += exponential<C>(load(logits + i, n, lowest) - largest); });
+  const bool here = target >= 0 && target < columns;
+  return {largest, horizontal_sum<C>(sums), here ? load(logits + target, 1)[0] : C{0}};
+}
+
+// The softmax of a whole row from the statistics of its parts, in their order.
+template <class S>
+RowSoftmax<Compute<S>> combine_parts(const CrossEntropy<S>& a, int64_t row) {
+  using C = Compute<S>;
+  const auto part = [&](int64_t i) { return a.statistics + (i * a.rows + row) * 3; };
+  double largest = part(0)[0], sum = 0, target_logit = 0;
+  for (int64_t i = 1; i < a.parts; ++i) largest = part(i)[0] > largest ? part(i)[0] : largest;
+  for (int64_t i = 0; i < a.parts; ++i) {
+    sum += part(i)[1] * std::exp(part(i)[0] - largest);
+    target_logit += part(i)[2];
+  }
+  return {static_cast<C>(largest), static_cast<C>(sum), static_cast<C>(target_logit)};
+}
+
+template <class S>
+void softmax_statistics(const SoftmaxStatistics<S>& a, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    double* statistics = a.statistics + row * 3;
+    if (a.targets[row] == ignored_target) {
+      for (int i = 0; i < 3; ++i) statistics[i] = 0;
+      continue;
+    }
+    const auto softmax = row_softmax(a.logits + row * a.vocab, a.vocab, a.targets[row] - a.first_token);
+    statistics[0] = static_cast<double>(softmax.largest);
+    statistics[1] = static_cast<double>(softmax.sum);
+    statistics[2] = static_cast<double>(softmax.target_logit);
+  }
+}
+
+template <class S>
+void cross_entropy(const CrossEntropy<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
   for (int64_t row = begin; row < end; ++row) {
     S* logits = a.logits + row * a.vocab;
-    const int64_t target = a.targets[row];
-    if (target == ignored_target) {
+    if (a.targets[row] == ignored_target) {
       a.losses[row] = 0;
       if (a.gradient) {
         for_vectors<C>(a.vocab, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA { store(logits + i, splat<C>(0), n); });
       }
       continue;
     }
-    Vector<C> best = splat<C>(lowest);
-    for_vectors<C>(a.vocab, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-      const Vector<C> x = load(logits + i, n, lowest);
-      best = x > best ? x : best;
-    });
-    const C largest = horizontal_max<C>(best);
-    Vector<C> sums = splat<C>(0);
-    for_vectors<C>(a.vocab, [&](int64_t i, int64_t n)
-                                COPUS_INLINE_LAMBDA { sums += exponential<C>(load(logits + i, n, lowest) - largest); });
-    const C sum = horizontal_sum<C>(sums);
-    const C target_logit = load(logits + target, 1)[0];
+    const int64_t target = a.targets[row] - a.first_token;
+    const auto [largest, sum, target_logit] =
+        a.statistics ? combine_parts(a, row) : row_softmax(logits, a.vocab, target);
     a.losses[row] = std::log(static_cast<double>(sum)) + static_cast<double>(largest - target_logit);
     if (a.gradient) {
-      const C scale = static_cast<C>(a.loss_scale) / sum;
+      const C maximum = largest, scale = static_cast<C>(a.loss_scale) / sum;
       for_vectors<C>(a.vocab, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-        store(logits + i, exponential<C>(load(logits + i, n) - largest) * scale, n);
+        store(logits + i, exponential<C>(load(logits + i, n) - maximum) * scale, n);
       });
+      if (target < 0 || target >= a.vocab) continue;
       const C probability = std::exp(target_logit - largest) / sum;
       store(logits + target, splat<C>((probability - 1) * static_cast<C>(a.loss_scale)), 1);
     }
@@ -168,12 +224,14 @@ void add_column_sums(const S* data, int64_t rows, int64_t width, Compute<S>* out
 }
 
 template <class S>
-void add_embedding_gradient(const S* data, const int64_t* tokens, int64_t rows, int64_t width, Compute<S>* gradient,
-                            int64_t begin, int64_t end) {
+void add_embedding_gradient(const S* data, const int64_t* tokens, int64_t rows, int64_t width, int64_t first_token,
+                            int64_t vocab, Compute<S>* gradient, int64_t begin, int64_t end) {
   using C = Compute<S>;
   for (int64_t row = 0; row < rows; ++row) {
+    const int64_t index = tokens[row] - first_token;
+    if (index < 0 || index >= vocab) continue;
     const S* from = data + row * width;
-    C* to = gradient + tokens[row] * width;
+    C* to = gradient + index * width;
     for_vectors<C>(end - begin, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
       store(to + begin + i, load(to + begin + i, n) + load(from + begin + i, n), n);
     });

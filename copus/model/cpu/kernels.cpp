@@ -20,6 +20,8 @@ constexpr Kernels<S> make_table() {
           attention_forward<S>,
           attention_backward_scratch<S>,
           attention_backward<S>,
+          embedding_part<S>,
+          softmax_statistics<S>,
           cross_entropy<S>,
           add_column_sums<S>,
           add_embedding_gradient<S>,

@@ -107,15 +107,36 @@ struct AttentionBackward : AttentionInput<S> {
   S *query_gradient, *key_gradient, *value_gradient;  // row_stride between tokens
 };
 
+// Copies each token's row of a part of the embedding table that begins at token `first_token`; zeros for other tokens.
+template <class S>
+struct EmbeddingPart {
+  int64_t first_token, vocab, width;
+  const S* table;         // [vocab, width]
+  const int64_t* tokens;  // [rows]
+  S* out;                 // [rows, width]
+};
+
+// What the softmax of a row needs to know of some of its columns, those of the tokens from `first_token` on.
+template <class S>
+struct SoftmaxStatistics {
+  int64_t first_token, vocab;
+  const S* logits;         // [rows, vocab]
+  const int64_t* targets;  // [rows], ignored_target for none
+  double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not here)
+};
+
 // Softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
 template <class S>
 struct CrossEntropy {
-  int64_t vocab;
+  int64_t first_token, vocab;  // of the columns that are here
   bool gradient;
   double loss_scale;
   S* logits;               // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
   double* losses;          // [rows]
+  // Statistics of all the parts that the columns of a row are cut into; null where all are here.
+  const double* statistics;  // [parts, rows, 3]
+  int64_t parts, rows;
 };
 
 // AdamW (Loshchilov & Hutter 2019) on fp32 (or float64) state.
@@ -139,12 +160,15 @@ struct Kernels {
   void (*attention_forward)(const AttentionForward<S>&, int64_t task, Compute<S>* scratch);
   int64_t (*attention_backward_scratch)(const AttentionBackward<S>&);
   void (*attention_backward)(const AttentionBackward<S>&, int64_t task, Compute<S>* scratch);
+  void (*embedding_part)(const EmbeddingPart<S>&, int64_t begin, int64_t end);
+  void (*softmax_statistics)(const SoftmaxStatistics<S>&, int64_t begin, int64_t end);
   void (*cross_entropy)(const CrossEntropy<S>&, int64_t begin, int64_t end);
   // out[j] += sum over rows of data[row, j], for the columns of the range, rows in ascending order.
   void (*add_column_sums)(const S* data, int64_t rows, int64_t width, Compute<S>* out, int64_t begin, int64_t end);
-  // gradient[tokens[r], j] += data[r, j] for the columns of the range, rows in ascending order.
-  void (*add_embedding_gradient)(const S* data, const int64_t* tokens, int64_t rows, int64_t width,
-                                 Compute<S>* gradient, int64_t begin, int64_t end);
+  // gradient[tokens[r] - first_token, j] += data[r, j] for the columns of the range, rows in ascending order; tokens
+  // outside the `vocab` rows of the gradient are left out.
+  void (*add_embedding_gradient)(const S* data, const int64_t* tokens, int64_t rows, int64_t width, int64_t first_token,
+                                 int64_t vocab, Compute<S>* gradient, int64_t begin, int64_t end);
   // Master-typed, so the same for float and BFloat16 storage.
   void (*adamw)(const AdamW<Compute<S>>&, int64_t begin, int64_t end);
   double (*squared_norm)(const Compute<S>* data, int64_t begin, int64_t end);  // squared in C, summed in float64

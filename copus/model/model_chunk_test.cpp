@@ -1,0 +1,139 @@
+// Where the layers are cut into chunks changes no bit of losses and gradients.
+#include "copus/model/model_chunk.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "copus/model/decoder.h"
+#include "copus/model/stages_in_turn.h"
+
+namespace copus {
+namespace {
+
+ModelDescription four_layers(bool tied) {
+  ModelDescription model;
+  model.architecture = Architecture::qwen2;
+  model.vocab_size = 61;
+  model.hidden_size = 48;
+  model.intermediate_size = 80;
+  model.num_layers = 4;
+  model.num_heads = 6;
+  model.num_kv_heads = 2;
+  model.head_dim = 10;
+  model.qkv_bias = true;
+  model.tie_word_embeddings = tied;
+  return model;
+}
+
+std::vector<MicroBatch> two_micro_batches(const ModelDescription& model) {
+  std::vector<MicroBatch> all;
+  for (int i = 0; i < 2; ++i) {
+    all.push_back(
+        {at::randint(model.vocab_size, {2, 37}, at::kLong), at::randint(model.vocab_size, {2, 37}, at::kLong), 0.37});
+    all.back().targets[i][11] = ignored_target;
+  }
+  return all;
+}
+
+const Parameter& same_parameter(const ParameterStore& whole, const Parameter& parameter) {
+  return parameter.tied_copy ? *whole.find_tied_copy() : whole.find(parameter.info.name);
+}
+
+// Every way to cut four layers into 1, 2 and 4 stages on 1, 2 and 4 pipeline ranks.
+const std::vector<ParallelStrategy> cuts = {{.pipeline_parallel = 1},
+                                            {.pipeline_parallel = 2},
+                                            {.pipeline_parallel = 4},
+                                            {.pipeline_parallel = 1, .virtual_stages = 2},
+                                            {.pipeline_parallel = 2, .virtual_stages = 2},
+                                            {.pipeline_parallel = 1, .virtual_stages = 4}};
+
+TEST(ModelChunk, AnyCutIsTheWholeModelToTheBit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool tied : {false, true}) {
+      at::manual_seed(41);
+      ParameterStore whole(four_layers(tied), dtype, at::kCPU);
+      randomize(whole);
+      const std::vector<MicroBatch> micro_batches = two_micro_batches(whole.model());
+      Decoder decoder(whole, Recompute::none);
+      std::vector<double> losses;
+      for (const MicroBatch& one : micro_batches) {
+        losses.push_back(decoder.forward_backward(one.tokens, one.targets, one.loss_scale).item<double>());
+      }
+      for (ParallelStrategy strategy : cuts) {
+        for (const Recompute recompute : {Recompute::none, Recompute::attention, Recompute::full}) {
+          for (const auto mode : {WeightGradients::Mode::immediate, WeightGradients::Mode::deferred}) {
+            strategy.recompute = recompute;
+            SCOPED_TRACE(testing::Message() << to_string(strategy) << ", " << strategy.virtual_stages << " chunks, "
+                                            << to_string(recompute) << ", tied " << tied);
+            StagesInTurn stages(whole, strategy, TensorParallel());
+            for (size_t i = 0; i < micro_batches.size(); ++i) {
+              EXPECT_EQ(stages.evaluate(micro_batches[i]), losses[i]);
+              EXPECT_EQ(stages.forward_backward(micro_batches[i], mode), losses[i]);
+            }
+            size_t compared = 0;
+            for (const auto& store : stages.stores()) {
+              for (const Parameter& parameter : store->parameters()) {
+                EXPECT_TRUE(parameter.gradient.equal(same_parameter(whole, parameter).gradient))
+                    << parameter.info.name << (parameter.tied_copy ? " (tied)" : "");
+                ++compared;
+              }
+            }
+            EXPECT_EQ(compared, whole.parameters().size());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
+  for (const ParallelStrategy& strategy : cuts) {
+    at::manual_seed(42);
+    ParameterStore whole(four_layers(/*tied=*/true), at::kFloat, at::kCPU);
+    randomize(whole);
+    const MicroBatch micro_batch = two_micro_batches(whole.model()).front();
+    StagesInTurn stages(whole, strategy, TensorParallel());
+    std::vector<ChunkActivations> kept(stages.stages().size());
+    at::Tensor stream;
+    for (size_t i = 0; i < kept.size(); ++i) stream = stages.stages()[i].forward(micro_batch, stream, kept[i]);
+
+    std::vector<std::string> order;  // the first parameter of each bucket
+    std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
+    at::Tensor gradient;
+    WeightGradients weight_gradients(WeightGradients::Mode::immediate);
+    for (size_t i = kept.size(); i-- > 0;) {
+      const ParameterStore& store = *stages.stores()[i % stages.stores().size()];
+      gradient = stages.stages()[i].backward(
+          micro_batch, gradient, std::move(kept[i]), weight_gradients, at::zeros({}, at::kDouble), [&](int64_t index) {
+            const Bucket& bucket = store.buckets()[static_cast<size_t>(index)];
+            const Parameter& first = store.parameters()[static_cast<size_t>(bucket.parameters.front())];
+            order.push_back(first.tied_copy ? "tied" : first.info.name);
+            gradients.emplace_back(bucket.gradient, bucket.gradient.clone());
+          });
+    }
+    const auto layer = [](int i) { return "model.layers." + std::to_string(i) + ".self_attn.q_proj.weight"; };
+    EXPECT_EQ(order, (std::vector<std::string>{"model.norm.weight", "tied", layer(3), layer(2), layer(1), layer(0),
+                                               "model.embed_tokens.weight"}));
+    for (const auto& [later, then] : gradients) EXPECT_TRUE(later.equal(then) && then.abs().max().item<float>() > 0);
+  }
+}
+
+TEST(ModelChunk, DeferredWeightGradientsAreLinearLayersAlone) {
+  at::manual_seed(43);
+  ParameterStore store(four_layers(/*tied=*/true), at::kFloat, at::kCPU);
+  randomize(store);
+  const MicroBatch micro_batch = two_micro_batches(store.model()).front();
+  ModelChunk chunk(store, 0, Recompute::none, TensorParallel());
+  ChunkActivations kept;
+  chunk.forward(micro_batch, {}, kept);
+  WeightGradients weight_gradients(WeightGradients::Mode::deferred);
+  chunk.backward(micro_batch, {}, std::move(kept), weight_gradients, at::zeros({}, at::kDouble));
+  for (const Parameter& parameter : store.parameters()) {
+    const bool deferred = parameter.info.layer >= 0 && parameter.info.kind != ParameterKind::norm;
+    EXPECT_EQ(parameter.gradient.abs().max().item<float>() == 0, deferred) << parameter.info.name;
+  }
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,86 @@
+#include "copus/model/output_head.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/model/kernels.h"
+
+namespace copus {
+namespace {
+
+// The head works on this many logits at a time, so that the full [tokens, vocab] matrix never exists.
+constexpr int64_t logits_per_chunk = int64_t{1} << 22;
+
+// Equal on all tensor-parallel ranks, though their parts of the vocabulary may differ by a token: every chunk ends in a
+// message to the others.
+int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel) {
+  const int64_t largest_part = (vocab_size + tensor_parallel - 1) / tensor_parallel;
+  return std::max<int64_t>(ParameterStore::alignment, logits_per_chunk / largest_part);
+}
+
+}  // namespace
+
+OutputHead::OutputHead(const ParameterStore& parameters, const TensorParallel& tensor_parallel)
+    : tensor_parallel_(tensor_parallel),
+      epsilon_(parameters.model().rms_norm_eps),
+      rows_per_chunk_(rows_per_chunk(parameters.model().vocab_size, tensor_parallel.size())),
+      norm_(parameters.find("model.norm.weight")),
+      head_(parameters.model().tie_word_embeddings ? *parameters.find_tied_copy() : parameters.find("lm_head.weight")) {
+}
+
+kernels::NormResult OutputHead::normalize(const ResidualStream& stream) const {
+  return kernels::add_rms_norm(stream.residual, stream.delta, norm_.weight, epsilon_);
+}
+
+at::Tensor OutputHead::logits(const at::Tensor& normed) const {
+  COPUS_CHECK(tensor_parallel_.size() == 1, "each of ", tensor_parallel_.size(), " ranks has a part of the logits");
+  return kernels::linear(normed, head_.weight, {}).to(head_.gradient.scalar_type());
+}
+
+void OutputHead::loss(const ResidualStream& stream, const at::Tensor& targets, const at::Tensor& loss_sum) const {
+  token_losses(tensor_parallel_.gather(normalize(stream).normed), targets, 1.0, loss_sum, {});
+}
+
+at::Tensor OutputHead::backward(ResidualStream stream, const at::Tensor& targets, double loss_scale,
+                                const at::Tensor& loss_sum) const {
+  kernels::NormResult norm = normalize(stream);
+  stream = {};
+  at::Tensor hidden = tensor_parallel_.gather(std::exchange(norm.normed, {}));
+  at::Tensor gradient = kernels::empty(hidden.sizes(), hidden.scalar_type(), hidden.device());
+  token_losses(hidden, targets, loss_scale, loss_sum, gradient);
+  hidden.reset();
+  gradient = tensor_parallel_.reduce(gradient);
+  return kernels::rms_norm_backward(gradient, norm.sum, norm.rstd, norm_.weight, {}, norm_.gradient);
+}
+
+// Adds the loss of every row of `hidden` [rows, hidden]; with `hidden_gradient` defined, also writes its gradient there
+// (with tensor parallelism this rank's term of it) and adds the head's weight gradient: each chunk's logits become
+// their gradient at once and are then forgotten.
+void OutputHead::token_losses(const at::Tensor& hidden, const at::Tensor& targets, double loss_scale,
+                              const at::Tensor& loss_sum, const at::Tensor& hidden_gradient) const {
+  const int64_t rows = hidden.size(0);
+  for (int64_t first = 0; first < rows; first += rows_per_chunk_) {
+    const int64_t count = std::min(rows_per_chunk_, rows - first);
+    const at::Tensor chunk = hidden.narrow(0, first, count);
+    const at::Tensor logits = kernels::linear(chunk, head_.weight, {});
+    cross_entropy(logits, targets.narrow(0, first, count), loss_scale, hidden_gradient.defined(), loss_sum);
+    if (!hidden_gradient.defined()) continue;
+    kernels::linear_input_gradient_into(hidden_gradient.narrow(0, first, count), logits, head_.weight);
+    kernels::add_linear_weight_gradient(head_.gradient, logits, chunk);
+  }
+}
+
+void OutputHead::cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
+                               const at::Tensor& loss_sum) const {
+  if (tensor_parallel_.size() == 1) return kernels::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum);
+  // Every rank fills its own part: the sum over the ranks is what each has written, to the bit.
+  const int64_t first_token = head_.box.begin[0];
+  const at::Tensor statistics =
+      kernels::zeros({tensor_parallel_.size(), logits.size(0), 3}, at::kDouble, logits.device());
+  statistics.select(0, tensor_parallel_.rank()).copy_(kernels::softmax_statistics(logits, targets, first_token));
+  tensor_parallel_.add_up(statistics);
+  kernels::cross_entropy_part_(logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
+}
+
+}  // namespace copus

@@ -1,0 +1,43 @@
+// What follows the last decoder layer: final norm, head and loss. With tensor parallelism every rank holds the head of
+// a part of the vocabulary, and the softmax is put together from one small message per chunk of rows (Shoeybi et al.
+// 2019, section 3).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "copus/model/decoder_layer.h"
+#include "copus/model/parameters.h"
+#include "copus/model/tensor_parallel.h"
+
+namespace copus {
+
+class OutputHead {
+ public:
+  OutputHead(const ParameterStore& parameters, const TensorParallel& tensor_parallel);
+
+  kernels::NormResult normalize(const ResidualStream& stream) const;
+  // Of rows of normed hidden states: [rows, vocab] in the master dtype. For one tensor-parallel rank.
+  at::Tensor logits(const at::Tensor& normed) const;
+
+  // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor), the same on every tensor-parallel rank.
+  // targets: int64 [rows].
+  void loss(const ResidualStream& stream, const at::Tensor& targets, const at::Tensor& loss_sum) const;
+
+  // The same, and adds the main gradients of loss_scale * loss. Returns that of the stream, [local rows, hidden].
+  at::Tensor backward(ResidualStream stream, const at::Tensor& targets, double loss_scale,
+                      const at::Tensor& loss_sum) const;
+
+ private:
+  void token_losses(const at::Tensor& hidden, const at::Tensor& targets, double loss_scale, const at::Tensor& loss_sum,
+                    const at::Tensor& hidden_gradient) const;
+  void cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
+                     const at::Tensor& loss_sum) const;
+
+  TensorParallel tensor_parallel_;
+  double epsilon_;
+  int64_t rows_per_chunk_;
+  const Parameter& norm_;
+  const Parameter& head_;  // with a gradient of its own where it is tied to the embedding
+};
+
+}  // namespace copus

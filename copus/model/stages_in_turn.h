@@ -1,0 +1,96 @@
+// For tests: parts of a whole model, and all pipeline stages of one tensor-parallel rank run one after the other.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "copus/model/model_chunk.h"
+#include "copus/model/parameters.h"
+
+namespace copus {
+
+// Random weights everywhere, also where training starts from ones and zeros. Draws from ATen's generator.
+inline void randomize(ParameterStore& store) {
+  for (const Parameter& parameter : store.parameters()) {
+    if (parameter.tied_copy) continue;
+    const bool norm = parameter.info.kind == ParameterKind::norm;
+    store.master(parameter).copy_(at::randn(parameter.info.shape, at::kDouble) * (norm ? 0.2 : 0.15) +
+                                  (norm ? 1.0 : 0.0));
+  }
+  store.publish_weights();
+}
+
+inline Placement part_of_job(const ModelDescription& model, const ParallelStrategy& strategy,
+                             const MeshCoordinates& here) {
+  Placement placement = place(model, strategy, 16, 0);
+  placement.here = here;
+  return placement;
+}
+
+inline at::Tensor cut(at::Tensor whole, const Box& box) {
+  for (size_t i = 0; i < box.shape.size(); ++i) {
+    whole = whole.narrow(static_cast<int64_t>(i), box.begin[i], box.shape[i]);
+  }
+  return whole;
+}
+
+class StagesInTurn {
+ public:
+  // A copy of `whole`, cut by `strategy`. Refers to the group behind `tensor_parallel`.
+  StagesInTurn(const ParameterStore& whole, const ParallelStrategy& strategy, const TensorParallel& tensor_parallel) {
+    for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
+      const Placement placement =
+          part_of_job(whole.model(), strategy, {.tensor = tensor_parallel.rank(), .pipeline = rank});
+      stores_.push_back(
+          std::make_unique<ParameterStore>(whole.model(), whole.compute_dtype(), whole.device(), placement));
+      ParameterStore& store = *stores_.back();
+      for (const Parameter& parameter : store.parameters()) {
+        const bool shared = !store.buckets()[static_cast<size_t>(parameter.bucket)].master.defined();
+        const at::Tensor master = whole.master(whole.find(parameter.info.name));
+        if (!shared) store.master(parameter).copy_(cut(master, parameter.box));
+      }
+      store.publish_weights();
+    }
+    for (int64_t stage = 0; stage < strategy.num_stages(); ++stage) {
+      stages_.emplace_back(*stores_[static_cast<size_t>(stage % strategy.pipeline_parallel)],
+                           stage / strategy.pipeline_parallel, strategy.recompute, tensor_parallel);
+    }
+  }
+
+  std::vector<std::unique_ptr<ParameterStore>>& stores() { return stores_; }
+  std::vector<ModelChunk>& stages() { return stages_; }
+
+  // F of every stage, B of every stage, then W of all. Returns the sum of token losses.
+  double forward_backward(const MicroBatch& micro_batch, WeightGradients::Mode mode) {
+    std::vector<ChunkActivations> kept(stages_.size());
+    at::Tensor stream;
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      stream = stages_[i].forward(micro_batch, stream, kept[i]);
+      if (stream.defined()) TORCH_CHECK(stream.sizes() == stages_[i].empty_stream(micro_batch).sizes());
+    }
+    const at::Tensor loss_sum = at::zeros({}, at::kDouble);
+    at::Tensor gradient;
+    WeightGradients weight_gradients(mode);
+    for (size_t i = stages_.size(); i-- > 0;) {
+      gradient = stages_[i].backward(micro_batch, gradient, std::move(kept[i]), weight_gradients, loss_sum);
+    }
+    weight_gradients.run();
+    return loss_sum.item<double>();
+  }
+
+  double evaluate(const MicroBatch& micro_batch) {
+    const at::Tensor loss_sum = at::zeros({}, at::kDouble);
+    at::Tensor stream;
+    for (ModelChunk& stage : stages_) stream = stage.evaluate(micro_batch, stream, loss_sum);
+    return loss_sum.item<double>();
+  }
+
+ private:
+  std::vector<std::unique_ptr<ParameterStore>> stores_;
+  std::vector<ModelChunk> stages_;
+};
+
+}  // namespace copus
