@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -21,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::Le;
 using ::testing::ThrowsMessage;
 
-const auto never_stop = [] { return false; };
+const auto never_stop = [] { return StopReason::none; };
 
 // A byte model of 2 layers that learns a small text by heart.
 class TrainerTest : public ::testing::Test {
@@ -57,15 +58,16 @@ class TrainerTest : public ::testing::Test {
   }
 
   // Writes the trainer's state to disk and reads it back.
-  Checkpoint save(const Trainer& trainer) const {
+  Checkpoint save(Trainer& trainer) const {
     CheckpointWriter writer(folder_.path() / "checkpoints", 1);
-    writer.write(trainer.snapshot(to_toml(config_)));
+    writer.write(*trainer.snapshot(to_toml(config_)));
     writer.finish();
     return Checkpoint(*writer.last_written());
   }
 
   TemporaryFolder folder_;
   RunConfig config_;
+  std::unique_ptr<World> world_ = single_rank_world();
 };
 
 std::vector<float> weights_of(const Trainer& trainer) {
@@ -81,7 +83,7 @@ std::vector<float> weights_of(const Trainer& trainer) {
 
 TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU);
+  Trainer trainer(config_, dataset, at::kCPU, *world_);
   const double before = *trainer.held_out_loss(never_stop);
   EXPECT_NEAR(before, std::log(256), 0.5);
   StepRecord record;
@@ -101,7 +103,7 @@ TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
   std::vector<double> gradient_norms;               // AdamW would hide a wrong scale
   for (const int64_t micro_batch : {8, 4, 3, 1}) {  // 3 leaves a smaller last one
     config_.train.micro_batch = micro_batch;
-    Trainer trainer(config_, dataset, at::kCPU);
+    Trainer trainer(config_, dataset, at::kCPU, *world_);
     losses.emplace_back();
     for (int step = 0; step < 5; ++step) {
       const StepRecord record = trainer.step();
@@ -117,16 +119,16 @@ TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
 
 TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
   const Dataset dataset = open_data();
-  Trainer uninterrupted(config_, dataset, at::kCPU);
+  Trainer uninterrupted(config_, dataset, at::kCPU, *world_);
   std::vector<StepRecord> expected;
   for (int step = 0; step < 12; ++step) expected.push_back(uninterrupted.step());
 
-  Trainer first(config_, dataset, at::kCPU);
+  Trainer first(config_, dataset, at::kCPU, *world_);
   for (int step = 0; step < 5; ++step) first.step();
   const Checkpoint checkpoint = save(first);
 
   const Dataset reopened = open_data();
-  Trainer second(config_, reopened, at::kCPU);
+  Trainer second(config_, reopened, at::kCPU, *world_);
   second.restore(checkpoint);
   EXPECT_EQ(second.state(), first.state());
   for (int step = 5; step < 12; ++step) {
@@ -142,23 +144,24 @@ TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
 TEST_F(TrainerTest, RefusesACheckpointOfOtherDataOrAnotherSeed) {
   Checkpoint checkpoint = [&] {
     const Dataset dataset = open_data();
-    return save(Trainer(config_, dataset, at::kCPU));
+    Trainer trainer(config_, dataset, at::kCPU, *world_);
+    return save(trainer);
   }();
   config_.train.seed = 99;
   const Dataset other_order = open_data();
-  EXPECT_THAT([&] { Trainer(config_, other_order, at::kCPU).restore(checkpoint); },
+  EXPECT_THAT([&] { Trainer(config_, other_order, at::kCPU, *world_).restore(checkpoint); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("train.seed"), HasSubstr("1234"), HasSubstr("99"))));
   config_.train.seed = 1234;
   write_text("corpus.txt", "another text of about the same length, you see; ");
   const Dataset other_text = open_data();
-  EXPECT_THAT([&] { Trainer(config_, other_text, at::kCPU).restore(checkpoint); },
+  EXPECT_THAT([&] { Trainer(config_, other_text, at::kCPU, *world_).restore(checkpoint); },
               ThrowsMessage<UserError>(HasSubstr("data.train")));
 }
 
 // A weight that is not a number makes every loss so.
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU);
+  Trainer trainer(config_, dataset, at::kCPU, *world_);
   trainer.step();
   const std::vector<float> weights = weights_of(trainer);
   const at::Tensor norm = trainer.parameters().master(trainer.parameters().find("model.norm.weight"));
@@ -185,7 +188,7 @@ TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
 
 TEST_F(TrainerTest, TenSkippedStepsInARowEndTheRun) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU);
+  Trainer trainer(config_, dataset, at::kCPU, *world_);
   ParameterStore& parameters = trainer.parameters();
   parameters.master(parameters.find("model.norm.weight")).fill_(std::numeric_limits<double>::infinity());
   parameters.publish_weights();
@@ -199,7 +202,7 @@ TEST_F(TrainerTest, ALimitInSecondsEndsTheRunAndClocksTheLearningRate) {
   config_.train.max_seconds = 0.2;
   config_.optimizer.warmup_tokens = 0;
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU);
+  Trainer trainer(config_, dataset, at::kCPU, *world_);
   while (!trainer.finished()) {
     const double before = trainer.state().elapsed_seconds;
     const StepRecord record = trainer.step();
@@ -211,21 +214,21 @@ TEST_F(TrainerTest, ALimitInSecondsEndsTheRunAndClocksTheLearningRate) {
   EXPECT_GE(trainer.state().elapsed_seconds, 0.2);
 
   // Time goes on counting after a resume.
-  Trainer resumed(config_, dataset, at::kCPU);
+  Trainer resumed(config_, dataset, at::kCPU, *world_);
   resumed.restore(save(trainer));
   EXPECT_TRUE(resumed.finished());
 }
 
 TEST_F(TrainerTest, HeldOutLossStopsWhenAskedTo) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU);
-  EXPECT_EQ(trainer.held_out_loss([] { return true; }), std::nullopt);
+  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  EXPECT_EQ(trainer.held_out_loss([] { return StopReason::interrupt; }), std::nullopt);
 }
 
 TEST_F(TrainerTest, WithoutHeldOutDataThereIsNoHeldOutLoss) {
   config_.data.held_out_fraction = 0;
   const Dataset dataset = open_data();
-  EXPECT_EQ(Trainer(config_, dataset, at::kCPU).held_out_loss(never_stop), std::nullopt);
+  EXPECT_EQ(Trainer(config_, dataset, at::kCPU, *world_).held_out_loss(never_stop), std::nullopt);
 }
 
 }  // namespace
