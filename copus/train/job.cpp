@@ -40,8 +40,8 @@ void check_device(const RunConfig& config) {
 // All ranks may have found the same mistake, and one message is enough: rank 0's, or this one's where rank 0 does not
 // end within a moment.
 bool is_told_by_another(World& world) {
-  constexpr auto moment = std::chrono::seconds(1), interval = std::chrono::milliseconds(5);
-  const auto until = std::chrono::steady_clock::now() + (world.rank() == 0 ? std::chrono::seconds(0) : moment);
+  constexpr std::chrono::milliseconds moment(1000), interval(5);
+  const auto until = std::chrono::steady_clock::now() + (world.rank() == 0 ? std::chrono::milliseconds(0) : moment);
   while (true) {
     if (const std::optional<FailureReport> failure = world.health().failure()) return failure->rank != world.rank();
     if (std::chrono::steady_clock::now() >= until) return false;
