@@ -9,8 +9,6 @@
 
 namespace copus {
 
-enum class ClockKind { real, wall, virtual_time };
-
 // ClockKind::real gives the world back as it is. The results of all operations are those of `world`.
 std::unique_ptr<World> with_links(std::unique_ptr<World> world, const ClusterDescription& cluster, ClockKind clock);
 
