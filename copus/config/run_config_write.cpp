@@ -1,4 +1,6 @@
 // A run configuration as TOML, and the names of its keys and values.
+#include <cmath>
+
 #include "copus/base/error.h"
 #include "copus/config/quote.h"
 #include "copus/config/run_config_fields.h"
@@ -11,13 +13,25 @@ class KeyCollector {
  public:
   void section(const char* name) {
     section_ = name;
-    if (section_ == "model") keys_.push_back(concat(section_, ".", model_config_key));
+    if (section_ == "model") field(model_config_key);
   }
   template <class... Ignored>
   void field(const char* key, const Ignored&...) {
     keys_.push_back(concat(section_, ".", key));
   }
-  void duration(const char* key, double) { field(key); }
+  template <class... Ignored>
+  void quantity(const char* key, const Ignored&...) {
+    field(key);
+  }
+  template <class... Ignored>
+  void duration(const char* key, const Ignored&...) {
+    field(key);
+  }
+
+  void cluster(const ClusterDescription& description) {
+    field(cluster_config_key);
+    visit_cluster(description, *this);
+  }
 
   std::vector<std::string> take() { return std::move(keys_); }
 
@@ -38,6 +52,25 @@ std::string write(const Llama3RopeScaling& scaling) {
                 ", low_freq_factor = ", write_number(scaling.low_frequency_factor),
                 ", high_freq_factor = ", write_number(scaling.high_frequency_factor),
                 ", original_max_position_embeddings = ", scaling.original_max_position_embeddings, " }");
+}
+// The shortest number in this unit that is read back as `ours`.
+std::string write_in(const Unit& unit, double ours) {
+  const double quotient = ours / unit.multiplier * unit.divisor;
+  // The way there and the way back round, so that it may be a neighbour.
+  constexpr int reach = 2;
+  double candidate = quotient;
+  for (int i = 0; i < reach; ++i) candidate = std::nextafter(candidate, -std::numeric_limits<double>::infinity());
+  std::string best;
+  for (int i = -reach; i <= reach; ++i) {
+    const std::string text = write_number(candidate);
+    if (unit.to_ours(candidate) == ours && (best.empty() || text.size() < best.size())) best = text;
+    candidate = std::nextafter(candidate, std::numeric_limits<double>::infinity());
+  }
+  return best.empty() ? write_number(quotient) : best;
+}
+std::string write(const Link& link) {
+  return concat("{ ", latency_key, " = ", write_in(microseconds, link.latency_seconds), ", ", bandwidth_key, " = ",
+                write_in(giga, link.bytes_per_second), " }");
 }
 template <class Item>
 std::string write(const std::vector<Item>& items) {
@@ -67,7 +100,13 @@ class Writer {
     COPUS_CHECK(value <= static_cast<uint64_t>(range.high), key, " = ", value, " is no TOML integer");
     add(key, write(static_cast<int64_t>(value)));
   }
-  void duration(const char* key, double seconds) { add(key, write(seconds)); }
+  void quantity(const char* key, double value, const Unit& unit, const Range<double>&) {
+    if (value != 0) add(key, write_in(unit, value));  // 0: not given
+  }
+  void duration(const char* key, double seconds, const Range<double>&) { add(key, write(seconds)); }
+  void cluster(const ClusterDescription& description) {
+    if (description != ClusterDescription{}) visit_cluster(description, *this);
+  }
 
   std::vector<WrittenField> take() { return std::move(fields_); }
 
