@@ -70,12 +70,12 @@ ClusterDescription read_cluster_file(const std::string& path, const std::string&
   return description;
 }
 
-// The last of a cluster's fields in the section, or null where there is none.
+// One of a cluster's fields in the section, one given by --set if there is any, or null where there is none.
 const Setting* find_inline_field(const Setting& section) {
   const ClusterKeys keys;
   const Setting* found = nullptr;
   for (const Setting& field : section.children) {
-    if (keys.has(field.name)) found = &field;
+    if (keys.has(field.name) && (!found || field.overrides)) found = &field;
   }
   return found;
 }

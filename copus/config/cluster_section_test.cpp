@@ -93,6 +93,8 @@ TEST_F(ClusterSection, IsDescribedInOneWay) {
 TEST_F(ClusterSection, AFileGivenOnTheCommandLineReplacesInlineFields) {
   const std::string override_text = concat("cluster.config=", file_.string());
   EXPECT_EQ(parse(inline_cluster, {override_text}).cluster.description, expected_);
+  EXPECT_THAT(message_of(inline_cluster, {override_text, "cluster.ranks_per_node=8"}),
+              HasSubstr("--set cluster.ranks_per_node=8: cluster.ranks_per_node contradicts cluster.config"));
 }
 
 TEST_F(ClusterSection, ClocksOtherThanRealNeedIt) {

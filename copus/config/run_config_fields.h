@@ -46,11 +46,14 @@ inline constexpr const char* model_init_from_key = "init_from";
 // Likewise a cluster: cluster.config.
 inline constexpr const char* cluster_config_key = "config";
 
-// The units of a cluster file, whose keys name them; ours are seconds, bytes and operations. One rounding each way.
+// The units of a cluster file, whose keys name them; ours are seconds, bytes and operations. Each way rounds once, so
+// that what was read, written and read again is what was read first: to_theirs(x) is at least as near to x as what x
+// was.
 struct Unit {
   double multiplier;
   double divisor;
   double to_ours(double value) const { return value * multiplier / divisor; }
+  double to_theirs(double value) const { return value * divisor / multiplier; }
 };
 inline constexpr Unit microseconds{1, 1e6};
 inline constexpr Unit giga{1e9, 1};

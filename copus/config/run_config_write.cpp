@@ -1,6 +1,4 @@
 // A run configuration as TOML, and the names of its keys and values.
-#include <cmath>
-
 #include "copus/base/error.h"
 #include "copus/config/quote.h"
 #include "copus/config/run_config_fields.h"
@@ -53,24 +51,9 @@ std::string write(const Llama3RopeScaling& scaling) {
                 ", high_freq_factor = ", write_number(scaling.high_frequency_factor),
                 ", original_max_position_embeddings = ", scaling.original_max_position_embeddings, " }");
 }
-// The shortest number in this unit that is read back as `ours`.
-std::string write_in(const Unit& unit, double ours) {
-  const double quotient = ours / unit.multiplier * unit.divisor;
-  // The way there and the way back round, so that it may be a neighbour.
-  constexpr int reach = 2;
-  double candidate = quotient;
-  for (int i = 0; i < reach; ++i) candidate = std::nextafter(candidate, -std::numeric_limits<double>::infinity());
-  std::string best;
-  for (int i = -reach; i <= reach; ++i) {
-    const std::string text = write_number(candidate);
-    if (unit.to_ours(candidate) == ours && (best.empty() || text.size() < best.size())) best = text;
-    candidate = std::nextafter(candidate, std::numeric_limits<double>::infinity());
-  }
-  return best.empty() ? write_number(quotient) : best;
-}
 std::string write(const Link& link) {
-  return concat("{ ", latency_key, " = ", write_in(microseconds, link.latency_seconds), ", ", bandwidth_key, " = ",
-                write_in(giga, link.bytes_per_second), " }");
+  return concat("{ ", latency_key, " = ", write(microseconds.to_theirs(link.latency_seconds)), ", ", bandwidth_key,
+                " = ", write(giga.to_theirs(link.bytes_per_second)), " }");
 }
 template <class Item>
 std::string write(const std::vector<Item>& items) {
@@ -101,7 +84,7 @@ class Writer {
     add(key, write(static_cast<int64_t>(value)));
   }
   void quantity(const char* key, double value, const Unit& unit, const Range<double>&) {
-    if (value != 0) add(key, write_in(unit, value));  // 0: not given
+    if (value != 0) add(key, write(unit.to_theirs(value)));  // 0: not given
   }
   void duration(const char* key, double seconds, const Range<double>&) { add(key, write(seconds)); }
   void cluster(const ClusterDescription& description) {
