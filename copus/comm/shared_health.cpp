@@ -1,0 +1,114 @@
+#include "copus/comm/shared_health.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <utility>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+constexpr size_t place_bytes = 96;
+constexpr size_t cause_bytes = 256;
+
+template <size_t bytes>
+void write_text(std::array<char, bytes>& to, std::string_view text) {
+  to = {};
+  std::copy_n(text.begin(), std::min(text.size(), bytes - 1), to.begin());
+}
+
+template <size_t bytes>
+std::string read_text(const std::array<char, bytes>& from) {
+  return {from.begin(), std::find(from.begin(), from.end(), '\0')};
+}
+
+}  // namespace
+
+struct alignas(64) SharedHealth::RankState {
+  // Odd while the place is being written; every change is progress.
+  std::atomic<uint32_t> place_version;
+  std::atomic<uint32_t> waiting;  // threads of this rank that wait for others
+  std::atomic<double> expected_step_seconds;
+  std::array<std::atomic<uint64_t>, place_bytes / 8> place;
+  // Written at most once, before the region's `failed` names this rank.
+  int64_t failed_rank;
+  std::array<char, place_bytes> failed_place;
+  std::array<char, cause_bytes> cause;
+};
+
+struct alignas(64) SharedHealth::Region {
+  std::atomic<int64_t> failed;  // 0, or 1 + the rank whose state holds the report that counts
+};
+
+int64_t health_bytes(int64_t size) {
+  return static_cast<int64_t>(sizeof(SharedHealth::Region)) +
+         (size + 1) * static_cast<int64_t>(sizeof(SharedHealth::RankState));
+}
+
+SharedHealth::Region& SharedHealth::region_at(std::byte* address) { return *reinterpret_cast<Region*>(address); }
+
+SharedHealth::SharedHealth(std::byte* region, int64_t rank, int64_t size) : region_(region_at(region)), rank_(rank) {
+  COPUS_CHECK(rank >= 0 && rank <= size, "rank ", rank, " of ", size);
+}
+
+SharedHealth::RankState& SharedHealth::state_of(int64_t rank) const {
+  return reinterpret_cast<RankState*>(&region_ + 1)[rank];
+}
+
+void SharedHealth::set_place(std::string_view place) {
+  std::array<char, place_bytes> text;
+  write_text(text, place);
+  const auto words = std::bit_cast<std::array<uint64_t, place_bytes / 8>>(text);
+  const std::scoped_lock lock(mutex_);
+  RankState& state = state_of(rank_);
+  const uint32_t version = state.place_version.load(std::memory_order_relaxed);
+  state.place_version.store(version + 1, std::memory_order_relaxed);
+  // Release: whoever reads a new word also sees that the version is odd, or later.
+  for (size_t i = 0; i < words.size(); ++i) state.place[i].store(words[i], std::memory_order_release);
+  state.place_version.store(version + 2, std::memory_order_release);
+}
+
+std::string SharedHealth::place_of(int64_t rank) const {
+  const RankState& state = state_of(rank);
+  std::array<uint64_t, place_bytes / 8> words;
+  // A rank that died while it wrote leaves an odd version for ever: then what it wrote so far has to do.
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const uint32_t before = state.place_version.load(std::memory_order_acquire);
+    for (size_t i = 0; i < words.size(); ++i) words[i] = state.place[i].load(std::memory_order_acquire);
+    const uint32_t after = state.place_version.load(std::memory_order_relaxed);
+    if (before == after && before % 2 == 0) break;
+  }
+  return read_text(std::bit_cast<std::array<char, place_bytes>>(words));
+}
+
+void SharedHealth::set_expected_step_seconds(double seconds) {
+  state_of(rank_).expected_step_seconds.store(seconds, std::memory_order_relaxed);
+}
+
+void SharedHealth::begin_wait() { state_of(rank_).waiting.fetch_add(1, std::memory_order_relaxed); }
+
+void SharedHealth::end_wait() { state_of(rank_).waiting.fetch_sub(1, std::memory_order_relaxed); }
+
+void SharedHealth::report(const FailureReport& report) {
+  const std::scoped_lock lock(mutex_);
+  if (std::exchange(reported_, true)) return;
+  RankState& state = state_of(rank_);
+  state.failed_rank = report.rank;
+  write_text(state.failed_place, report.place);
+  write_text(state.cause, report.cause);
+  int64_t none = 0;
+  region_.failed.compare_exchange_strong(none, rank_ + 1, std::memory_order_release, std::memory_order_relaxed);
+}
+
+std::optional<FailureReport> SharedHealth::failure() const {
+  const int64_t failed = region_.failed.load(std::memory_order_acquire);
+  if (failed == 0) return std::nullopt;
+  const RankState& state = state_of(failed - 1);
+  return FailureReport{state.failed_rank, read_text(state.failed_place), read_text(state.cause)};
+}
+
+}  // namespace copus
