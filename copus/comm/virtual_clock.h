@@ -1,0 +1,31 @@
+// The clock of a rank on a machine that does not exist: it advances by the rank's computing and by what it waits for.
+#pragma once
+
+#include "copus/comm/rank_clock.h"
+
+namespace copus {
+
+class VirtualClock : public RankClock {
+ public:
+  // Begins at 0. Computing counts as charged at this rate, or for 0 as the time that this thread is on a processor.
+  explicit VirtualClock(double flops_per_second);
+
+  double now() override;
+  void advance_to(double seconds) override;
+  void charge(double flops) override;
+  // May be nested.
+  void begin_communication() override;
+  void end_communication() override;
+
+ private:
+  bool is_measured() const { return flops_per_second_ == 0; }
+  // Adds the computing since the last call.
+  void catch_up();
+
+  const double flops_per_second_;
+  double seconds_ = 0;
+  double thread_seconds_;  // up to which the thread's time has been looked at
+  int communications_ = 0;
+};
+
+}  // namespace copus
