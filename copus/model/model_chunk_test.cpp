@@ -30,7 +30,7 @@ std::vector<MicroBatch> two_micro_batches(const ModelDescription& model) {
   std::vector<MicroBatch> all;
   for (int i = 0; i < 2; ++i) {
     all.push_back(
-        {at::randint(model.vocab_size, {2, 37}, at::kLong), at::randint(model.vocab_size, {2, 37}, at::kLong), 0.37});
+        {at::randint(model.vocab_size, {2, 20}, at::kLong), at::randint(model.vocab_size, {2, 37}, at::kLong), 0.37});
     all.back().targets[i][11] = ignored_target;
   }
   return all;
