@@ -1,6 +1,8 @@
 // Reads from the environment which launcher started this process, and as which rank.
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 #include <utility>
 
