@@ -1,15 +1,16 @@
 // A job for launcher_test.py without training: starts its ranks, or is one of them, and reduces numbers in a loop.
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <signal.h>
 
 #include "copus/base/error.h"
 #include "copus/comm/launcher.h"
@@ -43,8 +44,8 @@ class Options {
   std::map<std::string, int64_t> values_;
 };
 
-void compute_for_ever() {
-  for (volatile int64_t i = 0;; i = i + 1) {
+[[noreturn]] void compute_for_ever() {
+  for (std::atomic<int64_t> i = 0;; ++i) {
   }
 }
 
