@@ -67,19 +67,22 @@ class Communicator {
   virtual void receive(void* data, int64_t count, DataType type, int64_t from) = 0;
   virtual void barrier() = 0;
 
-  void all_reduce(void* data, int64_t count, DataType type, Reduction reduction = Reduction::sum) {
+  // Each starts the operation and waits for it.
+  virtual void all_reduce(void* data, int64_t count, DataType type, Reduction reduction = Reduction::sum) {
     start_all_reduce(data, count, type, reduction).wait();
   }
-  void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type) {
+  virtual void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type) {
     start_reduce_scatter(input, output, counts, type, Reduction::sum).wait();
   }
-  void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
+  virtual void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
     start_all_gather(input, output, counts, type).wait();
   }
-  void broadcast(void* data, int64_t count, DataType type, int64_t root) {
+  virtual void broadcast(void* data, int64_t count, DataType type, int64_t root) {
     start_broadcast(data, count, type, root).wait();
   }
-  void send(const void* data, int64_t count, DataType type, int64_t to) { start_send(data, count, type, to).wait(); }
+  virtual void send(const void* data, int64_t count, DataType type, int64_t to) {
+    start_send(data, count, type, to).wait();
+  }
 
  protected:
   Communicator(std::vector<int64_t> ranks, int64_t rank) : ranks_(std::move(ranks)), rank_(rank) {}

@@ -2,6 +2,7 @@
 // anonymous (memfd), so that nothing is left behind however the ranks end.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -13,7 +14,7 @@ namespace copus {
 // inherited or opened by them (/proc/<pid>/fd/<descriptor>).
 class SharedSegment {
  public:
-  // For `size` ranks.
+  // For `size` ranks. The descriptor is closed by exec unless its flag FD_CLOEXEC is cleared.
   static SharedSegment create(int64_t size);
   // An inherited or received descriptor; takes ownership. Throws InternalError if it is no segment for `size` ranks.
   static SharedSegment open(int descriptor, int64_t size);
@@ -23,9 +24,12 @@ class SharedSegment {
 
   int descriptor() const { return descriptor_; }
   std::byte* address() const { return address_; }
+  // The region of SharedHealth, for whoever watches over the ranks.
+  std::byte* health() const;
 
  private:
   SharedSegment(int descriptor, std::byte* address, int64_t bytes);
+  static SharedSegment map(int descriptor);
   int descriptor_ = -1;
   std::byte* address_ = nullptr;
   int64_t bytes_ = 0;

@@ -1,0 +1,59 @@
+// Counters in shared memory that threads of any process can wait for, without lost wake-ups and without spinning longer
+// than a context switch takes.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "copus/comm/health.h"
+
+namespace copus {
+
+// Lies in shared memory; all zero at first. Written by one thread at a time, only ever upwards; it wraps.
+class SharedCounter {
+ public:
+  uint32_t value() const { return value_.load(std::memory_order_acquire); }
+  bool reached(uint32_t target) const { return static_cast<int32_t>(value() - target) >= 0; }
+
+  // Everything written before is seen by whoever sees the new value.
+  void publish(uint32_t value);
+
+  // Returns when the counter has reached `target`, after `seconds` (below one), or earlier for no reason.
+  void sleep(uint32_t target, double seconds);
+
+ private:
+  std::atomic<uint32_t> value_;
+  std::atomic<uint32_t> sleepers_;
+};
+
+// How the threads of a rank wait.
+struct WaitPolicy {
+  Health& health;
+  double deadline_seconds;  // then who is missing counts as failed
+  // Looking again at once is fastest while every rank has a core for itself; it keeps others from running otherwise.
+  std::chrono::nanoseconds spin;
+  int64_t yields;
+};
+
+// For ranks of which `ranks_here` share this machine.
+WaitPolicy wait_policy(Health& health, double deadline_seconds, int64_t ranks_here);
+
+// One wait, perhaps for several counters one after another; the deadline counts from its beginning.
+class Wait {
+ public:
+  explicit Wait(const WaitPolicy& policy) : policy_(policy) {}
+  ~Wait();
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
+
+  // False: the deadline has passed. Throws RankFailure when the job has failed.
+  bool until(SharedCounter& counter, uint32_t target);
+
+ private:
+  const WaitPolicy& policy_;
+  std::optional<std::chrono::steady_clock::time_point> began_;  // once the thread has to sleep
+};
+
+}  // namespace copus

@@ -1,0 +1,94 @@
+#include "copus/comm/task_queue.h"
+
+#include <utility>
+
+namespace copus {
+
+class TaskQueue::Task : public Work::State {
+ public:
+  explicit Task(std::function<void()> function) : function_(std::move(function)) {}
+
+  // Ends the task with `error`, or by running it where there is none, and returns what it ended with.
+  std::exception_ptr run(std::exception_ptr error) {
+    if (!error) {
+      try {
+        function_();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    {
+      const std::scoped_lock lock(mutex_);
+      error_ = error;
+      ended_ = true;
+    }
+    ended_now_.notify_all();
+    return error;
+  }
+
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    ended_now_.wait(lock, [&] { return ended_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  bool done() override {
+    const std::scoped_lock lock(mutex_);
+    return ended_;
+  }
+
+ private:
+  const std::function<void()> function_;
+  std::mutex mutex_;
+  std::condition_variable ended_now_;
+  bool ended_ = false;
+  std::exception_ptr error_;
+};
+
+TaskQueue::~TaskQueue() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Work TaskQueue::add(std::function<void()> function) {
+  auto task = std::make_shared<Task>(std::move(function));
+  {
+    const std::scoped_lock lock(mutex_);
+    tasks_.push_back(task);
+  }
+  changed_.notify_all();
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  return Work(std::move(task));
+}
+
+bool TaskQueue::idle() {
+  const std::scoped_lock lock(mutex_);
+  return tasks_.empty();
+}
+
+void TaskQueue::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return tasks_.empty(); });
+  if (error_) std::rethrow_exception(error_);
+}
+
+void TaskQueue::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
+    if (stopping_) return;
+    const std::shared_ptr<Task> task = tasks_.front();
+    lock.unlock();
+    const std::exception_ptr error = task->run(error_);
+    lock.lock();
+    error_ = error;
+    tasks_.pop_front();
+    if (tasks_.empty()) changed_.notify_all();
+  }
+}
+
+}  // namespace copus

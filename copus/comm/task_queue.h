@@ -1,0 +1,43 @@
+// Runs tasks one after another on a thread of its own, which starts with the first of them.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "copus/comm/communicator.h"
+
+namespace copus {
+
+// Used by one thread. Once a task has thrown, those after it throw the same without being run.
+class TaskQueue {
+ public:
+  TaskQueue() = default;
+  // Lets the task under way end; those after it are dropped.
+  ~TaskQueue();
+  TaskQueue(const TaskQueue&) = delete;
+  TaskQueue& operator=(const TaskQueue&) = delete;
+
+  Work add(std::function<void()> task);
+
+  bool idle();
+  // Returns when all tasks have ended; throws what one of them threw.
+  void drain();
+
+ private:
+  class Task;
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Task>> tasks_;  // the first is under way
+  std::exception_ptr error_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace copus
