@@ -1,0 +1,30 @@
+// The MPI library's own collectives over all ranks, which `copus bench comm` compares ours with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace copus {
+
+// Blocking; all fp32 sums. The end of its life ends MPI.
+class MpiCollectives {
+ public:
+  // Starts MPI in a process that mpirun has started. Throws UserError where the build has no MPI.
+  static std::unique_ptr<MpiCollectives> join();
+  virtual ~MpiCollectives() = default;
+
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+
+  virtual void all_reduce(float* data, int64_t count) = 0;
+  // counts: elements of each rank's part, in the order of the ranks.
+  virtual void reduce_scatter(const float* input, float* output, std::span<const int64_t> counts) = 0;
+  virtual void all_gather(const float* input, float* output, std::span<const int64_t> counts) = 0;
+
+  virtual void broadcast(int64_t& value, int64_t root) = 0;
+  virtual double maximum(double value) = 0;
+  virtual void barrier() = 0;
+};
+
+}  // namespace copus
