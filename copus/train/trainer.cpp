@@ -31,6 +31,17 @@ Schedule schedule_of(const RunConfig& config) {
                        (samples + micro_batch - 1) / micro_batch);
 }
 
+// The last held-out samples may be too few for sequence-parallel ranks to share their tokens evenly: fills them up with
+// sequences without loss. Returns how many there are then.
+int64_t fill_up(Batch& batch, int64_t sequences, const RunConfig& config) {
+  const ParallelStrategy strategy = strategy_of(config);
+  const int64_t length = config.train.sequence_length;
+  if (!strategy.sequence_parallel || sequences * length % strategy.tensor_parallel == 0) return sequences;
+  batch.tokens.resize(static_cast<size_t>(config.train.micro_batch * length), 0);
+  batch.targets.resize(batch.tokens.size(), ignored_target);
+  return config.train.micro_batch;
+}
+
 template <class Value>
 void check_same(const Checkpoint& checkpoint, const char* field, const Value& now, const Value& then) {
   if (now == then) return;
@@ -212,9 +223,10 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
     const int64_t first = round + groups_.here().data * batch_size;
     if (first >= samples) continue;
     const int64_t count = std::min(batch_size, samples - first);
-    const Batch batch = dataset_.held_out_batch(first, count);
-    loss.add(executor_.evaluate(to_micro_batch(batch, count, 1)));
+    Batch batch = dataset_.held_out_batch(first, count);
     loss_tokens += batch.loss_tokens;
+    const int64_t sequences = fill_up(batch, count, config_);
+    loss.add(executor_.evaluate(to_micro_batch(batch, sequences, 1)));
   }
   // Each micro-batch counts on one rank of those that have seen it.
   const bool counts = groups_.here().tensor == 0 &&

@@ -1,0 +1,317 @@
+// The same training in every layout, with ranks as threads: bitwise where layouts differ in pipeline, virtual stages,
+// schedule, ZeRO and recompute alone, and to rounding otherwise.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/test_support.h"
+#include "copus/model/kernels.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t num_steps = 10;
+
+struct Result {
+  std::vector<double> losses, gradient_norms;
+  std::optional<double> held_out_loss;
+  std::vector<float> weights;  // all of them, in canonical order
+};
+
+// Short names for what a case changes.
+using Change = std::function<void(RunConfig&)>;
+Change ranks(int64_t data, int64_t tensor, int64_t pipeline) {
+  return [=](RunConfig& config) {
+    config.parallel.data_parallel = data;
+    config.parallel.tensor_parallel = tensor;
+    config.parallel.pipeline_parallel = pipeline;
+  };
+}
+Change schedule(PipelineSchedule kind, int64_t virtual_stages = 1) {
+  return [=](RunConfig& config) {
+    config.parallel.schedule = kind;
+    config.parallel.virtual_stages = virtual_stages;
+  };
+}
+const Change gpipe = schedule(PipelineSchedule::gpipe), zb_h1 = schedule(PipelineSchedule::zb_h1),
+             interleaved = schedule(PipelineSchedule::interleaved_1f1b, 2);
+const Change zero_1 = [](RunConfig& config) { config.parallel.zero_stage = 1; };
+const Change sequence_parallel = [](RunConfig& config) { config.parallel.sequence_parallel = true; };
+const Change tied = [](RunConfig& config) { config.model.tie_word_embeddings = true; };
+const Change biases = [](RunConfig& config) {
+  config.model.architecture = Architecture::qwen2;
+  config.model.qkv_bias = true;
+};
+const Change bf16 = [](RunConfig& config) { config.train.precision = Precision::bf16; };
+Change recompute(Recompute mode) {
+  return [=](RunConfig& config) { config.train.recompute = mode; };
+}
+Change kv_heads(int64_t count) {
+  return [=](RunConfig& config) { config.model.num_kv_heads = count; };
+}
+Change micro_batch(int64_t size) {
+  return [=](RunConfig& config) { config.train.micro_batch = size; };
+}
+
+class LayoutMatrix : public ::testing::Test {
+ protected:
+  LayoutMatrix() {
+    std::ofstream file(folder_.path() / "corpus.txt");
+    for (int i = 0; i < 300; ++i) file << "line " << i * i % 97 << " of the corpus; " << i << '\n';
+  }
+
+  RunConfig config(const std::vector<Change>& changes) const {
+    RunConfig config;
+    config.model.vocab_size = 258;
+    config.model.hidden_size = 64;
+    config.model.intermediate_size = 96;
+    config.model.num_layers = 8;
+    config.model.num_heads = 4;
+    config.model.num_kv_heads = 2;
+    config.model.head_dim = 16;
+    config.data.train = {{.path = (folder_.path() / "corpus.txt").string(), .weight = 1}};
+    config.data.held_out_fraction = 0.1;
+    config.train.sequence_length = 16;
+    config.train.global_batch = 8;
+    config.train.micro_batch = 2;
+    config.train.max_steps = num_steps;
+    config.train.precision = Precision::fp32;
+    config.evaluate.max_batches = 5;
+    for (const Change& change : changes) change(config);
+    const auto reason = infeasible_reason(config.model, configuration_of(config), config.train.sequence_length);
+    EXPECT_EQ(reason, std::nullopt) << reason.value_or("");
+    return config;
+  }
+
+  // Runs `body` with a trainer on every rank.
+  static void train(const RunConfig& config, const std::function<void(Trainer&, World&)>& body) {
+    run_ranks_as_threads(
+        strategy_of(config).world_size(),
+        [&](World& world) {
+          kernels::set_num_threads(1);
+          const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
+          Trainer trainer(config, dataset, at::kCPU, world);
+          body(trainer, world);
+        },
+        60);
+  }
+
+  // Trains to the end and looks at it on rank 0. All ranks must report the same.
+  static void finish(Trainer& trainer, World& world, Result& result) {
+    Result mine;
+    while (!trainer.finished()) {
+      const StepRecord record = trainer.step();
+      mine.losses.push_back(record.loss);
+      mine.gradient_norms.push_back(record.grad_norm);
+    }
+    mine.held_out_loss = trainer.held_out_loss([] { return StopReason::none; });
+    std::vector<double> rank_0 = mine.losses;
+    rank_0.insert(rank_0.end(), mine.gradient_norms.begin(), mine.gradient_norms.end());
+    rank_0.push_back(mine.held_out_loss.value());
+    const std::vector<double> here = rank_0;
+    world.everyone().broadcast(rank_0.data(), static_cast<int64_t>(rank_0.size()), DataType::float64, 0);
+    EXPECT_EQ(here, rank_0) << "rank " << world.rank();
+
+    const std::optional<Snapshot> snapshot = trainer.snapshot("");
+    EXPECT_EQ(snapshot.has_value(), world.rank() == 0);
+    if (!snapshot) return;
+    for (const HostTensor& tensor : snapshot->weights) {
+      const std::vector<float> values = to_float(tensor.view());
+      mine.weights.insert(mine.weights.end(), values.begin(), values.end());
+    }
+    result = std::move(mine);
+  }
+
+  Result run(const std::vector<Change>& changes) const {
+    Result result;
+    train(config(changes), [&](Trainer& trainer, World& world) { finish(trainer, world, result); });
+    return result;
+  }
+
+  // All of `layouts` train `base` bitwise alike.
+  void expect_same(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts) const {
+    std::optional<Result> expected;
+    std::vector<Change> alone = base;
+    alone.insert(alone.end(), {ranks(1, 1, 1), [](RunConfig& c) { c.parallel.sequence_parallel = false; }});
+    const Result single = run(alone);
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      SCOPED_TRACE(concat("layout ", i));
+      std::vector<Change> changes = base;
+      changes.insert(changes.end(), layouts[i].begin(), layouts[i].end());
+      const Result result = run(changes);
+      expect_close(result, single);
+      if (!expected) expected = result;
+      EXPECT_EQ(result.losses, expected->losses);
+      EXPECT_EQ(result.gradient_norms, expected->gradient_norms);
+      EXPECT_EQ(result.held_out_loss, expected->held_out_loss);
+      EXPECT_TRUE(result.weights == expected->weights);
+    }
+  }
+
+  static void expect_close(const Result& result, const Result& expected) {
+    ASSERT_EQ(result.losses.size(), expected.losses.size());
+    for (size_t step = 0; step < expected.losses.size(); ++step) {
+      EXPECT_NEAR(result.losses[step] / expected.losses[step], 1, 1e-5) << "step " << step + 1;
+      EXPECT_NEAR(result.gradient_norms[step] / expected.gradient_norms[step], 1, 1e-3) << "step " << step + 1;
+    }
+    EXPECT_NEAR(*result.held_out_loss / *expected.held_out_loss, 1, 1e-5);
+    EXPECT_EQ(result.weights.size(), expected.weights.size());
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(LayoutMatrix, Pipelines) {
+  expect_same({tied}, {{ranks(1, 1, 1)},
+                       {ranks(1, 1, 1), zb_h1, recompute(Recompute::attention)},
+                       {ranks(1, 1, 2)},
+                       {ranks(1, 1, 2), interleaved, recompute(Recompute::full)},
+                       {ranks(1, 1, 4), gpipe, zero_1},
+                       {ranks(1, 1, 4), zb_h1},
+                       {ranks(1, 1, 4), interleaved},
+                       {ranks(1, 1, 8), zb_h1, recompute(Recompute::full)}});
+}
+
+TEST_F(LayoutMatrix, DataAndPipeline) {
+  expect_same({micro_batch(1)}, {{ranks(2, 1, 1)},
+                                 {ranks(2, 1, 1), zero_1, recompute(Recompute::full)},
+                                 {ranks(2, 1, 2), zero_1, zb_h1},
+                                 {ranks(2, 1, 2), interleaved},
+                                 {ranks(2, 1, 4), zero_1}});
+}
+
+TEST_F(LayoutMatrix, FourDataParallelRanks) {
+  expect_same({tied, kv_heads(4), micro_batch(1)}, {{ranks(4, 1, 1), gpipe},
+                                                    {ranks(4, 1, 1), zero_1, zb_h1},
+                                                    {ranks(4, 1, 2), zero_1, interleaved},
+                                                    {ranks(4, 1, 2), zb_h1, recompute(Recompute::attention)}});
+}
+
+TEST_F(LayoutMatrix, TensorAndPipeline) {
+  expect_same({kv_heads(4)}, {{ranks(1, 2, 1)}, {ranks(1, 2, 4), zb_h1}, {ranks(1, 2, 2), interleaved}});
+}
+
+TEST_F(LayoutMatrix, SequenceParallelWithFewerKeyValueHeadsThanRanks) {
+  expect_same({tied, kv_heads(1), sequence_parallel}, {{ranks(2, 2, 1)},
+                                                       {ranks(2, 2, 1), zero_1, zb_h1},
+                                                       {ranks(2, 2, 2), recompute(Recompute::attention)},
+                                                       {ranks(2, 2, 2), zero_1, interleaved}});
+}
+
+TEST_F(LayoutMatrix, FourTensorParallelRanksWithBiases) {
+  expect_same({tied, biases}, {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}, {ranks(1, 4, 2), interleaved}});
+}
+
+TEST_F(LayoutMatrix, FourSequenceParallelRanks) {
+  expect_same({biases, sequence_parallel, micro_batch(4)},
+              {{ranks(1, 4, 1), recompute(Recompute::full)}, {ranks(1, 4, 2), gpipe}});
+}
+
+TEST_F(LayoutMatrix, EightRanksWithoutPipeline) {
+  expect_same({tied, kv_heads(1)}, {{ranks(2, 4, 1)}, {ranks(2, 4, 1), zero_1}});
+  expect_same({sequence_parallel}, {{ranks(4, 2, 1), zero_1}, {ranks(4, 2, 1)}});
+}
+
+TEST_F(LayoutMatrix, RoundedWeightsAreGathered) {
+  const Change short_run = [](RunConfig& config) { config.train.max_steps = 2; };
+  const Result all = run({bf16, short_run, tied, ranks(2, 1, 1)});
+  const Result sharded = run({bf16, short_run, tied, ranks(2, 1, 2), zero_1});
+  EXPECT_EQ(sharded.losses, all.losses);
+  EXPECT_EQ(sharded.held_out_loss, all.held_out_loss);
+  EXPECT_TRUE(sharded.weights == all.weights);
+}
+
+TEST_F(LayoutMatrix, ACheckpointOfOneLayoutGoesOnInAnother) {
+  const std::vector<Change> written_in = {tied, kv_heads(1), sequence_parallel, ranks(2, 2, 2), zero_1, zb_h1};
+  Result uninterrupted;
+  train(config(written_in), [&](Trainer& trainer, World& world) {
+    for (int step = 0; step < num_steps / 2; ++step) trainer.step();
+    const std::optional<Snapshot> snapshot = trainer.snapshot("");
+    if (snapshot) {
+      CheckpointWriter writer(folder_.path() / "checkpoints", 1);
+      writer.write(*snapshot);
+      writer.finish();
+    }
+    finish(trainer, world, uninterrupted);
+  });
+  const Checkpoint checkpoint(latest_checkpoint(folder_.path() / "checkpoints").value());
+  const auto resume = [&](const std::vector<Change>& changes) {
+    Result result;
+    train(config(changes), [&](Trainer& trainer, World& world) {
+      trainer.restore(checkpoint);
+      finish(trainer, world, result);
+    });
+    return result;
+  };
+  const Result same = resume({tied, kv_heads(1), sequence_parallel, ranks(2, 2, 1)});
+  EXPECT_EQ(same.losses, uninterrupted.losses);
+  EXPECT_EQ(same.gradient_norms, uninterrupted.gradient_norms);
+  EXPECT_TRUE(same.weights == uninterrupted.weights);
+  for (const Change& other : {ranks(1, 1, 1), ranks(1, 4, 2), ranks(4, 1, 2)}) {
+    expect_close(resume({tied, kv_heads(1), other, zero_1}), uninterrupted);
+  }
+}
+
+TEST_F(LayoutMatrix, RankZeroDecidesWhenToStop) {
+  train(config({ranks(1, 1, 2)}), [](Trainer& trainer, World& world) {
+    const auto on_rank = [&](int64_t rank) {
+      return [&world, rank] { return world.rank() == rank ? StopReason::terminate : StopReason::none; };
+    };
+    trainer.step(on_rank(1));
+    EXPECT_EQ(trainer.stop_reason(), StopReason::none);
+    EXPECT_TRUE(trainer.held_out_loss(on_rank(1)).has_value());
+    trainer.step(on_rank(0));
+    EXPECT_EQ(trainer.stop_reason(), StopReason::terminate);
+    EXPECT_EQ(trainer.held_out_loss(on_rank(0)), std::nullopt);
+  });
+}
+
+TEST_F(LayoutMatrix, StepsThatAreNotFiniteAreSkippedOnAllRanks) {
+  const Change infinite = [](RunConfig& config) {
+    config.optimizer.lr = 1e30;
+    config.train.clip_norm = 0;
+    config.train.max_steps = 100;
+    config.optimizer.schedule = LearningRateSchedule::constant;
+  };
+  EXPECT_THAT(user_error([&] {
+                train(config({infinite, ranks(2, 1, 2), zero_1}), [](Trainer& trainer, World&) {
+                  while (true) trainer.step();
+                });
+              }),
+              HasSubstr("diverged"));
+}
+
+TEST_F(LayoutMatrix, TracedStepsAreRecordedOnEveryRank) {
+  train(config({ranks(2, 1, 2), zb_h1}), [](Trainer& trainer, World&) {
+    trainer.step();
+    EXPECT_TRUE(trainer.events().empty());
+    trainer.trace_next_step();
+    trainer.step();
+    const size_t count = trainer.events().size();
+    trainer.step();
+    EXPECT_EQ(trainer.events().size(), count);
+    int64_t forward = 0, all_reduces = 0;
+    for (const TimelineEvent& event : trainer.events()) {
+      EXPECT_EQ(event.step, 2);
+      EXPECT_LE(event.begin, event.end);
+      forward += event.name == "F" ? 1 : 0;
+      all_reduces += event.name == "all_reduce data" ? 1 : 0;
+    }
+    EXPECT_EQ(forward, 2);
+    EXPECT_EQ(all_reduces, 5);  // four layers, and the embedding or the head
+  });
+}
+
+}  // namespace
+}  // namespace copus
