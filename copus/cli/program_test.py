@@ -485,5 +485,107 @@ class Interruptions(ProgramTest):
         self.assertFalse(list((self.folder / "r" / "checkpoints").glob("*.partial")))
 
 
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class SeveralRanks(ProgramTest):
+    """Layouts of several ranks, which the program starts itself."""
+
+    def train(self, run, *settings, more=()):
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        return self.assert_done("train", "run.toml", "--run-dir", run, *overrides, *more)
+
+    def setUp(self):
+        super().setUp()
+        self.write_run("run.toml", steps=12)
+
+    def assert_close(self, run, expected):
+        for step, values in self.losses(expected).items():
+            self.assertAlmostEqual(float(self.losses(run)[step][0]) / float(values[0]), 1, delta=1e-5)
+
+    def test_every_layout_trains_alike(self):
+        self.train("one")
+        result = self.train("pipeline", "parallel.pipeline_parallel=2")
+        self.assertIn("layout     1x1x2 (data x tensor x pipeline), 1f1b, zero 0, 2 ranks", result.stdout)
+        self.assertEqual(result.stdout.count("Done:"), 1)
+        self.assertEqual(result.stderr, "")
+        self.assertEqual(self.losses("pipeline"), self.losses("one"))
+        self.train("data", "parallel.data_parallel=2")
+        self.train("both", "parallel.data_parallel=2", "parallel.pipeline_parallel=2", "parallel.zero_stage=1",
+                   "parallel.schedule=zb-h1", "train.recompute=full")
+        self.assertEqual(self.losses("both"), self.losses("data"))
+        self.assert_close("data", "one")
+        self.assertEqual(json.loads((self.folder / "both" / "run.jsonl").read_text().splitlines()[0])["strategy"],
+                         "2x1x2")
+        self.assert_done("generate", "--checkpoint", "both", "--prompt", "the", "--tokens", "5")
+
+    def test_a_run_goes_on_in_another_layout(self):
+        self.train("expected", "train.max_steps=24")
+        self.train("r", "parallel.pipeline_parallel=2", "train.max_steps=24", "checkpoint.interval=8",
+                   "parallel.schedule=gpipe")
+        checkpoints = self.folder / "r" / "checkpoints"
+        shutil.rmtree(checkpoints / "step-00000024")  # as if the run had been killed
+        result = self.assert_done("train", "--resume", "--run-dir", "r", "--set", "parallel.pipeline_parallel=1")
+        self.assertIn("parallel.pipeline_parallel: 2 -> 1", result.stdout)
+        self.assertEqual(self.losses("r"), self.losses("expected"))
+
+    def test_terminate_and_interrupt(self):
+        self.write_run("long.toml", steps=100)
+        self.assert_done("train", "long.toml", "--run-dir", "expected")
+        for name, end, code in [("terminated", signal.SIGTERM, 75), ("interrupted", signal.SIGINT, 130)]:
+            process = self.start("train", "long.toml", "--run-dir", name, "--set", "parallel.pipeline_parallel=2")
+            self.wait_for_steps(name, 3, process)
+            process.send_signal(end)
+            output, errors = process.communicate(timeout=TIMEOUT)
+            self.assertEqual(process.returncode, code, output + errors)
+            self.assertIn(f"copus train --resume --run-dir {name}", output)
+            steps = len(self.losses(name))
+            self.assertTrue((self.folder / name / "checkpoints" / f"step-{steps:08}").exists())
+            self.assert_done("train", "--resume", "--run-dir", name)
+            self.assertEqual(self.losses(name), self.losses("expected"))
+
+    def test_mistakes_are_told_once(self):
+        ranks = ["--set", "parallel.data_parallel=2"]
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", "train.micro_batch=3",
+                            says=["global_batch"])
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", 'data.train="missing.txt"',
+                            says=["missing.txt"])
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", 'train.device="cuda"',
+                            says=["train.device", "cpu"])
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", "optimizer.lr=1e30", "--set",
+                            "optimizer.schedule=constant", "--set", "train.clip_norm=0", says=["diverged"],
+                            leaves_run_dir=True)
+
+    def test_a_job_of_another_size_is_refused(self):
+        environment = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "parallel.tensor_parallel=2",
+                            says=["1x2x1", "2 ranks", "with 1"], env=environment)
+
+    def test_full_disk(self):
+        self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "parallel.data_parallel=2",
+                            preexec_fn=limit_files_to(20000), says=["checkpoints", "free"], leaves_run_dir=True)
+
+    def test_trace(self):
+        self.train("r", "parallel.data_parallel=2", "parallel.pipeline_parallel=2", more=["--trace", "3"])
+        events = json.loads((self.folder / "r" / "timeline.json").read_text())["traceEvents"]
+        self.assertEqual({event["pid"] for event in events}, {0, 1, 2, 3})
+        forward = [event for event in events if event["name"] == "F"]
+        self.assertEqual({event["args"]["step"] for event in forward}, {2, 3, 4})
+        self.assertEqual(len(forward), 3 * 4)  # steps x ranks, one micro-batch each
+
+    def test_the_virtual_clock_shows_the_modelled_cluster(self):
+        cluster = ["cluster.clock=virtual", "cluster.ranks_per_node=1", "cluster.teraflops_per_rank=1e-3",
+                   "cluster.between_nodes={latency_microseconds=1000,gigabytes_per_second=1}",
+                   "cluster.within_node={latency_microseconds=1000,gigabytes_per_second=1}"]
+        self.train("real", "parallel.pipeline_parallel=2")
+        seconds = []
+        for run in ["first", "second"]:
+            self.train(run, "parallel.pipeline_parallel=2", *cluster)
+            self.assertEqual(self.losses(run), self.losses("real"))
+            lines = (self.folder / run / "run.jsonl").read_text().splitlines()
+            seconds.append([json.loads(line)["step_seconds"] for line in lines])
+        self.assertEqual(seconds[0], seconds[1])
+        self.assertGreater(min(seconds[0]), 1e-3)
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -18,11 +18,12 @@ bool hands_in(const Sharding& sharding, bool tied_copy, const MeshCoordinates& r
 }
 
 // All elements of a bucket in host memory; with ZeRO-1 gathered from the data-parallel ranks.
-std::vector<float> whole_bucket(const Bucket& bucket, const at::Tensor& shard, Communicator& data_parallel) {
+std::vector<float> whole_bucket(const Bucket& bucket, const at::Tensor& shard, bool is_cut,
+                                Communicator& data_parallel) {
   COPUS_CHECK(shard.scalar_type() == at::kFloat);
   std::vector<float> elements(static_cast<size_t>(bucket.size()));
   kernels::copy_to_host(shard, elements.data() + bucket.shard_begin);
-  if (shard.numel() < bucket.size()) {
+  if (is_cut) {
     data_parallel.all_gather(elements.data() + bucket.shard_begin, elements.data(),
                              ParameterStore::shard_sizes(bucket.size(), data_parallel.size()), DataType::float32);
   }
@@ -60,7 +61,8 @@ void hand_in(const ParameterStore& parameters, RankGroups& groups, const std::ve
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     if (!state[b].defined()) continue;
     const Bucket& bucket = parameters.buckets()[b];
-    const std::vector<float> elements = whole_bucket(bucket, state[b], groups.data());
+    const bool is_cut = parameters.placement().strategy.zero_stage == 1;
+    const std::vector<float> elements = whole_bucket(bucket, state[b], is_cut, groups.data());
     std::vector<int64_t> in_order = bucket.parameters;
     std::sort(in_order.begin(), in_order.end());
     for (const int64_t index : in_order) {
@@ -119,6 +121,15 @@ void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>&
     kernels::copy_from_host(elements.data(),
                             shard.narrow(0, parameter.offset + from - bucket.shard_begin, to - from));
   }
+}
+
+void load_weights(ParameterStore& parameters, const std::map<std::string, TensorView, std::less<>>& weights) {
+  load_state(parameters, master_weights(parameters), [&](const std::string& name) -> const TensorView& {
+    const auto found = weights.find(name);
+    COPUS_CHECK(found != weights.end(), "no weight ", name);
+    return found->second;
+  });
+  parameters.publish_weights();
 }
 
 std::vector<HostTensor> collect_state(const ParameterStore& parameters, RankGroups& groups,

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ std::vector<at::Tensor> master_weights(const ParameterStore& parameters);
 // gives the tensor of a parameter, which has its shape and a floating-point type.
 void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>& state,
                 const std::function<const TensorView&(const std::string& name)>& find);
+
+// Fills the master weights from a model file, which has exactly the model's parameters, and publishes them (with ZeRO-1
+// they then have to be gathered).
+void load_weights(ParameterStore& parameters, const std::map<std::string, TensorView, std::less<>>& weights);
 
 // The whole tensors of one kind of state, in canonical order and under `prefix` + the parameter's name, in the host
 // memory of world rank 0; nothing elsewhere. Every rank calls it.

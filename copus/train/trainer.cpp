@@ -75,9 +75,8 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
 }
 
 void Trainer::load(const std::map<std::string, TensorView, std::less<>>& weights) {
-  load_state(parameters_, master_weights(parameters_),
-             [&](const std::string& name) -> const TensorView& { return weights.at(name); });
-  publish_weights();
+  load_weights(parameters_, weights);
+  gather_weights(parameters_, groups_);
 }
 
 void Trainer::restore(const Checkpoint& checkpoint) {
