@@ -33,11 +33,11 @@ bool carry(const std::array<int64_t, ExactSum::num_words>& words, Digits& digits
     carried = word >> digit_bits;
   }
   if (carried == 0) return false;
-  uint64_t borrow = 1;  // two's complement: invert and add one
+  uint64_t inverted = 1;  // two's complement: invert and add one
   for (uint32_t& digit : digits) {
-    borrow += static_cast<uint32_t>(~digit);
-    digit = static_cast<uint32_t>(borrow & digit_mask);
-    borrow >>= digit_bits;
+    inverted += ~digit;
+    digit = static_cast<uint32_t>(inverted & digit_mask);
+    inverted >>= digit_bits;
   }
   return true;
 }

@@ -260,7 +260,7 @@ class BadInput(ProgramTest):
     def test_impossible_layouts(self):
         self.assert_run_refused("parallel.data_parallel=3",
                                 says=["train.global_batch 8 is no multiple of train.micro_batch 4 x "
-                                      "parallel.data_parallel 3; the nearest are 12"])
+                                      "parallel.data_parallel 3; the nearest is 12"])
         self.assert_run_refused("parallel.tensor_parallel=3",
                                 says=["parallel.tensor_parallel 3 does not divide model.num_attention_heads 4",
                                       "the nearest are 2 and 4"])

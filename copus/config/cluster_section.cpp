@@ -23,11 +23,11 @@ class ClusterKeys {
   }
   template <class... Ignored>
   void field(const char* key, const Ignored&...) {
-    keys_.push_back(key);
+    keys_.emplace_back(key);
   }
   template <class... Ignored>
   void quantity(const char* key, const Ignored&...) {
-    keys_.push_back(key);
+    keys_.emplace_back(key);
   }
 
   const std::vector<std::string>& all() const { return keys_; }

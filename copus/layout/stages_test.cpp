@@ -84,16 +84,19 @@ TEST(Stages, TheEarliestStagesGetWhatIsOver) {
   EXPECT_THAT(sizes_of(balance_stages(model_of(11, 1), 64, 4)), ElementsAre(3, 3, 3, 2));
 }
 
+// One layer costs 6 * 2304 + 12 * 16 * 64 = 26112 operations a token at sequences of 64: as much as this vocabulary's
+// head.
+constexpr int64_t vocabulary_of_a_layer = 272;
+
 TEST(Stages, TheHeadCountsAsLayers) {
-  // One layer costs 6 * 2304 + 12 * 16 * 64 = 26112 operations a token: as much as the head of a vocabulary of 272.
-  EXPECT_THAT(sizes_of(balance_stages(model_of(7, 272), 64, 2)), ElementsAre(4, 3));
-  EXPECT_THAT(sizes_of(balance_stages(model_of(7, 3 * 272), 64, 2)), ElementsAre(5, 2));
+  EXPECT_THAT(sizes_of(balance_stages(model_of(7, vocabulary_of_a_layer), 64, 2)), ElementsAre(4, 3));
+  EXPECT_THAT(sizes_of(balance_stages(model_of(7, 3 * vocabulary_of_a_layer), 64, 2)), ElementsAre(5, 2));
   // As slow as 2, 2 and 2 layers with the head: the early stages are to be the larger ones.
-  EXPECT_THAT(sizes_of(balance_stages(model_of(6, 272), 64, 3)), ElementsAre(3, 2, 1));
+  EXPECT_THAT(sizes_of(balance_stages(model_of(6, vocabulary_of_a_layer), 64, 3)), ElementsAre(3, 2, 1));
 }
 
 TEST(Stages, AHeadThatOutweighsEverythingLeavesTheOthersEven) {
-  EXPECT_THAT(sizes_of(balance_stages(model_of(10, 100 * 272), 64, 4)), ElementsAre(3, 3, 3, 1));
+  EXPECT_THAT(sizes_of(balance_stages(model_of(10, 100 * vocabulary_of_a_layer), 64, 4)), ElementsAre(3, 3, 3, 1));
 }
 
 TEST(Stages, IsAsGoodAsTheBestOfAllCuts) {
