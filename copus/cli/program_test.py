@@ -256,6 +256,28 @@ class BadInput(ProgramTest):
         self.assert_run_refused("model.num_attention_heads=3", says=["num_"])
         self.assert_run_refused('train.device="tpu"', says=["tpu"])
 
+    def test_impossible_layouts(self):
+        self.assert_run_refused("parallel.data_parallel=3",
+                                says=["train.global_batch 8 is no multiple of train.micro_batch 4 x "
+                                      "parallel.data_parallel 3; the nearest are 12"])
+        self.assert_run_refused("parallel.tensor_parallel=3",
+                                says=["parallel.tensor_parallel 3 does not divide model.num_attention_heads 4",
+                                      "the nearest are 2 and 4"])
+        self.assert_run_refused("parallel.pipeline_parallel=4",
+                                says=["parallel.pipeline_parallel 4 exceeds model.num_hidden_layers 2",
+                                      "the nearest is 2"])
+        self.assert_run_refused("parallel.pipeline_parallel=2", "parallel.virtual_stages=2",
+                                says=["parallel.virtual_stages 2", '"interleaved"'])
+        self.assert_run_refused("parallel.sequence_parallel=true", says=["parallel.tensor_parallel of at least 2"])
+        self.assert_run_refused("parallel.zero_stage=3", says=["parallel.zero_stage", "got 3"])
+        self.assert_run_refused("parallel.schedule=2f2b", says=["parallel.schedule", "zb-h1"])
+
+    def test_clusters(self):
+        self.assert_run_refused("cluster.clock=virtual", says=['cluster.clock "virtual"', "cluster.config"])
+        self.assert_run_refused("cluster.config=nowhere.toml", says=["cluster.config", "nowhere.toml"])
+        self.write("cluster.toml", "ranks_per_node = 2\nlatency = 3\n")
+        self.assert_run_refused("cluster.config=cluster.toml", says=['cluster.toml:2: unknown key "latency"'])
+
     def test_corpus(self):
         self.assert_run_refused('data.train="missing.txt"', says=["missing.txt"])
         for name, content, says in [("empty.txt", b"", "empty"), ("latin1.txt", b"caf\xe9 au lait " * 200, "utf-8"),

@@ -18,8 +18,6 @@
 
 namespace copus {
 
-enum class ClockKind { real, wall, virtual_time };
-
 // ClockKind::real gives the world back as it is. The results of all operations are those of `world`. The virtual clock
 // begins at 0 on every rank, on the thread that calls this. done() asks for the time of the clock: on the virtual one a
 // rank that only polls may poll for ever.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/strategy/cluster_description.h"
 #include "copus/strategy/model_description.h"
 #include "copus/strategy/parallel_strategy.h"
 
@@ -64,6 +65,27 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+// [parallel]
+struct ParallelConfig {
+  int64_t data_parallel = 1;
+  int64_t tensor_parallel = 1;
+  int64_t pipeline_parallel = 1;
+  int64_t virtual_stages = 1;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  bool sequence_parallel = false;
+  int64_t zero_stage = 0;
+  double wait_limit = 600;  // seconds that a rank waits for another before the job counts as failed
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+// [cluster]
+struct ClusterConfig {
+  ClockKind clock = ClockKind::real;
+  // Inline fields, or the file that cluster.config names; as it is here where neither is given.
+  ClusterDescription description;
+  bool operator==(const ClusterConfig&) const = default;
+};
+
 // [evaluate]
 struct EvaluateConfig {
   int64_t interval = 200;    // steps; 0: only at the end
@@ -92,6 +114,8 @@ struct RunConfig {
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
+  ParallelConfig parallel;
+  ClusterConfig cluster;
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;
   LogConfig log;
@@ -102,14 +126,18 @@ struct RunConfig {
 std::vector<std::string> run_config_keys();
 
 // Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths are
-// relative to the working directory. `source` names the file in messages. Only the model's config.json is opened.
-// Throws UserError: malformed TOML (with line and column), unknown key (names the nearest), wrong type, value out of
-// range, contradiction between values.
+// relative to the working directory. `source` names the file in messages. Only the model's config.json and the
+// cluster's file are opened. Throws UserError: malformed TOML (with line and column), unknown key (names the nearest),
+// wrong type, value out of range, contradiction between values, an impossible layout.
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 
 // The resolved configuration as TOML that parse_run_config reads back to an equal value: every key is written, the
-// model as inline fields.
+// model and the cluster as inline fields.
 std::string to_toml(const RunConfig& config);
+
+// The layout that a run begins with, and its batches.
+ParallelStrategy strategy_of(const RunConfig& config);
+Configuration configuration_of(const RunConfig& config);
 
 }  // namespace copus

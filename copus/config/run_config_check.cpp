@@ -21,18 +21,9 @@ void check_data(const DataConfig& data, const std::string& source) {
   }
 }
 
-void check_batches(const TrainConfig& train, const std::string& source) {
-  if (train.global_batch % train.micro_batch == 0) return;
-  const int64_t below = train.global_batch / train.micro_batch * train.micro_batch;
-  const int64_t above = below + train.micro_batch;
-  int64_t smaller = std::min(train.micro_batch, train.global_batch);
-  while (train.global_batch % smaller != 0) --smaller;
-  int64_t larger = train.micro_batch;
-  while (larger < train.global_batch && train.global_batch % larger != 0) ++larger;
-  throw UserError(concat(
-      source, ": train.global_batch (", train.global_batch, ") must be a multiple of train.micro_batch (",
-      train.micro_batch, "); the nearest that work are global_batch = ", below > 0 ? concat(below, " or ") : "", above,
-      ", or micro_batch = ", smaller, larger <= train.global_batch && larger != smaller ? concat(" or ", larger) : ""));
+void check_layout(const RunConfig& config, const std::string& source) {
+  const auto reason = infeasible_reason(config.model, configuration_of(config), config.train.sequence_length);
+  if (reason) throw UserError(concat(source, ": ", *reason));
 }
 
 void check_length_of_run(const RunConfig& config, const std::string& source) {
@@ -55,12 +46,12 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
 
 void check_run_config(const RunConfig& config, const std::string& source) {
   check_data(config.data, source);
-  check_batches(config.train, source);
   if (config.train.sequence_length > config.model.max_position_embeddings) {
     throw UserError(concat(source, ": train.sequence_length (", config.train.sequence_length,
                            ") exceeds the model's max_position_embeddings (", config.model.max_position_embeddings,
                            "); shorten the sequences or raise it in the model's description"));
   }
+  check_layout(config, source);
   check_length_of_run(config, source);
   if (config.train.device.empty()) {
     throw UserError(concat(source, ": train.device is empty; expected a device such as \"cpu\" or \"cuda\""));

@@ -26,19 +26,44 @@ struct Range {
 
 inline constexpr Range<int64_t> at_least_one{1};
 inline constexpr Range<int64_t> at_least_zero{0};
+// Ranks along one axis; the product of all axes stays far below 2^63.
+inline constexpr Range<int64_t> degree{1, int64_t{1} << 16};
+inline constexpr Range<int64_t> known_zero_stages{0, 1};
 // Sequences. The limit is far beyond any use and keeps tokens per step (sequence_length < 2^31) far below 2^63.
 inline constexpr Range<int64_t> batch_size{1, int64_t{1} << 24};
 inline constexpr Range<double> not_negative{0.0};
 inline constexpr Range<double> positive{.low = 0.0, .above_low = true};
+inline constexpr Range<double> at_least_one_second{1.0};
+inline constexpr Range<double> link_latency{0.0, 1e9};                                      // microseconds
+inline constexpr Range<double> link_bandwidth{.low = 0.0, .high = 1e9, .above_low = true};  // gigabytes per second
+inline constexpr Range<double> compute_rate{.low = 0.0, .high = 1e9, .above_low = true};    // teraflops
 inline constexpr Range<double> share{0.0, 1.0};
 inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
 
 // Fields that a model needs and other fields may describe in its place: model.config, model.init_from.
 inline constexpr const char* model_config_key = "config";
 inline constexpr const char* model_init_from_key = "init_from";
+// Likewise a cluster: cluster.config.
+inline constexpr const char* cluster_config_key = "config";
 
-// A visitor has section(name), field(key, member), field(key, member, range) for numbers, and duration(key, member) for
-// seconds that may also be given as text. `Run` is RunConfig or const RunConfig.
+// The units of a cluster file, whose keys name them; ours are seconds, bytes and operations. Each way rounds once, so
+// that what was read, written and read again is what was read first: to_theirs(x) is at least as near to x as what x
+// was.
+struct Unit {
+  double multiplier;
+  double divisor;
+  double to_ours(double value) const { return value * multiplier / divisor; }
+  double to_theirs(double value) const { return value * divisor / multiplier; }
+};
+inline constexpr Unit microseconds{1, 1e6};
+inline constexpr Unit giga{1e9, 1};
+inline constexpr Unit tera{1e12, 1};
+inline constexpr const char* latency_key = "latency_microseconds";
+inline constexpr const char* bandwidth_key = "gigabytes_per_second";
+
+// A visitor has section(name), field(key, member), field(key, member, range) for numbers, quantity(key, member, unit,
+// range) for numbers in another unit than ours, duration(key, member, range) for seconds that may also be given as
+// text, and cluster(member), which may go on with visit_cluster. `Run` is RunConfig or const RunConfig.
 template <class Run, class Visitor>
 void visit_model(Run& run, Visitor& visitor) {
   visitor.section("model");
@@ -59,6 +84,15 @@ void visit_model(Run& run, Visitor& visitor) {
   visitor.field("initializer_range", run.model.initializer_range, positive);
 }
 
+// The fields of a cluster file, which may also stand in [cluster].
+template <class Description, class Visitor>
+void visit_cluster(Description& cluster, Visitor& visitor) {
+  visitor.field("ranks_per_node", cluster.ranks_per_node, degree);
+  visitor.field("within_node", cluster.within_node);
+  visitor.field("between_nodes", cluster.between_nodes);
+  visitor.quantity("teraflops_per_rank", cluster.flops_per_second, tera, compute_rate);
+}
+
 template <class Run, class Visitor>
 void visit_sections(Run& run, Visitor& visitor) {
   visitor.section("data");
@@ -74,7 +108,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("micro_batch", run.train.micro_batch, batch_size);
   visitor.field("max_steps", run.train.max_steps, at_least_zero);
   visitor.field("max_tokens", run.train.max_tokens, at_least_zero);
-  visitor.duration("max_seconds", run.train.max_seconds);
+  visitor.duration("max_seconds", run.train.max_seconds, not_negative);
   visitor.field("seed", run.train.seed, at_least_zero);
   visitor.field("precision", run.train.precision);
   visitor.field("recompute", run.train.recompute);
@@ -92,6 +126,20 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("schedule", run.optimizer.schedule);
   visitor.field("warmup_tokens", run.optimizer.warmup_tokens, not_negative);
   visitor.field("decay_tokens", run.optimizer.decay_tokens, not_negative);
+
+  visitor.section("parallel");
+  visitor.field("data_parallel", run.parallel.data_parallel, degree);
+  visitor.field("tensor_parallel", run.parallel.tensor_parallel, degree);
+  visitor.field("pipeline_parallel", run.parallel.pipeline_parallel, degree);
+  visitor.field("virtual_stages", run.parallel.virtual_stages, degree);
+  visitor.field("schedule", run.parallel.schedule);
+  visitor.field("sequence_parallel", run.parallel.sequence_parallel);
+  visitor.field("zero_stage", run.parallel.zero_stage, known_zero_stages);
+  visitor.duration("wait_limit", run.parallel.wait_limit, at_least_one_second);
+
+  visitor.section("cluster");
+  visitor.field("clock", run.cluster.clock);
+  visitor.cluster(run.cluster.description);
 
   visitor.section("evaluate");
   visitor.field("interval", run.evaluate.interval, at_least_zero);
@@ -124,6 +172,15 @@ inline std::vector<Recompute> values_of() {
 template <>
 inline std::vector<LearningRateSchedule> values_of() {
   return {LearningRateSchedule::constant, LearningRateSchedule::cosine, LearningRateSchedule::wsd};
+}
+template <>
+inline std::vector<PipelineSchedule> values_of() {
+  return {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::interleaved_1f1b,
+          PipelineSchedule::zb_h1};
+}
+template <>
+inline std::vector<ClockKind> values_of() {
+  return {ClockKind::real, ClockKind::wall, ClockKind::virtual_time};
 }
 inline std::string_view to_string(Architecture architecture) { return model_type(architecture); }
 

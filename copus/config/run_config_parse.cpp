@@ -3,6 +3,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/text_distance.h"
+#include "copus/config/cluster_section.h"
 #include "copus/config/model_section.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
@@ -95,6 +96,7 @@ RunConfig parse_run_config(std::string_view toml_text, const std::string& source
   SettingsReader reader(root);
   visit_sections(config, reader);
   read_model_section(root, source, config);
+  read_cluster_section(root, source, config);
   check_run_config(config, source);
   return config;
 }

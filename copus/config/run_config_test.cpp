@@ -160,6 +160,13 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"data.held_out_fraction", "1", "at least 0 and less than 1"},
            BadValue{"data.document_separator", "3", "a string, got 3"},
            BadValue{"data.mask_document_ends", "1", "true or false, got 1"},
+           BadValue{"parallel.data_parallel", "0", "at least 1 and at most 65536, got 0"},
+           BadValue{"parallel.tensor_parallel", "2.5", "a whole number, got 2.5"},
+           BadValue{"parallel.schedule", "2f2b", "one of \"gpipe\", \"1f1b\", \"interleaved\", \"zb-h1\""},
+           BadValue{"parallel.sequence_parallel", "2", "true or false, got 2"},
+           BadValue{"parallel.zero_stage", "3", "at least 0 and at most 1, got 3"},
+           BadValue{"parallel.wait_limit", "0s", "at least 1, got the string \"0s\""},
+           BadValue{"cluster.clock", "fake", "one of \"real\", \"wall\", \"virtual\""},
            BadValue{"evaluate.interval", "-1", "at least 0"},
            BadValue{"checkpoint.keep_last", "0", "at least 1"},
            BadValue{"log.interval", "0", "at least 1"},
@@ -188,12 +195,54 @@ TEST(RunConfig, BatchesThatDoNotDivideNameTheNearestThatDo) {
     return message_of(minimal(),
                       {concat("train.global_batch=", global_batch), concat("train.micro_batch=", micro_batch)});
   };
-  EXPECT_THAT(refusal(32, 12), AllOf(HasSubstr("(32)"), HasSubstr("(12)"), HasSubstr("global_batch = 24 or 36"),
-                                     HasSubstr("micro_batch = 8 or 16")));
-  EXPECT_THAT(refusal(4, 8),
-              AllOf(HasSubstr("global_batch = 8,"), HasSubstr("micro_batch = 4"), Not(HasSubstr("0 or"))));
-  EXPECT_THAT(refusal(7, 2), AllOf(HasSubstr("global_batch = 6 or 8"), HasSubstr("micro_batch = 1 or 7")));
+  EXPECT_EQ(refusal(32, 12),
+            "run.toml: train.global_batch 32 is no multiple of train.micro_batch 12; the nearest are 24 and 36, or "
+            "train.micro_batch 8 or 16");
+  EXPECT_THAT(refusal(4, 8), HasSubstr("; the nearest are 8, or train.micro_batch 4"));
+  EXPECT_THAT(refusal(7, 2), HasSubstr("; the nearest are 6 and 8, or train.micro_batch 1 or 7"));
   EXPECT_EQ(refusal(36, 12), "no UserError");
+}
+
+TEST(RunConfig, ImpossibleLayoutsAreRefusedWithTheReason) {
+  EXPECT_EQ(message_of(minimal(), {"train.global_batch=16", "train.micro_batch=4", "parallel.data_parallel=3"}),
+            "run.toml: train.global_batch 16 is no multiple of train.micro_batch 4 x parallel.data_parallel 3; the "
+            "nearest are 12 and 24");
+  EXPECT_THAT(message_of(minimal(), {"parallel.tensor_parallel=3"}),
+              HasSubstr("parallel.tensor_parallel 3 does not divide model.num_attention_heads 4"));
+  EXPECT_THAT(message_of(minimal(), {"parallel.pipeline_parallel=3"}),
+              HasSubstr("parallel.pipeline_parallel 3 exceeds model.num_hidden_layers 2"));
+  EXPECT_THAT(message_of(minimal(), {"parallel.sequence_parallel=true"}), HasSubstr("parallel.tensor_parallel"));
+}
+
+TEST(RunConfig, TheLayoutIsWhatTheSectionsSay) {
+  const RunConfig config = parse(minimal(R"(
+global_batch = 24
+micro_batch = 2
+recompute = "full"
+[parallel]
+data_parallel = 3
+tensor_parallel = 2
+pipeline_parallel = 2
+schedule = "zb-h1"
+sequence_parallel = true
+zero_stage = 1
+wait_limit = "2m"
+)"));
+  EXPECT_EQ(config.parallel.wait_limit, 120);
+  const ParallelStrategy expected{.data_parallel = 3,
+                                  .tensor_parallel = 2,
+                                  .pipeline_parallel = 2,
+                                  .virtual_stages = 1,
+                                  .schedule = PipelineSchedule::zb_h1,
+                                  .sequence_parallel = true,
+                                  .zero_stage = 1,
+                                  .recompute = Recompute::full};
+  EXPECT_EQ(strategy_of(config), expected);
+  EXPECT_EQ(configuration_of(config), (Configuration{expected, 24, 2}));
+  const RunConfig interleaved = parse(concat(model_section, "num_key_value_heads = 4\n", minimal_rest),
+                                      {"model.num_hidden_layers=4", "parallel.pipeline_parallel=2",
+                                       "parallel.virtual_stages=2", "parallel.schedule=interleaved"});
+  EXPECT_EQ(strategy_of(interleaved).virtual_stages, 2);
 }
 
 TEST(RunConfig, KeysAreListedInOrder) {
@@ -216,7 +265,6 @@ class RandomConfigs {
     config.data.mask_document_ends = coin();
     config.train.sequence_length = whole(1, config.model.max_position_embeddings);
     config.train.micro_batch = whole(1, 100);
-    config.train.global_batch = config.train.micro_batch * whole(1, 100);
     config.train.max_steps = whole(1, INT64_MAX);
     config.train.max_tokens = whole(0, INT64_MAX);
     config.train.max_seconds = coin() ? 0 : positive();
@@ -235,6 +283,12 @@ class RandomConfigs {
     config.optimizer.schedule = static_cast<LearningRateSchedule>(whole(0, 2));
     config.optimizer.warmup_tokens = coin() ? share() / 2 : 1 + positive();
     config.optimizer.decay_tokens = coin() ? share() / 2 : 1 + positive();
+    draw_layout(config);
+    config.parallel.wait_limit = 1 + positive();
+    if (coin()) {
+      config.cluster.clock = static_cast<ClockKind>(whole(0, 2));
+      config.cluster.description = draw_cluster();
+    }
     config.evaluate.interval = whole(0, 1000);
     config.evaluate.max_batches = whole(0, 1000);
     config.checkpoint.interval = whole(0, 1000);
@@ -266,6 +320,34 @@ class RandomConfigs {
       model.rope_scaling = Llama3RopeScaling{1 + share(), share() + 1e-3, 2 + share(), whole(1, 100000)};
     }
     return model;
+  }
+
+  // Draws until it is possible: one rank always is.
+  void draw_layout(RunConfig& config) {
+    ParallelConfig& parallel = config.parallel;
+    do {
+      parallel.data_parallel = whole(1, 3);
+      parallel.tensor_parallel = whole(1, 4);
+      parallel.pipeline_parallel = whole(1, 4);
+      parallel.virtual_stages = coin() ? 1 : whole(1, 3);
+      parallel.schedule = static_cast<PipelineSchedule>(whole(0, 3));
+      parallel.sequence_parallel = coin();
+      parallel.zero_stage = whole(0, 1);
+      config.train.global_batch =
+          config.train.micro_batch * parallel.data_parallel * parallel.pipeline_parallel * whole(1, 100);
+    } while (infeasible_reason(config.model, configuration_of(config), config.train.sequence_length));
+  }
+
+  ClusterDescription draw_cluster() {
+    ClusterDescription cluster;
+    cluster.ranks_per_node = whole(1, 16);
+    // As if read from a file: not every double is one of its units away from another.
+    for (Link* link : {&cluster.within_node, &cluster.between_nodes}) {
+      link->latency_seconds = share() * 1000 / 1e6;
+      link->bytes_per_second = (share() + 1e-3) * 1e9;
+    }
+    if (coin()) cluster.flops_per_second = (share() + 1e-3) * 1e12;
+    return cluster;
   }
 
   int64_t whole(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }

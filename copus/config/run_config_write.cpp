@@ -11,13 +11,25 @@ class KeyCollector {
  public:
   void section(const char* name) {
     section_ = name;
-    if (section_ == "model") keys_.push_back(concat(section_, ".", model_config_key));
+    if (section_ == "model") field(model_config_key);
   }
   template <class... Ignored>
   void field(const char* key, const Ignored&...) {
     keys_.push_back(concat(section_, ".", key));
   }
-  void duration(const char* key, double) { field(key); }
+  template <class... Ignored>
+  void quantity(const char* key, const Ignored&...) {
+    field(key);
+  }
+  template <class... Ignored>
+  void duration(const char* key, const Ignored&...) {
+    field(key);
+  }
+
+  void cluster(const ClusterDescription& description) {
+    field(cluster_config_key);
+    visit_cluster(description, *this);
+  }
 
   std::vector<std::string> take() { return std::move(keys_); }
 
@@ -38,6 +50,10 @@ std::string write(const Llama3RopeScaling& scaling) {
                 ", low_freq_factor = ", write_number(scaling.low_frequency_factor),
                 ", high_freq_factor = ", write_number(scaling.high_frequency_factor),
                 ", original_max_position_embeddings = ", scaling.original_max_position_embeddings, " }");
+}
+std::string write(const Link& link) {
+  return concat("{ ", latency_key, " = ", write(microseconds.to_theirs(link.latency_seconds)), ", ", bandwidth_key,
+                " = ", write(giga.to_theirs(link.bytes_per_second)), " }");
 }
 template <class Item>
 std::string write(const std::vector<Item>& items) {
@@ -67,7 +83,13 @@ class Writer {
     COPUS_CHECK(value <= static_cast<uint64_t>(range.high), key, " = ", value, " is no TOML integer");
     add(key, write(static_cast<int64_t>(value)));
   }
-  void duration(const char* key, double seconds) { add(key, write(seconds)); }
+  void quantity(const char* key, double value, const Unit& unit, const Range<double>&) {
+    if (value != 0) add(key, write(unit.to_theirs(value)));  // 0: not given
+  }
+  void duration(const char* key, double seconds, const Range<double>&) { add(key, write(seconds)); }
+  void cluster(const ClusterDescription& description) {
+    if (description != ClusterDescription{}) visit_cluster(description, *this);
+  }
 
   std::vector<WrittenField> take() { return std::move(fields_); }
 

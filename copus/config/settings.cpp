@@ -12,7 +12,8 @@ namespace copus {
 
 namespace {
 
-// Turns TOML nodes into settings. An empty `fixed_origin` means that origins are lines of `source`.
+// Turns TOML nodes into settings. `fixed_origin` is that of an override; where it is empty, origins are lines of
+// `source`.
 class Converter {
  public:
   Converter(std::string source, std::string fixed_origin)
@@ -22,6 +23,7 @@ class Converter {
     Setting setting;
     setting.name = std::move(name);
     setting.origin = fixed_origin_.empty() ? concat(source_, ":", node.source().begin.line) : fixed_origin_;
+    setting.overrides = !fixed_origin_.empty();
     if (const toml::table* table = node.as_table()) {
       setting.kind = Setting::Kind::table;
       for (const auto& [key, child] : *table) setting.children.push_back(convert(std::string(key.str()), child));

@@ -18,6 +18,7 @@ struct Setting {
   Kind kind = Kind::table;
   std::variant<std::monostate, bool, int64_t, double, std::string> value;  // of the first four kinds
   std::vector<Setting> children;                                           // of a list or table
+  bool overrides = false;                                                  // given by --set
 
   const Setting* find(std::string_view key) const;  // the child with that name, or null
 };

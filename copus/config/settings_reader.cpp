@@ -25,7 +25,7 @@ std::string describe(const Range<Number>& range) {
 
 void SettingsReader::section(const char* name) {
   section_name_ = name;
-  section_ = root_.find(name);
+  section_ = section_name_.empty() ? &root_ : root_.find(name);
 }
 
 const Setting* SettingsReader::find(const char* key) {
@@ -91,7 +91,15 @@ void SettingsReader::field(const char* key, std::string& value) {
   value = std::get<std::string>(setting->value);
 }
 
-void SettingsReader::duration(const char* key, double& seconds) {
+void SettingsReader::quantity(const char* key, double& value, const Unit& unit, const Range<double>& range) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  const double theirs = number(*setting);
+  check_range(*setting, theirs, range);
+  value = unit.to_ours(theirs);
+}
+
+void SettingsReader::duration(const char* key, double& seconds, const Range<double>& range) {
   const Setting* setting = find(key);
   if (!setting) return;
   if (setting->kind == Setting::Kind::text) {
@@ -100,10 +108,10 @@ void SettingsReader::duration(const char* key, double& seconds) {
       fail(*setting, "must be seconds or a time such as \"90s\", \"3m\" or \"1h30m\", got ", copus::describe(*setting));
     }
     seconds = *parsed;
-    return;
+  } else {
+    seconds = number(*setting);
   }
-  seconds = number(*setting);
-  check_range(*setting, seconds, not_negative);
+  check_range(*setting, seconds, range);
 }
 
 std::string SettingsReader::path(const Setting& setting) const {
@@ -158,6 +166,26 @@ void SettingsReader::field(const char* key, std::optional<Llama3RopeScaling>&) {
   }
   refuse_other_keys(*setting,
                     {"rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+}
+
+double SettingsReader::number_in(const Setting& table, const char* key, const Range<double>& range) const {
+  const Setting* setting = table.find(key);
+  if (!setting) fail(table, "has no ", key, "; expected ", describe(range));
+  const double value = number(*setting);
+  if (!range.contains(value)) fail(*setting, "needs ", key, " ", describe(range), ", got ", copus::describe(*setting));
+  return value;
+}
+
+void SettingsReader::field(const char* key, Link& link) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  if (setting->kind != Setting::Kind::table) {
+    fail(*setting, "must be a table such as { ", latency_key, " = 5.0, ", bandwidth_key, " = 12.5 }, got ",
+         copus::describe(*setting));
+  }
+  refuse_other_keys(*setting, {latency_key, bandwidth_key});
+  link.latency_seconds = microseconds.to_ours(number_in(*setting, latency_key, link_latency));
+  link.bytes_per_second = giga.to_ours(number_in(*setting, bandwidth_key, link_bandwidth));
 }
 
 void SettingsReader::refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const {

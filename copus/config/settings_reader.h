@@ -12,6 +12,7 @@ class SettingsReader {
   // Refers to `root` for its whole life.
   explicit SettingsReader(const Setting& root) : root_(root) {}
 
+  // An empty name stands for the root table: a file without sections.
   void section(const char* name);
 
   // Each leaves `value` as it is where the key is absent. Throws UserError: wrong type, out of range.
@@ -23,7 +24,10 @@ class SettingsReader {
   void field(const char* key, std::vector<std::string>& value);
   void field(const char* key, std::vector<DataSource>& value);
   void field(const char* key, std::optional<Llama3RopeScaling>& value);  // type and keys only; its value is the model's
-  void duration(const char* key, double& seconds);
+  void field(const char* key, Link& link);
+  void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
+  void duration(const char* key, double& seconds, const Range<double>& range);
+  void cluster(ClusterDescription& description) { visit_cluster(description, *this); }
 
   template <class Enum>
   void field(const char* key, Enum& value) {
@@ -47,7 +51,7 @@ class SettingsReader {
   // Names the key last looked for.
   template <class... Parts>
   [[noreturn]] void fail(const Setting& setting, const Parts&... parts) const {
-    throw UserError(concat(setting.origin, ": ", section_name_, ".", key_, " ", parts...));
+    throw UserError(concat(setting.origin, ": ", section_name_, section_name_.empty() ? "" : ".", key_, " ", parts...));
   }
   template <class Number>
   void check_range(const Setting& setting, Number value, const Range<Number>& range) const;
@@ -56,6 +60,7 @@ class SettingsReader {
   double number(const Setting& setting) const;
   std::string path(const Setting& setting) const;
   DataSource data_source(const Setting& setting) const;
+  double number_in(const Setting& table, const char* key, const Range<double>& range) const;
   void refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const;
 
   const Setting& root_;

@@ -69,7 +69,7 @@ ChangeOnResume change_on_resume(const std::string& key) {
   static const std::array free_keys = {"model.init_from", "data.train",       "data.held_out",
                                        "train.max_steps", "train.max_tokens", "train.max_seconds",
                                        "train.threads",   "train.device",     "train.recompute"};
-  static const std::array free_sections = {"evaluate.", "checkpoint.", "log."};
+  static const std::array free_sections = {"parallel.", "cluster.", "evaluate.", "checkpoint.", "log."};
   static const std::array fixed = {"model.", "data.", "train.seed", "train.sequence_length"};
   const auto begins = [&](const char* prefix) { return key.starts_with(prefix); };
   if (std::find(free_keys.begin(), free_keys.end(), key) != free_keys.end()) return ChangeOnResume::free;

@@ -36,7 +36,7 @@ RunPlan plan_run(const RunRequest& request);
 
 // How one key of the configuration may change when a run is resumed.
 enum class ChangeOnResume {
-  free,         // limits, evaluation, checkpoints, logging, device, threads, recompute, where the data lie
+  free,         // limits, evaluation, checkpoints, logging, device, threads, layout, cluster, where the data lie
   by_override,  // the optimizer, batch sizes, clipping, precision: only by one, and it is noted
   never,        // the model, the seed, the sequence length, how the data are cut
 };

@@ -13,9 +13,11 @@ namespace copus {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
 
 namespace fs = std::filesystem;
@@ -43,8 +45,22 @@ RunConfig config_with(const std::vector<std::string>& overrides) {
 TEST(CheckChanges, AllowsLimitsAndWhatOnlyObserves) {
   const std::vector<std::string> overrides = {"train.max_steps=20", "evaluate.interval=5", "checkpoint.keep_last=3",
                                               "log.interval=1",     "train.threads=2",     "data.train=\"moved.txt\""};
-  EXPECT_THAT(check_changes(config_with({}), config_with(overrides), {}), ::testing::SizeIs(6));
+  EXPECT_THAT(check_changes(config_with({}), config_with(overrides), {}), SizeIs(6));
   EXPECT_THAT(check_changes(config_with({}), config_with({}), {}), IsEmpty());
+}
+
+TEST(CheckChanges, AllowsAnotherLayoutAndCluster) {
+  const std::vector<std::string> overrides = {
+      "parallel.data_parallel=2",
+      "parallel.zero_stage=1",
+      "train.recompute=full",
+      "cluster.ranks_per_node=2",
+      "cluster.within_node={ latency_microseconds = 1, gigabytes_per_second = 8 }",
+      "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }",
+      "cluster.clock=virtual"};
+  EXPECT_THAT(check_changes(config_with({}), config_with(overrides), {}),
+              AllOf(SizeIs(overrides.size()), Contains(HasSubstr("parallel.data_parallel: 1 -> 2"))));
+  EXPECT_THAT(check_changes(config_with(overrides), config_with({}), {}), SizeIs(overrides.size()));
 }
 
 TEST(CheckChanges, RefusesAnotherModelDataOrSeedNamingTheFieldAndBothValues) {

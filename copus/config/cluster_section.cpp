@@ -1,0 +1,109 @@
+#include "copus/config/cluster_section.h"
+
+#include <algorithm>
+#include <array>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/base/text_distance.h"
+#include "copus/config/run_config_fields.h"
+#include "copus/config/settings_reader.h"
+
+namespace copus {
+
+namespace {
+
+constexpr std::array needed_keys = {"ranks_per_node", "within_node", "between_nodes"};
+
+class ClusterKeys {
+ public:
+  ClusterKeys() {
+    const ClusterDescription description;
+    visit_cluster(description, *this);
+  }
+  template <class... Ignored>
+  void field(const char* key, const Ignored&...) {
+    keys_.push_back(key);
+  }
+  template <class... Ignored>
+  void quantity(const char* key, const Ignored&...) {
+    keys_.push_back(key);
+  }
+
+  const std::vector<std::string>& all() const { return keys_; }
+  bool has(const std::string& key) const { return std::find(keys_.begin(), keys_.end(), key) != keys_.end(); }
+
+ private:
+  std::vector<std::string> keys_;
+};
+
+void require_needed_keys(const Setting& cluster, const std::string& where) {
+  for (const char* key : needed_keys) {
+    if (cluster.find(key)) continue;
+    throw UserError(concat(where, ": ", key, " is missing: a cluster has ranks_per_node and two links, for example ",
+                           "within_node = { ", latency_key, " = 5.0, ", bandwidth_key, " = 100.0 } and between_nodes"));
+  }
+}
+
+ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {
+  std::string text;
+  try {
+    text = read_text_file(path);
+  } catch (const UserError& error) {
+    throw UserError(concat(asked_by, ": ", error.what(), "; expected a description of a cluster, in TOML"));
+  }
+  const Setting root = read_settings(text, path, {});
+  const ClusterKeys keys;
+  for (const Setting& setting : root.children) {
+    if (keys.has(setting.name)) continue;
+    std::string list;
+    for (const std::string& key : keys.all()) list += (list.empty() ? "" : ", ") + key;
+    const auto similar = nearest(setting.name, keys.all());
+    throw UserError(concat(setting.origin, ": unknown key \"", setting.name, "\" in the description of a cluster; ",
+                           similar ? concat("did you mean \"", *similar, "\"?") : concat("its keys are ", list)));
+  }
+  require_needed_keys(root, path);
+  ClusterDescription description;
+  SettingsReader reader(root);
+  reader.section("");
+  visit_cluster(description, reader);
+  return description;
+}
+
+// One of a cluster's fields in the section, one given by --set if there is any, or null where there is none.
+const Setting* find_inline_field(const Setting& section) {
+  const ClusterKeys keys;
+  const Setting* found = nullptr;
+  for (const Setting& field : section.children) {
+    if (keys.has(field.name) && (!found || field.overrides)) found = &field;
+  }
+  return found;
+}
+
+}  // namespace
+
+void read_cluster_section(const Setting& root, const std::string& source, RunConfig& config) {
+  const Setting* section = root.find("cluster");
+  const Setting* file = section ? section->find(cluster_config_key) : nullptr;
+  const Setting* inline_field = section ? find_inline_field(*section) : nullptr;
+  if (file) {
+    if (inline_field && (inline_field->overrides || !file->overrides)) {
+      throw UserError(concat(inline_field->origin, ": cluster.", inline_field->name, " contradicts cluster.config (",
+                             file->origin, "): describe the cluster in one way"));
+    }
+    if (file->kind != Setting::Kind::text || std::get<std::string>(file->value).empty()) {
+      throw UserError(concat(file->origin, ": cluster.config must be a path (a string), got ", describe(*file)));
+    }
+    config.cluster.description =
+        read_cluster_file(std::get<std::string>(file->value), concat(file->origin, ": cluster.config"));
+  } else if (inline_field) {
+    require_needed_keys(*section, concat(section->origin, ": [cluster]"));
+  }
+  if (config.cluster.clock != ClockKind::real && config.cluster.description == ClusterDescription{}) {
+    throw UserError(concat(source, ": cluster.clock \"", to_string(config.cluster.clock),
+                           "\" shows the time that a cluster would take, and none is described: name its file by ",
+                           "cluster.config (configs/clusters/ has examples), or set cluster.clock to \"real\""));
+  }
+}
+
+}  // namespace copus

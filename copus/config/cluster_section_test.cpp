@@ -1,0 +1,160 @@
+// The two ways to describe a cluster, and their contradictions.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "copus/base/test_support.h"
+#include "copus/config/run_config.h"
+
+namespace copus {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* rest =
+    "[model]\nvocab_size = 256\nhidden_size = 64\nintermediate_size = 96\nnum_hidden_layers = 2\n"
+    "num_attention_heads = 4\n[data]\ntrain = 'a.txt'\n[train]\nmax_steps = 1\n";
+constexpr const char* cluster_text =
+    "ranks_per_node = 4\nteraflops_per_rank = 0.3\n[within_node]\nlatency_microseconds = 3\n"
+    "gigabytes_per_second = 450.0\n[between_nodes]\nlatency_microseconds = 10.0\ngigabytes_per_second = 12.5\n";
+constexpr const char* inline_cluster =
+    "[cluster]\nranks_per_node = 2\nwithin_node = { latency_microseconds = 1, gigabytes_per_second = 8 }\n"
+    "between_nodes = { latency_microseconds = 2, gigabytes_per_second = 4 }\n";
+
+RunConfig parse(const std::string& cluster, const std::vector<std::string>& overrides = {}) {
+  return parse_run_config(cluster + rest, "run.toml", overrides);
+}
+
+std::string message_of(const std::string& cluster, const std::vector<std::string>& overrides = {}) {
+  return user_error([&] { parse(cluster, overrides); });
+}
+
+class ClusterSection : public testing::Test {
+ protected:
+  ClusterSection() { write(cluster_text); }
+
+  void write(const std::string& text) { std::ofstream(file_) << text; }
+  // Of the cluster file with this text.
+  std::string message_of_file(const std::string& text) {
+    write(text);
+    return message_of(by_file_);
+  }
+
+  const TemporaryFolder folder_;
+  const fs::path file_ = folder_.path() / "cluster.toml";
+  const std::string by_file_ = concat("[cluster]\nconfig = '", file_.string(), "'\n");
+  const ClusterDescription expected_{.ranks_per_node = 4,
+                                     .within_node = {.latency_seconds = 3e-6, .bytes_per_second = 450e9},
+                                     .between_nodes = {.latency_seconds = 10e-6, .bytes_per_second = 12.5e9},
+                                     .flops_per_second = 0.3e12};
+};
+
+TEST_F(ClusterSection, MayBeLeftOut) {
+  EXPECT_EQ(parse("").cluster.clock, ClockKind::real);
+  EXPECT_EQ(parse("").cluster.description, ClusterDescription{});
+}
+
+TEST_F(ClusterSection, MayBeAFile) {
+  const RunConfig config = parse(by_file_ + "clock = 'virtual'\n");
+  EXPECT_EQ(config.cluster.clock, ClockKind::virtual_time);
+  EXPECT_EQ(config.cluster.description, expected_);
+}
+
+TEST_F(ClusterSection, MayBeInline) {
+  const ClusterDescription description = parse(inline_cluster).cluster.description;
+  EXPECT_EQ(description.ranks_per_node, 2);
+  EXPECT_EQ(description.within_node, (Link{.latency_seconds = 1e-6, .bytes_per_second = 8e9}));
+  EXPECT_EQ(description.between_nodes, (Link{.latency_seconds = 2e-6, .bytes_per_second = 4e9}));
+  EXPECT_EQ(description.flops_per_second, 0) << "measured";
+}
+
+TEST_F(ClusterSection, IsWrittenInline) {
+  const RunConfig config = parse(by_file_ + "clock = 'wall'\n");
+  const std::string written = to_toml(config);
+  EXPECT_THAT(written,
+              HasSubstr("[cluster]\nclock = \"wall\"\nranks_per_node = 4\nwithin_node = { latency_microseconds "
+                        "= 3.0, gigabytes_per_second = 450.0 }\nbetween_nodes = { latency_microseconds = 10.0, "
+                        "gigabytes_per_second = 12.5 }\nteraflops_per_rank = 0.3\n"));
+  fs::remove(file_);
+  EXPECT_EQ(parse_run_config(written, "config.toml"), config) << "the file is needed no more";
+}
+
+TEST_F(ClusterSection, IsDescribedInOneWay) {
+  EXPECT_THAT(message_of(concat(by_file_, "ranks_per_node = 2\n")),
+              AllOf(HasSubstr("run.toml:3: cluster.ranks_per_node contradicts cluster.config (run.toml:2)"),
+                    HasSubstr("one way")));
+  EXPECT_THAT(message_of(by_file_, {"cluster.ranks_per_node=2"}),
+              HasSubstr("--set cluster.ranks_per_node=2: cluster.ranks_per_node contradicts cluster.config"));
+}
+
+TEST_F(ClusterSection, AFileGivenOnTheCommandLineReplacesInlineFields) {
+  const std::string override_text = concat("cluster.config=", file_.string());
+  EXPECT_EQ(parse(inline_cluster, {override_text}).cluster.description, expected_);
+  EXPECT_THAT(message_of(inline_cluster, {override_text, "cluster.ranks_per_node=8"}),
+              HasSubstr("--set cluster.ranks_per_node=8: cluster.ranks_per_node contradicts cluster.config"));
+}
+
+TEST_F(ClusterSection, ClocksOtherThanRealNeedIt) {
+  for (const std::string clock : {"wall", "virtual"}) {
+    EXPECT_THAT(message_of("", {"cluster.clock=" + clock}),
+                AllOf(HasSubstr(concat("cluster.clock \"", clock, "\"")), HasSubstr("cluster.config"),
+                      HasSubstr("configs/clusters/")));
+  }
+}
+
+TEST_F(ClusterSection, FilesThatCannotBeReadAreNamed) {
+  EXPECT_THAT(message_of("[cluster]\nconfig = 'nowhere.toml'\n"),
+              AllOf(HasSubstr("run.toml:2: cluster.config"), HasSubstr("nowhere.toml"), HasSubstr("in TOML")));
+  EXPECT_THAT(message_of("[cluster]\nconfig = 3\n"), HasSubstr("cluster.config must be a path (a string), got 3"));
+  EXPECT_THAT(message_of("[cluster]\nconfig = ''\n"), HasSubstr("must be a path"));
+  EXPECT_THAT(message_of_file("ranks_per_node = = 4"), HasSubstr("cluster.toml:1:18: not valid TOML"));
+}
+
+TEST_F(ClusterSection, MistakesInTheFileNameItsLine) {
+  const std::string text = cluster_text;
+  const auto with = [&](const std::string& old, const std::string& replacement) {
+    return message_of_file(std::string(text).replace(text.find(old), old.size(), replacement));
+  };
+  EXPECT_THAT(with("ranks_per_node", "rank_per_node"),
+              HasSubstr("cluster.toml:1: unknown key \"rank_per_node\" in the description of a cluster; did you mean "
+                        "\"ranks_per_node\"?"));
+  EXPECT_THAT(with("ranks_per_node", "colour"),
+              HasSubstr("its keys are ranks_per_node, within_node, between_nodes, teraflops_per_rank"));
+  EXPECT_THAT(with("ranks_per_node = 4", ""), HasSubstr("cluster.toml: ranks_per_node is missing"));
+  EXPECT_THAT(with("ranks_per_node = 4", "ranks_per_node = 0"),
+              HasSubstr("cluster.toml:1: ranks_per_node must be at least 1 and at most 65536, got 0"));
+  EXPECT_THAT(with("0.3", "0"), HasSubstr("cluster.toml:2: teraflops_per_rank must be greater than 0"));
+  EXPECT_THAT(with("latency_microseconds = 3", "latency_microseconds = -3"),
+              HasSubstr("cluster.toml:4: within_node needs latency_microseconds at least 0 and at most 1e+09, got -3"));
+  EXPECT_THAT(with("gigabytes_per_second = 450.0", ""),
+              HasSubstr("cluster.toml:3: within_node has no gigabytes_per_second; expected"));
+  EXPECT_THAT(
+      with("gigabytes_per_second = 450.0", "gigabits_per_second = 450.0"),
+      HasSubstr("within_node has an unknown key \"gigabits_per_second\"; did you mean \"gigabytes_per_second\"?"));
+  EXPECT_THAT(with("gigabytes_per_second = 12.5", "gigabytes_per_second = 0"),
+              HasSubstr("cluster.toml:8: between_nodes needs gigabytes_per_second greater than 0"));
+  EXPECT_THAT(message_of_file("ranks_per_node = 1\nwithin_node = 3\n[between_nodes]\n"),
+              HasSubstr("cluster.toml:2: within_node must be a table such as { latency_microseconds = 5.0"));
+}
+
+TEST_F(ClusterSection, InlineMistakesNameTheLine) {
+  EXPECT_THAT(message_of("[cluster]\nranks_per_node = 2\n"),
+              HasSubstr("run.toml:1: [cluster]: within_node is missing: a cluster has ranks_per_node and two links"));
+  EXPECT_THAT(message_of("[cluster]\nwithin_node = 3\n"), HasSubstr("run.toml:2: cluster.within_node must be a table"));
+  EXPECT_THAT(message_of("[cluster]\nteraflops = 3\n"), HasSubstr("\"teraflops\" in [cluster]"));
+}
+
+TEST_F(ClusterSection, TheExampleClustersAreValid) {
+  for (const std::string name : {"two-nodes-of-4", "two-small-nodes"}) {
+    const std::string path = concat(COPUS_SOURCE "/configs/clusters/", name, ".toml");
+    const ClusterDescription description = parse("", {concat("cluster.config=", path)}).cluster.description;
+    EXPECT_EQ(description.ranks_per_node, 4) << name;
+    EXPECT_GT(description.within_node.bytes_per_second, 10 * description.between_nodes.bytes_per_second) << name;
+  }
+}
+
+}  // namespace
+}  // namespace copus
