@@ -102,11 +102,12 @@ TEST(VirtualClock, CollectivesOverlapWithComputing) {
     work.wait();
     EXPECT_EQ(world.clock().now(), 10);
 
-    work = world.everyone().start_all_reduce(&value, 1, DataType::float64, Reduction::sum);  // until 13
     world.clock().charge(world.rank() == 0 ? 0 : 1);
+    work = world.everyone().start_all_reduce(&value, 1, DataType::float64, Reduction::sum);  // from 11
+    world.clock().charge(world.rank() == 0 ? 2 : 1);
     work.wait();
     work.wait();  // nothing more
-    EXPECT_EQ(world.clock().now(), 13);
+    EXPECT_EQ(world.clock().now(), 14);
   });
 }
 

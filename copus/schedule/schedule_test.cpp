@@ -176,6 +176,12 @@ TEST_F(BrokenSchedule, RunsAWeightGradientBeforeItsInputGradient) {
   EXPECT_EQ(finding(), "rank 0 does W of chunk 0, micro-batch 1 before its B of chunk 0, micro-batch 1");
 }
 
+TEST_F(BrokenSchedule, RunsABackwardBeforeItsForwardPass) {
+  auto& actions = schedule_.ranks[2];
+  std::iter_swap(find_action(actions, {forward, 0, 1}), find_action(actions, {backward_input, 0, 1}));
+  EXPECT_EQ(finding(), "rank 2 does B of chunk 0, micro-batch 1 before its F of chunk 0, micro-batch 1");
+}
+
 TEST_F(BrokenSchedule, SumsWeightGradientsInAnotherOrder) {
   auto& actions = schedule_.ranks[0];
   actions.erase(find_action(actions, {backward_weight, 0, 1}));
