@@ -52,7 +52,7 @@ at::Tensor Decoder::loss(const at::Tensor& tokens, const at::Tensor& targets) {
 
 at::Tensor Decoder::logits(const at::Tensor& tokens) {
   Implementation& decoder = *implementation_;
-  const kernels::AttentionShape shape = local_attention_shape(decoder.model, 1, tokens.size(0), tokens.size(1));
+  const kernels::AttentionShape shape = local_attention_shape(decoder.model, TensorParallel(), tokens);
   const RotaryTable::Rows rows = decoder.rotary.rows(0, shape.sequence);
   ResidualStream stream{decoder.embedding.forward(tokens.reshape({-1})), {}};
   for (const DecoderLayer& layer : decoder.layers) {
@@ -63,7 +63,7 @@ at::Tensor Decoder::logits(const at::Tensor& tokens) {
 
 at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) {
   Implementation& decoder = *implementation_;
-  const kernels::AttentionShape shape = local_attention_shape(decoder.model, 1, tokens.size(0), tokens.size(1));
+  const kernels::AttentionShape shape = local_attention_shape(decoder.model, TensorParallel(), tokens);
   const int64_t length = cache.length_ + shape.sequence;
   COPUS_CHECK(length <= cache.keys_.front().size(2), "the key-value cache holds ", cache.keys_.front().size(2));
   const RotaryTable::Rows rows = decoder.rotary.rows(cache.length_, shape.sequence);

@@ -156,10 +156,14 @@ ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kern
   return feed_forward(a, attended.view({shape.batch * shape.sequence, shape.heads * shape.head_dim}));
 }
 
-kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t tensor_parallel, int64_t batch,
-                                              int64_t sequence) {
-  return {batch, sequence, model.num_heads / tensor_parallel,
-          std::max<int64_t>(1, model.num_kv_heads / tensor_parallel), model.head_dim};
+kernels::AttentionShape local_attention_shape(const ModelDescription& model, const TensorParallel& tensor_parallel,
+                                              const at::Tensor& tokens) {
+  COPUS_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong, "tokens are int64 [batch, sequence]");
+  const int64_t ranks = tensor_parallel.size();
+  COPUS_CHECK(!tensor_parallel.sequence_parallel() || tokens.numel() % ranks == 0, tokens.numel(),
+              " rows cannot be cut over ", ranks, " ranks");
+  return {tokens.size(0), tokens.size(1), model.num_heads / ranks, std::max<int64_t>(1, model.num_kv_heads / ranks),
+          model.head_dim};
 }
 
 }  // namespace copus

@@ -84,9 +84,9 @@ class DecoderLayer {
   Linear query_key_value_, attention_output_, gate_up_, down_;
 };
 
-// The attention of a rank over a micro-batch: its share of the query heads, and the key-value heads that these read, of
-// which there is at least one.
-kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t tensor_parallel, int64_t batch,
-                                              int64_t sequence);
+// The attention of a rank over a micro-batch of `tokens`, int64 [batch, sequence]: its share of the query heads, and
+// the key-value heads that these read, of which there is at least one.
+kernels::AttentionShape local_attention_shape(const ModelDescription& model, const TensorParallel& tensor_parallel,
+                                              const at::Tensor& tokens);
 
 }  // namespace copus

@@ -56,11 +56,7 @@ struct ModelChunk::Implementation {
   }
 
   kernels::AttentionShape shape_of(const MicroBatch& micro_batch) const {
-    const at::Tensor& tokens = micro_batch.tokens;
-    COPUS_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong, "tokens are int64 [batch, sequence]");
-    COPUS_CHECK(!tensor_parallel.sequence_parallel() || tokens.numel() % tensor_parallel.size() == 0, tokens.numel(),
-                " rows cannot be cut over ", tensor_parallel.size(), " ranks");
-    return local_attention_shape(parameters.model(), tensor_parallel.size(), tokens.size(0), tokens.size(1));
+    return local_attention_shape(parameters.model(), tensor_parallel, micro_batch.tokens);
   }
 
   // Embedding and layers.

@@ -14,13 +14,13 @@ namespace {
 ModelDescription four_layers(bool tied) {
   ModelDescription model;
   model.architecture = Architecture::qwen2;
-  model.vocab_size = 61;
-  model.hidden_size = 48;
-  model.intermediate_size = 80;
+  model.vocab_size = 37;
+  model.hidden_size = 24;
+  model.intermediate_size = 40;
   model.num_layers = 4;
   model.num_heads = 6;
   model.num_kv_heads = 2;
-  model.head_dim = 10;
+  model.head_dim = 6;
   model.qkv_bias = true;
   model.tie_word_embeddings = tied;
   return model;
@@ -30,7 +30,7 @@ std::vector<MicroBatch> two_micro_batches(const ModelDescription& model) {
   std::vector<MicroBatch> all;
   for (int i = 0; i < 2; ++i) {
     all.push_back(
-        {at::randint(model.vocab_size, {2, 20}, at::kLong), at::randint(model.vocab_size, {2, 37}, at::kLong), 0.37});
+        {at::randint(model.vocab_size, {2, 12}, at::kLong), at::randint(model.vocab_size, {2, 37}, at::kLong), 0.37});
     all.back().targets[i][11] = ignored_target;
   }
   return all;
