@@ -13,7 +13,6 @@ namespace copus {
 namespace {
 
 constexpr int our_bug = 1;
-constexpr int another_rank_failed = 1;
 constexpr int users_mistake = 2;
 
 int complain(const char* kind, const char* message, int exit_code) {
@@ -52,10 +51,11 @@ int run_program(int argc, const char* const* argv) {
     return complain("error", concat(error.what(), " (see 'copus --help')").c_str(), users_mistake);
   } catch (const UserError& error) {
     return complain("error", error.what(), users_mistake);
+  } catch (const RankFailure& failure) {
+    if (failure.report().announced) return our_bug;  // one message for the whole job, and that is not ours
+    return complain("error", failure.what(), our_bug);
   } catch (const std::filesystem::filesystem_error& error) {
     return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
-  } catch (const RankFailure& failure) {
-    return complain("error", failure.what(), another_rank_failed);
   } catch (const std::exception& error) {
     return complain("internal error", error.what(), our_bug);
   }

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -9,6 +10,7 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/launcher.h"
+#include "copus/comm/mpi_world.h"
 #include "copus/comm/rank_failure.h"
 #include "copus/comm/shared_memory_world.h"
 #include "copus/comm/tcp_store.h"
@@ -20,7 +22,8 @@ namespace {
 // What is left of the time that ranks get to come.
 class Deadline {
  public:
-  explicit Deadline(double seconds) : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds))) {}
+  explicit Deadline(double seconds)
+      : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds))) {}
   double seconds_left() const { return std::max(0.0, Seconds(end_ - Clock::now()).count()); }
 
  private:
@@ -69,14 +72,22 @@ SharedSegment meet(const RankEnvironment& environment, double wait_seconds) {
   return segment;
 }
 
+// mpirun's ranks use its own connections wherever this build can. Ranks on several machines have no others, and only
+// SLURM besides mpirun starts MPI programs.
+bool uses_mpi(const RankEnvironment& environment) {
+  if (environment.launcher == LauncherKind::open_mpi && has_mpi()) return true;
+  if (environment.local_world_size == environment.world_size) return false;
+  if (has_mpi() && environment.launcher == LauncherKind::slurm) return true;
+  throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
+                         environment.world_size, " are on this one), and nothing that connects them: ",
+                         has_mpi() ? "start them with mpirun or srun" : "build with MPI and start them with mpirun",
+                         ", or start all ranks on one machine"));
+}
+
 }  // namespace
 
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds) {
-  if (environment.local_world_size < environment.world_size) {
-    throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
-                           environment.world_size, " on this one), and this build has no way to connect them; start "
-                           "all ranks on one machine, or use a build with MPI and mpirun"));
-  }
+  if (uses_mpi(environment)) return join_mpi(wait_seconds);
   const bool own = environment.launcher == LauncherKind::copus;
   auto segment = std::make_shared<SharedSegment>(own ? SharedSegment::open(environment.segment, environment.world_size)
                                                      : meet(environment, wait_seconds));

@@ -106,7 +106,9 @@ void MpiHealth::report(const FailureReport& report) {
 
 std::optional<FailureReport> MpiHealth::failure() const {
   const std::lock_guard lock(mutex_);
-  return failure_;
+  std::optional<FailureReport> found = failure_;
+  if (found) found->announced = true;  // by the rank that found it
+  return found;
 }
 
 std::string MpiHealth::place_of(int64_t rank) const {

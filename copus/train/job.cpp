@@ -18,7 +18,6 @@ namespace copus {
 namespace {
 
 constexpr int users_mistake = 2;
-constexpr int job_failed = 1;
 
 void check_ranks(const RunConfig& config, int64_t ranks) {
   const ParallelStrategy strategy = strategy_of(config);
@@ -56,9 +55,6 @@ int run_rank(std::unique_ptr<World> world, const std::function<int(World&)>& bod
   } catch (const UserError&) {
     if (!is_told_by_another(*world)) throw;
     return users_mistake;
-  } catch (const RankFailure& failure) {
-    if (!failure.report().announced) throw;
-    return job_failed;
   }
 }
 

@@ -9,11 +9,11 @@
 
 namespace copus {
 
-// Trains what `request` asks for and returns the exit code of the process (RunEnd; a rank other than the one that tells
-// the user of a failure returns its code without a word). Ranks that a launcher has started join each other. A process
+// Trains what `request` asks for and returns the exit code of the process: that of RunEnd, or of the user's mistake on a
+// rank other than the one that tells the user. Ranks that a launcher has started join each other. A process
 // that nobody has started as a rank trains alone, or starts ranks of this program with `arguments` where the layout has
-// several; all mistakes that can be found beforehand are found first. Errors as of plan_run and run_training, and
-// RankFailure where this process is the one to tell the user.
+// several; all mistakes that can be found beforehand are found first. Throws as plan_run, join_world and
+// run_training do.
 int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
             const std::vector<std::string>& arguments);
 
