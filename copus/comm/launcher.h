@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,13 +22,21 @@ struct RankEnvironment {
   int64_t world_size = 1;
   int64_t local_rank = 0;
   int64_t local_world_size = 1;
+  // Where the ranks meet; empty and 0 where the launcher names no place and the ranks are on several machines.
   std::string master_address;
   int64_t master_port = 0;
+  bool launcher_serves_store = false;  // torchrun's agent serves a c10d store there: rank 0 is a client like the others
+  std::string attempt;                 // tells restarts of a job, and jobs that meet at the same place, from one another
+  int segment = -1;                    // own launcher: the inherited descriptor of the shared segment
 };
 
-// Reads COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; SLURM_*; OMPI_COMM_WORLD_*.
-// Empty where the process is nobody's rank. Throws UserError for variables that contradict each other.
+// Reads COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*:
+// the first of these that there are, since whoever started this process last is the innermost. Empty where the process
+// is nobody's rank, as in a shell or script that SLURM started. Throws UserError for variables that contradict each
+// other.
 std::optional<RankEnvironment> read_rank_environment();
+// The same, with variables from elsewhere: `lookup` gives a variable's value, or null.
+std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
 
 // Joins the job that the environment describes: over shared memory where all ranks are on one machine, else over MPI.
 // Throws UserError when neither can be had, RankFailure when ranks do not come within `wait_seconds`.

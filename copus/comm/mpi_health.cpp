@@ -1,13 +1,16 @@
 #include "copus/comm/mpi_health.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 #include <memory>
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/shared_health.h"
 
 namespace copus {
 
@@ -48,10 +51,12 @@ std::string read_text(const std::array<char, bytes>& from) {
 
 }  // namespace
 
-// A heartbeat, or the report that ends the job.
+// A heartbeat of the sender, or its report of the failure that ends the job.
 struct MpiHealth::Message {
   int64_t sender = 0;
-  int64_t failed_rank = -1;  // -1: a heartbeat
+  int64_t pid = 0;
+  int64_t is_report = 0;
+  int64_t failed_rank = -1;  // of a report
   std::array<char, place_bytes> place{};
   std::array<char, cause_bytes> cause{};
 };
@@ -66,8 +71,14 @@ MpiHealth::MpiHealth(MPI_Comm parent) : progress_(Clock::now()), incoming_(std::
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
   MPI_Barrier(comm_);
-  others_.assign(static_cast<size_t>(size_), Other{Clock::now(), ""});
+  others_.assign(static_cast<size_t>(size_), Other{Clock::now(), 0, ""});
+  // A thread begins with the mask of its parent: Ctrl-C and SIGTERM are for the main thread.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   watchdog_ = std::thread([this] { watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 MpiHealth::~MpiHealth() { stop(); }
@@ -100,8 +111,15 @@ void MpiHealth::report(const FailureReport& report) {
   std::unique_lock lock(mutex_);
   if (failure_ || to_report_) return;
   to_report_ = report;
+  if (report.rank >= 0) to_report_->pid = others_[static_cast<size_t>(report.rank)].pid;
   changed_.notify_all();
   changed_.wait_for(lock, most_turns * turn + 2 * longest_telling, [&] { return failure_.has_value(); });
+}
+
+void MpiHealth::report_own_error() {
+  FailureReport own{rank_, place_of(rank_), "it ended with an error of its own"};
+  own.announced = true;
+  report(own);
 }
 
 std::optional<FailureReport> MpiHealth::failure() const {
@@ -158,7 +176,7 @@ void MpiHealth::watch() {
     }
     if (now - last_heartbeat >= heartbeat_interval) {
       last_heartbeat = now;
-      Message heartbeat{.sender = rank_};
+      Message heartbeat{.sender = rank_, .pid = ::getpid()};
       write_text(heartbeat.place, place_);
       lock.unlock();
       send_to_all(heartbeat);
@@ -189,13 +207,16 @@ void MpiHealth::listen() {
     if (arrived == 0) return;
     const Message& message = *incoming_;
     const std::lock_guard lock(mutex_);
-    if (message.failed_rank >= 0) {
-      if (!failure_) failure_ = {message.failed_rank, read_text(message.place), read_text(message.cause)};
+    if (message.is_report != 0) {
+      if (!failure_) {
+        failure_ = {message.failed_rank, read_text(message.place), read_text(message.cause), message.pid, true};
+      }
       changed_.notify_all();
       return;
     }
     Other& other = others_[static_cast<size_t>(message.sender)];
     other.heard = Clock::now();
+    other.pid = message.pid;
     other.place = read_text(message.place);
   }
 }
@@ -224,14 +245,13 @@ std::optional<FailureReport> MpiHealth::find_failure(Clock::time_point now) {
   const double stalled_after = std::max(least_stalled_seconds, stalled_steps * expected_step_seconds_);
   if (expected_step_seconds_ > 0 && waiting_ == 0 && seconds(now - progress_) > stalled_after) {
     return FailureReport{rank_, place_,
-                         concat("made no progress for ", static_cast<int64_t>(stalled_after), " s (a step takes about ",
-                                expected_step_seconds_, " s)")};
+                         concat("stalled: made no progress for ", std::llround(stalled_after), " s")};
   }
   for (int other = 0; other < size_; ++other) {
     const Other& candidate = others_[static_cast<size_t>(other)];
     if (other != rank_ && now - candidate.heard > longest_silence) {
       return FailureReport{other, candidate.place,
-                           concat("no heartbeat for ", seconds(longest_silence), " s (stopped, dead or cut off)")};
+                           concat("no heartbeat for ", seconds(longest_silence), " s"), candidate.pid};
     }
   }
   return std::nullopt;
@@ -247,8 +267,8 @@ int MpiHealth::turns_before(int64_t failed, Clock::time_point now) const {
 }
 
 void MpiHealth::tell_others(const FailureReport& report) {
-  std::fprintf(stderr, "copus: error: %s\n", to_string(report).c_str());
-  Message message{.sender = rank_, .failed_rank = report.rank};
+  if (!report.announced) announce(report);
+  Message message{.sender = rank_, .pid = report.pid, .is_report = 1, .failed_rank = report.rank};
   write_text(message.place, report.place);
   write_text(message.cause, report.cause);
   send_to_all(message);
@@ -262,6 +282,7 @@ void MpiHealth::publish(const FailureReport& report) {
   const std::lock_guard lock(mutex_);
   reported_here_ = true;
   failure_ = report;
+  failure_->announced = true;
   changed_.notify_all();
 }
 

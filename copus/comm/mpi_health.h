@@ -36,6 +36,8 @@ class MpiHealth final : public Health {
   // Returns once the other ranks have been told, or soon after.
   void report(const FailureReport& report) override;
   std::optional<FailureReport> failure() const override;
+  // report(), by a rank whose own error ends it: it tells the user itself.
+  void report_own_error();
 
   std::string place_of(int64_t rank) const;
 
@@ -50,6 +52,7 @@ class MpiHealth final : public Health {
   struct Sent;
   struct Other {
     Clock::time_point heard;
+    int64_t pid;
     std::string place;
   };
 

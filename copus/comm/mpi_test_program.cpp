@@ -312,7 +312,8 @@ int main(int argc, char** argv) {
   try {
     copus::run(argc > 1 ? argv[1] : "");
     return 0;
-  } catch (const copus::RankFailure& failure) {  // printed by the rank that found it
+  } catch (const copus::RankFailure& failure) {
+    if (!failure.report().announced) std::cerr << "copus: error: " << failure.what() << '\n';
     return 1;
   } catch (const std::exception& error) {
     std::cerr << "copus: error: " << error.what() << '\n';

@@ -138,7 +138,8 @@ class MpiWorld final : public World {
   // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others.
   void end() {
     const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-    if (!unwinding && !health_.failure()) {
+    if (unwinding) health_.report_own_error();
+    if (!health_.failure()) {
       try {
         everyone().barrier();
         health_.stop();

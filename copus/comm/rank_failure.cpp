@@ -8,7 +8,9 @@ namespace copus {
 
 std::string to_string(const FailureReport& report) {
   const std::string where = report.place.empty() ? "" : " at " + report.place;
-  return concat("rank ", report.rank, " failed", where, ": ", report.cause);
+  const std::string process = report.pid > 0 ? concat(" (pid ", report.pid, ")") : "";
+  const std::string who = report.rank < 0 ? "the job" : concat("rank ", report.rank, process);
+  return concat(who, " failed", where, ": ", report.cause);
 }
 
 RankFailure::RankFailure(FailureReport report) : std::runtime_error(to_string(report)), report_(std::move(report)) {}

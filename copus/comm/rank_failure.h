@@ -9,12 +9,15 @@ namespace copus {
 
 // What is known of a failure: which rank, what it was doing, and why it counts as failed.
 struct FailureReport {
-  int64_t rank = -1;
+  int64_t rank = -1;  // -1: no rank by itself, the job as a whole
   std::string place;  // "step 12, backward of micro-batch 3"; may be empty
-  std::string cause;  // "killed by signal 9 (Killed)", "no heartbeat for 3.0 s", "made no progress for 60 s"
+  std::string cause;  // "killed by signal 9 (Killed)", "no heartbeat for 3 s", "stalled: made no progress for 60 s"
+  int64_t pid = 0;    // of the rank's process; 0: not known
+  // Somebody tells the user, or has done so: the launcher, or the rank that saw it first. Nobody else should.
+  bool announced = false;
 };
 
-// "rank 3 failed at step 12, backward of micro-batch 3: killed by signal 9 (Killed)"
+// "rank 3 (pid 1234) failed at step 12, backward of micro-batch 3: killed by signal 9 (Killed)"
 std::string to_string(const FailureReport& report);
 
 class RankFailure : public std::runtime_error {

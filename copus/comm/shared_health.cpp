@@ -1,5 +1,7 @@
 #include "copus/comm/shared_health.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -32,7 +34,11 @@ struct alignas(64) SharedHealth::RankState {
   // Odd while the place is being written; every change is progress.
   std::atomic<uint32_t> place_version;
   std::atomic<uint32_t> waiting;  // threads of this rank that wait for others
+  std::atomic<uint64_t> waits_ended;
   std::atomic<double> expected_step_seconds;
+  std::atomic<int64_t> pid;
+  std::atomic<uint64_t> heartbeats;
+  std::atomic<uint32_t> left;
   std::array<std::atomic<uint64_t>, place_bytes / 8> place;
   // Written at most once, before the region's `failed` names this rank.
   int64_t failed_rank;
@@ -42,6 +48,7 @@ struct alignas(64) SharedHealth::RankState {
 
 struct alignas(64) SharedHealth::Region {
   std::atomic<int64_t> failed;  // 0, or 1 + the rank whose state holds the report that counts
+  std::atomic<uint32_t> has_launcher;
 };
 
 int64_t health_bytes(int64_t size) {
@@ -51,7 +58,7 @@ int64_t health_bytes(int64_t size) {
 
 SharedHealth::Region& SharedHealth::region_at(std::byte* address) { return *reinterpret_cast<Region*>(address); }
 
-SharedHealth::SharedHealth(std::byte* region, int64_t rank, int64_t size) : region_(region_at(region)), rank_(rank) {
+SharedHealth::SharedHealth(std::byte* region, int64_t rank, int64_t size) : region_(region_at(region)), rank_(rank), size_(size) {
   COPUS_CHECK(rank >= 0 && rank <= size, "rank ", rank, " of ", size);
 }
 
@@ -91,24 +98,74 @@ void SharedHealth::set_expected_step_seconds(double seconds) {
 
 void SharedHealth::begin_wait() { state_of(rank_).waiting.fetch_add(1, std::memory_order_relaxed); }
 
-void SharedHealth::end_wait() { state_of(rank_).waiting.fetch_sub(1, std::memory_order_relaxed); }
+void SharedHealth::end_wait() {
+  RankState& state = state_of(rank_);
+  state.waits_ended.fetch_add(1, std::memory_order_relaxed);
+  state.waiting.fetch_sub(1, std::memory_order_relaxed);
+}
 
-void SharedHealth::report(const FailureReport& report) {
+RankSigns SharedHealth::signs_of(int64_t rank) const {
+  const RankState& state = state_of(rank);
+  RankSigns signs;
+  signs.pid = state.pid.load(std::memory_order_relaxed);
+  signs.heartbeats = state.heartbeats.load(std::memory_order_relaxed);
+  signs.left = state.left.load(std::memory_order_acquire) != 0;
+  signs.waiting = state.waiting.load(std::memory_order_relaxed) > 0;
+  signs.progress =
+      state.place_version.load(std::memory_order_relaxed) + state.waits_ended.load(std::memory_order_relaxed);
+  signs.expected_step_seconds = state.expected_step_seconds.load(std::memory_order_relaxed);
+  return signs;
+}
+
+void SharedHealth::beat() {
+  RankState& state = state_of(rank_);
+  state.pid.store(::getpid(), std::memory_order_relaxed);
+  state.heartbeats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void SharedHealth::leave() { state_of(rank_).left.store(1, std::memory_order_release); }
+
+void SharedHealth::become_launcher() { region_.has_launcher.store(1, std::memory_order_relaxed); }
+
+void SharedHealth::set_process(int64_t rank, int64_t pid) {
+  state_of(rank).pid.store(pid, std::memory_order_relaxed);
+}
+
+bool SharedHealth::has_launcher() const { return region_.has_launcher.load(std::memory_order_relaxed) != 0; }
+
+bool SharedHealth::claim(const FailureReport& report) {
   const std::scoped_lock lock(mutex_);
-  if (std::exchange(reported_, true)) return;
+  if (std::exchange(reported_, true)) return false;
   RankState& state = state_of(rank_);
   state.failed_rank = report.rank;
   write_text(state.failed_place, report.place);
   write_text(state.cause, report.cause);
   int64_t none = 0;
-  region_.failed.compare_exchange_strong(none, rank_ + 1, std::memory_order_release, std::memory_order_relaxed);
+  return region_.failed.compare_exchange_strong(none, rank_ + 1, std::memory_order_release, std::memory_order_relaxed);
 }
+
+void SharedHealth::report(const FailureReport& report) {
+  if (!claim(report)) return;
+  const FailureReport counted = *failure();
+  if (counted.announced && !has_launcher()) announce(counted);
+}
+
+void SharedHealth::report_own_error() { claim({rank_, place_of(rank_), "it ended with an error of its own"}); }
 
 std::optional<FailureReport> SharedHealth::failure() const {
   const int64_t failed = region_.failed.load(std::memory_order_acquire);
   if (failed == 0) return std::nullopt;
   const RankState& state = state_of(failed - 1);
-  return FailureReport{state.failed_rank, read_text(state.failed_place), read_text(state.cause)};
+  FailureReport report{state.failed_rank, read_text(state.failed_place), read_text(state.cause)};
+  if (report.rank >= 0) report.pid = signs_of(report.rank).pid;
+  report.announced = has_launcher() || signs_of(failed - 1).heartbeats > 0;
+  return report;
+}
+
+void announce(const FailureReport& report) {
+  const std::string line = concat("copus: error: ", to_string(report), "; the job is ended\n");
+  // One call, so that no other process writes into the middle. There is nobody to tell if it fails.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
 }  // namespace copus

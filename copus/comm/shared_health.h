@@ -17,6 +17,16 @@ namespace copus {
 // The bytes of the region that the health of `size` ranks takes: aligned to 64, all zero before the first use.
 int64_t health_bytes(int64_t size);
 
+// What one rank shows of itself to the others.
+struct RankSigns {
+  int64_t pid = 0;         // 0: not known yet
+  uint64_t heartbeats = 0;  // 0: sends none (yet)
+  bool left = false;       // it has ended its part in good order
+  uint64_t progress = 0;   // grows with each place and with each end of a wait
+  bool waiting = false;
+  double expected_step_seconds = 0;
+};
+
 class SharedHealth : public Health {
  public:
   // As rank 0 .. size - 1, or as `size`: whoever watches over the ranks without being one. The region outlives it.
@@ -29,8 +39,25 @@ class SharedHealth : public Health {
   void report(const FailureReport& report) override;
   std::optional<FailureReport> failure() const override;
 
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
+
   // What another rank last said of itself.
   std::string place_of(int64_t rank) const;
+  RankSigns signs_of(int64_t rank) const;
+
+  // A watched rank (watchdog.h) shows that its process is there; after `leave` nobody expects that of it any more.
+  void beat();
+  void leave();
+
+  // The launcher says that it is there: it sees processes end, and tells the user what failed. Without one, the watched
+  // rank that is first to report a failure does so on stderr.
+  void become_launcher();
+  void set_process(int64_t rank, int64_t pid);
+  bool has_launcher() const;
+
+  // report(), by a rank whose own error ends it: it tells the user itself.
+  void report_own_error();
 
  private:
   struct RankState;
@@ -38,12 +65,17 @@ class SharedHealth : public Health {
 
   Region& region_;
   const int64_t rank_;
+  const int64_t size_;
   std::mutex mutex_;  // of the threads of this rank
   bool reported_ = false;
 
   static Region& region_at(std::byte* address);
   RankState& state_of(int64_t rank) const;
+  bool claim(const FailureReport& report);
   friend int64_t health_bytes(int64_t size);
 };
+
+// Tells the user on stderr, in one line, why the job is ended.
+void announce(const FailureReport& report);
 
 }  // namespace copus

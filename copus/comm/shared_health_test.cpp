@@ -1,6 +1,7 @@
 #include "copus/comm/shared_health.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -77,6 +78,79 @@ TEST_F(SharedHealthTest, one_of_many_reports_at_once_is_kept_whole) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(SharedHealthTest, shows_the_signs_of_each_rank) {
+  SharedHealth first(region(), 0, size_);
+  SharedHealth other(region(), 1, size_);
+  RankSigns signs = other.signs_of(0);
+  EXPECT_EQ(signs.pid, 0);
+  EXPECT_EQ(signs.heartbeats, 0);
+  EXPECT_FALSE(signs.left);
+  EXPECT_FALSE(signs.waiting);
+  first.beat();
+  first.beat();
+  first.set_expected_step_seconds(1.5);
+  first.begin_wait();
+  signs = other.signs_of(0);
+  EXPECT_EQ(signs.pid, ::getpid());
+  EXPECT_EQ(signs.heartbeats, 2);
+  EXPECT_EQ(signs.expected_step_seconds, 1.5);
+  EXPECT_TRUE(signs.waiting);
+  const uint64_t progress = signs.progress;
+  first.end_wait();
+  EXPECT_FALSE(other.signs_of(0).waiting);
+  EXPECT_GT(other.signs_of(0).progress, progress);
+  first.leave();
+  EXPECT_TRUE(other.signs_of(0).left);
+  EXPECT_EQ(other.signs_of(1).heartbeats, 0);
+}
+
+TEST_F(SharedHealthTest, a_launcher_tells_the_user) {
+  SharedHealth launcher(region(), size_, size_);
+  SharedHealth rank(region(), 1, size_);
+  launcher.become_launcher();
+  launcher.set_process(2, 4711);
+  rank.beat();
+  testing::internal::CaptureStderr();
+  rank.report({2, "step 3", "no heartbeat for 3 s"});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  ASSERT_TRUE(launcher.failure());
+  EXPECT_TRUE(launcher.failure()->announced);
+  EXPECT_EQ(to_string(*launcher.failure()), "rank 2 (pid 4711) failed at step 3: no heartbeat for 3 s");
+}
+
+TEST_F(SharedHealthTest, without_a_launcher_the_first_watched_rank_tells_the_user) {
+  SharedHealth first(region(), 0, size_);
+  SharedHealth second(region(), 1, size_);
+  first.beat();
+  second.beat();
+  testing::internal::CaptureStderr();
+  second.report({2, "step 3", "stalled: made no progress for 60 s"});
+  first.report({2, "step 3", "stalled: made no progress for 60 s"});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "copus: error: rank 2 failed at step 3: stalled: made no progress for 60 s; the job is ended\n");
+  EXPECT_TRUE(first.failure()->announced);
+}
+
+TEST_F(SharedHealthTest, ranks_as_threads_leave_the_telling_to_the_program) {
+  SharedHealth rank(region(), 0, size_);
+  testing::internal::CaptureStderr();
+  rank.report({2, "", "did not come"});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_FALSE(rank.failure()->announced);
+}
+
+TEST_F(SharedHealthTest, a_rank_with_an_error_of_its_own_tells_the_user_itself) {
+  SharedHealth rank(region(), 0, size_);
+  rank.beat();
+  rank.set_place("step 3");
+  testing::internal::CaptureStderr();
+  rank.report_own_error();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  ASSERT_TRUE(rank.failure());
+  EXPECT_EQ(rank.failure()->rank, 0);
+  EXPECT_EQ(rank.failure()->place, "step 3");
 }
 
 }  // namespace

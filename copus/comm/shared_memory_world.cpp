@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -12,6 +13,7 @@
 #include "copus/comm/shared_memory_transport.h"
 #include "copus/comm/shared_segment.h"
 #include "copus/comm/solo_transport.h"
+#include "copus/comm/watchdog.h"
 
 namespace copus {
 
@@ -19,13 +21,15 @@ namespace {
 
 class SharedMemoryWorld : public World {
  public:
-  SharedMemoryWorld(std::shared_ptr<SharedSegment> segment, int64_t rank, double wait_seconds)
+  SharedMemoryWorld(std::shared_ptr<SharedSegment> segment, int64_t rank, double wait_seconds, bool watch)
       : segment_(std::move(segment)),
         layout_(segment_->address()),
         rank_(rank),
         health_(layout_.health(), rank, layout_.size()),
         clock_(layout_.start()),
-        policy_(wait_policy(health_, wait_seconds, layout_.size())) {}
+        policy_(wait_policy(health_, wait_seconds, layout_.size())) {
+    if (watch) watchdog_.emplace(health_);
+  }
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return layout_.size(); }
@@ -64,13 +68,16 @@ class SharedMemoryWorld : public World {
   RealClock clock_;
   const WaitPolicy policy_;
   std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
+  // Goes first: it tells the others of an error that ends this rank before the threads of groups, which may be waiting
+  // for the others, are waited for.
+  std::optional<Watchdog> watchdog_;
 };
 
 }  // namespace
 
 std::unique_ptr<World> join_shared_memory(std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
-                                          double wait_seconds, bool /*watch*/) {
-  auto world = std::make_unique<SharedMemoryWorld>(std::move(segment), rank, wait_seconds);
+                                          double wait_seconds, bool watch) {
+  auto world = std::make_unique<SharedMemoryWorld>(std::move(segment), rank, wait_seconds, watch);
   COPUS_CHECK(world->size() == size, "a segment for ", world->size(), " ranks, not ", size);
   return world;
 }

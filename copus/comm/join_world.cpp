@@ -1,0 +1,98 @@
+// How ranks that somebody started find each other.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/comm/launcher.h"
+#include "copus/comm/mpi_world.h"
+#include "copus/comm/rank_failure.h"
+#include "copus/comm/shared_memory_world.h"
+#include "copus/comm/tcp_store.h"
+
+namespace copus {
+
+namespace {
+
+// What is left of the time that ranks get to come.
+class Deadline {
+ public:
+  explicit Deadline(double seconds) : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds))) {}
+  double seconds_left() const { return std::max(0.0, Seconds(end_ - Clock::now()).count()); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  Clock::time_point end_;
+};
+
+[[noreturn]] void fail_to_meet(int64_t rank, double wait_seconds) {
+  throw RankFailure({rank, "the start of the job", concat("did not come within ", wait_seconds, " s")});
+}
+
+int open_descriptor_of(const std::string& process, const std::string& descriptor) {
+  const std::string path = concat("/proc/", process, "/fd/", descriptor);
+  const int opened = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (opened < 0) {
+    throw UserError(concat("cannot open the shared memory of rank 0 (", path, ": ", std::strerror(errno),
+                           "); ranks on one machine must belong to one user and, in containers, to one container"));
+  }
+  return opened;
+}
+
+// Rank 0 makes the segment and says where it is; it keeps the store, which it may serve, until all have opened it.
+SharedSegment meet(const RankEnvironment& environment, double wait_seconds) {
+  const Deadline deadline(wait_seconds);
+  const bool first = environment.rank == 0;
+  const std::string prefix = concat("copus/", environment.attempt, "/");
+  const auto opened = [&](int64_t rank) { return concat(prefix, "opened/", rank); };
+  TcpStore store(environment.master_address, environment.master_port, first && !environment.launcher_serves_store,
+                 wait_seconds);
+  if (first) {
+    SharedSegment segment = SharedSegment::create(environment.world_size);
+    store.set(prefix + "segment", concat(::getpid(), ":", segment.descriptor()));
+    for (int64_t rank = 1; rank < environment.world_size; ++rank) {
+      if (!store.get(opened(rank), deadline.seconds_left())) fail_to_meet(rank, wait_seconds);
+    }
+    return segment;
+  }
+  const std::optional<std::string> place = store.get(prefix + "segment", deadline.seconds_left());
+  if (!place) fail_to_meet(0, wait_seconds);
+  const size_t colon = place->find(':');
+  COPUS_CHECK(colon != std::string::npos, *place);
+  const int descriptor = open_descriptor_of(place->substr(0, colon), place->substr(colon + 1));
+  SharedSegment segment = SharedSegment::open(descriptor, environment.world_size);
+  store.set(opened(environment.rank), "yes");
+  return segment;
+}
+
+std::unique_ptr<World> join_machines(const RankEnvironment& environment, double wait_seconds) {
+  if (environment.launcher == LauncherKind::torchrun) {
+    throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
+                           environment.world_size, " on this one), which torchrun cannot connect without GPUs; start "
+                           "the ranks with mpirun or srun"));
+  }
+  std::unique_ptr<World> world = join_mpi(wait_seconds);
+  if (world->rank() != environment.rank || world->size() != environment.world_size) {
+    throw UserError(concat("MPI says that this is rank ", world->rank(), " of ", world->size(), ", the launcher that it "
+                           "is rank ", environment.rank, " of ", environment.world_size, "; use the launcher that "
+                           "belongs to the MPI library (with SLURM: srun --mpi=pmix)"));
+  }
+  return world;
+}
+
+}  // namespace
+
+std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds) {
+  if (environment.local_world_size < environment.world_size) return join_machines(environment, wait_seconds);
+  const bool own = environment.launcher == LauncherKind::copus;
+  auto segment = std::make_shared<SharedSegment>(own ? SharedSegment::open(environment.segment, environment.world_size)
+                                                     : meet(environment, wait_seconds));
+  return join_shared_memory(std::move(segment), environment.rank, environment.world_size, wait_seconds, true);
+}
+
+}  // namespace copus

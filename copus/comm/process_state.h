@@ -1,0 +1,14 @@
+// Whether a process runs, is stopped, or is gone, as the kernel tells it.
+#pragma once
+
+#include <cstdint>
+
+namespace copus {
+
+enum class ProcessState { running, stopped, gone };
+
+// From /proc/<pid>/stat. A process that has ended and waits for its parent to notice is gone; one that a debugger holds
+// is running.
+ProcessState process_state(int64_t pid);
+
+}  // namespace copus
