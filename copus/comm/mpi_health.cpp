@@ -71,7 +71,8 @@ MpiHealth::MpiHealth(MPI_Comm parent) : progress_(Clock::now()), incoming_(std::
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
   MPI_Barrier(comm_);
-  others_.assign(static_cast<size_t>(size_), Other{Clock::now(), 0, ""});
+  ranks_.assign(static_cast<size_t>(size_), Rank{Clock::now(), 0, ""});
+  ranks_[static_cast<size_t>(rank_)].pid = ::getpid();
   // A thread begins with the mask of its parent: Ctrl-C and SIGTERM are for the main thread.
   sigset_t all;
   sigset_t before;
@@ -85,8 +86,7 @@ MpiHealth::~MpiHealth() { stop(); }
 
 void MpiHealth::set_place(std::string_view place) {
   const std::lock_guard lock(mutex_);
-  place_ = place.substr(0, place_bytes - 1);
-  others_[static_cast<size_t>(rank_)].place = place_;
+  ranks_[static_cast<size_t>(rank_)].place = place.substr(0, place_bytes - 1);
   progress_ = Clock::now();
 }
 
@@ -111,15 +111,9 @@ void MpiHealth::report(const FailureReport& report) {
   std::unique_lock lock(mutex_);
   if (failure_ || to_report_) return;
   to_report_ = report;
-  if (report.rank >= 0) to_report_->pid = others_[static_cast<size_t>(report.rank)].pid;
+  if (report.rank >= 0) to_report_->pid = ranks_[static_cast<size_t>(report.rank)].pid;
   changed_.notify_all();
   changed_.wait_for(lock, most_turns * turn + 2 * longest_telling, [&] { return failure_.has_value(); });
-}
-
-void MpiHealth::report_own_error() {
-  FailureReport own{rank_, place_of(rank_), "it ended with an error of its own"};
-  own.announced = true;
-  report(own);
 }
 
 std::optional<FailureReport> MpiHealth::failure() const {
@@ -129,7 +123,7 @@ std::optional<FailureReport> MpiHealth::failure() const {
 
 std::string MpiHealth::place_of(int64_t rank) const {
   const std::lock_guard lock(mutex_);
-  return others_[static_cast<size_t>(rank)].place;
+  return ranks_[static_cast<size_t>(rank)].place;
 }
 
 void MpiHealth::stop() {
@@ -162,7 +156,7 @@ void MpiHealth::watch() {
     std::unique_lock lock(mutex_);
     if (stopping_ || failure_) break;
     if (now - looked > own_pause) {
-      for (Other& other : others_) other.heard = now;
+      for (Rank& other : ranks_) other.heard = now;
     }
     looked = now;
     if (!to_report_) to_report_ = find_failure(now);
@@ -177,7 +171,7 @@ void MpiHealth::watch() {
     if (now - last_heartbeat >= heartbeat_interval) {
       last_heartbeat = now;
       Message heartbeat{.sender = rank_, .pid = ::getpid()};
-      write_text(heartbeat.place, place_);
+      write_text(heartbeat.place, ranks_[static_cast<size_t>(rank_)].place);
       lock.unlock();
       send_to_all(heartbeat);
       lock.lock();
@@ -214,7 +208,7 @@ void MpiHealth::listen() {
       changed_.notify_all();
       return;
     }
-    Other& other = others_[static_cast<size_t>(message.sender)];
+    Rank& other = ranks_[static_cast<size_t>(message.sender)];
     other.heard = Clock::now();
     other.pid = message.pid;
     other.place = read_text(message.place);
@@ -244,11 +238,11 @@ std::optional<FailureReport> MpiHealth::find_failure(Clock::time_point now) {
   const auto seconds = [](Clock::duration duration) { return std::chrono::duration<double>(duration).count(); };
   const double stalled_after = std::max(least_stalled_seconds, stalled_steps * expected_step_seconds_);
   if (expected_step_seconds_ > 0 && waiting_ == 0 && seconds(now - progress_) > stalled_after) {
-    return FailureReport{rank_, place_,
+    return FailureReport{rank_, ranks_[static_cast<size_t>(rank_)].place,
                          concat("stalled: made no progress for ", std::llround(stalled_after), " s")};
   }
   for (int other = 0; other < size_; ++other) {
-    const Other& candidate = others_[static_cast<size_t>(other)];
+    const Rank& candidate = ranks_[static_cast<size_t>(other)];
     if (other != rank_ && now - candidate.heard > longest_silence) {
       return FailureReport{other, candidate.place,
                            concat("no heartbeat for ", seconds(longest_silence), " s"), candidate.pid};
@@ -261,13 +255,13 @@ std::optional<FailureReport> MpiHealth::find_failure(Clock::time_point now) {
 int MpiHealth::turns_before(int64_t failed, Clock::time_point now) const {
   int turns = 0;
   for (int other = 0; other < rank_; ++other) {
-    if (other != failed && now - others_[static_cast<size_t>(other)].heard <= longest_silence) ++turns;
+    if (other != failed && now - ranks_[static_cast<size_t>(other)].heard <= longest_silence) ++turns;
   }
   return std::min(turns, most_turns);
 }
 
 void MpiHealth::tell_others(const FailureReport& report) {
-  if (!report.announced) announce(report);
+  announce(report);
   Message message{.sender = rank_, .pid = report.pid, .is_report = 1, .failed_rank = report.rank};
   write_text(message.place, report.place);
   write_text(message.cause, report.cause);

@@ -135,11 +135,11 @@ class MpiWorld final : public World {
   RankClock& clock() override { return clock_; }
 
  private:
-  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others.
+  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others. After an error of its
+  // own it does no more than that, since the message is still to be printed; without mpirun the others miss its heartbeat.
   void end() {
     const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-    if (unwinding) health_.report_own_error();
-    if (!health_.failure()) {
+    if (!unwinding && !health_.failure()) {
       try {
         everyone().barrier();
         health_.stop();
