@@ -16,6 +16,8 @@ CLEAN_TREE = {
     "copus/model/CMakeLists.txt": "copus_room(NAME model TORCH)",
     "copus/model/decoder.h": "#include <ATen/core/Tensor.h>",
     "copus/model/decoder_test.cpp": '#include "copus/model/decoder.h"\n#include <torch/torch.h>',
+    "copus/comm/CMakeLists.txt": "copus_room(NAME comm)",
+    "copus/comm/tcp_store.cpp": "#include <torch/csrc/distributed/c10d/TCPStore.hpp>",
     "apps/copus/main.cpp": '#include "copus/cli/cli.h"',
 }
 

@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
+#include "copus/comm/rank_failure.h"
 
 namespace copus {
 
@@ -50,6 +51,9 @@ int run_program(int argc, const char* const* argv) {
     return complain("error", concat(error.what(), " (see 'copus --help')").c_str(), users_mistake);
   } catch (const UserError& error) {
     return complain("error", error.what(), users_mistake);
+  } catch (const RankFailure& failure) {
+    if (failure.report().announced) return our_bug;  // one message for the whole job, and that is not ours
+    return complain("error", failure.what(), our_bug);
   } catch (const std::filesystem::filesystem_error& error) {
     return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
   } catch (const std::exception& error) {

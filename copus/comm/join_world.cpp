@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -21,7 +22,8 @@ namespace {
 // What is left of the time that ranks get to come.
 class Deadline {
  public:
-  explicit Deadline(double seconds) : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds))) {}
+  explicit Deadline(double seconds)
+      : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds))) {}
   double seconds_left() const { return std::max(0.0, Seconds(end_ - Clock::now()).count()); }
 
  private:
@@ -70,17 +72,25 @@ SharedSegment meet(const RankEnvironment& environment, double wait_seconds) {
   return segment;
 }
 
-std::unique_ptr<World> join_machines(const RankEnvironment& environment, double wait_seconds) {
-  if (environment.launcher == LauncherKind::torchrun) {
-    throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
-                           environment.world_size, " on this one), which torchrun cannot connect without GPUs; start "
-                           "the ranks with mpirun or srun"));
-  }
+// mpirun's ranks use its own connections wherever this build can. Ranks on several machines have no others, and only
+// SLURM besides mpirun starts MPI programs.
+bool uses_mpi(const RankEnvironment& environment) {
+  if (environment.launcher == LauncherKind::open_mpi && has_mpi()) return true;
+  if (environment.local_world_size == environment.world_size) return false;
+  if (has_mpi() && environment.launcher == LauncherKind::slurm) return true;
+  throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
+                         environment.world_size, " are on this one), and nothing that connects them: ",
+                         has_mpi() ? "start them with mpirun or srun" : "build with MPI and start them with mpirun",
+                         ", or start all ranks on one machine"));
+}
+
+// An MPI library that does not know the launcher takes each rank for a job of its own.
+std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environment, double wait_seconds) {
   std::unique_ptr<World> world = join_mpi(wait_seconds);
   if (world->rank() != environment.rank || world->size() != environment.world_size) {
-    throw UserError(concat("MPI says that this is rank ", world->rank(), " of ", world->size(), ", the launcher that it "
-                           "is rank ", environment.rank, " of ", environment.world_size, "; use the launcher that "
-                           "belongs to the MPI library (with SLURM: srun --mpi=pmix)"));
+    throw UserError(concat("MPI says that this is rank ", world->rank(), " of ", world->size(),
+                           ", the launcher that it is rank ", environment.rank, " of ", environment.world_size,
+                           "; use the launcher that belongs to the MPI library (SLURM: srun --mpi=pmix)"));
   }
   return world;
 }
@@ -88,7 +98,7 @@ std::unique_ptr<World> join_machines(const RankEnvironment& environment, double 
 }  // namespace
 
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds) {
-  if (environment.local_world_size < environment.world_size) return join_machines(environment, wait_seconds);
+  if (uses_mpi(environment)) return join_same_rank_over_mpi(environment, wait_seconds);
   const bool own = environment.launcher == LauncherKind::copus;
   auto segment = std::make_shared<SharedSegment>(own ? SharedSegment::open(environment.segment, environment.world_size)
                                                      : meet(environment, wait_seconds));

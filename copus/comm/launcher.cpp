@@ -133,7 +133,8 @@ class ErrorLines {
   }
 
   void finish() {
-    if (!text_.empty()) print_lines(text_ + "\n");
+    if (!text_.empty() && text_.back() != '\n') text_ += '\n';
+    print_lines(text_);
     text_.clear();
     source_.close();
   }
@@ -150,7 +151,7 @@ class ErrorLines {
         output += concat("rank ", rank_, ": ", line);
       }
     }
-    print_error(output);
+    if (!output.empty()) print_error(output);
   }
 
   const int64_t rank_;

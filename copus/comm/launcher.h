@@ -26,8 +26,8 @@ struct RankEnvironment {
   std::string master_address;
   int64_t master_port = 0;
   bool launcher_serves_store = false;  // torchrun's agent serves a c10d store there: rank 0 is a client like the others
-  std::string attempt;                 // tells restarts of a job, and jobs that meet at the same place, from one another
-  int segment = -1;                    // own launcher: the inherited descriptor of the shared segment
+  std::string attempt;  // tells restarts of a job, and jobs that meet at the same place, from one another
+  int segment = -1;     // own launcher: the inherited descriptor of the shared segment
 };
 
 // Reads COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*:

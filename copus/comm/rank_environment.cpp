@@ -104,8 +104,8 @@ RankEnvironment read_copus(const Variables& variables) {
 }
 
 RankEnvironment read_torchrun(const Variables& variables) {
-  RankEnvironment result = read_four(variables, LauncherKind::torchrun,
-                                     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  RankEnvironment result =
+      read_four(variables, LauncherKind::torchrun, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
   const std::optional<std::string> address = variables.text("MASTER_ADDR");
   if (!address) throw UserError("the environment variable RANK is set, but not MASTER_ADDR; set the host of rank 0");
   result.master_address = *address;
@@ -126,11 +126,11 @@ void choose_meeting_place(const Variables& variables, const std::string& job, Ra
 }
 
 RankEnvironment read_open_mpi(const Variables& variables) {
-  RankEnvironment result =
-      read_four(variables, LauncherKind::open_mpi,
-                {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                 "OMPI_COMM_WORLD_LOCAL_SIZE"});
-  const std::string job = variables.text("PMIX_NAMESPACE").value_or(variables.text("OMPI_MCA_ess_base_jobid").value_or(""));
+  RankEnvironment result = read_four(
+      variables, LauncherKind::open_mpi,
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  const std::string job =
+      variables.text("PMIX_NAMESPACE").value_or(variables.text("OMPI_MCA_ess_base_jobid").value_or(""));
   choose_meeting_place(variables, "open_mpi/" + job, &result);
   return result;
 }
@@ -156,9 +156,10 @@ std::optional<int64_t> tasks_on_node(std::string_view list, int64_t node) {
   return std::nullopt;
 }
 
-// SLURM also describes the shell of `salloc` and the script of `sbatch` as task 0, of many as it seems: the allocation's
-// SLURM_NTASKS. Ranks are only the tasks of a step that `srun` started, whose number is SLURM_STEP_NUM_TASKS; the steps
-// of shells and scripts have reserved numbers (SLURM's source, slurm.h: from 0xfffffff0).
+// SLURM also describes the shell of `salloc` and the script of `sbatch` as task 0, of many as it seems: the
+// allocation's SLURM_NTASKS. Ranks are only the tasks of a step that `srun` started, whose number is
+// SLURM_STEP_NUM_TASKS; the steps of shells and scripts have reserved numbers (SLURM's source, slurm.h: from
+// 0xfffffff0).
 bool is_slurm_rank(const Variables& variables) {
   constexpr int64_t first_reserved_step = 0xfffffff0;
   const std::optional<std::string> step = variables.text("SLURM_STEP_ID");
@@ -182,9 +183,10 @@ RankEnvironment read_slurm(const Variables& variables) {
                                                                      : "SLURM_NTASKS_PER_NODE";
   const std::optional<std::string> list = variables.text(list_name);
   if (!list) {
-    throw UserError("SLURM does not say how many ranks each machine has: none of SLURM_STEP_TASKS_PER_NODE, "
-                    "SLURM_TASKS_PER_NODE and SLURM_NTASKS_PER_NODE is set; start the ranks with "
-                    "srun --ntasks-per-node=N");
+    throw UserError(
+        "SLURM does not say how many ranks each machine has: none of SLURM_STEP_TASKS_PER_NODE, "
+        "SLURM_TASKS_PER_NODE and SLURM_NTASKS_PER_NODE is set; start the ranks with "
+        "srun --ntasks-per-node=N");
   }
   // SLURM_NTASKS_PER_NODE is the option as given: one number for every machine.
   const bool one_for_all = list_name == std::string_view("SLURM_NTASKS_PER_NODE");
@@ -197,11 +199,11 @@ RankEnvironment read_slurm(const Variables& variables) {
   result.local_world_size = *local_size;
   result.local_rank = variables.required_integer("SLURM_LOCALID", 0, result.local_world_size - 1, "SLURM_PROCID");
   check_local(result, "SLURM_LOCALID", list_name);
-  choose_meeting_place(variables,
-                       concat("slurm/", variables.text("SLURM_JOB_ID").value_or(""), ".",
-                              variables.text("SLURM_STEP_ID").value_or(""), "/",
-                              variables.text("SLURM_RESTART_COUNT").value_or("0")),
-                       &result);
+  choose_meeting_place(
+      variables,
+      concat("slurm/", variables.text("SLURM_JOB_ID").value_or(""), ".", variables.text("SLURM_STEP_ID").value_or(""),
+             "/", variables.text("SLURM_RESTART_COUNT").value_or("0")),
+      &result);
   return result;
 }
 

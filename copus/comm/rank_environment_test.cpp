@@ -50,9 +50,14 @@ const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "3"},
                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
                             {"PMIX_NAMESPACE", "1240793089"}};
 // What `srun -n 7` sets for the last task, in an allocation for 16.
-const Variables srun = {{"SLURM_JOB_ID", "77"},    {"SLURM_STEP_ID", "0"},        {"SLURM_NTASKS", "7"},
-                        {"SLURM_PROCID", "6"},     {"SLURM_STEP_NUM_TASKS", "7"}, {"SLURM_LOCALID", "1"},
-                        {"SLURM_NODEID", "2"},     {"SLURM_STEP_TASKS_PER_NODE", "3,2(x2)"},
+const Variables srun = {{"SLURM_JOB_ID", "77"},
+                        {"SLURM_STEP_ID", "0"},
+                        {"SLURM_NTASKS", "7"},
+                        {"SLURM_PROCID", "6"},
+                        {"SLURM_STEP_NUM_TASKS", "7"},
+                        {"SLURM_LOCALID", "1"},
+                        {"SLURM_NODEID", "2"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "3,2(x2)"},
                         {"SLURM_TASKS_PER_NODE", "8(x2)"}};
 
 TEST(RankEnvironment, IsEmptyForAPlainProcess) {
@@ -100,12 +105,12 @@ TEST(RankEnvironment, ReadsOpenMpi) {
   EXPECT_EQ(found->master_address, "127.0.0.1");
   EXPECT_GT(found->master_port, 1024);
   EXPECT_LT(found->master_port, 32768);
-  EXPECT_EQ(found->master_port, read(with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}))
-                                    ->master_port);
+  EXPECT_EQ(found->master_port,
+            read(with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}))->master_port);
   EXPECT_EQ(read(with(open_mpi, {{"MASTER_PORT", "12345"}}))->master_port, 12345);
-  EXPECT_EQ(read(with(open_mpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}))
-                ->master_address,
-            "");
+  EXPECT_EQ(
+      read(with(open_mpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}))->master_address,
+      "");
 }
 
 TEST(RankEnvironment, MpirunInsideAnAllocationIsMpirun) {
@@ -125,7 +130,8 @@ TEST(RankEnvironment, ReadsSlurm) {
 }
 
 TEST(RankEnvironment, SlurmOnOneMachineMeetsThere) {
-  const auto found = read(with(srun, {{"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "6"}, {"SLURM_STEP_TASKS_PER_NODE", "7"}}));
+  const auto found =
+      read(with(srun, {{"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "6"}, {"SLURM_STEP_TASKS_PER_NODE", "7"}}));
   ASSERT_TRUE(found);
   EXPECT_EQ(found->local_world_size, 7);
   EXPECT_EQ(found->master_address, "127.0.0.1");

@@ -26,7 +26,8 @@ RankMonitor::RankMonitor(const SharedHealth& health, Role role, HealthLimits lim
       state_of_process_(std::move(state_of_process)),
       seen_(static_cast<size_t>(health.size())) {}
 
-std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSigns& signs, double seconds, Seen* seen) const {
+std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSigns& signs, double seconds,
+                                                      Seen* seen) const {
   const bool beats = signs.heartbeats > 0 && !signs.left;
   if (!beats && role_ == Role::rank) return std::nullopt;
   if (std::exchange(seen->heartbeats, signs.heartbeats) != signs.heartbeats) {
@@ -73,9 +74,11 @@ std::optional<FailureReport> RankMonitor::look(double seconds) {
     Seen& seen = seen_[static_cast<size_t>(rank)];
     const RankSigns signs = health_.signs_of(rank);
     if (seen.forgotten || signs.pid == 0) continue;
-    if (const auto cause = judge_process(rank, signs, seconds, &seen)) return FailureReport{rank, health_.place_of(rank), *cause};
+    if (const auto cause = judge_process(rank, signs, seconds, &seen))
+      return FailureReport{rank, health_.place_of(rank), *cause};
     progress = progress || signs.progress != seen.progress;
-    if (const auto cause = judge_progress(signs, seconds, &seen)) return FailureReport{rank, health_.place_of(rank), *cause};
+    if (const auto cause = judge_progress(signs, seconds, &seen))
+      return FailureReport{rank, health_.place_of(rank), *cause};
     if (signs.left) continue;
     ++present;
     all_waiting = all_waiting && signs.waiting && signs.expected_step_seconds > 0;

@@ -19,13 +19,16 @@ struct HealthLimits {
 
 class RankMonitor {
  public:
-  enum class Role { rank, parent };  // a parent learns from the kernel when a process ends, and knows those not yet joined
+  enum class Role {
+    rank,
+    parent
+  };  // a parent learns from the kernel when a process ends, and knows those not yet joined
 
   RankMonitor(const SharedHealth& health, Role role, HealthLimits limits = {},
               std::function<ProcessState(int64_t pid)> state_of_process = process_state);
 
-  // One look at all ranks, `seconds` after the one before. Time counts only up to half a second a look: if whoever looks
-  // was itself stopped for long, perhaps with the whole job, then silence meanwhile says nothing.
+  // One look at all ranks, `seconds` after the one before. Time counts only up to half a second a look: if whoever
+  // looks was itself stopped for long, perhaps with the whole job, then silence meanwhile says nothing.
   std::optional<FailureReport> look(double seconds);
 
   // Not to be looked at any more: its process has ended.

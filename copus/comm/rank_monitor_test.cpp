@@ -15,8 +15,8 @@ using testing::HasSubstr;
 
 constexpr int64_t num_ranks = 3;
 
-// Three ranks whose processes are what the test says they are. Every rank's process number here is its rank, and time is
-// what the test says has passed.
+// Three ranks whose processes are what the test says they are. Every rank's process number here is its rank, and time
+// is what the test says has passed.
 class RankMonitorTest : public testing::Test {
  protected:
   RankMonitorTest() {

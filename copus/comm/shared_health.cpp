@@ -58,7 +58,8 @@ int64_t health_bytes(int64_t size) {
 
 SharedHealth::Region& SharedHealth::region_at(std::byte* address) { return *reinterpret_cast<Region*>(address); }
 
-SharedHealth::SharedHealth(std::byte* region, int64_t rank, int64_t size) : region_(region_at(region)), rank_(rank), size_(size) {
+SharedHealth::SharedHealth(std::byte* region, int64_t rank, int64_t size)
+    : region_(region_at(region)), rank_(rank), size_(size) {
   COPUS_CHECK(rank >= 0 && rank <= size, "rank ", rank, " of ", size);
 }
 
@@ -127,9 +128,7 @@ void SharedHealth::leave() { state_of(rank_).left.store(1, std::memory_order_rel
 
 void SharedHealth::become_launcher() { region_.has_launcher.store(1, std::memory_order_relaxed); }
 
-void SharedHealth::set_process(int64_t rank, int64_t pid) {
-  state_of(rank).pid.store(pid, std::memory_order_relaxed);
-}
+void SharedHealth::set_process(int64_t rank, int64_t pid) { state_of(rank).pid.store(pid, std::memory_order_relaxed); }
 
 bool SharedHealth::has_launcher() const { return region_.has_launcher.load(std::memory_order_relaxed) != 0; }
 

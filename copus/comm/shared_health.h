@@ -19,10 +19,10 @@ int64_t health_bytes(int64_t size);
 
 // What one rank shows of itself to the others.
 struct RankSigns {
-  int64_t pid = 0;         // 0: not known yet
+  int64_t pid = 0;          // 0: not known yet
   uint64_t heartbeats = 0;  // 0: sends none (yet)
-  bool left = false;       // it has ended its part in good order
-  uint64_t progress = 0;   // grows with each place and with each end of a wait
+  bool left = false;        // it has ended its part in good order
+  uint64_t progress = 0;    // grows with each place and with each end of a wait
   bool waiting = false;
   double expected_step_seconds = 0;
 };

@@ -43,7 +43,8 @@ TcpStore::TcpStore(const std::string& host, int64_t port, bool serve, double wai
     : implementation_(std::make_unique<Implementation>(host, options_for(port, serve, wait_seconds))) {
 } catch (const std::exception& error) {
   throw UserError(concat("cannot ", serve ? "serve" : "reach", " the ranks' meeting place at ", host, ":", port, " (",
-                         first_line(error), "); choose a free port with MASTER_PORT, and rank 0's host with MASTER_ADDR"));
+                         first_line(error),
+                         "); choose a free port with MASTER_PORT, and rank 0's host with MASTER_ADDR"));
 }
 
 TcpStore::~TcpStore() = default;

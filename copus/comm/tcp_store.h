@@ -11,8 +11,8 @@ namespace copus {
 
 class TcpStore {
  public:
-  // Connects to the store at host:port, and with `serve` serves it there, until this object's end. Throws UserError when
-  // that cannot be had within `wait_seconds`.
+  // Connects to the store at host:port, and with `serve` serves it there, until this object's end. Throws UserError
+  // when that cannot be had within `wait_seconds`.
   TcpStore(const std::string& host, int64_t port, bool serve, double wait_seconds);
   ~TcpStore();
   TcpStore(const TcpStore&) = delete;

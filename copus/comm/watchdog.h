@@ -1,5 +1,5 @@
-// A rank's watchdog: a thread that sends heartbeats, looks after the other ranks, and ends this process when the job has
-// failed and the rank does not end by itself.
+// A rank's watchdog: a thread that sends heartbeats, looks after the other ranks, and ends this process when the job
+// has failed and the rank does not end by itself.
 #pragma once
 
 #include <condition_variable>

@@ -130,7 +130,8 @@ TEST_F(WatchdogTest, NamesARankThatStalls) {
     health.set_expected_step_seconds(1e-3);
     wait_until([&] { return health.failure().has_value(); });
   }
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("failed at step 7, backward of micro-batch 3: stalled"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("failed at step 7, backward of micro-batch 3: stalled"));
   EXPECT_EQ(health.failure()->rank, 0);
 }
 
