@@ -239,13 +239,13 @@ std::optional<FailureReport> MpiHealth::find_failure(Clock::time_point now) {
   const double stalled_after = std::max(least_stalled_seconds, stalled_steps * expected_step_seconds_);
   if (expected_step_seconds_ > 0 && waiting_ == 0 && seconds(now - progress_) > stalled_after) {
     return FailureReport{rank_, ranks_[static_cast<size_t>(rank_)].place,
-                         concat("stalled: made no progress for ", std::llround(stalled_after), " s")};
+                         concat("stalled: made no progress for ", std::llround(stalled_after), " s"), ::getpid()};
   }
   for (int other = 0; other < size_; ++other) {
     const Rank& candidate = ranks_[static_cast<size_t>(other)];
     if (other != rank_ && now - candidate.heard > longest_silence) {
-      return FailureReport{other, candidate.place,
-                           concat("no heartbeat for ", seconds(longest_silence), " s"), candidate.pid};
+      return FailureReport{other, candidate.place, concat("no heartbeat for ", seconds(longest_silence), " s"),
+                           candidate.pid};
     }
   }
   return std::nullopt;
