@@ -17,5 +17,6 @@ void add_generate(CLI::App& program, Action& action);
 void add_convert(CLI::App& program, Action& action);
 void add_report(CLI::App& program, Action& action);
 void add_bench(CLI::App& program, Action& action);
+void add_comm_bench(CLI::App& bench, Action& action);  // copus bench comm
 
 }  // namespace copus

@@ -1,7 +1,8 @@
 """Tests the program `copus` as a process: exit codes, messages, signals, kills at random moments, full disks.
 
 Usage: program_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=50 the kill test runs as many rounds
-(5 without). A build without libtorch (environment COPUS_WITH_TORCH=0) is tested for what it says about that.
+(5 without). A build without libtorch (environment COPUS_WITH_TORCH=0) is tested for what it says about that,
+one without MPI (COPUS_WITH_MPI=0) for measuring only its own communication.
 """
 
 import json
@@ -21,6 +22,7 @@ import time
 import unittest
 
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
+WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
 TIMEOUT = 120  # seconds that no command here comes near
@@ -146,6 +148,7 @@ class CommandLine(ProgramTest):
     def test_without_libtorch_the_missing_commands_say_so(self):
         self.assert_refused("train", "run.toml", says=["libtorch", "train"])
         self.assert_refused("generate", "--checkpoint", "r", says=["libtorch", "generate"])
+        self.assert_refused("bench", "step", "--json", says=["libtorch", "copus bench step"])
 
 
 class BadModels(ProgramTest):
@@ -228,6 +231,31 @@ class BadModels(ProgramTest):
         self.assert_refused("convert", "--from", "hf", "--to", "run.toml/out", says=["run.toml/out"])
         self.assert_refused("convert", "--from", "hf", "--to", "out", "--dtype", "f64", says=["--dtype f64", "bf16"])
         self.assert_refused("convert", "--from", 300 * "x", "--to", "out", says=["File name too long"])
+
+
+class BenchComm(ProgramTest):
+    def test_rows(self):
+        result = self.assert_done("bench", "comm", "--json", "--ranks", "2", "3", "--largest", "4096", "--rounds", "1")
+        rows = json.loads(result.stdout)["rows"]
+        sizes = [4 ** power for power in range(1, 7)]
+        self.assertEqual([(row["operation"], row["ranks"], row["bytes"]) for row in rows],
+                         [(operation, ranks, size) for ranks in (2, 3)
+                          for operation in ("all_reduce", "reduce_scatter", "all_gather")
+                          for size in sizes if operation == "all_reduce" or size >= 4 * ranks])
+        for row in rows:
+            self.assertGreater(row["seconds"], 0)
+            if WITH_MPI:
+                self.assertAlmostEqual(row["ratio"] * row["seconds"] / row["mpi_seconds"], 1)
+            else:
+                self.assertEqual((row["mpi_seconds"], row["ratio"]), (None, None))
+
+    def test_table(self):
+        result = self.assert_done("bench", "comm", "--ranks", "2", "--largest", "64", "--rounds", "2")
+        self.assertRegex(result.stdout, r"(?m)^all_gather +2 +64 B ")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "comm", "--ranks", "1", says=["--ranks"])
+        self.assert_refused("bench", "comm", "--largest", "6", says=["--largest", "multiple of the 4 bytes"])
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")

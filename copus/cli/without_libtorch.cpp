@@ -6,12 +6,13 @@ namespace copus {
 
 namespace {
 
-void add_missing(CLI::App& program, Action& action, const std::string& name) {
-  CLI::App& command = *program.add_subcommand(name, "(not in this build, which has no libtorch)");
+// `program` names the commands before it, as in "copus bench".
+void add_missing(CLI::App& parent, Action& action, const std::string& program, const std::string& name) {
+  CLI::App& command = *parent.add_subcommand(name, "(not in this build, which has no libtorch)");
   command.allow_extras();
-  command.callback([&action, name] {
-    action = [name]() -> int {
-      throw UserError(concat("'copus ", name,
+  command.callback([&action, full_name = program + " " + name] {
+    action = [full_name]() -> int {
+      throw UserError(concat("'", full_name,
                              "' needs libtorch, and this build has none; configure it with "
                              "-DCOPUS_WITH_TORCH=ON"));
     };
@@ -21,9 +22,15 @@ void add_missing(CLI::App& program, Action& action, const std::string& name) {
 }  // namespace
 
 void add_train(CLI::App& program, Action& action, const std::vector<std::string>& /*arguments*/) {
-  add_missing(program, action, "train");
+  add_missing(program, action, "copus", "train");
 }
-void add_generate(CLI::App& program, Action& action) { add_missing(program, action, "generate"); }
-void add_bench(CLI::App& program, Action& action) { add_missing(program, action, "bench"); }
+void add_generate(CLI::App& program, Action& action) { add_missing(program, action, "copus", "generate"); }
+
+void add_bench(CLI::App& program, Action& action) {
+  CLI::App& bench = *program.add_subcommand("bench", "Measure this machine");
+  bench.require_subcommand(1);
+  add_missing(bench, action, "copus bench", "step");
+  add_comm_bench(bench, action);
+}
 
 }  // namespace copus

@@ -84,10 +84,21 @@ bool uses_mpi(const RankEnvironment& environment) {
                          ", or start all ranks on one machine"));
 }
 
+// An MPI library that does not know the launcher takes each rank for a job of its own.
+std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environment, double wait_seconds) {
+  std::unique_ptr<World> world = join_mpi(wait_seconds);
+  if (world->rank() != environment.rank || world->size() != environment.world_size) {
+    throw UserError(concat("MPI says that this is rank ", world->rank(), " of ", world->size(),
+                           ", the launcher that it is rank ", environment.rank, " of ", environment.world_size,
+                           "; use the launcher that belongs to the MPI library (SLURM: srun --mpi=pmix)"));
+  }
+  return world;
+}
+
 }  // namespace
 
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds) {
-  if (uses_mpi(environment)) return join_mpi(wait_seconds);
+  if (uses_mpi(environment)) return join_same_rank_over_mpi(environment, wait_seconds);
   const bool own = environment.launcher == LauncherKind::copus;
   auto segment = std::make_shared<SharedSegment>(own ? SharedSegment::open(environment.segment, environment.world_size)
                                                      : meet(environment, wait_seconds));

@@ -1,13 +1,16 @@
 #include "copus/comm/mpi_health.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 #include <memory>
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/shared_health.h"
 
 namespace copus {
 
@@ -48,10 +51,12 @@ std::string read_text(const std::array<char, bytes>& from) {
 
 }  // namespace
 
-// A heartbeat, or the report that ends the job.
+// A heartbeat of the sender, or its report of the failure that ends the job.
 struct MpiHealth::Message {
   int64_t sender = 0;
-  int64_t failed_rank = -1;  // -1: a heartbeat
+  int64_t pid = 0;
+  int64_t is_report = 0;
+  int64_t failed_rank = -1;  // of a report
   std::array<char, place_bytes> place{};
   std::array<char, cause_bytes> cause{};
 };
@@ -66,16 +71,22 @@ MpiHealth::MpiHealth(MPI_Comm parent) : progress_(Clock::now()), incoming_(std::
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
   MPI_Barrier(comm_);
-  others_.assign(static_cast<size_t>(size_), Other{Clock::now(), ""});
+  ranks_.assign(static_cast<size_t>(size_), Rank{Clock::now(), 0, ""});
+  ranks_[static_cast<size_t>(rank_)].pid = ::getpid();
+  // A thread begins with the mask of its parent: Ctrl-C and SIGTERM are for the main thread.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   watchdog_ = std::thread([this] { watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 MpiHealth::~MpiHealth() { stop(); }
 
 void MpiHealth::set_place(std::string_view place) {
   const std::lock_guard lock(mutex_);
-  place_ = place.substr(0, place_bytes - 1);
-  others_[static_cast<size_t>(rank_)].place = place_;
+  ranks_[static_cast<size_t>(rank_)].place = place.substr(0, place_bytes - 1);
   progress_ = Clock::now();
 }
 
@@ -100,20 +111,19 @@ void MpiHealth::report(const FailureReport& report) {
   std::unique_lock lock(mutex_);
   if (failure_ || to_report_) return;
   to_report_ = report;
+  if (report.rank >= 0) to_report_->pid = ranks_[static_cast<size_t>(report.rank)].pid;
   changed_.notify_all();
   changed_.wait_for(lock, most_turns * turn + 2 * longest_telling, [&] { return failure_.has_value(); });
 }
 
 std::optional<FailureReport> MpiHealth::failure() const {
   const std::lock_guard lock(mutex_);
-  std::optional<FailureReport> found = failure_;
-  if (found) found->announced = true;  // by the rank that found it
-  return found;
+  return failure_;
 }
 
 std::string MpiHealth::place_of(int64_t rank) const {
   const std::lock_guard lock(mutex_);
-  return others_[static_cast<size_t>(rank)].place;
+  return ranks_[static_cast<size_t>(rank)].place;
 }
 
 void MpiHealth::stop() {
@@ -146,7 +156,7 @@ void MpiHealth::watch() {
     std::unique_lock lock(mutex_);
     if (stopping_ || failure_) break;
     if (now - looked > own_pause) {
-      for (Other& other : others_) other.heard = now;
+      for (Rank& other : ranks_) other.heard = now;
     }
     looked = now;
     if (!to_report_) to_report_ = find_failure(now);
@@ -160,8 +170,8 @@ void MpiHealth::watch() {
     }
     if (now - last_heartbeat >= heartbeat_interval) {
       last_heartbeat = now;
-      Message heartbeat{.sender = rank_};
-      write_text(heartbeat.place, place_);
+      Message heartbeat{.sender = rank_, .pid = ::getpid()};
+      write_text(heartbeat.place, ranks_[static_cast<size_t>(rank_)].place);
       lock.unlock();
       send_to_all(heartbeat);
       lock.lock();
@@ -191,13 +201,16 @@ void MpiHealth::listen() {
     if (arrived == 0) return;
     const Message& message = *incoming_;
     const std::lock_guard lock(mutex_);
-    if (message.failed_rank >= 0) {
-      if (!failure_) failure_ = {message.failed_rank, read_text(message.place), read_text(message.cause)};
+    if (message.is_report != 0) {
+      if (!failure_) {
+        failure_ = {message.failed_rank, read_text(message.place), read_text(message.cause), message.pid, true};
+      }
       changed_.notify_all();
       return;
     }
-    Other& other = others_[static_cast<size_t>(message.sender)];
+    Rank& other = ranks_[static_cast<size_t>(message.sender)];
     other.heard = Clock::now();
+    other.pid = message.pid;
     other.place = read_text(message.place);
   }
 }
@@ -225,15 +238,14 @@ std::optional<FailureReport> MpiHealth::find_failure(Clock::time_point now) {
   const auto seconds = [](Clock::duration duration) { return std::chrono::duration<double>(duration).count(); };
   const double stalled_after = std::max(least_stalled_seconds, stalled_steps * expected_step_seconds_);
   if (expected_step_seconds_ > 0 && waiting_ == 0 && seconds(now - progress_) > stalled_after) {
-    return FailureReport{rank_, place_,
-                         concat("made no progress for ", static_cast<int64_t>(stalled_after), " s (a step takes about ",
-                                expected_step_seconds_, " s)")};
+    return FailureReport{rank_, ranks_[static_cast<size_t>(rank_)].place,
+                         concat("stalled: made no progress for ", std::llround(stalled_after), " s"), ::getpid()};
   }
   for (int other = 0; other < size_; ++other) {
-    const Other& candidate = others_[static_cast<size_t>(other)];
+    const Rank& candidate = ranks_[static_cast<size_t>(other)];
     if (other != rank_ && now - candidate.heard > longest_silence) {
-      return FailureReport{other, candidate.place,
-                           concat("no heartbeat for ", seconds(longest_silence), " s (stopped, dead or cut off)")};
+      return FailureReport{other, candidate.place, concat("no heartbeat for ", seconds(longest_silence), " s"),
+                           candidate.pid};
     }
   }
   return std::nullopt;
@@ -243,14 +255,14 @@ std::optional<FailureReport> MpiHealth::find_failure(Clock::time_point now) {
 int MpiHealth::turns_before(int64_t failed, Clock::time_point now) const {
   int turns = 0;
   for (int other = 0; other < rank_; ++other) {
-    if (other != failed && now - others_[static_cast<size_t>(other)].heard <= longest_silence) ++turns;
+    if (other != failed && now - ranks_[static_cast<size_t>(other)].heard <= longest_silence) ++turns;
   }
   return std::min(turns, most_turns);
 }
 
 void MpiHealth::tell_others(const FailureReport& report) {
-  std::fprintf(stderr, "copus: error: %s\n", to_string(report).c_str());
-  Message message{.sender = rank_, .failed_rank = report.rank};
+  announce(report);
+  Message message{.sender = rank_, .pid = report.pid, .is_report = 1, .failed_rank = report.rank};
   write_text(message.place, report.place);
   write_text(message.cause, report.cause);
   send_to_all(message);
@@ -264,6 +276,7 @@ void MpiHealth::publish(const FailureReport& report) {
   const std::lock_guard lock(mutex_);
   reported_here_ = true;
   failure_ = report;
+  failure_->announced = true;
   changed_.notify_all();
 }
 

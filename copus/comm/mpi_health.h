@@ -48,8 +48,9 @@ class MpiHealth final : public Health {
   using Clock = std::chrono::steady_clock;
   struct Message;
   struct Sent;
-  struct Other {
+  struct Rank {
     Clock::time_point heard;
+    int64_t pid;
     std::string place;
   };
 
@@ -68,11 +69,10 @@ class MpiHealth final : public Health {
 
   mutable std::mutex mutex_;  // of all that follows up to the watchdog's own
   std::condition_variable changed_;
-  std::string place_;
   Clock::time_point progress_;
   double expected_step_seconds_ = 0;
   int64_t waiting_ = 0;
-  std::vector<Other> others_;               // by rank
+  std::vector<Rank> ranks_;
   std::optional<FailureReport> to_report_;  // until the others have been told
   std::optional<FailureReport> failure_;
   bool reported_here_ = false;

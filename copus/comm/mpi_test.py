@@ -89,7 +89,7 @@ class MpiTest(unittest.TestCase):
             self.assertEqual(code, 0, job.read(job.errors))
             passed = re.findall(rf"rank \d of {SIZE}: (\d+) checks passed", job.read(job.output))
             self.assertEqual(len(passed), SIZE)
-            self.assertGreater(min(map(int, passed)), 500)
+            self.assertGreater(min(map(int, passed)), 400)
 
     def assert_one_message(self, job, pattern):
         """Ours, among what mpirun has to say."""
@@ -119,7 +119,7 @@ class MpiTest(unittest.TestCase):
             self.assertNotEqual(job.wait(), 0)
             self.assertTrue(has_ended(processes[victim]))
             if number == signal.SIGSTOP:
-                self.assert_one_message(job, rf"rank {victim} failed( at step \d+)?: no heartbeat")
+                self.assert_one_message(job, rf"rank {victim} \(pid {processes[victim]}\) failed at step \d+: no heartbeat for 3 s")
             else:  # mpirun sees it first
                 self.assertRegex(job.read(job.errors), rf"process rank {victim} .*signal 9")
 
@@ -163,10 +163,10 @@ class MpiTest(unittest.TestCase):
         self.assert_failure("throw", "^rank 1 has had enough$")
 
     def test_rank_that_does_not_come(self):
-        self.assert_failure("late", r"^rank 1 failed at step 3: kept rank \d waiting for 2 s$")
+        self.assert_failure("late", r"^rank 1 \(pid \d+\) failed at step 3: kept rank \d waiting for 2 s;")
 
     def test_stalled_rank(self):
-        self.assert_failure("stall", "^rank 1 failed at step 3: made no progress for 10 s")
+        self.assert_failure("stall", r"^rank 1 \(pid \d+\) failed at step 3: stalled: made no progress for 10 s")
 
 
 if __name__ == "__main__":

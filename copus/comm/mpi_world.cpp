@@ -24,7 +24,9 @@ namespace copus {
 
 namespace {
 
-constexpr double finalize_seconds = 4;
+// With heartbeats over, it is the one wait in which a rank that is stopped is not noticed at once; and a crowded
+// machine must not make a failure of a job that is done.
+constexpr double finalize_seconds = 10;
 
 // Ends the process if it lives longer than expected: for calls of MPI that wait for other ranks and cannot be told to
 // give up.
@@ -135,7 +137,9 @@ class MpiWorld final : public World {
   RankClock& clock() override { return clock_; }
 
  private:
-  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others.
+  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others. After an error of
+  // its own it does no more than that, since the message is still to be printed; without mpirun the others miss its
+  // heartbeat.
   void end() {
     const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
     if (!unwinding && !health_.failure()) {
