@@ -49,7 +49,7 @@ inline Bytes make_data(int64_t count, DataType type, uint64_t seed) {
   Bytes data(count * size_of(type));
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t bits = mix_bits(seed * 0x9E3779B97F4A7C15ULL + static_cast<uint64_t>(i));
-    const double value = std::ldexp(static_cast<double>(static_cast<int64_t>(bits)), -63 + static_cast<int>(bits % 9));
+    const double value = static_cast<double>(static_cast<int64_t>(bits)) * 0x1p-63 * static_cast<double>(1 << bits % 9);
     switch (type) {
       case DataType::byte:
         store(data, i, static_cast<uint8_t>(bits));
