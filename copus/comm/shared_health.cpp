@@ -86,7 +86,7 @@ std::string SharedHealth::place_of(int64_t rank) const {
   uint32_t version = state.place_version.load(std::memory_order_acquire);
   while (true) {
     for (size_t i = 0; i < words.size(); ++i) words[i] = state.places[version % 2][i].load(std::memory_order_acquire);
-    const uint32_t after = state.place_version.load(std::memory_order_relaxed);
+    const uint32_t after = state.place_version.load(std::memory_order_acquire);
     if (after == version) break;
     version = after;
   }
