@@ -261,8 +261,9 @@ TEST_P(Kernels, ResultsDoNotDependOnTheNumberOfThreads) {
     const auto norm = kernels::add_rms_norm(result.output, dy, weight, 1e-5);
     const at::Tensor dx = kernels::rms_norm_backward(dy, norm.sum, norm.rstd, weight, dy, weight_gradient);
     const at::Tensor gradient = kernels::attention_backward(dx, qkv, result, shape);
-    return at::cat({gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
-                    at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000}), 0, 64000).value(), at::kDouble)});
+    return at::cat(
+        {gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
+         at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000}), 0, 64000).value(), at::kDouble)});
   };
   const int64_t before = kernels::num_threads();
   const at::Tensor one = run(1), two = run(2), three = run(3);
