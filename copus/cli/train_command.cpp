@@ -68,7 +68,8 @@ void add_train(CLI::App& program, Action& action, const std::vector<std::string>
       ->type_name("STEPS");
   command.footer(
       "Ctrl-C and SIGTERM finish the step, write a checkpoint and say how to go on; a second Ctrl-C ends at once.\n"
-      "A layout of several ranks ([parallel]) is started as so many processes, or by torchrun --no-python, srun, mpirun.\n"
+      "A layout of several ranks ([parallel]) is started as so many processes, or by torchrun --no-python, srun, "
+      "mpirun.\n"
       "Exit codes: 0 done, 2 a mistake in what was given, 75 SIGTERM or --max-time, 130 Ctrl-C.\n"
       "Examples:\n"
       "  copus train configs/runs/quickstart.toml --run-dir r1\n"

@@ -376,7 +376,7 @@ std::vector<double> times_of_a_random_program() {
           }
           break;
         }
-        case 3:
+        default:
           for (const auto& [value, work] : started) work.wait();
           started.clear();
       }

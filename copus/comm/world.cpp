@@ -1,12 +1,19 @@
 #include "copus/comm/world.h"
 
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <exception>
 #include <mutex>
 #include <numeric>
 #include <thread>
 
 #include "copus/base/error.h"
+#include "copus/comm/queued_communicator.h"
+#include "copus/comm/real_clock.h"
+#include "copus/comm/shared_health.h"
 #include "copus/comm/shared_memory_world.h"
+#include "copus/comm/solo_transport.h"
 
 namespace copus {
 
@@ -47,6 +54,35 @@ void run_rank(World& world, const std::function<void(World&)>& body, FirstError&
   }
 }
 
+// Without a segment: a lone rank shares nothing, and limits on files and address space are none of its business.
+class SoloWorld : public World {
+ public:
+  SoloWorld()
+      : region_((static_cast<size_t>(health_bytes(1)) + sizeof(Line) - 1) / sizeof(Line)),
+        health_(region_.front().bytes.data(), 0, 1),
+        clock_(std::chrono::steady_clock::now()),
+        group_({0}, 0, std::make_unique<SoloTransport>()) {}
+
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 1; }
+  Health& health() override { return health_; }
+  RankClock& clock() override { return clock_; }
+
+  Communicator& group(const std::vector<int64_t>& ranks) override {
+    COPUS_CHECK(ranks == std::vector<int64_t>{0}, "a group beyond the only rank");
+    return group_;
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::array<std::byte, 64> bytes{};
+  };
+  std::vector<Line> region_;
+  SharedHealth health_;
+  RealClock clock_;
+  QueuedCommunicator group_;
+};
+
 }  // namespace
 
 Communicator& World::everyone() {
@@ -55,10 +91,7 @@ Communicator& World::everyone() {
   return group(ranks);
 }
 
-std::unique_ptr<World> single_rank_world() {
-  return join_shared_memory(std::make_shared<SharedSegment>(SharedSegment::create(1)), 0, 1, default_wait_seconds,
-                            false);
-}
+std::unique_ptr<World> single_rank_world() { return std::make_unique<SoloWorld>(); }
 
 void run_ranks_as_threads(int64_t size, const std::function<void(World&)>& body, double wait_seconds) {
   const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(size));

@@ -129,8 +129,8 @@ void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tens
 inline constexpr int64_t squared_norm_block = 64;
 
 // The squared norm of the elements begin .. end of a flat contiguous tensor: squared in its dtype, summed in float64
-// within blocks cut at multiples of squared_norm_block, and exactly over the blocks, so that neither threads nor ranks between whose
-// ranges a tensor is cut at such places can change it. Waits for the result.
+// within blocks cut at multiples of squared_norm_block, and exactly over the blocks, so that neither threads nor ranks
+// between whose ranges a tensor is cut at such places can change it. Waits for the result.
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);
 
 // Copies master weights into compute weights, rounding to nearest even.

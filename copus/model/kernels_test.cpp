@@ -261,11 +261,13 @@ TEST_P(Kernels, ResultsDoNotDependOnTheNumberOfThreads) {
     const auto norm = kernels::add_rms_norm(result.output, dy, weight, 1e-5);
     const at::Tensor dx = kernels::rms_norm_backward(dy, norm.sum, norm.rstd, weight, dy, weight_gradient);
     const at::Tensor gradient = kernels::attention_backward(dx, qkv, result, shape);
-    return at::cat({gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
-                    at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000}), 0, 64000).value(), at::kDouble)});
+    return at::cat(
+        {gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
+         at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000}), 0, 64000).value(), at::kDouble)});
   };
+  const int64_t before = kernels::num_threads();
   const at::Tensor one = run(1), two = run(2), three = run(3);
-  kernels::set_num_threads(2);
+  kernels::set_num_threads(before);
   EXPECT_TRUE(one.equal(two));
   EXPECT_TRUE(one.equal(three));
 }
@@ -305,8 +307,9 @@ TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
     kernels::adamw_(master, gradient, mean, square, step);
     return at::cat({master, mean, square});
   };
+  const int64_t before = kernels::num_threads();
   const at::Tensor one = run(1), two = run(2), three = run(3);
-  kernels::set_num_threads(2);
+  kernels::set_num_threads(before);
   EXPECT_TRUE(one.equal(two));
   EXPECT_TRUE(one.equal(three));
 }

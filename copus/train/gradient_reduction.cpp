@@ -73,10 +73,9 @@ void GradientReduction::start_data_parallel(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[static_cast<size_t>(bucket)];
   const DataType type = data_type_of(b.gradient);
   if (is_zero_1(parameters_)) {
-    works_.push_back(group.start_reduce_scatter(b.gradient.data_ptr(),
-                                                b.gradient.narrow(0, b.shard_begin, b.master.numel()).data_ptr(),
-                                                ParameterStore::shard_sizes(b.size(), group.size()), type,
-                                                Reduction::sum));
+    works_.push_back(group.start_reduce_scatter(
+        b.gradient.data_ptr(), b.gradient.narrow(0, b.shard_begin, b.master.numel()).data_ptr(),
+        ParameterStore::shard_sizes(b.size(), group.size()), type, Reduction::sum));
   } else {
     works_.push_back(group.start_all_reduce(b.gradient.data_ptr(), b.size(), type, Reduction::sum));
   }

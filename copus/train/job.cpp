@@ -39,7 +39,7 @@ void check_device(const RunConfig& config) {
 // All ranks may have found the same mistake, and one message is enough: rank 0's, or this one's where rank 0 does not
 // end within a moment.
 bool is_told_by_another(World& world) {
-  constexpr std::chrono::milliseconds moment(1000), interval(5);
+  constexpr std::chrono::milliseconds moment(2000), interval(5);
   const auto until = std::chrono::steady_clock::now() + (world.rank() == 0 ? std::chrono::milliseconds(0) : moment);
   while (true) {
     if (const std::optional<FailureReport> failure = world.health().failure()) return failure->rank != world.rank();
@@ -90,8 +90,7 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
   if (!mistake) world = with_links(std::move(world), plan->config.cluster.description, plan->config.cluster.clock);
   return run_rank(std::move(world), [&](World& joined) {
     if (mistake) std::rethrow_exception(mistake);
-    return static_cast<int>(
-        run_training(std::move(*plan), max_seconds, start, joined, environment->local_world_size));
+    return static_cast<int>(run_training(std::move(*plan), max_seconds, start, joined, environment->local_world_size));
   });
 }
 

@@ -9,9 +9,9 @@
 
 namespace copus {
 
-// Trains what `request` asks for and returns the exit code of the process: that of RunEnd, or of the user's mistake on a
-// rank other than the one that tells the user. Ranks that a launcher has started join each other. A process
-// that nobody has started as a rank trains alone, or starts ranks of this program with `arguments` where the layout has
+// Trains what `request` asks for and returns the exit code of the process: that of RunEnd, or of the user's mistake on
+// a rank other than the one that tells the user. Ranks that a launcher has started join each other. A process that
+// nobody has started as a rank trains alone, or starts ranks of this program with `arguments` where the layout has
 // several; all mistakes that can be found beforehand are found first. Throws as plan_run, join_world and
 // run_training do.
 int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,

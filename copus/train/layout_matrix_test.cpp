@@ -82,6 +82,7 @@ class LayoutMatrix : public ::testing::Test {
     config.model.head_dim = 16;
     config.data.train = {{.path = (folder_.path() / "corpus.txt").string(), .weight = 1}};
     config.data.held_out_fraction = 0.1;
+    config.data.document_separator = "\n";  // so that samples differ in how many of their tokens carry loss
     config.train.sequence_length = 16;
     config.train.global_batch = 8;
     config.train.micro_batch = 2;

@@ -20,7 +20,8 @@ AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config) : parame
   for (int64_t b = 0; b < static_cast<int64_t>(parameters.buckets().size()); ++b) {
     const at::Tensor& master = parameters.buckets()[b].master;
     const bool updated = master.defined();
-    exp_avg_.push_back(updated ? kernels::zeros({master.numel()}, master.scalar_type(), master.device()) : at::Tensor());
+    exp_avg_.push_back(updated ? kernels::zeros({master.numel()}, master.scalar_type(), master.device())
+                               : at::Tensor());
     exp_avg_sq_.push_back(updated ? kernels::zeros({master.numel()}, master.scalar_type(), master.device())
                                   : at::Tensor());
     if (!updated) continue;  // a tied head, which its embedding updates

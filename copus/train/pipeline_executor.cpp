@@ -119,12 +119,9 @@ class PipelineExecutor::Pass {
   }
 
   void compute(StepPart part, const char* name, const char* what, const Action& action) {
-    recorder_.begin({.category = "pipeline",
-                     .name = name,
-                     .part = part,
-                     .chunk = action.chunk,
-                     .micro_batch = action.micro_batch},
-                    concat(what, " of micro-batch ", action.micro_batch));
+    recorder_.begin(
+        {.category = "pipeline", .name = name, .part = part, .chunk = action.chunk, .micro_batch = action.micro_batch},
+        concat(what, " of micro-batch ", action.micro_batch));
   }
 
   void charge(const Action& action, ActionKind kind) {
@@ -154,9 +151,8 @@ class PipelineExecutor::Pass {
 PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& groups)
     : parameters_(parameters), groups_(groups) {
   const ParallelStrategy& strategy = parameters.placement().strategy;
-  const TensorParallel tensor_parallel = strategy.tensor_parallel == 1
-                                             ? TensorParallel()
-                                             : TensorParallel(groups.tensor(), strategy.sequence_parallel);
+  const TensorParallel tensor_parallel =
+      strategy.tensor_parallel == 1 ? TensorParallel() : TensorParallel(groups.tensor(), strategy.sequence_parallel);
   for (int64_t chunk = 0; chunk < strategy.virtual_stages; ++chunk) {
     chunks_.emplace_back(parameters, chunk, strategy.recompute, tensor_parallel);
   }
@@ -233,7 +229,7 @@ double PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch&
   double third = per_layer * static_cast<double>(layers.end - layers.begin) / 3;
   if (kind == ActionKind::backward_input && placement.strategy.recompute == Recompute::full) third *= 2;
   const bool last = stage + 1 == placement.strategy.num_stages();
-  const double of_head = !last                               ? 0
+  const double of_head = !last                                 ? 0
                          : kind == ActionKind::backward_input  ? head * 2 / 3
                          : kind == ActionKind::backward_weight ? head / 3
                                                                : 0;

@@ -91,8 +91,7 @@ void RecordedCommunicator::reduce_scatter(void* input, void* output, std::span<c
   record(collective, "reduce_scatter", [&] { group_.reduce_scatter(input, output, counts, type); });
 }
 
-void RecordedCommunicator::all_gather(const void* input, void* output, std::span<const int64_t> counts,
-                                      DataType type) {
+void RecordedCommunicator::all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
   record(collective, "all_gather", [&] { group_.all_gather(input, output, counts, type); });
 }
 

@@ -18,6 +18,7 @@
 #include "copus/data/dataset.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/model/precision.h"
+#include "copus/performance/stragglers.h"
 #include "copus/report/html_report.h"
 #include "copus/report/progress.h"
 #include "copus/report/run_log.h"
@@ -25,9 +26,8 @@
 #include "copus/report/tensorboard.h"
 #include "copus/report/timeline.h"
 #include "copus/strategy/mesh.h"
-#include "copus/performance/stragglers.h"
-#include "copus/train/gather_bytes.h"
 #include "copus/train/device.h"
+#include "copus/train/gather_bytes.h"
 #include "copus/train/stop_request.h"
 #include "copus/train/trainer.h"
 
@@ -268,9 +268,7 @@ class Run {
   }
 
   // The next step may take longer than any before.
-  StopReason reason_to_stop() const {
-    return stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_);
-  }
+  StopReason reason_to_stop() const { return stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_); }
 
   std::optional<double> evaluate() {
     return trainer_.held_out_loss([this] { return reason_to_stop(); });
@@ -285,9 +283,9 @@ class Run {
 
   void gather_timeline() {
     const MeshCoordinates here = Mesh(strategy_of(plan_.config)).coordinates(world_.rank());
-    const RankTimeline mine{concat("rank ", world_.rank(), " (dp ", here.data, ", tp ", here.tensor, ", pp ",
-                                   here.pipeline, ")"),
-                            trainer_.events()};
+    const RankTimeline mine{
+        concat("rank ", world_.rank(), " (dp ", here.data, ", tp ", here.tensor, ", pp ", here.pipeline, ")"),
+        trainer_.events()};
     const std::vector<std::string> all = gather_bytes(to_bytes(mine), world_);
     if (output_ == nullptr) return;
     std::vector<RankTimeline> timelines;
@@ -335,8 +333,8 @@ Precision agree_on_precision(Precision wanted, at::Device device, World& world) 
 
 }  // namespace
 
-RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start,
-                    World& world, int64_t local_ranks) {
+RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
+                    int64_t local_ranks) {
   const at::Device device = find_device(plan.config.train.device);
   install_caching_allocator();
   const bool ranks_have_cores = configure_aten(plan.config.train.threads, local_ranks);

@@ -16,12 +16,12 @@ struct RunRequest {
   std::vector<std::string> overrides;  // "section.key=value"
   std::string run_directory;           // empty: runs/<config name>-<date>-<time>
   bool resume = false;
-  int64_t trace_steps = 0;             // of these a timeline is written
+  int64_t trace_steps = 0;        // of these a timeline is written
   std::string program = "copus";  // as it was called: for the commands that a run suggests at its end
 };
 
 struct RunPlan {
-  std::string program;  // RunRequest::program
+  std::string program;      // RunRequest::program
   int64_t trace_steps = 0;  // likewise
   RunConfig config;
   std::filesystem::path directory;

@@ -118,8 +118,7 @@ void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>&
       stretch.bytes = whole.bytes.subspan(static_cast<size_t>(index) * width, static_cast<size_t>(count) * width);
       to_float(stretch, std::span(elements).subspan(static_cast<size_t>(position - from), static_cast<size_t>(count)));
     });
-    kernels::copy_from_host(elements.data(),
-                            shard.narrow(0, parameter.offset + from - bucket.shard_begin, to - from));
+    kernels::copy_from_host(elements.data(), shard.narrow(0, parameter.offset + from - bucket.shard_begin, to - from));
   }
 }
 

@@ -12,21 +12,21 @@ namespace copus {
 
 // One rank's share.
 struct StepReport {
-  ExactSum squared_norm;                // of the gradient elements that this rank counts
-  ExactSum loss;                        // of the token losses that this rank counts
-  StopReason stop = StopReason::none;   // rank 0's counts
-  double begin = 0;                     // of the step, on the rank's clock; rank 0's counts
-  double now = 0;                       // when the rank has come this far
-  PartSeconds seconds{};                // of computing, since the last report
+  ExactSum squared_norm;               // of the gradient elements that this rank counts
+  ExactSum loss;                       // of the token losses that this rank counts
+  StopReason stop = StopReason::none;  // rank 0's counts
+  double begin = 0;                    // of the step, on the rank's clock; rank 0's counts
+  double now = 0;                      // when the rank has come this far
+  PartSeconds seconds{};               // of computing, since the last report
 };
 
 struct StepAgreement {
   double squared_norm = 0;
   double loss = 0;
   StopReason stop = StopReason::none;
-  double seconds = 0;                 // from rank 0's begin until the last rank had come this far
-  double now = 0;                     // when that was
-  std::vector<PartSeconds> by_rank;   // in the order of the world's ranks
+  double seconds = 0;                // from rank 0's begin until the last rank had come this far
+  double now = 0;                    // when that was
+  std::vector<PartSeconds> by_rank;  // in the order of the world's ranks
 };
 
 // Every rank calls it.

@@ -25,8 +25,8 @@ void StepRecorder::end() {
   const Computation& done = open_->computation;
   if (done.part) seconds_[static_cast<size_t>(*done.part)] += end - open_->begin - open_->waited;
   if (trace_) {
-    events_.push_back({done.category, done.name, open_->begin, end, step_, done.chunk, done.micro_batch,
-                       TimelineTrack::compute});
+    events_.push_back(
+        {done.category, done.name, open_->begin, end, step_, done.chunk, done.micro_batch, TimelineTrack::compute});
   }
   open_.reset();
 }

@@ -20,9 +20,7 @@ at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::
 }
 
 // The samples of a step that each data-parallel rank takes.
-int64_t samples_per_rank(const RunConfig& config) {
-  return config.train.global_batch / config.parallel.data_parallel;
-}
+int64_t samples_per_rank(const RunConfig& config) { return config.train.global_batch / config.parallel.data_parallel; }
 
 Schedule schedule_of(const RunConfig& config) {
   const ParallelStrategy strategy = strategy_of(config);
@@ -87,12 +85,10 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   check_same(checkpoint, "data.train (fingerprint of the contents)", state_.data_fingerprint, state.data_fingerprint);
   load_state(parameters_, master_weights(parameters_),
              [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
-  load_state(parameters_, optimizer_.exp_avg(), [&](const std::string& name) -> const TensorView& {
-    return checkpoint.optimizer("exp_avg." + name);
-  });
-  load_state(parameters_, optimizer_.exp_avg_sq(), [&](const std::string& name) -> const TensorView& {
-    return checkpoint.optimizer("exp_avg_sq." + name);
-  });
+  load_state(parameters_, optimizer_.exp_avg(),
+             [&](const std::string& name) -> const TensorView& { return checkpoint.optimizer("exp_avg." + name); });
+  load_state(parameters_, optimizer_.exp_avg_sq(),
+             [&](const std::string& name) -> const TensorView& { return checkpoint.optimizer("exp_avg_sq." + name); });
   publish_weights();
   optimizer_.set_steps(state.optimizer_steps);
   state_ = state;
@@ -228,8 +224,7 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
     loss.add(executor_.evaluate(to_micro_batch(batch, sequences, 1)));
   }
   // Each micro-batch counts on one rank of those that have seen it.
-  const bool counts = groups_.here().tensor == 0 &&
-                      groups_.here().pipeline + 1 == config_.parallel.pipeline_parallel;
+  const bool counts = groups_.here().tensor == 0 && groups_.here().pipeline + 1 == config_.parallel.pipeline_parallel;
   std::vector<int64_t> words(ExactSum::num_words + 1);
   if (counts) {
     std::copy(loss.words().begin(), loss.words().end(), words.begin());
