@@ -1,135 +1,26 @@
-// Every operation over shared memory, with ranks as threads, against references that are computed one element after
-// another.
+// Every operation over shared memory, with ranks as threads and as processes, against references that are computed one
+// element after another.
 #include "copus/comm/shared_memory_world.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include <bit>
-#include <cstring>
+#include <cstdio>
+#include <deque>
 #include <numeric>
-#include <random>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/comm/test_data.h"
+#include "copus/comm/test_stress.h"
 #include "copus/comm/world.h"
 
 namespace copus {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-constexpr DataType all_types[] = {DataType::byte, DataType::int64, DataType::float32, DataType::float64,
-                                  DataType::bfloat16};
-constexpr Reduction all_reductions[] = {Reduction::sum, Reduction::maximum};
-
-template <class Value>
-Value load(const Bytes& bytes, int64_t i) {
-  Value value;
-  std::memcpy(&value, bytes.data() + i * sizeof(Value), sizeof(Value));
-  return value;
-}
-
-template <class Value>
-void store(Bytes& bytes, int64_t i, Value value) {
-  std::memcpy(bytes.data() + i * sizeof(Value), &value, sizeof(Value));
-}
-
-float float_of_bfloat16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-// By definition: the nearer of the two neighbours, the even one of two that are equally near.
-uint16_t nearest_bfloat16(float value) {
-  const auto below = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
-  const auto above = static_cast<uint16_t>(below + 1);
-  const double to_below = std::abs(static_cast<double>(value) - float_of_bfloat16(below));
-  const double to_above = std::abs(static_cast<double>(float_of_bfloat16(above)) - value);
-  if (to_below != to_above) return to_below < to_above ? below : above;
-  return below % 2 == 0 ? below : above;
-}
-
-// What member `member` gives: values whose sums round, so that the order of summation shows.
-Bytes make_data(int64_t count, DataType type, uint64_t seed) {
-  Bytes data(count * size_of(type));
-  for (int64_t i = 0; i < count; ++i) {
-    const uint64_t bits = mix_bits(seed * 0x9E3779B97F4A7C15ULL + static_cast<uint64_t>(i));
-    const double value = std::ldexp(static_cast<double>(static_cast<int64_t>(bits)), -63 + static_cast<int>(bits % 9));
-    switch (type) {
-      case DataType::byte:
-        store(data, i, static_cast<uint8_t>(bits));
-        break;
-      case DataType::int64:
-        store(data, i, bits);
-        break;
-      case DataType::float32:
-        store(data, i, static_cast<float>(value));
-        break;
-      case DataType::float64:
-        store(data, i, value);
-        break;
-      case DataType::bfloat16:
-        store(data, i, nearest_bfloat16(static_cast<float>(value)));
-        break;
-    }
-  }
-  return data;
-}
-
-template <class Value>
-Value combine(Value a, Value b, Reduction reduction) {
-  return reduction == Reduction::sum ? static_cast<Value>(a + b) : std::max(a, b);
-}
-
-template <class Value>
-void reduce_into(Bytes& result, const std::vector<Bytes>& inputs, int64_t i, Reduction reduction) {
-  Value value = load<Value>(inputs[0], i);
-  for (size_t k = 1; k < inputs.size(); ++k) value = combine(value, load<Value>(inputs[k], i), reduction);
-  store(result, i, value);
-}
-
-Bytes reduce_reference(const std::vector<Bytes>& inputs, DataType type, Reduction reduction) {
-  Bytes result(inputs[0].size());
-  const int64_t count = static_cast<int64_t>(result.size()) / size_of(type);
-  for (int64_t i = 0; i < count; ++i) {
-    switch (type) {
-      case DataType::byte:
-        reduce_into<uint8_t>(result, inputs, i, reduction);
-        break;
-      case DataType::int64:
-        if (reduction == Reduction::sum) {
-          reduce_into<uint64_t>(result, inputs, i, reduction);
-        } else {
-          reduce_into<int64_t>(result, inputs, i, reduction);
-        }
-        break;
-      case DataType::float32:
-        reduce_into<float>(result, inputs, i, reduction);
-        break;
-      case DataType::float64:
-        reduce_into<double>(result, inputs, i, reduction);
-        break;
-      case DataType::bfloat16: {
-        float value = float_of_bfloat16(load<uint16_t>(inputs[0], i));
-        for (size_t k = 1; k < inputs.size(); ++k) {
-          value = combine(value, float_of_bfloat16(load<uint16_t>(inputs[k], i)), reduction);
-        }
-        store(result, i, nearest_bfloat16(value));
-        break;
-      }
-    }
-  }
-  return result;
-}
-
-std::vector<Bytes> make_inputs(int64_t members, int64_t count, DataType type, uint64_t seed) {
-  std::vector<Bytes> inputs;
-  for (int64_t member = 0; member < members; ++member) {
-    inputs.push_back(make_data(count, type, seed * 100 + static_cast<uint64_t>(member)));
-  }
-  return inputs;
-}
-
-Bytes slice(const Bytes& bytes, int64_t begin, int64_t length) {
-  return {bytes.begin() + begin, bytes.begin() + begin + length};
-}
 
 // Uneven shares, some of them empty.
 std::vector<int64_t> uneven_counts(int64_t members, int64_t total, uint64_t seed) {
@@ -155,7 +46,7 @@ std::vector<Case> all_cases() {
   for (const DataType type : all_types) {
     for (const int64_t count : {0, 1, 7, 1000, (64 << 10) + 3}) cases.push_back({type, count});
   }
-  for (const int64_t count : {2, 3, 16, 63, 4096, 4097, (1 << 20) + 17}) cases.push_back({DataType::float32, count});
+  for (const int64_t count : {2, 3, 16, 63, 4096, 4097, 300'001}) cases.push_back({DataType::float32, count});
   return cases;
 }
 
@@ -179,10 +70,25 @@ TEST_P(Collectives, all_reduce_equals_the_sum_in_the_order_of_the_members) {
   }
 }
 
+TEST_P(Collectives, all_reduce_of_many_pieces_equals_that_of_its_parts) {
+  const int64_t size = GetParam();
+  const int64_t count = (5 << 20) + 17;
+  run_ranks_as_threads(size, [&](World& world) {
+    const Bytes input = make_data(count, DataType::bfloat16, static_cast<uint64_t>(world.rank()));
+    Bytes whole = input;
+    world.everyone().all_reduce(whole.data(), count, DataType::bfloat16);
+    Bytes parts = input;
+    for (int64_t begin = 0, part = 1; begin < count; begin += part, part *= 3) {
+      world.everyone().all_reduce(parts.data() + begin * 2, std::min(part, count - begin), DataType::bfloat16);
+    }
+    EXPECT_TRUE(whole == parts);
+  });
+}
+
 TEST_P(Collectives, reduce_scatter_and_all_gather_agree_with_the_reference_and_with_all_reduce) {
   const int64_t size = GetParam();
   for (const auto [type, total] : all_cases()) {
-    for (uint64_t seed = 0; seed < 3; ++seed) {
+    for (uint64_t seed = 0; seed < 2; ++seed) {
       const auto counts = uneven_counts(size, total, seed);
       const auto inputs = make_inputs(size, total, type, seed);
       const Bytes expected = reduce_reference(inputs, type, Reduction::sum);
@@ -230,6 +136,198 @@ TEST_P(Collectives, broadcast_gives_the_data_of_every_root) {
 }
 
 INSTANTIATE_TEST_SUITE_P(ranks, Collectives, testing::Values(1, 2, 3, 4, 5));
+
+TEST(Groups, overlap_and_may_be_asked_for_in_any_order) {
+  const std::vector<std::vector<int64_t>> groups = {{0, 1}, {2, 3}, {0, 2},       {1, 3},      {3, 1},
+                                                    {0, 3}, {1, 2}, {0, 1, 2, 3}, {3, 2, 1, 0}};
+  run_ranks_as_threads(4, [&](World& world) {
+    std::vector<std::vector<int64_t>> own;
+    for (const auto& group : groups) {
+      if (std::count(group.begin(), group.end(), world.rank()) > 0) own.push_back(group);
+    }
+    auto asked = own;
+    std::rotate(asked.begin(), asked.begin() + world.rank(), asked.end());
+    for (const auto& group : asked) world.group(group);
+    for (const auto& group : own) {
+      Communicator& communicator = world.group(group);
+      EXPECT_EQ(&communicator, &world.group(group));
+      EXPECT_EQ(communicator.ranks(), group);
+      EXPECT_EQ(group[communicator.rank()], world.rank());
+      std::vector<int64_t> gathered(group.size());
+      const std::vector<int64_t> counts(group.size(), 1);
+      const int64_t rank = world.rank();
+      communicator.all_gather(&rank, gathered.data(), counts, DataType::int64);
+      EXPECT_EQ(gathered, group);
+    }
+  });
+}
+
+TEST(Groups, keep_their_place_when_their_ranks_join_again) {
+  const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(2));
+  for (int64_t round = 0; round < 3; ++round) {
+    std::vector<std::thread> threads;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto world = join_shared_memory(segment, rank, 2, default_wait_seconds, false);
+        int64_t value = rank + round;
+        world->everyone().all_reduce(&value, 1, DataType::int64);
+        EXPECT_EQ(value, 2 * round + 1);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST(Asynchronous, operations_of_several_groups_run_beside_each_other) {
+  const int64_t count = 100'000;
+  run_ranks_as_threads(4, [&](World& world) {
+    const int64_t rank = world.rank();
+    Communicator& row = world.group(rank < 2 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{2, 3});
+    Communicator& column = world.group(rank % 2 == 0 ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{1, 3});
+    std::vector<std::vector<int64_t>> data(8, std::vector<int64_t>(count, rank));
+    std::vector<Work> works;
+    // Half of the ranks begin with their row, the others with their column: neither waits for the other.
+    for (size_t i = 0; i < data.size(); ++i) {
+      Communicator& group = (i % 2 == 0) == (rank % 3 == 0) ? row : column;
+      works.push_back(group.start_all_reduce(data[i].data(), count, DataType::int64, Reduction::sum));
+    }
+    for (size_t i = works.size(); i-- > 0;) works[i].wait();
+    for (size_t i = 0; i < data.size(); ++i) {
+      const bool in_row = (i % 2 == 0) == (rank % 3 == 0);
+      const int64_t other = in_row ? rank ^ 1 : rank ^ 2;
+      EXPECT_EQ(data[i], std::vector<int64_t>(count, rank + other)) << i;
+    }
+  });
+}
+
+TEST(Messages, larger_than_their_ring_cross_each_other) {
+  const int64_t count = (5 << 20) + 3;
+  const auto inputs = make_inputs(3, count, DataType::byte, 3);
+  run_ranks_as_threads(3, [&](World& world) {
+    Communicator& everyone = world.everyone();
+    std::vector<Work> works;
+    for (int64_t to = 0; to < 3; ++to) {
+      if (to == world.rank()) continue;
+      works.push_back(everyone.start_send(inputs[world.rank()].data(), count, DataType::byte, to));
+    }
+    for (int64_t from = 0; from < 3; ++from) {
+      if (from == world.rank()) continue;
+      Bytes received(count);
+      everyone.receive(received.data(), count, DataType::byte, from);
+      EXPECT_TRUE(received == inputs[from]);
+    }
+    for (const Work& work : works) work.wait();
+  });
+}
+
+TEST(Messages, arrive_in_order_whatever_their_size_and_wherever_the_ring_ends) {
+  std::vector<int64_t> sizes;
+  for (uint64_t i = 0; i < 300; ++i) {
+    const auto bits = static_cast<int64_t>(mix_bits(i) >> 1);
+    sizes.push_back(bits % 7 == 0 ? 0 : bits % (bits % 11 == 0 ? 3'000'001 : 70'001));
+  }
+  run_ranks_as_threads(2, [&](World& world) {
+    Communicator& everyone = world.everyone();
+    std::deque<std::pair<Bytes, Work>> sent;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const Bytes data = make_data(sizes[i], DataType::byte, i);
+      size_t number = i;
+      if (world.rank() == 0) {
+        auto& [kept, work] = sent.emplace_back(data, Work());
+        work = everyone.start_send(kept.data(), sizes[i], DataType::byte, 1);
+        if (i % 50 == 0) everyone.send(&number, 1, DataType::int64, 1);
+      } else {
+        Bytes received(sizes[i]);
+        everyone.receive(received.data(), sizes[i], DataType::byte, 0);
+        EXPECT_TRUE(received == data) << "message " << i;
+        if (i % 50 == 0) everyone.receive(&number, 1, DataType::int64, 0);
+        EXPECT_EQ(number, i);
+      }
+    }
+    for (const auto& [data, work] : sent) work.wait();
+  });
+}
+
+TEST(Messages, that_fit_need_no_receiver) {
+  run_ranks_as_threads(2, [](World& world) {
+    Communicator& everyone = world.everyone();
+    const std::vector<float> activations(256 << 10, 1.5F);
+    const int64_t other = 1 - world.rank();
+    EXPECT_TRUE(everyone.start_send(activations.data(), std::ssize(activations), DataType::float32, other).done());
+    everyone.barrier();
+    std::vector<float> received(activations.size());
+    everyone.receive(received.data(), std::ssize(received), DataType::float32, other);
+    EXPECT_EQ(received, activations);
+  });
+}
+
+class Stress : public testing::TestWithParam<int64_t> {};
+
+TEST_P(Stress, random_operations_in_overlapping_groups_give_what_they_should) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    run_ranks_as_threads(GetParam(), [&](World& world) { EXPECT_EQ(run_random_operations(world, seed, 150), ""); });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ranks, Stress, testing::Values(2, 3, 4, 7));
+
+// Runs `body` as ranks 0 .. size - 1, each a process of its own that finds the segment by its descriptor, and returns
+// their exit codes.
+std::vector<int> run_processes(int64_t size, double wait_seconds, const std::function<int(World&)>& body) {
+  const SharedSegment segment = SharedSegment::create(size);
+  std::vector<pid_t> processes;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    const pid_t process = fork();
+    if (process == 0) {
+      int code = 1;
+      try {
+        auto own = std::make_shared<SharedSegment>(SharedSegment::open(dup(segment.descriptor()), size));
+        code = body(*join_shared_memory(own, rank, size, wait_seconds, false));
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(rank), error.what());
+      }
+      _exit(code);
+    }
+    processes.push_back(process);
+  }
+  std::vector<int> codes;
+  for (const pid_t process : processes) {
+    int status = 0;
+    waitpid(process, &status, 0);
+    codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  }
+  return codes;
+}
+
+TEST(Processes, random_operations_give_what_they_should) {
+  const auto codes = run_processes(4, default_wait_seconds, [](World& world) {
+    const std::string error = run_random_operations(world, 11, 200);
+    if (!error.empty()) std::fprintf(stderr, "%s\n", error.c_str());
+    return error.empty() ? 0 : 1;
+  });
+  EXPECT_EQ(codes, std::vector<int>(4, 0));
+}
+
+TEST(Processes, name_one_that_is_gone) {
+  const auto codes = run_processes(3, 0.5, [](World& world) {
+    if (world.rank() == 1) return 0;
+    try {
+      world.everyone().barrier();
+    } catch (const RankFailure& failure) {
+      return failure.report().rank == 1 ? 7 : 8;
+    }
+    return 9;
+  });
+  EXPECT_EQ(codes, (std::vector<int>{7, 0, 7}));
+}
+
+TEST(Segment, opens_only_what_is_one) {
+  const SharedSegment segment = SharedSegment::create(3);
+  EXPECT_THROW(SharedSegment::open(dup(segment.descriptor()), 4), InternalError);
+  EXPECT_THROW(SharedSegment::open(dup(0), 3), InternalError);
+  EXPECT_NE(SharedSegment::open(dup(segment.descriptor()), 3).address(), segment.address());
+}
 
 }  // namespace
 }  // namespace copus

@@ -1,0 +1,181 @@
+// What holds for ranks as a whole: how their failures end a job, and the world of one rank.
+#include "copus/comm/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+
+#include "copus/base/error.h"
+#include "copus/base/test_support.h"
+
+namespace copus {
+namespace {
+
+// A wait that ends at its deadline; long enough for any machine to start the ranks in.
+constexpr double short_wait_seconds = 1;
+
+TEST(World, of_one_rank_does_everything_at_once) {
+  const auto world = single_rank_world();
+  EXPECT_EQ(world->rank(), 0);
+  EXPECT_EQ(world->size(), 1);
+  double value = 3;
+  world->everyone().all_reduce(&value, 1, DataType::float64);
+  EXPECT_EQ(value, 3);
+  EXPECT_EQ(&world->everyone(), &world->group({0}));
+  EXPECT_FALSE(world->health().failure().has_value());
+}
+
+TEST(World, gives_every_rank_its_own_number_and_one_clock) {
+  std::atomic<int64_t> seen = 0;
+  run_ranks_as_threads(4, [&](World& world) {
+    EXPECT_EQ(world.size(), 4);
+    EXPECT_EQ(world.everyone().rank(), world.rank());
+    seen += int64_t{1} << (8 * world.rank());
+    // A clock that ranks compare: nobody leaves a barrier before the last has come to it.
+    double came = world.clock().now();
+    EXPECT_GE(came, 0);
+    world.everyone().all_reduce(&came, 1, DataType::float64, Reduction::maximum);
+    EXPECT_GE(world.clock().now(), came);
+    world.clock().advance_to(came + 0.001);
+    EXPECT_GE(world.clock().now(), came + 0.001);
+  });
+  EXPECT_EQ(seen, 0x01010101);
+}
+
+TEST(World, refuses_groups_that_are_none) {
+  run_ranks_as_threads(3, [](World& world) {
+    const int64_t other = (world.rank() + 1) % 3;
+    EXPECT_THROW(world.group({other}), InternalError);
+    EXPECT_THROW(world.group({world.rank(), other, world.rank()}), InternalError);
+    EXPECT_THROW(world.group({world.rank(), 3}), InternalError);
+    EXPECT_THROW(world.group({}), InternalError);
+  });
+}
+
+// Runs three ranks of which rank 1 does nothing, and returns the failure that the others end with.
+FailureReport failure_without_rank_1(const std::function<void(World&)>& body) {
+  try {
+    run_ranks_as_threads(
+        3,
+        [&](World& world) {
+          world.health().set_place(concat("step ", 10 + world.rank()));
+          if (world.rank() != 1) body(world);
+        },
+        short_wait_seconds);
+  } catch (const RankFailure& failure) {
+    return failure.report();
+  }
+  return {};
+}
+
+TEST(World, names_a_member_that_never_comes) {
+  const FailureReport report =
+      failure_without_rank_1([](World& world) { EXPECT_THROW(world.everyone().barrier(), RankFailure); });
+  EXPECT_EQ(report.rank, -1) << "the ranks caught it";
+  const FailureReport barrier = failure_without_rank_1([](World& world) { world.everyone().barrier(); });
+  EXPECT_EQ(barrier.rank, 1);
+  EXPECT_EQ(barrier.place, "step 11");
+  EXPECT_THAT(barrier.cause, testing::MatchesRegex("did not come to a barrier of ranks 0, 1, 2, for which rank . "
+                                                   "waited 1 s"));
+}
+
+TEST(World, names_a_member_that_never_comes_to_what_was_started) {
+  std::vector<float> data(100'000);
+  const std::vector<int64_t> counts = {50'000, 0, 50'000};
+  const FailureReport report = failure_without_rank_1([&](World& world) {
+    std::vector<float> own = data;
+    world.everyone().start_reduce_scatter(own.data(), own.data(), counts, DataType::float32, Reduction::sum).wait();
+  });
+  EXPECT_EQ(report.rank, 1);
+  EXPECT_THAT(report.cause, testing::HasSubstr("a reduce-scatter of ranks 0, 1, 2"));
+}
+
+TEST(World, names_all_members_that_never_come) {
+  try {
+    run_ranks_as_threads(
+        4,
+        [&](World& world) {
+          world.health().set_place(concat("step ", 10 + world.rank()));
+          if (world.rank() == 2) world.everyone().barrier();
+        },
+        short_wait_seconds);
+    FAIL() << "nobody was missed";
+  } catch (const RankFailure& failure) {
+    EXPECT_EQ(failure.report().rank, 0);
+    EXPECT_THAT(failure.what(), testing::HasSubstr("nor did rank 1 (step 11), 3 (step 13)"));
+  }
+}
+
+TEST(World, names_a_sender_and_a_receiver_that_never_come) {
+  const FailureReport sender = failure_without_rank_1([](World& world) {
+    if (world.rank() != 0) return;
+    int64_t data = 0;
+    world.everyone().receive(&data, 1, DataType::int64, 1);
+  });
+  EXPECT_EQ(sender.rank, 1);
+  EXPECT_THAT(sender.cause, testing::HasSubstr("a message"));
+  const std::vector<std::byte> large(16 << 20);
+  const FailureReport receiver = failure_without_rank_1([&](World& world) {
+    if (world.rank() != 0) return;
+    world.everyone().start_send(large.data(), std::ssize(large), DataType::byte, 1).wait();
+  });
+  EXPECT_EQ(receiver.rank, 1);
+}
+
+TEST(World, a_rank_that_throws_ends_all_waits_and_its_error_is_the_job_s) {
+  const std::vector<std::function<void(World&)>> waits = {
+      [](World& world) { world.everyone().barrier(); },
+      [](World& world) {
+        std::vector<double> data(300'000);
+        world.everyone().start_all_reduce(data.data(), std::ssize(data), DataType::float64, Reduction::sum).wait();
+      },
+      [](World& world) {
+        char byte = 0;
+        world.everyone().receive(&byte, 1, DataType::byte, 2);
+      },
+  };
+  for (const auto& wait : waits) {
+    std::atomic<int> echoes = 0;
+    const auto body = [&](World& world) {
+      if (world.rank() == 2) throw UserError("the data has no end");
+      try {
+        wait(world);
+      } catch (const RankFailure& failure) {
+        EXPECT_EQ(failure.report().rank, 2);
+        EXPECT_EQ(failure.report().cause, "the data has no end");
+        ++echoes;
+        throw;
+      }
+    };
+    EXPECT_EQ(user_error([&] { run_ranks_as_threads(4, body); }), "the data has no end");
+    EXPECT_EQ(echoes, 3);
+  }
+}
+
+TEST(World, ranks_that_do_different_things_find_out) {
+  EXPECT_THROW(run_ranks_as_threads(2,
+                                    [](World& world) {
+                                      float data = 1;
+                                      if (world.rank() == 0) {
+                                        world.everyone().all_reduce(&data, 1, DataType::float32);
+                                      } else {
+                                        world.everyone().all_reduce(&data, 1, DataType::float32, Reduction::maximum);
+                                      }
+                                    }),
+               InternalError);
+  EXPECT_THROW(run_ranks_as_threads(2,
+                                    [](World& world) {
+                                      std::vector<float> data(2);
+                                      if (world.rank() == 0) {
+                                        world.everyone().start_send(data.data(), 1, DataType::float32, 1).wait();
+                                      } else {
+                                        world.everyone().receive(data.data(), 2, DataType::float32, 0);
+                                      }
+                                    }),
+               InternalError);
+}
+
+}  // namespace
+}  // namespace copus
