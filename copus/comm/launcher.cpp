@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -13,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto interval = std::chrono::milliseconds(100);
 // What the other ranks get to end by themselves once one has failed.
-constexpr auto grace = std::chrono::seconds(2);
+constexpr auto grace = std::chrono::milliseconds(1500);
 
 constexpr int failed_job = 1;
 constexpr int users_mistake = 2;
@@ -62,7 +62,7 @@ class Descriptor {
   int number_;
 };
 
-// While it lives, these signals are read from a descriptor, and reach nobody otherwise.
+// While it lives, these signals are read from a descriptor, and reach nobody otherwise, if no other thread takes them.
 class SignalSource {
  public:
   SignalSource() {
@@ -70,6 +70,8 @@ class SignalSource {
     sigemptyset(&taken);
     for (const int number : {SIGINT, SIGTERM, SIGTSTP, SIGCHLD}) sigaddset(&taken, number);
     COPUS_CHECK(::pthread_sigmask(SIG_BLOCK, &taken, &before_) == 0);
+    // Whoever started us may have it ignored, and then the kernel would forget how our children ended.
+    child_before_ = std::signal(SIGCHLD, SIG_DFL);
     descriptor_ = Descriptor(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
     COPUS_CHECK(descriptor_.number() >= 0, std::strerror(errno));
   }
@@ -79,6 +81,7 @@ class SignalSource {
   ~SignalSource() {
     while (next()) {
     }
+    std::signal(SIGCHLD, child_before_);
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
 
@@ -93,6 +96,7 @@ class SignalSource {
 
  private:
   sigset_t before_{};
+  void (*child_before_)(int) = SIG_DFL;
   Descriptor descriptor_;
 };
 
@@ -298,7 +302,10 @@ class Job {
 
   void reap() {
     for (RankProcess& process : processes_) {
-      if (process.ended || ::waitpid(process.pid, &process.status, WNOHANG) != process.pid) continue;
+      if (process.ended) continue;
+      const pid_t ended = ::waitpid(process.pid, &process.status, WNOHANG);
+      if (ended == 0) continue;
+      COPUS_CHECK(ended == process.pid, std::strerror(errno));
       process.ended = true;
       monitor_.forget(process.rank);
       if (const auto cause = judge_end(process)) {

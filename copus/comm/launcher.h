@@ -44,7 +44,7 @@ std::unique_ptr<World> join_world(const RankEnvironment& environment, double wai
 
 // Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of the job:
 // that of rank 0, or 1 with one message on stderr when a rank died. SIGINT and SIGTERM go on to the ranks. No process
-// and no memory outlives the call.
+// and no memory outlives the call. Call it before the process has other threads: they would take the signals.
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 
 }  // namespace copus

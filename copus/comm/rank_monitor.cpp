@@ -47,8 +47,9 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
     return std::nullopt;
   }
   seen->silent_seconds += seconds;
-  if (seen->silent_seconds < limits_.silence_seconds) return std::nullopt;
-  if (state == ProcessState::stopped) return "stopped (SIGSTOP)";
+  const bool stopped = state == ProcessState::stopped;
+  if (stopped && seen->silent_seconds >= limits_.stopped_seconds) return "stopped (SIGSTOP)";
+  if (stopped || seen->silent_seconds < limits_.silence_seconds) return std::nullopt;
   return "no heartbeat for " + whole_seconds(limits_.silence_seconds);
 }
 

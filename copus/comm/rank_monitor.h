@@ -14,6 +14,7 @@ namespace copus {
 
 struct HealthLimits {
   double silence_seconds = 3;  // without a heartbeat
+  double stopped_seconds = 2;  // likewise, when the kernel says that the process is stopped and not merely slow
   double stall_seconds = 10;   // without progress, at least; and ten expected steps
 };
 

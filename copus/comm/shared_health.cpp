@@ -31,7 +31,7 @@ std::string read_text(const std::array<char, bytes>& from) {
 }  // namespace
 
 struct alignas(64) SharedHealth::RankState {
-  // Odd while the place is being written; every change is progress.
+  // The number of places so far; the last one stands in places[place_version % 2]. Every change is progress.
   std::atomic<uint32_t> place_version;
   std::atomic<uint32_t> waiting;  // threads of this rank that wait for others
   std::atomic<uint64_t> waits_ended;
@@ -39,7 +39,7 @@ struct alignas(64) SharedHealth::RankState {
   std::atomic<int64_t> pid;
   std::atomic<uint64_t> heartbeats;
   std::atomic<uint32_t> left;
-  std::array<std::atomic<uint64_t>, place_bytes / 8> place;
+  std::array<std::array<std::atomic<uint64_t>, place_bytes / 8>, 2> places;
   // Written at most once, before the region's `failed` names this rank.
   int64_t failed_rank;
   std::array<char, place_bytes> failed_place;
@@ -73,22 +73,22 @@ void SharedHealth::set_place(std::string_view place) {
   const auto words = std::bit_cast<std::array<uint64_t, place_bytes / 8>>(text);
   const std::scoped_lock lock(mutex_);
   RankState& state = state_of(rank_);
-  const uint32_t version = state.place_version.load(std::memory_order_relaxed);
-  state.place_version.store(version + 1, std::memory_order_relaxed);
-  // Release: whoever reads a new word also sees that the version is odd, or later.
-  for (size_t i = 0; i < words.size(); ++i) state.place[i].store(words[i], std::memory_order_release);
-  state.place_version.store(version + 2, std::memory_order_release);
+  // The next place goes where nobody looks yet, so that a writer that is held up, or dies, leaves the last one whole.
+  const uint32_t version = state.place_version.load(std::memory_order_relaxed) + 1;
+  // Release: whoever reads a new word of the place after next also sees that the version has moved on.
+  for (size_t i = 0; i < words.size(); ++i) state.places[version % 2][i].store(words[i], std::memory_order_release);
+  state.place_version.store(version, std::memory_order_release);
 }
 
 std::string SharedHealth::place_of(int64_t rank) const {
   const RankState& state = state_of(rank);
   std::array<uint64_t, place_bytes / 8> words;
-  // A rank that died while it wrote leaves an odd version for ever: then what it wrote so far has to do.
-  for (int attempt = 0; attempt < 1000; ++attempt) {
-    const uint32_t before = state.place_version.load(std::memory_order_acquire);
-    for (size_t i = 0; i < words.size(); ++i) words[i] = state.place[i].load(std::memory_order_acquire);
-    const uint32_t after = state.place_version.load(std::memory_order_relaxed);
-    if (before == after && before % 2 == 0) break;
+  uint32_t version = state.place_version.load(std::memory_order_acquire);
+  while (true) {
+    for (size_t i = 0; i < words.size(); ++i) words[i] = state.places[version % 2][i].load(std::memory_order_acquire);
+    const uint32_t after = state.place_version.load(std::memory_order_acquire);
+    if (after == version) break;
+    version = after;
   }
   return read_text(std::bit_cast<std::array<char, place_bytes>>(words));
 }

@@ -19,7 +19,7 @@ struct alignas(64) SharedSlot {
   uint32_t operation;   // what its owner believes to take part in
   // A short message lies in the line of its counter, and costs the reader one cache miss.
   static constexpr int64_t short_bytes = 48;
-  std::byte short_message[short_bytes];
+  alignas(8) std::byte short_message[short_bytes];  // elements of any type
 
   std::byte* message() { return reinterpret_cast<std::byte*>(this + 1); }
 };
