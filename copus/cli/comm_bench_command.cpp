@@ -171,13 +171,13 @@ class Bench {
     for (int64_t i = 0; i < count; ++i) input_[static_cast<size_t>(i)] = value(rank, i);
     std::fill_n(output_.begin(), count, 0.0F);
     call();
-    const float rank_sum = static_cast<float>(world_.size() * (world_.size() + 1) / 2);
+    const int64_t rank_sum = world_.size() * (world_.size() + 1) / 2;
     int64_t before = 0;
     for (int64_t member = 0; member < world_.size(); ++member) {
       const int64_t length = counts[static_cast<size_t>(member)];
       for (int64_t i = 0; i < length; ++i) {
         const int64_t index = before + i;
-        const float sum = rank_sum * static_cast<float>(index % 7 + 1);
+        const float sum = static_cast<float>(rank_sum * (index % 7 + 1));
         const bool right = operation == Operation::all_reduce ? input_[static_cast<size_t>(index)] == sum
                            : operation == Operation::all_gather
                                ? output_[static_cast<size_t>(index)] == value(member, i)

@@ -1,11 +1,11 @@
 #include "copus/comm/mpi_health.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <memory>
 #include <utility>
 
@@ -21,10 +21,10 @@ using std::chrono::milliseconds;
 constexpr auto look_interval = milliseconds(25);
 constexpr auto heartbeat_interval = milliseconds(200);
 constexpr auto longest_silence = milliseconds(3000);
-// Several ranks find the same failure at about the same time. The first of them reports it at once; each of the others
-// waits this much longer than the one before it, and drops its own report when another comes.
-constexpr auto turn = milliseconds(100);
-constexpr int most_turns = 10;
+// Several ranks may find the same failure at about the same time, and one shall tell the user. Whoever finds it claims
+// it and reports it this much later, unless a rank before it has claimed it too: that one gets some more time.
+constexpr auto claim_time = milliseconds(200);
+constexpr auto time_for_other_claim = milliseconds(500);
 // A watchdog that was itself held up for so long cannot tell from the clock who else was silent.
 constexpr auto own_pause = milliseconds(1000);
 constexpr auto longest_telling = milliseconds(200);
@@ -38,25 +38,27 @@ constexpr double least_stalled_seconds = 10;
 constexpr size_t place_bytes = 96;
 constexpr size_t cause_bytes = 256;
 
-template <size_t bytes>
-void write_text(std::array<char, bytes>& to, std::string_view text) {
+template <class Text>
+void write_text(Text& to, std::string_view text) {
   to = {};
-  std::copy_n(text.begin(), std::min(text.size(), bytes - 1), to.begin());
+  std::copy_n(text.begin(), std::min(text.size(), to.size() - 1), to.begin());
 }
 
-template <size_t bytes>
-std::string read_text(const std::array<char, bytes>& from) {
+template <class Text>
+std::string read_text(const Text& from) {
   return {from.begin(), std::find(from.begin(), from.end(), '\0')};
 }
 
 }  // namespace
 
-// A heartbeat of the sender, or its report of the failure that ends the job.
 struct MpiHealth::Message {
+  // A heartbeat says how the sender is, a claim that it has found a failure, a report which, and ends the job.
+  enum class Kind : int64_t { heartbeat, claim, report };
+
+  Kind kind = Kind::heartbeat;
   int64_t sender = 0;
+  int64_t failed_rank = -1;
   int64_t pid = 0;
-  int64_t is_report = 0;
-  int64_t failed_rank = -1;  // of a report
   std::array<char, place_bytes> place{};
   std::array<char, cause_bytes> cause{};
 };
@@ -113,7 +115,8 @@ void MpiHealth::report(const FailureReport& report) {
   to_report_ = report;
   if (report.rank >= 0) to_report_->pid = ranks_[static_cast<size_t>(report.rank)].pid;
   changed_.notify_all();
-  changed_.wait_for(lock, most_turns * turn + 2 * longest_telling, [&] { return failure_.has_value(); });
+  changed_.wait_for(lock, claim_time + time_for_other_claim + 2 * longest_telling,
+                    [&] { return failure_.has_value(); });
 }
 
 std::optional<FailureReport> MpiHealth::failure() const {
@@ -160,8 +163,13 @@ void MpiHealth::watch() {
     }
     looked = now;
     if (!to_report_) to_report_ = find_failure(now);
-    if (to_report_ && !report_at_) report_at_ = now + turns_before(to_report_->rank, now) * turn;
-    if (report_at_ && now >= *report_at_) {
+    if (to_report_ && !report_at_) {
+      report_at_ = now + claim_time;
+      lock.unlock();
+      send_to_all({.kind = Message::Kind::claim, .sender = rank_});
+      lock.lock();
+    }
+    if (to_report_ && now >= *report_at_) {
       const FailureReport report = *to_report_;
       lock.unlock();
       tell_others(report);
@@ -170,7 +178,7 @@ void MpiHealth::watch() {
     }
     if (now - last_heartbeat >= heartbeat_interval) {
       last_heartbeat = now;
-      Message heartbeat{.sender = rank_, .pid = ::getpid()};
+      Message heartbeat{.kind = Message::Kind::heartbeat, .sender = rank_, .pid = ::getpid()};
       write_text(heartbeat.place, ranks_[static_cast<size_t>(rank_)].place);
       lock.unlock();
       send_to_all(heartbeat);
@@ -199,19 +207,28 @@ void MpiHealth::listen() {
     int arrived = 0;
     MPI_Test(&receive_, &arrived, MPI_STATUS_IGNORE);
     if (arrived == 0) return;
-    const Message& message = *incoming_;
-    const std::lock_guard lock(mutex_);
-    if (message.is_report != 0) {
+    take(*incoming_);
+  }
+}
+
+void MpiHealth::take(const Message& message) {
+  const std::lock_guard lock(mutex_);
+  Rank& sender = ranks_[static_cast<size_t>(message.sender)];
+  const auto now = Clock::now();
+  switch (message.kind) {
+    case Message::Kind::heartbeat:
+      sender.heard = now;
+      sender.pid = message.pid;
+      sender.place = read_text(message.place);
+      return;
+    case Message::Kind::claim:
+      if (!report_at_ || message.sender < rank_) report_at_ = now + time_for_other_claim;
+      return;
+    case Message::Kind::report:
       if (!failure_) {
         failure_ = {message.failed_rank, read_text(message.place), read_text(message.cause), message.pid, true};
       }
       changed_.notify_all();
-      return;
-    }
-    Rank& other = ranks_[static_cast<size_t>(message.sender)];
-    other.heard = Clock::now();
-    other.pid = message.pid;
-    other.place = read_text(message.place);
   }
 }
 
@@ -251,18 +268,9 @@ std::optional<FailureReport> MpiHealth::find_failure(Clock::time_point now) {
   return std::nullopt;
 }
 
-// With mutex_ held: how many ranks come before this one to report that `failed` has.
-int MpiHealth::turns_before(int64_t failed, Clock::time_point now) const {
-  int turns = 0;
-  for (int other = 0; other < rank_; ++other) {
-    if (other != failed && now - ranks_[static_cast<size_t>(other)].heard <= longest_silence) ++turns;
-  }
-  return std::min(turns, most_turns);
-}
-
 void MpiHealth::tell_others(const FailureReport& report) {
   announce(report);
-  Message message{.sender = rank_, .pid = report.pid, .is_report = 1, .failed_rank = report.rank};
+  Message message{.kind = Message::Kind::report, .sender = rank_, .failed_rank = report.rank, .pid = report.pid};
   write_text(message.place, report.place);
   write_text(message.cause, report.cause);
   send_to_all(message);

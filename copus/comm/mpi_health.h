@@ -56,10 +56,10 @@ class MpiHealth final : public Health {
 
   void watch();
   void listen();
+  void take(const Message& message);
   void send_to_all(const Message& message);
   void reap_sent();
   std::optional<FailureReport> find_failure(Clock::time_point now);
-  int turns_before(int64_t failed, Clock::time_point now) const;
   void publish(const FailureReport& report);
   void tell_others(const FailureReport& report);
 
@@ -79,7 +79,7 @@ class MpiHealth final : public Health {
   bool stopping_ = false;
 
   // The watchdog's own.
-  std::optional<Clock::time_point> report_at_;  // this rank's turn
+  std::optional<Clock::time_point> report_at_;  // set by the first claim, this rank's or another's
   std::unique_ptr<Message> incoming_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
   std::list<Sent> sent_;

@@ -145,9 +145,9 @@ class MpiTest(unittest.TestCase):
 
     def test_two_hosts_leave_nothing(self):
         def traces():
-            lists = (["ip", "netns", "list"], ["ip", "-brief", "link"])
-            return [re.findall(r"copus-\d+-[ab]|cp\d+[ab]", subprocess.run(names, capture_output=True, text=True,
-                                                                         check=True).stdout) for names in lists]
+            lists = (["ip", "netns", "list"], ["ip", "-brief", "link"], ["ls", "/dev/shm"], ["ls", "/tmp"])
+            found = (subprocess.run(names, capture_output=True, text=True, check=True).stdout for names in lists)
+            return [re.findall(r"copus-\d+-[ab]|cp\d+[ab]", names) for names in found]
 
         before = traces()
         with Job([TWO_HOSTS], "exchange") as job:

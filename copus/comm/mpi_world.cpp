@@ -63,7 +63,7 @@ class Tags {
   Tags() {
     int* largest = nullptr;
     int found = 0;
-    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest, &found);
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &found);
     COPUS_CHECK(found != 0);
     num_groups_ = static_cast<uint64_t>(*largest) / MpiTransport::num_tags;
   }
@@ -149,7 +149,9 @@ class MpiWorld final : public World {
         const TimeLimit limit(finalize_seconds, "a rank did not take part in the end of the job");
         MPI_Finalize();
         return;
-      } catch (const RankFailure&) {  // whoever reported it has said so
+      } catch (const RankFailure&) {
+        health_.end_job();  // whoever reported it has said so
+        return;
       }
     }
     health_.end_job();
