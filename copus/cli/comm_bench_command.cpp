@@ -322,8 +322,8 @@ void print_rows(const nlohmann::json& rows) {
     }
     const nlohmann::json& quartiles = row[name + "_quartiles"];
     std::ostringstream text;
-    text << std::fixed << std::setprecision(1) << row[name].get<double>() * 1e6 << " ("
-         << quartiles[0].get<double>() * 1e6 << " to " << quartiles[1].get<double>() * 1e6 << ")";
+    text << std::fixed << std::setprecision(row[name].get<double>() < 1e-3 ? 1 : 0) << row[name].get<double>() * 1e6
+         << " (" << quartiles[0].get<double>() * 1e6 << " to " << quartiles[1].get<double>() * 1e6 << ")";
     out << std::setw(29) << text.str();
   };
   for (const nlohmann::json& row : rows) {
