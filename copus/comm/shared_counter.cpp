@@ -27,7 +27,7 @@ int64_t usable_cores() {
 }
 
 void pause_briefly() {
-#if defined(__x86_64__)
+#ifdef __x86_64__
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");

@@ -54,7 +54,9 @@ class Collectives : public testing::TestWithParam<int64_t> {};
 
 TEST_P(Collectives, all_reduce_equals_the_sum_in_the_order_of_the_members) {
   const int64_t size = GetParam();
-  for (const auto [type, count] : all_cases()) {
+  for (const Case& each : all_cases()) {
+    const DataType type = each.type;
+    const int64_t count = each.count;
     for (const Reduction reduction : all_reductions) {
       const auto inputs = make_inputs(size, count, type, 1);
       const Bytes expected = reduce_reference(inputs, type, reduction);
@@ -87,7 +89,9 @@ TEST_P(Collectives, all_reduce_of_many_pieces_equals_that_of_its_parts) {
 
 TEST_P(Collectives, reduce_scatter_and_all_gather_agree_with_the_reference_and_with_all_reduce) {
   const int64_t size = GetParam();
-  for (const auto [type, total] : all_cases()) {
+  for (const Case& each : all_cases()) {
+    const DataType type = each.type;
+    const int64_t total = each.count;
     for (uint64_t seed = 0; seed < 2; ++seed) {
       const auto counts = uneven_counts(size, total, seed);
       const auto inputs = make_inputs(size, total, type, seed);
@@ -122,7 +126,9 @@ TEST_P(Collectives, reduce_scatter_and_all_gather_agree_with_the_reference_and_w
 
 TEST_P(Collectives, broadcast_gives_the_data_of_every_root) {
   const int64_t size = GetParam();
-  for (const auto [type, count] : all_cases()) {
+  for (const Case& each : all_cases()) {
+    const DataType type = each.type;
+    const int64_t count = each.count;
     const auto inputs = make_inputs(size, count, type, 2);
     run_ranks_as_threads(size, [&](World& world) {
       for (int64_t root = 0; root < size; ++root) {

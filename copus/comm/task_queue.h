@@ -22,7 +22,7 @@ class TaskQueue {
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
-  Work add(std::function<void()> task);
+  Work add(std::function<void()> function);
 
   bool idle();
   // Returns when all tasks have ended; throws what one of them threw.
