@@ -86,7 +86,7 @@ int run_rank(const RankEnvironment& environment, const Options& options) {
     std::this_thread::sleep_for(std::chrono::milliseconds(options.get("--milliseconds", 0)));
     reason = noted_signal;
     everyone.all_reduce(&reason, 1, DataType::int64, Reduction::maximum);
-    if (rank == 0 && step % 10 == 0) std::cout << "step " << step << std::endl;
+    if (rank == 0 && step % 10 == 0) std::cout << "step " << step << '\n' << std::flush;
   }
   std::cerr << "done\n";
   if (reason == SIGINT) return 130;

@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/comm/process_state.h"
 #include "copus/comm/rank_monitor.h"
 #include "copus/comm/shared_health.h"
 #include "copus/comm/shared_memory_world.h"
@@ -330,18 +329,9 @@ class Job {
 
   void watch(double seconds) {
     if (const auto report = monitor_.look(seconds)) health_.report(*report);
-    const std::optional<FailureReport> failure = health_.failure();
-    if (!failure) return;
-    if (!deadline_) {
-      deadline_ = Clock::now() + grace;
-      if (failure->rank >= 0) end_if_stopped(processes_[static_cast<size_t>(failure->rank)]);
-    }
+    if (!health_.failure()) return;
+    if (!deadline_) deadline_ = Clock::now() + grace;
     if (Clock::now() > *deadline_) signal_all(SIGKILL);
-  }
-
-  // A stopped process does not end by itself.
-  static void end_if_stopped(const RankProcess& process) {
-    if (!process.ended && process_state(process.pid) == ProcessState::stopped) ::kill(process.pid, SIGKILL);
   }
 
   // The exit code of the job, all of whose ranks have ended; tells the user what there is to tell.

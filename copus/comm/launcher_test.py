@@ -5,6 +5,7 @@ stops random ranks runs as many rounds (6 without). COPUS_TORCHRUN names torchru
 COPUS_WITH_TORCH=0) is not started by it.
 """
 
+import fcntl
 import os
 import pathlib
 import pty
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 import unittest
 
@@ -244,11 +246,11 @@ class Signals(LauncherTest):
 
         def own_terminal():
             os.setsid()
-            import fcntl
-            import termios
             fcntl.ioctl(end, termios.TIOCSCTTY, 0)
 
         job = self.start_endless(preexec_fn=own_terminal, stdin=end)
+        groups = {os.getpgid(pid) for pid in job.ranks().values()}
+        self.assertNotIn(os.getpgid(job.process.pid), groups, "the terminal would reach the ranks itself")
         os.write(terminal, b"\x03")
         _, errors = job.finish()
         self.assertEqual(job.process.returncode, 130, errors)

@@ -145,7 +145,7 @@ std::optional<int64_t> tasks_on_node(std::string_view list, int64_t node) {
     int64_t nodes = 1;
     if (count.size() < entry.size()) {
       const std::string_view repeat = entry.substr(count.size());  // (x3)
-      if (repeat.size() < 4 || repeat.substr(0, 2) != "(x" || repeat.back() != ')') return std::nullopt;
+      if (repeat.size() < 4 || !repeat.starts_with("(x") || repeat.back() != ')') return std::nullopt;
       const std::optional<int64_t> times = parse_integer(repeat.substr(2, repeat.size() - 3));
       if (!times || *times < 1) return std::nullopt;
       nodes = *times;
@@ -232,7 +232,7 @@ std::optional<RankEnvironment> read_rank_environment(const std::function<const c
   const Variables variables(lookup);
   if (variables.has("COPUS_RANK") || variables.has("COPUS_WORLD_SIZE")) return read_copus(variables);
   if (variables.has("RANK") || variables.has("WORLD_SIZE")) {
-    const RankEnvironment result = read_torchrun(variables);
+    RankEnvironment result = read_torchrun(variables);
     check_same_rank(variables, result);
     return result;
   }

@@ -17,14 +17,14 @@ namespace {
 constexpr size_t place_bytes = 96;
 constexpr size_t cause_bytes = 256;
 
-template <size_t bytes>
-void write_text(std::array<char, bytes>& to, std::string_view text) {
+template <size_t Bytes>
+void write_text(std::array<char, Bytes>& to, std::string_view text) {
   to = {};
-  std::copy_n(text.begin(), std::min(text.size(), bytes - 1), to.begin());
+  std::copy_n(text.begin(), std::min(text.size(), Bytes - 1), to.begin());
 }
 
-template <size_t bytes>
-std::string read_text(const std::array<char, bytes>& from) {
+template <size_t Bytes>
+std::string read_text(const std::array<char, Bytes>& from) {
   return {from.begin(), std::find(from.begin(), from.end(), '\0')};
 }
 

@@ -1,10 +1,10 @@
 #include "copus/comm/watchdog.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <exception>
 #include <optional>
 
