@@ -10,6 +10,7 @@
 
 #include "copus/base/test_support.h"
 #include "copus/model/decoder.h"
+#include "copus/model/kernels.h"
 #include "tests/parity/reference.h"
 
 namespace copus::parity {
@@ -36,7 +37,9 @@ void write_export(const fs::path& directory, const HuggingFaceModel& model, cons
   std::vector<TensorView> views;
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.tied_copy) continue;
-    weights.push_back(copy_to_host_tensor(store.master(parameter), parameter.info.name));
+    HostTensor weight = make_host_tensor(parameter.info.name, DType::f32, parameter.info.shape);
+    kernels::copy_to_host(store.master(parameter), weight.bytes.get());
+    weights.push_back(std::move(weight));
     views.push_back(weights.back().view());
   }
   write_hugging_face(directory, model.description(), views, how.dtype, how.shard_bytes);
