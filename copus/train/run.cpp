@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "copus/base/durable_file.h"
@@ -198,7 +199,8 @@ double checkpoint_seconds(const ModelDescription& model) {
   return 3 * sizeof(float) * static_cast<double>(count_parameters(model)) / assumed_bytes_per_second;
 }
 
-// Rank 0's notes on ranks that are slower than their peers: one when a rank falls behind, not one a step.
+// Rank 0's notes on ranks that are slower than their peers: one when a rank falls behind, and no other until it has
+// kept up for a while.
 class StragglerNotes {
  public:
   explicit StragglerNotes(const ParallelStrategy& strategy) {
@@ -206,33 +208,33 @@ class StragglerNotes {
     for (int64_t rank = 0; rank < mesh.size(); ++rank) stages_.push_back(mesh.coordinates(rank).pipeline);
   }
 
-  void add(const std::vector<PartSeconds>& seconds_by_rank, RunOutput& output) {
+  void add(int64_t step, const std::vector<PartSeconds>& seconds_by_rank, RunOutput& output) {
     if (static_cast<int64_t>(steps_.size()) == straggler_window) steps_.erase(steps_.begin());
     steps_.push_back(seconds_by_rank);
-    std::set<int64_t> slow;
     for (const Straggler& straggler : find_stragglers(steps_, stages_)) {
-      slow.insert(straggler.rank);
-      if (noted_.contains(straggler.rank)) continue;
+      const auto [last, is_new] = last_slow_.try_emplace(straggler.rank, step);
+      const bool has_kept_up = step - std::exchange(last->second, step) > steps_to_keep_up;
+      if (!is_new && !has_kept_up) continue;
       output.note(concat("straggler  rank ", straggler.rank, " computes ", std::round(straggler.ratio * 10) / 10,
                          " times as long as its peers, most of it in ", to_string(straggler.part)));
     }
-    noted_ = std::move(slow);
   }
 
  private:
+  static constexpr int64_t steps_to_keep_up = 100;
   std::vector<int64_t> stages_;                  // of each rank
   std::vector<std::vector<PartSeconds>> steps_;  // the latest, oldest first
-  std::set<int64_t> noted_;
+  std::map<int64_t, int64_t> last_slow_;         // by rank, the step
 };
 
 // One rank's run: the loop and what is done alike on all ranks. Rank 0 has an output.
 class Run {
  public:
   Run(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
-      RunOutput* output, bool ranks_have_cores)
+      RunOutput* output, bool can_judge_speed)
       : plan_(plan), dataset_(dataset), trainer_(trainer), world_(world), stop_(stop), output_(output) {
     if (plan.checkpoint) last_checkpoint_ = trainer.state().step;
-    if (output != nullptr && ranks_have_cores) stragglers_.emplace(strategy_of(plan.config));
+    if (output != nullptr && can_judge_speed) stragglers_.emplace(strategy_of(plan.config));
   }
 
   // Leaves the loop when the run is complete or has been told to stop, with a checkpoint under way.
@@ -262,7 +264,7 @@ class Run {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     longest_step_ = std::max(longest_step_, seconds.count());
     ++steps_;
-    if (stragglers_) stragglers_->add(trainer_.seconds_by_rank(), *output_);
+    if (stragglers_) stragglers_->add(record.step, trainer_.seconds_by_rank(), *output_);
     if (trace && ++traced_ == plan_.trace_steps) gather_timeline();
     return record;
   }
@@ -337,26 +339,33 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
                     int64_t local_ranks) {
   const at::Device device = find_device(plan.config.train.device);
   install_caching_allocator();
-  const bool ranks_have_cores = configure_aten(plan.config.train.threads, local_ranks);
+  const bool have_cores = configure_aten(plan.config.train.threads, local_ranks);
   plan.config.train.precision = agree_on_precision(plan.config.train.precision, device, world);
   const TrainConfig& train = plan.config.train;
   const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
 
-  Trainer trainer(plan.config, dataset, device, world);
-  if (plan.checkpoint) {
-    trainer.restore(*plan.checkpoint);
-  } else if (!plan.config.init_from.empty()) {
-    load_initial_weights(plan.config, trainer);
-  }
+  auto trainer = std::make_unique<Trainer>(plan.config, dataset, device, world);
+  try {
+    if (plan.checkpoint) {
+      trainer->restore(*plan.checkpoint);
+    } else if (!plan.config.init_from.empty()) {
+      load_initial_weights(plan.config, *trainer);
+    }
 
-  const StopRequest stop(max_seconds, start);
-  world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
-  std::optional<RunOutput> output;
-  if (world.rank() == 0) {
-    output.emplace(plan, trainer);
-    introduce(plan, dataset, *output);
+    const StopRequest stop(max_seconds, start);
+    world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
+    std::optional<RunOutput> output;
+    if (world.rank() == 0) {
+      output.emplace(plan, *trainer);
+      introduce(plan, dataset, *output);
+    }
+    const bool can_judge_speed = have_cores || plan.config.cluster.clock == ClockKind::virtual_time;
+    return Run(plan, dataset, *trainer, world, stop, output ? &*output : nullptr, can_judge_speed).until_end();
+  } catch (...) {
+    // The process ends, and communication that is still under way must not find its buffers gone.
+    [[maybe_unused]] const Trainer* kept = trainer.release();
+    throw;
   }
-  return Run(plan, dataset, trainer, world, stop, output ? &*output : nullptr, ranks_have_cores).until_end();
 }
 
 }  // namespace copus
