@@ -20,8 +20,8 @@ constexpr int fraction_bits = std::numeric_limits<double>::digits - 1;  // 52, s
 
 using Digits = std::array<uint32_t, num_digits>;
 
-// The largest sum: 2^30 terms below 2^1024 each.
-static_assert(num_digits * digit_bits > 30 + 1024 - lowest_exponent);
+// The largest sum of any use: 2^60 terms below 2^1024 each.
+static_assert(num_digits * digit_bits > 60 + 1024 - lowest_exponent);
 
 // Carries what waits in the words, so that every digit is one of 32 bits; tells whether the number is negative and
 // leaves its magnitude.
@@ -98,8 +98,14 @@ void ExactSum::add(double value) {
   words[2] += sign * static_cast<int64_t>(high >> digit_bits);
 }
 
+// Carries, so that the room in a word is for the terms of one sum and not for those of all that are merged. The last
+// digit keeps the sign.
 void ExactSum::add(const ExactSum& other) {
   for (int64_t i = 0; i < num_words; ++i) words_[i] += other.words_[i];
+  for (int64_t i = 0; i + 1 < num_digits; ++i) {
+    words_[i + 1] += words_[i] >> digit_bits;
+    words_[i] &= static_cast<int64_t>(digit_mask);
+  }
 }
 
 double ExactSum::value() const {

@@ -169,27 +169,43 @@ TEST(ExactSum, DoesNotDependOnOrderOrGrouping) {
     std::vector<ExactSum> parts(ranks);
     size_t dealt = 0;
     for (const double value : shuffled(values, trial)) parts[philox(trial, 1, dealt++)[0] % ranks].add(value);
-    std::array<int64_t, ExactSum::num_words> words{};
-    ExactSum merged;
+    ExactSum reduced, merged, reduced_carried;
     for (const ExactSum& part : parts) {
-      for (size_t i = 0; i < words.size(); ++i) words[i] += part.words()[i];
+      ExactSum carried;
+      carried.add(part);
+      for (size_t i = 0; i < part.words().size(); ++i) {
+        reduced.words()[i] += part.words()[i];
+        reduced_carried.words()[i] += carried.words()[i];
+      }
       merged.add(part);
     }
-    EXPECT_EQ(words, whole.words());
-    EXPECT_EQ(merged.words(), whole.words());
+    EXPECT_EQ(reduced.words(), whole.words());
+    EXPECT_EQ(bits_of(reduced_carried.value()), bits_of(whole.value()));
     EXPECT_EQ(bits_of(merged.value()), bits_of(whole.value()));
   }
 }
 
+// Every word's 32 bits set in some term, so that words grow as fast as they can.
+double widest_term(int exponent) { return std::ldexp(static_cast<double>((int64_t{1} << 53) - 1), exponent); }
+
 TEST(ExactSum, HoldsTwoToThirtyTerms) {
-  // Every word's 32 bits set in some term, so that words grow as fast as they can.
   for (const int exponent : {0, 11, 31, -1000, 900}) {
-    const double term = std::ldexp(static_cast<double>((int64_t{1} << 53) - 1), exponent);
     for (const double sign : {1.0, -1.0}) {
       ExactSum sum;
-      sum.add(sign * term);
-      for (int doubling = 0; doubling < 30; ++doubling) sum.add(ExactSum(sum));
-      EXPECT_EQ(sum.value(), sign * std::ldexp(term, 30));
+      sum.add(sign * widest_term(exponent));
+      for (int64_t& word : sum.words()) word <<= 30;  // as if it had been added so often
+      EXPECT_EQ(sum.value(), sign * std::ldexp(widest_term(exponent), 30));
+    }
+  }
+}
+
+TEST(ExactSum, HoldsMoreTermsInSumsOfSums) {
+  for (const int exponent : {0, 11, 31, -1000, 900}) {
+    for (const double sign : {1.0, -1.0}) {
+      ExactSum sum;
+      sum.add(sign * widest_term(exponent));
+      for (int doubling = 0; doubling < 50; ++doubling) sum.add(ExactSum(sum));
+      EXPECT_EQ(sum.value(), sign * std::ldexp(widest_term(exponent), 50));
     }
   }
 }

@@ -32,8 +32,8 @@ class Deadline {
   Clock::time_point end_;
 };
 
-[[noreturn]] void fail_to_meet(int64_t rank, double wait_seconds) {
-  throw RankFailure({rank, "the start of the job", concat("did not come within ", wait_seconds, " s")});
+FailureReport did_not_come(int64_t rank, double wait_seconds) {
+  return {rank, "the start of the job", concat("did not come within ", wait_seconds, " s")};
 }
 
 int open_descriptor_of(const std::string& process, const std::string& descriptor) {
@@ -46,30 +46,39 @@ int open_descriptor_of(const std::string& process, const std::string& descriptor
   return opened;
 }
 
-// Rank 0 makes the segment and says where it is; it keeps the store, which it may serve, until all have opened it.
-SharedSegment meet(const RankEnvironment& environment, double wait_seconds) {
+// Rank 0 makes the segment and says where it is; it keeps the store, which it may serve, until all have come. Each rank
+// joins as soon as it can, so that those that have come know what becomes of one another.
+std::unique_ptr<World> meet(const RankEnvironment& environment, double wait_seconds) {
   const Deadline deadline(wait_seconds);
   const bool first = environment.rank == 0;
   const std::string prefix = concat("copus/", environment.attempt, "/");
-  const auto opened = [&](int64_t rank) { return concat(prefix, "opened/", rank); };
+  const auto joined = [&](int64_t rank) { return concat(prefix, "joined/", rank); };
+  const auto join = [&](SharedSegment segment) {
+    return join_shared_memory(std::make_shared<SharedSegment>(std::move(segment)), environment.rank,
+                              environment.world_size, wait_seconds, true);
+  };
   TcpStore store(environment.master_address, environment.master_port, first && !environment.launcher_serves_store,
                  wait_seconds);
   if (first) {
     SharedSegment segment = SharedSegment::create(environment.world_size);
-    store.set(prefix + "segment", concat(::getpid(), ":", segment.descriptor()));
+    const int descriptor = segment.descriptor();
+    std::unique_ptr<World> world = join(std::move(segment));
+    store.set(prefix + "segment", concat(::getpid(), ":", descriptor));
     for (int64_t rank = 1; rank < environment.world_size; ++rank) {
-      if (!store.get(opened(rank), deadline.seconds_left())) fail_to_meet(rank, wait_seconds);
+      if (store.get(joined(rank), deadline.seconds_left())) continue;
+      world->health().report(did_not_come(rank, wait_seconds));
+      world->health().check();
     }
-    return segment;
+    return world;
   }
   const std::optional<std::string> place = store.get(prefix + "segment", deadline.seconds_left());
-  if (!place) fail_to_meet(0, wait_seconds);
+  if (!place) throw RankFailure(did_not_come(0, wait_seconds));
   const size_t colon = place->find(':');
   COPUS_CHECK(colon != std::string::npos, *place);
   const int descriptor = open_descriptor_of(place->substr(0, colon), place->substr(colon + 1));
-  SharedSegment segment = SharedSegment::open(descriptor, environment.world_size);
-  store.set(opened(environment.rank), "yes");
-  return segment;
+  std::unique_ptr<World> world = join(SharedSegment::open(descriptor, environment.world_size));
+  store.set(joined(environment.rank), "yes");
+  return world;
 }
 
 // mpirun's ranks use its own connections wherever this build can. Ranks on several machines have no others, and only
@@ -99,10 +108,10 @@ std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environmen
 
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds) {
   if (uses_mpi(environment)) return join_same_rank_over_mpi(environment, wait_seconds);
-  const bool own = environment.launcher == LauncherKind::copus;
-  auto segment = std::make_shared<SharedSegment>(own ? SharedSegment::open(environment.segment, environment.world_size)
-                                                     : meet(environment, wait_seconds));
-  return join_shared_memory(std::move(segment), environment.rank, environment.world_size, wait_seconds, true);
+  if (environment.launcher != LauncherKind::copus) return meet(environment, wait_seconds);
+  return join_shared_memory(
+      std::make_shared<SharedSegment>(SharedSegment::open(environment.segment, environment.world_size)),
+      environment.rank, environment.world_size, wait_seconds, true);
 }
 
 }  // namespace copus

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/process_state.h"
 #include "copus/comm/rank_monitor.h"
 #include "copus/comm/shared_health.h"
 #include "copus/comm/shared_memory_world.h"
@@ -256,8 +257,8 @@ class Job {
     ::setpgid(0, group_);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != launcher) ::_exit(failed_job);  // it died before it could have told us
-    const int nothing = ::open("/dev/null", O_RDONLY);
-    if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+    ::close(STDIN_FILENO);
+    ::open("/dev/null", O_RDONLY);  // takes the lowest number that is free, which is that of stdin
     if (errors >= 0) ::dup2(errors, STDERR_FILENO);
     ::fcntl(segment_.descriptor(), F_SETFD, 0);
     ::pthread_sigmask(SIG_SETMASK, &signals_.mask_before(), nullptr);
@@ -331,7 +332,12 @@ class Job {
     if (const auto report = monitor_.look(seconds)) health_.report(*report);
     if (!health_.failure()) return;
     if (!deadline_) deadline_ = Clock::now() + grace;
-    if (Clock::now() > *deadline_) signal_all(SIGKILL);
+    const bool too_late = Clock::now() > *deadline_;
+    for (const RankProcess& process : processes_) {
+      if (process.ended) continue;
+      // One that is stopped cannot end by itself.
+      if (too_late || process_state(process.pid) == ProcessState::stopped) ::kill(process.pid, SIGKILL);
+    }
   }
 
   // The exit code of the job, all of whose ranks have ended; tells the user what there is to tell.

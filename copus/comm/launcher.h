@@ -38,7 +38,8 @@ std::optional<RankEnvironment> read_rank_environment();
 // The same, with variables from elsewhere: `lookup` gives a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
 
-// Joins the job that the environment describes: over shared memory where all ranks are on one machine, else over MPI.
+// Joins the job that the environment describes: over MPI where mpirun started it and this build has MPI, or where ranks
+// are on several machines; else over shared memory.
 // Throws UserError when neither can be had, RankFailure when ranks do not come within `wait_seconds`.
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds);
 

@@ -261,11 +261,11 @@ class Signals(LauncherTest):
         os.close(end)
 
     def test_ctrl_z_holds_the_whole_job_for_as_long_as_it_takes(self):
-        job = self.start_endless()
+        job = self.start_endless("--wait", "3")
         pids = job.ranks()
         job.process.send_signal(signal.SIGTSTP)
         wait_until(lambda: all(is_stopped(pid) for pid in [*pids.values(), job.process.pid]))
-        time.sleep(4)  # longer than a rank may be silent
+        time.sleep(4)  # longer than a rank may be silent, or be waited for
         job.process.send_signal(signal.SIGCONT)
         wait_until(lambda: not any(is_stopped(pid) for pid in pids.values()))
         time.sleep(1)
@@ -327,7 +327,7 @@ class OtherLaunchers(LauncherTest):
 
     def srun(self, rank, *options):
         """A task of three as srun starts it, here without SLURM."""
-        variables = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": str(Job.count // 3), "SLURM_PROCID": str(rank),
+        variables = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": str(self.port), "SLURM_PROCID": str(rank),
                      "SLURM_LOCALID": str(rank), "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "3",
                      "SLURM_NODEID": "0", "MASTER_PORT": str(self.port)}
         job = Job([PROGRAM, *options], variables)
@@ -347,8 +347,21 @@ class OtherLaunchers(LauncherTest):
         _, errors = jobs[0].finish()
         self.assertEqual(jobs[0].process.returncode, 1, errors)
         self.assert_one_message(errors, "rank 1 failed at the start of the job: did not come within 3 s")
-        jobs[1].finish()
+        _, errors = jobs[1].finish()
         self.assertEqual(jobs[1].process.returncode, 1)
+        self.assertEqual(errors, "")  # told already
+
+    def test_a_task_of_slurm_that_is_killed_while_others_still_come_is_named(self):
+        self.port = self.free_port()
+        jobs = [self.srun(rank) for rank in [0, 2]]
+        pid = jobs[1].process.pid
+        wait_until(lambda: "memfd:copus" in pathlib.Path(f"/proc/{pid}/maps").read_text())
+        jobs[0].process.kill()
+        jobs[1].process.wait(GONE_WITHIN)
+        _, errors = jobs[1].finish()
+        self.assertEqual(jobs[1].process.returncode, 1)
+        self.assert_one_message(errors, f"rank 0 (pid {jobs[0].process.pid}) failed: its process ended")
+        jobs[0].finish()
 
 
 if __name__ == "__main__":

@@ -36,11 +36,12 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   }
   const ProcessState state = state_of_process_(signs.pid);
   if (state == ProcessState::gone) {
-    // Its parent, if it is ours, knows how it ended, and looks after it alone.
-    if (role_ == Role::parent || health_.has_launcher()) return std::nullopt;
+    // Its parent knows how it ended. Where that is ours, the rest of us wait for its word, for as long as for a sign of
+    // the rank: it may itself be held up.
+    if (role_ == Role::parent) return std::nullopt;
     // It may have left between our reading its signs and its end.
     if (health_.signs_of(rank).left) return std::nullopt;
-    return "its process ended";
+    if (!health_.has_launcher()) return "its process ended";
   }
   if (!beats && state == ProcessState::running) {
     seen->silent_seconds = 0;

@@ -20,10 +20,8 @@ struct HealthLimits {
 
 class RankMonitor {
  public:
-  enum class Role {
-    rank,
-    parent
-  };  // a parent learns from the kernel when a process ends, and knows those not yet joined
+  // A parent learns from the kernel when a process ends, and knows those not yet joined.
+  enum class Role { rank, parent };
 
   RankMonitor(const SharedHealth& health, Role role, HealthLimits limits = {},
               std::function<ProcessState(int64_t pid)> state_of_process = process_state);

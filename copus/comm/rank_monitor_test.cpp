@@ -117,10 +117,22 @@ TEST_F(RankMonitorTest, NamesARankWhoseProcessIsGoneAtOnce) {
 
 TEST_F(RankMonitorTest, TheEndOfAProcessIsForItsLauncherToJudge) {
   rank(num_ranks).become_launcher();
+  RankMonitor launcher = monitor(RankMonitor::Role::parent);
+  EXPECT_FALSE(look_for(launcher, 1, {0, 1, 2}));
+  states_[0] = ProcessState::gone;
+  EXPECT_FALSE(look_for(launcher, 10, {1, 2}));
+}
+
+TEST_F(RankMonitorTest, ALauncherThatDoesNotJudgeAnEndInTimeIsNotWaitedFor) {
+  rank(num_ranks).become_launcher();
   RankMonitor all = monitor();
   EXPECT_FALSE(look_for(all, 1, {0, 1, 2}));
   states_[0] = ProcessState::gone;
-  EXPECT_FALSE(look_for(all, 10, {1, 2}));
+  const auto found = look_for(all, 10, {1, 2});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->rank, 0);
+  EXPECT_EQ(found->cause, "no heartbeat for 3 s");
+  EXPECT_NEAR(passed_, 3, 0.25);
 }
 
 TEST_F(RankMonitorTest, ARankThatHasLeftMayEnd) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <climits>
 #include <ctime>
+#include <utility>
 
 namespace copus {
 
@@ -17,6 +18,8 @@ using std::chrono::steady_clock;
 
 // Between two looks at the health of the job.
 constexpr double slice_seconds = 0.1;
+// More than this passes between two looks only where the process was stopped, perhaps with the whole job.
+constexpr double longest_slice_seconds = 0.5;
 
 int64_t usable_cores() {
   cpu_set_t cores;
@@ -66,7 +69,7 @@ WaitPolicy wait_policy(Health& health, double deadline_seconds, int64_t ranks_he
 }
 
 Wait::~Wait() {
-  if (began_) policy_.health.end_wait();
+  if (sleeps_) policy_.health.end_wait();
 }
 
 bool Wait::until(SharedCounter& counter, uint32_t target) {
@@ -84,14 +87,14 @@ bool Wait::until(SharedCounter& counter, uint32_t target) {
     sched_yield();
     if (counter.reached(target)) return true;
   }
-  if (!began_) {
-    began_ = steady_clock::now();
-    policy_.health.begin_wait();
-  }
+  if (!std::exchange(sleeps_, true)) policy_.health.begin_wait();
+  auto looked = steady_clock::now();
   while (!counter.reached(target)) {
     policy_.health.check();
-    const std::chrono::duration<double> waited = steady_clock::now() - *began_;
-    const double left = policy_.deadline_seconds - waited.count();
+    const auto now = steady_clock::now();
+    const std::chrono::duration<double> passed = now - std::exchange(looked, now);
+    waited_seconds_ += std::min(passed.count(), longest_slice_seconds);
+    const double left = policy_.deadline_seconds - waited_seconds_;
     if (left <= 0) return false;
     counter.sleep(target, std::min(left, slice_seconds));
   }

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <optional>
 
 #include "copus/comm/health.h"
 
@@ -40,7 +39,8 @@ struct WaitPolicy {
 // For ranks of which `ranks_here` share this machine.
 WaitPolicy wait_policy(Health& health, double deadline_seconds, int64_t ranks_here);
 
-// One wait, perhaps for several counters one after another; the deadline counts from its beginning.
+// One wait, perhaps for several counters one after another; the deadline counts from its beginning, without the time
+// for which this process was stopped (Ctrl-Z).
 class Wait {
  public:
   explicit Wait(const WaitPolicy& policy) : policy_(policy) {}
@@ -53,7 +53,8 @@ class Wait {
 
  private:
   const WaitPolicy& policy_;
-  std::optional<std::chrono::steady_clock::time_point> began_;  // once the thread has to sleep
+  bool sleeps_ = false;
+  double waited_seconds_ = 0;  // since it had to sleep
 };
 
 }  // namespace copus

@@ -73,6 +73,31 @@ TEST(Wait, ends_at_its_deadline_and_counts_as_waiting_until_then) {
   EXPECT_EQ(health.notes, "begin end ") << "nothing to wait for";
 }
 
+// Stops the process that looks, so to speak, for longer than it may wait; then what it waits for comes.
+class StoppingHealth : public NotingHealth {
+ public:
+  explicit StoppingHealth(SharedCounter& awaited) : awaited_(awaited) {}
+  std::optional<FailureReport> failure() const override {
+    if (looks_++ == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    } else {
+      awaited_.publish(1);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  SharedCounter& awaited_;
+  mutable int looks_ = 0;
+};
+
+TEST(Wait, does_not_count_the_time_for_which_its_process_was_stopped) {
+  SharedCounter counter{};
+  StoppingHealth health(counter);
+  const WaitPolicy policy = wait_policy(health, 1, 1'000'000);
+  EXPECT_TRUE(Wait(policy).until(counter, 1));
+}
+
 TEST(Wait, throws_once_the_job_has_failed) {
   NotingHealth health;
   const WaitPolicy policy = wait_policy(health, 600, 1);

@@ -15,6 +15,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/comm/shared_segment.h"
 #include "copus/comm/test_data.h"
 #include "copus/comm/test_stress.h"
 #include "copus/comm/world.h"
@@ -326,6 +327,25 @@ TEST(Processes, name_one_that_is_gone) {
     return 9;
   });
   EXPECT_EQ(codes, (std::vector<int>{7, 0, 7}));
+}
+
+TEST(Counters, of_rounds_and_rings_wrap) {
+  const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(2));
+  for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 1}, std::vector<int64_t>{1, 0}}) {
+    const GroupArea area = SegmentLayout(segment->address()).find_or_add_group(ranks);
+    for (int64_t member = 0; member < 2; ++member) {
+      for (const uint32_t round : {0xfffffffd, 0xfffffffe}) area.slot(member, round).round.publish(round);
+      SharedRing& ring = area.ring(member, 1 - member);
+      ring.written.publish(0xfffffff0);
+      ring.read.publish(0xfffffff0);
+    }
+  }
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back(
+        [&, rank] { EXPECT_EQ(run_random_operations(*join_shared_memory(segment, rank, 2, 10, false), 5, 150), ""); });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Segment, opens_only_what_is_one) {
