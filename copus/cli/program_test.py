@@ -573,6 +573,21 @@ class SeveralRanks(ProgramTest):
             self.assert_done("train", "--resume", "--run-dir", name)
             self.assertEqual(self.losses(name), self.losses("expected"))
 
+    def test_a_killed_rank_is_named_and_the_run_goes_on(self):
+        self.write_run("long.toml", steps=200, checkpoint_interval=10)
+        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.pipeline_parallel=2")
+        self.wait_for_steps("r", 25, process)
+        ranks = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        self.assertEqual(len(ranks), 2)
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 1, output + errors)
+        self.assertEqual(errors.count("copus:"), 1, errors)
+        self.assertRegex(errors, r"rank 1 \(pid \d+\) failed at step \d+, .*killed by signal 9")
+        self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assert_done("train", "long.toml", "--run-dir", "expected")
+        self.assertEqual(self.losses("r"), self.losses("expected"))
+
     def test_mistakes_are_told_once(self):
         ranks = ["--set", "parallel.data_parallel=2"]
         self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", "train.micro_batch=3",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -229,10 +230,10 @@ class StragglerNotes {
 class Run {
  public:
   Run(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
-      RunOutput* output, bool ranks_have_cores)
+      RunOutput* output, bool can_judge_speed)
       : plan_(plan), dataset_(dataset), trainer_(trainer), world_(world), stop_(stop), output_(output) {
     if (plan.checkpoint) last_checkpoint_ = trainer.state().step;
-    if (output != nullptr && ranks_have_cores) stragglers_.emplace(strategy_of(plan.config));
+    if (output != nullptr && can_judge_speed) stragglers_.emplace(strategy_of(plan.config));
   }
 
   // Leaves the loop when the run is complete or has been told to stop, with a checkpoint under way.
@@ -337,26 +338,33 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
                     int64_t local_ranks) {
   const at::Device device = find_device(plan.config.train.device);
   install_caching_allocator();
-  const bool ranks_have_cores = configure_aten(plan.config.train.threads, local_ranks);
+  const bool have_cores = configure_aten(plan.config.train.threads, local_ranks);
   plan.config.train.precision = agree_on_precision(plan.config.train.precision, device, world);
   const TrainConfig& train = plan.config.train;
   const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
 
-  Trainer trainer(plan.config, dataset, device, world);
-  if (plan.checkpoint) {
-    trainer.restore(*plan.checkpoint);
-  } else if (!plan.config.init_from.empty()) {
-    load_initial_weights(plan.config, trainer);
-  }
+  auto trainer = std::make_unique<Trainer>(plan.config, dataset, device, world);
+  try {
+    if (plan.checkpoint) {
+      trainer->restore(*plan.checkpoint);
+    } else if (!plan.config.init_from.empty()) {
+      load_initial_weights(plan.config, *trainer);
+    }
 
-  const StopRequest stop(max_seconds, start);
-  world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
-  std::optional<RunOutput> output;
-  if (world.rank() == 0) {
-    output.emplace(plan, trainer);
-    introduce(plan, dataset, *output);
+    const StopRequest stop(max_seconds, start);
+    world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
+    std::optional<RunOutput> output;
+    if (world.rank() == 0) {
+      output.emplace(plan, *trainer);
+      introduce(plan, dataset, *output);
+    }
+    const bool can_judge_speed = have_cores || plan.config.cluster.clock == ClockKind::virtual_time;
+    return Run(plan, dataset, *trainer, world, stop, output ? &*output : nullptr, can_judge_speed).until_end();
+  } catch (...) {
+    // The process ends, and communication that is still under way must not find its buffers gone.
+    [[maybe_unused]] const Trainer* kept = trainer.release();
+    throw;
   }
-  return Run(plan, dataset, trainer, world, stop, output ? &*output : nullptr, ranks_have_cores).until_end();
 }
 
 }  // namespace copus
