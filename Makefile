@@ -26,5 +26,5 @@ format: ## format the C++ sources in place
 lint: ## check format, layers, shell scripts and clang-tidy's findings; ARGS=--changed for what you changed
 	@scripts/lint $(ARGS)
 
-sanitize: ## test the rooms without libtorch under the address and undefined-behaviour sanitizers
+sanitize: ## test under the address, undefined-behaviour and thread sanitizers; ARGS=thread for one of them
 	@scripts/sanitize $(ARGS)

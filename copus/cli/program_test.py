@@ -22,7 +22,9 @@ import time
 import unittest
 import unittest.mock
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
+TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
@@ -56,6 +58,12 @@ interval = 20
 [checkpoint]
 interval = {checkpoint_interval}
 """
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def limit_files_to(size):
@@ -600,13 +608,59 @@ class SeveralRanks(ProgramTest):
                             "optimizer.schedule=constant", "--set", "train.clip_norm=0", says=["diverged"],
                             leaves_run_dir=True)
 
+    def run_under(self, launcher, run, *settings, **options):
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        command = [*launcher, COPUS, "train", "run.toml", "--run-dir", run, *overrides]
+        result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT, **options)
+        if result.returncode == 77:  # what scripts/two-hosts says where it may not make hosts
+            self.skipTest(result.stderr)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_every_launcher_gives_the_same_losses(self):
+        layout = ["parallel.data_parallel=2", "parallel.tensor_parallel=2", "parallel.zero_stage=1", "train.threads=1"]
+        self.train("expected", *layout)
+        with self.subTest("torchrun"):
+            if not os.path.exists(TORCHRUN):
+                self.skipTest(f"there is no {TORCHRUN}")
+            self.run_under([TORCHRUN, "--no-python", "--nproc-per-node", "4", "--master-port", free_port()], "torchrun",
+                           *layout)
+            self.assertEqual(self.losses("torchrun"), self.losses("expected"))
+        if not WITH_MPI:
+            self.skipTest("this build has no MPI")
+        with self.subTest("mpirun"):
+            root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+            self.run_under(["mpirun", *root, "--oversubscribe", "-n", "4"], "mpirun", *layout)
+            self.assertEqual(self.losses("mpirun"), self.losses("expected"))
+        with self.subTest("two hosts"):
+            self.run_under([str(ROOT / "scripts" / "two-hosts")], "two_hosts", *layout)
+            self.assertEqual(self.losses("two_hosts"), self.losses("expected"))
+
+    def test_a_rank_that_is_killed_or_stopped_while_training_ends_the_job(self):
+        self.write_run("endless.toml", steps=1000000)
+        moments = random.Random(2)
+        for number in range(KILL_ROUNDS):
+            run, how = f"r{number}", moments.choice([signal.SIGKILL, signal.SIGSTOP])
+            process = self.start("train", "endless.toml", "--run-dir", run, "--set", "parallel.data_parallel=2", "--set",
+                                 "parallel.pipeline_parallel=2")
+            self.wait_for_steps(run, 1, process)
+            time.sleep(moments.uniform(0, 0.3))
+            ranks = sorted(int(pid) for pid in subprocess.check_output(["pgrep", "-P", str(process.pid)]).split())
+            self.assertEqual(len(ranks), 4)
+            victim = moments.randrange(4)
+            os.kill(ranks[victim], how)
+            failed = time.monotonic()
+            _, errors = process.communicate(timeout=TIMEOUT)
+            self.assertLess(time.monotonic() - failed, 5, f"round {number}, {how.name}")
+            self.assertEqual(process.returncode, 1)
+            self.assertEqual(errors.count("copus: error:"), 1, errors)
+            self.assertIn(f"rank {victim} (pid {ranks[victim]}) failed at ", errors)
+            self.assertFalse([pid for pid in ranks if os.path.exists(f"/proc/{pid}")])
+
     def environments(self, ranks):
         """Those of ranks that somebody else starts."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         return [os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
-                              "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+                              "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
                 for rank in range(ranks)]
 
     def test_a_job_of_another_size_is_refused(self):

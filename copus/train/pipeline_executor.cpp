@@ -53,20 +53,18 @@ class PipelineExecutor::Pass {
       case ActionKind::forward:
         compute(StepPart::forward, "F", "forward", action);
         slot.output = chunk.forward(micro_batch, std::exchange(slot.input, {}), slot.activations);
-        charge(action, action.kind);
+        executor_.clock().charge(flops(action, action.kind).total());
         break;
       case ActionKind::backward_input:
         compute(StepPart::backward, weight_pass_follows ? "B+W" : "B", "backward", action);
         backward(action, weight_pass_follows, chunk, slot);
-        charge(action, action.kind);
-        if (weight_pass_follows) charge(action, ActionKind::backward_weight);
         break;
       case ActionKind::backward_weight:
         if (!slot.deferred) break;  // done with B
         compute(StepPart::backward, "W", "weight gradients", action);
         slot.deferred->run();
         slot.deferred.reset();
-        charge(action, action.kind);
+        executor_.clock().charge(flops(action, action.kind).total());
         if (is_last(action)) reduce_chunk(action.chunk);
         break;
       case ActionKind::send_activation:
@@ -98,11 +96,26 @@ class PipelineExecutor::Pass {
     }
     const bool deferred = !weight_pass_follows;
     WeightGradients weight_gradients(deferred ? WeightGradients::Mode::deferred : WeightGradients::Mode::immediate);
+    Flops left = flops(action, ActionKind::backward_input);
+    if (!deferred) {
+      const Flops weights = flops(action, ActionKind::backward_weight);
+      left = {left.layers + weights.layers, left.head + weights.head};
+    }
+    // On a clock that counts operations, a bucket's reduction begins when as much as it waits for has been done.
+    const double per_layer = left.layers / static_cast<double>(executor_.num_layers(action.chunk));
+    const auto reduce = [&](int64_t bucket) {
+      const bool is_layer = executor_.is_layer(bucket);
+      const double done = is_layer ? per_layer : std::exchange(left.head, 0);
+      if (is_layer) left.layers -= per_layer;
+      executor_.clock().charge(done);
+      reduction_.bucket_done(bucket);
+    };
     std::function<void(int64_t)> bucket_done;
-    if (!deferred && is_last(action)) bucket_done = [this](int64_t bucket) { reduction_.bucket_done(bucket); };
+    if (!deferred && is_last(action)) bucket_done = reduce;
     slot.input_gradient =
         chunk.backward(micro_batches_[static_cast<size_t>(action.micro_batch)], std::exchange(slot.output_gradient, {}),
                        std::move(slot.activations), weight_gradients, loss_sum, bucket_done);
+    executor_.clock().charge(left.total());
     if (deferred) slot.deferred = std::move(weight_gradients);
   }
 
@@ -124,9 +137,8 @@ class PipelineExecutor::Pass {
         concat(what, " of micro-batch ", action.micro_batch));
   }
 
-  void charge(const Action& action, ActionKind kind) {
-    const MicroBatch& micro_batch = micro_batches_[static_cast<size_t>(action.micro_batch)];
-    executor_.groups_.world().clock().charge(executor_.flops(action.chunk, kind, micro_batch));
+  Flops flops(const Action& action, ActionKind kind) const {
+    return executor_.flops(action.chunk, kind, micro_batches_[static_cast<size_t>(action.micro_batch)]);
   }
 
   ExactSum read_losses() const {
@@ -178,7 +190,7 @@ ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
     }
     if (chunk.is_last()) loss_sum = kernels::zeros({}, at::kDouble, micro_batch.tokens.device());
     const at::Tensor output = chunk.evaluate(micro_batch, input, loss_sum);
-    groups_.world().clock().charge(flops(static_cast<int64_t>(c), ActionKind::forward, micro_batch));
+    clock().charge(flops(static_cast<int64_t>(c), ActionKind::forward, micro_batch).total());
     if (chunk.is_last()) {
       double value = 0;
       kernels::copy_to_host(loss_sum, &value);
@@ -216,25 +228,36 @@ void PipelineExecutor::finish_sends() {
   sends_.clear();
 }
 
+int64_t PipelineExecutor::stage(int64_t chunk) const {
+  const Placement& placement = parameters_.placement();
+  return chunk * placement.strategy.pipeline_parallel + placement.here.pipeline;
+}
+
+int64_t PipelineExecutor::num_layers(int64_t chunk) const {
+  const LayerRange layers = parameters_.placement().stages[static_cast<size_t>(stage(chunk))];
+  return layers.end - layers.begin;
+}
+
+bool PipelineExecutor::is_layer(int64_t bucket) const {
+  const int64_t first = parameters_.buckets()[static_cast<size_t>(bucket)].parameters.front();
+  return parameters_.parameters()[static_cast<size_t>(first)].info.layer >= 0;
+}
+
 // A third of a layer's training operations each for F, B and W; the head is worked on in B and W of the last stage
 // alone, its forward pass in B. A recomputed pass is done again in B.
-double PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
+PipelineExecutor::Flops PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
   const ModelDescription& model = parameters_.model();
-  const Placement& placement = parameters_.placement();
-  const int64_t stage = chunk * placement.strategy.pipeline_parallel + placement.here.pipeline;
-  const LayerRange layers = placement.stages[static_cast<size_t>(stage)];
+  const ParallelStrategy& strategy = parameters_.placement().strategy;
   const double head = 6 * static_cast<double>(model.vocab_size * model.hidden_size);
-  const double per_layer =
+  const double layer =
       (training_flops_per_token(model, micro_batch.tokens.size(1)) - head) / static_cast<double>(model.num_layers);
-  double third = per_layer * static_cast<double>(layers.end - layers.begin) / 3;
-  if (kind == ActionKind::backward_input && placement.strategy.recompute == Recompute::full) third *= 2;
-  const bool last = stage + 1 == placement.strategy.num_stages();
-  const double of_head = !last                                 ? 0
-                         : kind == ActionKind::backward_input  ? head * 2 / 3
-                         : kind == ActionKind::backward_weight ? head / 3
-                                                               : 0;
-  return (third + of_head) * static_cast<double>(micro_batch.tokens.numel()) /
-         static_cast<double>(placement.strategy.tensor_parallel);
+  const double tokens = static_cast<double>(micro_batch.tokens.numel()) / static_cast<double>(strategy.tensor_parallel);
+  const bool again = kind == ActionKind::backward_input && strategy.recompute == Recompute::full;
+  const double passes = again ? 2 : 1;
+  const double thirds_of_head = kind == ActionKind::backward_input ? 2 : kind == ActionKind::backward_weight ? 1 : 0;
+  const bool is_last = stage(chunk) + 1 == strategy.num_stages();
+  return {.layers = tokens * passes * static_cast<double>(num_layers(chunk)) * layer / 3,
+          .head = is_last ? tokens * thirds_of_head * head / 3 : 0};
 }
 
 }  // namespace copus

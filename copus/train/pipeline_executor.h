@@ -41,13 +41,24 @@ class PipelineExecutor {
     Work work;
   };
 
+  // The floating-point operations of one action.
+  struct Flops {
+    double layers;  // all of the chunk's, equal ones
+    double head;
+    double total() const { return layers + head; }
+  };
+
   // `distance`: 1 to the next stage, -1 to the previous one.
   void send(const at::Tensor& tensor, int64_t distance);
   void receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
   void drop_finished_sends();
   void finish_sends();
-  double flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const;
+  RankClock& clock() { return groups_.world().clock(); }
+  int64_t stage(int64_t chunk) const;
+  int64_t num_layers(int64_t chunk) const;
+  bool is_layer(int64_t bucket) const;
+  Flops flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const;
 
   ParameterStore& parameters_;
   RankGroups& groups_;

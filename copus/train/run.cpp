@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -200,7 +200,8 @@ double checkpoint_seconds(const ModelDescription& model) {
   return 3 * sizeof(float) * static_cast<double>(count_parameters(model)) / assumed_bytes_per_second;
 }
 
-// Rank 0's notes on ranks that are slower than their peers: one when a rank falls behind, not one a step.
+// Rank 0's notes on ranks that are slower than their peers: one when a rank falls behind, and no other until it has
+// kept up for a while.
 class StragglerNotes {
  public:
   explicit StragglerNotes(const ParallelStrategy& strategy) {
@@ -208,23 +209,23 @@ class StragglerNotes {
     for (int64_t rank = 0; rank < mesh.size(); ++rank) stages_.push_back(mesh.coordinates(rank).pipeline);
   }
 
-  void add(const std::vector<PartSeconds>& seconds_by_rank, RunOutput& output) {
+  void add(int64_t step, const std::vector<PartSeconds>& seconds_by_rank, RunOutput& output) {
     if (static_cast<int64_t>(steps_.size()) == straggler_window) steps_.erase(steps_.begin());
     steps_.push_back(seconds_by_rank);
-    std::set<int64_t> slow;
     for (const Straggler& straggler : find_stragglers(steps_, stages_)) {
-      slow.insert(straggler.rank);
-      if (noted_.contains(straggler.rank)) continue;
+      const auto [last, is_new] = last_slow_.try_emplace(straggler.rank, step);
+      const bool has_kept_up = step - std::exchange(last->second, step) > steps_to_keep_up;
+      if (!is_new && !has_kept_up) continue;
       output.note(concat("straggler  rank ", straggler.rank, " computes ", std::round(straggler.ratio * 10) / 10,
                          " times as long as its peers, most of it in ", to_string(straggler.part)));
     }
-    noted_ = std::move(slow);
   }
 
  private:
+  static constexpr int64_t steps_to_keep_up = 100;
   std::vector<int64_t> stages_;                  // of each rank
   std::vector<std::vector<PartSeconds>> steps_;  // the latest, oldest first
-  std::set<int64_t> noted_;
+  std::map<int64_t, int64_t> last_slow_;         // by rank, the step
 };
 
 // One rank's run: the loop and what is done alike on all ranks. Rank 0 has an output.
@@ -264,7 +265,7 @@ class Run {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     longest_step_ = std::max(longest_step_, seconds.count());
     ++steps_;
-    if (stragglers_) stragglers_->add(trainer_.seconds_by_rank(), *output_);
+    if (stragglers_) stragglers_->add(record.step, trainer_.seconds_by_rank(), *output_);
     if (trace && ++traced_ == plan_.trace_steps) gather_timeline();
     return record;
   }

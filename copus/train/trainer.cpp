@@ -106,11 +106,12 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   const int64_t samples = config_.train.global_batch;
   const int64_t tokens = samples * config_.train.sequence_length;
 
-  const StepAgreement agreed = accumulate_gradients(stop, world_.clock().now() - seconds_after_agreement_);
+  const double begin = world_.clock().now() - seconds_after_agreement_;
+  const auto loss_tokens =
+      static_cast<double>(dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), samples));
+  const StepAgreement agreed = accumulate_gradients(stop, begin, 1 / loss_tokens);
   stop_reason_ = agreed.stop;
   seconds_by_rank_ = agreed.by_rank;
-  const double loss_tokens =
-      static_cast<double>(dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), samples));
   const double loss = agreed.loss / loss_tokens;
   const double gradient_norm = std::sqrt(agreed.squared_norm);
   const double lr = learning_rate_.at({state_.consumed_tokens + tokens, state_.elapsed_seconds + agreed.seconds});
@@ -153,11 +154,9 @@ StepRecord Trainer::step(const StopQuestion& stop) {
 
 // The gradient of the mean loss over the global batch, in the store's main gradients, and what the ranks have told each
 // other of it.
-StepAgreement Trainer::accumulate_gradients(const StopQuestion& stop, double begin) {
+StepAgreement Trainer::accumulate_gradients(const StopQuestion& stop, double begin, double loss_scale) {
   recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
-  const auto first = static_cast<uint64_t>(state_.consumed_samples);
-  const auto loss_tokens = static_cast<double>(dataset_.loss_tokens(first, config_.train.global_batch));
-  const std::vector<MicroBatch> micro_batches = read_micro_batches(1 / loss_tokens);
+  const std::vector<MicroBatch> micro_batches = read_micro_batches(loss_scale);
   parameters_.zero_gradients();
 
   StepReport report;

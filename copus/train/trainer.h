@@ -83,7 +83,7 @@ class Trainer {
   ParameterStore& parameters() { return parameters_; }
 
  private:
-  StepAgreement accumulate_gradients(const StopQuestion& stop, double begin);
+  StepAgreement accumulate_gradients(const StopQuestion& stop, double begin, double loss_scale);
   std::vector<MicroBatch> read_micro_batches(double loss_scale) const;
   MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;
   void publish_weights();
