@@ -656,11 +656,51 @@ class SeveralRanks(ProgramTest):
             self.assertIn(f"rank {victim} (pid {ranks[victim]}) failed at ", errors)
             self.assertFalse([pid for pid in ranks if os.path.exists(f"/proc/{pid}")])
 
+    def environments(self, ranks):
+        """Those of ranks that somebody else starts."""
+        port = free_port()
+        return [os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
+                              "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                for rank in range(ranks)]
+
     def test_a_job_of_another_size_is_refused(self):
-        environment = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "parallel.tensor_parallel=2",
-                            says=["1x2x1", "2 ranks", "with 1"], env=environment)
+                            says=["1x2x1", "2 ranks", "with 1"], env=self.environments(1)[0])
+
+    def assert_ranks_differ(self, commands, says, creates_not):
+        ranks = [self.start("train", *command, "--set", "parallel.data_parallel=2", env=environment)
+                 for command, environment in zip(commands, self.environments(2))]
+        errors = [rank.communicate(timeout=TIMEOUT)[1] for rank in ranks]
+        self.assertEqual(ranks[0].returncode, 2, errors)
+        self.assertNotEqual(ranks[1].returncode, 0, errors)
+        self.assertEqual("".join(errors).count("copus: error:"), 1, errors)
+        for words in ["rank 1", *says]:
+            self.assertIn(words, errors[0])
+        self.assertFalse((self.folder / creates_not).exists())
+
+    def test_ranks_that_would_train_something_else_are_refused(self):
+        """As on machines that do not see the same files."""
+        self.assert_ranks_differ([["run.toml", "--run-dir", "r"],
+                                  ["run.toml", "--run-dir", "r", "--set", "optimizer.lr=2e-3"]],
+                                 says=["lr = 0.002", "lr = 0.001"], creates_not="r")
+        self.train("begun", "parallel.data_parallel=2")
+        self.assert_ranks_differ([["run.toml", "--run-dir", "begun", "--resume", "--set", "train.max_steps=24"],
+                                  ["run.toml", "--run-dir", "elsewhere", "--resume", "--set", "train.max_steps=24"]],
+                                 says=["step 12", "none"], creates_not="elsewhere")
+
+    def test_a_checkpoint_that_cannot_be_written_ends_the_job(self):
+        """Only rank 0 meets it, while the other trains on."""
+        self.write_run("long.toml", steps=100000)
+        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.data_parallel=2", "--set",
+                             "checkpoint.interval=20")
+        self.wait_for_steps("r", 50, process)
+        checkpoints = self.folder / "r" / "checkpoints"
+        checkpoints.rename(self.folder / "gone")
+        checkpoints.write_text("in the way")
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 2, output + errors)
+        self.assertEqual(errors.count("copus:"), 1, errors)
+        self.assertIn("checkpoints", errors)
 
     def test_a_mistake_that_one_rank_meets_is_told_once(self):
         """Only rank 0 writes, while the other is waiting for it."""

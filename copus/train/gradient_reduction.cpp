@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/train/tensor_messages.h"
+#include "copus/model/tensor_messages.h"
 
 namespace copus {
 

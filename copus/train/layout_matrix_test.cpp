@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +28,7 @@ constexpr int64_t num_steps = 10;
 struct Result {
   std::vector<double> losses, gradient_norms;
   std::optional<double> held_out_loss;
-  std::vector<float> weights;  // all of them, in canonical order
+  std::vector<float> fresh_weights, weights;  // all of them, in canonical order; at the beginning and at the end
 };
 
 // Short names for what a case changes.
@@ -53,6 +55,7 @@ const Change biases = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen2;
   config.model.qkv_bias = true;
 };
+const Change fp32 = [](RunConfig& config) { config.train.precision = Precision::fp32; };
 const Change bf16 = [](RunConfig& config) { config.train.precision = Precision::bf16; };
 Change recompute(Recompute mode) {
   return [=](RunConfig& config) { config.train.recompute = mode; };
@@ -81,14 +84,14 @@ class LayoutMatrix : public ::testing::Test {
     config.model.num_kv_heads = 2;
     config.model.head_dim = 16;
     config.data.train = {{.path = (folder_.path() / "corpus.txt").string(), .weight = 1}};
-    config.data.held_out_fraction = 0.1;
+    config.data.held_out_fraction = 0.023;
     config.data.document_separator = "\n";  // so that samples differ in how many of their tokens carry loss
-    config.train.sequence_length = 16;
+    config.train.sequence_length = 15;
     config.train.global_batch = 8;
     config.train.micro_batch = 2;
     config.train.max_steps = num_steps;
     config.train.precision = Precision::fp32;
-    config.evaluate.max_batches = 5;
+    config.evaluate.max_batches = 0;
     for (const Change& change : changes) change(config);
     const auto reason = infeasible_reason(config.model, configuration_of(config), config.train.sequence_length);
     EXPECT_EQ(reason, std::nullopt) << reason.value_or("");
@@ -102,15 +105,30 @@ class LayoutMatrix : public ::testing::Test {
         [&](World& world) {
           kernels::set_num_threads(1);
           const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
+          EXPECT_EQ(dataset.held_out_samples(), 13) << "should fill neither all ranks nor the last micro-batch";
           Trainer trainer(config, dataset, at::kCPU, world);
           body(trainer, world);
         },
         60);
   }
 
+  // On rank 0; empty elsewhere.
+  static std::vector<float> collect_weights(Trainer& trainer, World& world) {
+    const std::optional<Snapshot> snapshot = trainer.snapshot("");
+    EXPECT_EQ(snapshot.has_value(), world.rank() == 0);
+    std::vector<float> all;
+    if (!snapshot) return all;
+    for (const HostTensor& tensor : snapshot->weights) {
+      const std::vector<float> values = to_float(tensor.view());
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+
   // Trains to the end and looks at it on rank 0. All ranks must report the same.
   static void finish(Trainer& trainer, World& world, Result& result) {
     Result mine;
+    mine.fresh_weights = collect_weights(trainer, world);
     while (!trainer.finished()) {
       const StepRecord record = trainer.step();
       mine.losses.push_back(record.loss);
@@ -120,18 +138,13 @@ class LayoutMatrix : public ::testing::Test {
     std::vector<double> rank_0 = mine.losses;
     rank_0.insert(rank_0.end(), mine.gradient_norms.begin(), mine.gradient_norms.end());
     rank_0.push_back(mine.held_out_loss.value());
+    rank_0.push_back(trainer.state().elapsed_seconds);  // decides on the end of a run that is limited in time
     const std::vector<double> here = rank_0;
     world.everyone().broadcast(rank_0.data(), static_cast<int64_t>(rank_0.size()), DataType::float64, 0);
     EXPECT_EQ(here, rank_0) << "rank " << world.rank();
 
-    const std::optional<Snapshot> snapshot = trainer.snapshot("");
-    EXPECT_EQ(snapshot.has_value(), world.rank() == 0);
-    if (!snapshot) return;
-    for (const HostTensor& tensor : snapshot->weights) {
-      const std::vector<float> values = to_float(tensor.view());
-      mine.weights.insert(mine.weights.end(), values.begin(), values.end());
-    }
-    result = std::move(mine);
+    mine.weights = collect_weights(trainer, world);
+    if (world.rank() == 0) result = std::move(mine);
   }
 
   Result run(const std::vector<Change>& changes) const {
@@ -140,17 +153,19 @@ class LayoutMatrix : public ::testing::Test {
     return result;
   }
 
-  // All of `layouts` train `base` bitwise alike.
+  // All of `layouts` train `base` bitwise alike, and to rounding as one rank does with larger micro-batches.
   void expect_same(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts) const {
     std::optional<Result> expected;
     std::vector<Change> alone = base;
-    alone.insert(alone.end(), {ranks(1, 1, 1), [](RunConfig& c) { c.parallel.sequence_parallel = false; }});
+    alone.insert(alone.end(),
+                 {ranks(1, 1, 1), micro_batch(8), [](RunConfig& c) { c.parallel.sequence_parallel = false; }});
     const Result single = run(alone);
     for (size_t i = 0; i < layouts.size(); ++i) {
       SCOPED_TRACE(concat("layout ", i));
       std::vector<Change> changes = base;
       changes.insert(changes.end(), layouts[i].begin(), layouts[i].end());
       const Result result = run(changes);
+      EXPECT_TRUE(result.fresh_weights == single.fresh_weights);
       expect_close(result, single);
       if (!expected) expected = result;
       EXPECT_EQ(result.losses, expected->losses);
@@ -167,7 +182,18 @@ class LayoutMatrix : public ::testing::Test {
       EXPECT_NEAR(result.gradient_norms[step] / expected.gradient_norms[step], 1, 1e-3) << "step " << step + 1;
     }
     EXPECT_NEAR(*result.held_out_loss / *expected.held_out_loss, 1, 1e-5);
-    EXPECT_EQ(result.weights.size(), expected.weights.size());
+    EXPECT_LT(distance(result.weights, expected.weights), 1e-5);
+  }
+
+  // Of the second, relative to its length.
+  static double distance(const std::vector<float>& weights, const std::vector<float>& expected) {
+    EXPECT_EQ(weights.size(), expected.size());
+    double squared_distance = 0, squared_length = 0;
+    for (size_t i = 0; i < std::min(weights.size(), expected.size()); ++i) {
+      squared_distance += std::pow(weights[i] - expected[i], 2);
+      squared_length += std::pow(expected[i], 2);
+    }
+    return std::sqrt(squared_distance / squared_length);
   }
 
   TemporaryFolder folder_;
@@ -200,7 +226,9 @@ TEST_F(LayoutMatrix, FourDataParallelRanks) {
 }
 
 TEST_F(LayoutMatrix, TensorAndPipeline) {
-  expect_same({kv_heads(4)}, {{ranks(1, 2, 1)}, {ranks(1, 2, 4), zb_h1}, {ranks(1, 2, 2), interleaved}});
+  expect_same({kv_heads(4)}, {{ranks(1, 2, 1), recompute(Recompute::full)},
+                              {ranks(1, 2, 4), zb_h1},
+                              {ranks(1, 2, 2), interleaved, recompute(Recompute::attention)}});
 }
 
 TEST_F(LayoutMatrix, SequenceParallelWithFewerKeyValueHeadsThanRanks) {
@@ -231,6 +259,40 @@ TEST_F(LayoutMatrix, RoundedWeightsAreGathered) {
   EXPECT_EQ(sharded.losses, all.losses);
   EXPECT_EQ(sharded.held_out_loss, all.held_out_loss);
   EXPECT_TRUE(sharded.weights == all.weights);
+}
+
+TEST_F(LayoutMatrix, RoundedActivationsAreExchanged) {
+  const Change short_run = [](RunConfig& config) { config.train.max_steps = 2; };
+  const std::vector<Change> base = {bf16, short_run, tied, kv_heads(1), sequence_parallel};
+  const auto with = [&](std::vector<Change> layout) {
+    layout.insert(layout.begin(), base.begin(), base.end());
+    return run(layout);
+  };
+  const Result all = with({ranks(1, 2, 1)});
+  const Result sharded = with({ranks(1, 2, 2), interleaved, recompute(Recompute::full)});
+  EXPECT_EQ(sharded.losses, all.losses);
+  EXPECT_EQ(sharded.held_out_loss, all.held_out_loss);
+  EXPECT_TRUE(sharded.weights == all.weights);
+}
+
+TEST_F(LayoutMatrix, WeightsOfAFileReachEveryRank) {
+  const Change other_seed = [](RunConfig& config) { config.train.seed = 99; };
+  const auto never = [] { return StopReason::none; };
+  std::optional<Snapshot> file;
+  std::optional<double> expected;
+  train(config({tied}), [&](Trainer& trainer, World&) {
+    trainer.step();
+    file = trainer.snapshot("");
+    expected = trainer.held_out_loss(never);
+  });
+  std::map<std::string, TensorView, std::less<>> weights;
+  for (const HostTensor& tensor : file->weights) weights.emplace(tensor.name, tensor.view());
+  for (const Change& precision : {fp32, bf16}) {
+    train(config({tied, other_seed, precision, ranks(2, 2, 2), zero_1}), [&](Trainer& trainer, World&) {
+      trainer.load(weights);
+      EXPECT_NEAR(trainer.held_out_loss(never).value() / expected.value(), 1, 1e-3);
+    });
+  }
 }
 
 TEST_F(LayoutMatrix, ACheckpointOfOneLayoutGoesOnInAnother) {
@@ -291,6 +353,26 @@ TEST_F(LayoutMatrix, StepsThatAreNotFiniteAreSkippedOnAllRanks) {
                 });
               }),
               HasSubstr("diverged"));
+}
+
+TEST_F(LayoutMatrix, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
+  train(config({ranks(2, 1, 2)}), [](Trainer& trainer, World& world) {
+    trainer.step();
+    const bool is_broken = world.rank() == 1;  // on the first stage of the second data-parallel rank
+    ParameterStore& parameters = trainer.parameters();
+    at::Tensor norm;
+    if (is_broken) {
+      norm = parameters.master(parameters.find("model.layers.0.input_layernorm.weight"));
+      norm.fill_(std::numeric_limits<double>::infinity());
+    }
+    EXPECT_FALSE(std::isfinite(trainer.step().loss));
+    EXPECT_EQ(trainer.state().skipped_steps, 1);
+    EXPECT_EQ(trainer.state().optimizer_steps, 1);
+    if (is_broken) norm.fill_(1);
+    EXPECT_TRUE(std::isfinite(trainer.step().loss));
+    EXPECT_EQ(trainer.state().skipped_steps, 1);
+    EXPECT_EQ(trainer.state().consumed_samples, 3 * 8);
+  });
 }
 
 TEST_F(LayoutMatrix, TracedStepsAreRecordedOnEveryRank) {

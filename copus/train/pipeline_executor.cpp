@@ -6,7 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
-#include "copus/train/tensor_messages.h"
+#include "copus/model/tensor_messages.h"
 
 namespace copus {
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "copus/base/durable_file.h"
@@ -333,6 +334,29 @@ Precision agree_on_precision(Precision wanted, at::Device device, World& world) 
   return static_cast<Precision>(chosen);
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// Ranks on several machines may have read other files, and would wait for each other for ever or train another model.
+void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world) {
+  const std::string mine = concat(
+      to_toml(plan.config), "fingerprint of the data = ", dataset.fingerprint(),
+      "\ncheckpoint to go on from = ", plan.checkpoint ? concat("step ", plan.checkpoint->step()) : "none", '\n');
+  const std::vector<std::string> all = gather_bytes(mine, world);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == mine) continue;
+    const std::vector<std::string> theirs = lines_of(all[rank]), ours = lines_of(mine);
+    const auto [their, our] = std::mismatch(theirs.begin(), theirs.end(), ours.begin(), ours.end());
+    throw UserError(concat("rank ", rank, " would not train what rank 0 does: there \"",
+                           their == theirs.end() ? "" : *their, "\", here \"", our == ours.end() ? "" : *our,
+                           "\"; start all ranks with the same arguments, and let them see the same files"));
+  }
+}
+
 }  // namespace
 
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
@@ -343,6 +367,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   plan.config.train.precision = agree_on_precision(plan.config.train.precision, device, world);
   const TrainConfig& train = plan.config.train;
   const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
+  check_all_ranks_begin_alike(plan, dataset, world);
 
   auto trainer = std::make_unique<Trainer>(plan.config, dataset, device, world);
   try {
