@@ -15,15 +15,15 @@ class SharedHealthTest : public testing::Test {
   struct alignas(64) Line {
     std::byte bytes[64] = {};
   };
-  static constexpr int64_t size_ = 3;
-  std::vector<Line> memory_ = std::vector<Line>((health_bytes(size_) + 63) / 64);
+  static constexpr int64_t size = 3;
+  std::vector<Line> memory_ = std::vector<Line>((health_bytes(size) + 63) / 64);
 
   std::byte* region() { return memory_.front().bytes; }
 };
 
 TEST_F(SharedHealthTest, shows_the_place_of_each_rank_to_the_others) {
-  SharedHealth first(region(), 0, size_);
-  SharedHealth last(region(), 2, size_);
+  SharedHealth first(region(), 0, size);
+  SharedHealth last(region(), 2, size);
   EXPECT_EQ(first.place_of(2), "");
   last.set_place("step 12, backward of micro-batch 3");
   first.set_place(std::string(200, 'x'));
@@ -34,8 +34,8 @@ TEST_F(SharedHealthTest, shows_the_place_of_each_rank_to_the_others) {
 }
 
 TEST_F(SharedHealthTest, never_shows_half_a_place) {
-  SharedHealth writer(region(), 0, size_);
-  const SharedHealth reader(region(), 1, size_);
+  SharedHealth writer(region(), 0, size);
+  const SharedHealth reader(region(), 1, size);
   const std::string a(90, 'a');
   const std::string b(90, 'b');
   writer.set_place(a);
@@ -52,14 +52,14 @@ TEST_F(SharedHealthTest, never_shows_half_a_place) {
 }
 
 TEST_F(SharedHealthTest, the_first_report_counts_on_every_rank) {
-  SharedHealth rank(region(), 1, size_);
-  SharedHealth watcher(region(), size_, size_);
+  SharedHealth rank(region(), 1, size);
+  SharedHealth watcher(region(), size, size);
   EXPECT_FALSE(rank.failure().has_value());
   EXPECT_NO_THROW(rank.check());
   watcher.report({2, "step 3, optimizer", "killed by signal 9 (Killed)"});
   rank.report({0, "", "too late"});
   watcher.report({0, "", "too late as well"});
-  const auto found = SharedHealth(region(), 0, size_).failure();
+  const auto found = SharedHealth(region(), 0, size).failure();
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->rank, 2);
   EXPECT_EQ(to_string(*found), "rank 2 failed at step 3, optimizer: killed by signal 9 (Killed)");
@@ -68,9 +68,9 @@ TEST_F(SharedHealthTest, the_first_report_counts_on_every_rank) {
 
 TEST_F(SharedHealthTest, one_of_many_reports_at_once_is_kept_whole) {
   std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < size_; ++rank) {
+  for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      SharedHealth health(region(), rank, size_);
+      SharedHealth health(region(), rank, size);
       health.report({rank, "place " + std::to_string(rank), "cause " + std::to_string(rank)});
       const auto found = health.failure();
       EXPECT_EQ(found->place, "place " + std::to_string(found->rank));
@@ -81,8 +81,8 @@ TEST_F(SharedHealthTest, one_of_many_reports_at_once_is_kept_whole) {
 }
 
 TEST_F(SharedHealthTest, shows_the_signs_of_each_rank) {
-  SharedHealth first(region(), 0, size_);
-  SharedHealth other(region(), 1, size_);
+  SharedHealth first(region(), 0, size);
+  SharedHealth other(region(), 1, size);
   RankSigns signs = other.signs_of(0);
   EXPECT_EQ(signs.pid, 0);
   EXPECT_EQ(signs.heartbeats, 0);
@@ -107,8 +107,8 @@ TEST_F(SharedHealthTest, shows_the_signs_of_each_rank) {
 }
 
 TEST_F(SharedHealthTest, a_launcher_tells_the_user) {
-  SharedHealth launcher(region(), size_, size_);
-  SharedHealth rank(region(), 1, size_);
+  SharedHealth launcher(region(), size, size);
+  SharedHealth rank(region(), 1, size);
   launcher.become_launcher();
   launcher.set_process(2, 4711);
   rank.beat();
@@ -121,8 +121,8 @@ TEST_F(SharedHealthTest, a_launcher_tells_the_user) {
 }
 
 TEST_F(SharedHealthTest, without_a_launcher_the_first_watched_rank_tells_the_user) {
-  SharedHealth first(region(), 0, size_);
-  SharedHealth second(region(), 1, size_);
+  SharedHealth first(region(), 0, size);
+  SharedHealth second(region(), 1, size);
   first.beat();
   second.beat();
   testing::internal::CaptureStderr();
@@ -134,7 +134,7 @@ TEST_F(SharedHealthTest, without_a_launcher_the_first_watched_rank_tells_the_use
 }
 
 TEST_F(SharedHealthTest, ranks_as_threads_leave_the_telling_to_the_program) {
-  SharedHealth rank(region(), 0, size_);
+  SharedHealth rank(region(), 0, size);
   testing::internal::CaptureStderr();
   rank.report({2, "", "did not come"});
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
@@ -142,7 +142,7 @@ TEST_F(SharedHealthTest, ranks_as_threads_leave_the_telling_to_the_program) {
 }
 
 TEST_F(SharedHealthTest, a_rank_with_an_error_of_its_own_tells_the_user_itself) {
-  SharedHealth rank(region(), 0, size_);
+  SharedHealth rank(region(), 0, size);
   rank.beat();
   rank.set_place("step 3");
   testing::internal::CaptureStderr();

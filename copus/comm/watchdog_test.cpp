@@ -21,7 +21,7 @@ using testing::HasSubstr;
 // Two ranks, over memory that a child process shares.
 class WatchdogTest : public testing::Test {
  protected:
-  static constexpr int64_t size_ = 2;
+  static constexpr int64_t size = 2;
 
   WatchdogTest() {
     void* const address = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -42,7 +42,7 @@ class WatchdogTest : public testing::Test {
     const pid_t pid = ::fork();
     COPUS_CHECK(pid >= 0);
     if (pid > 0) return pid;
-    SharedHealth health(region_, rank, size_);
+    SharedHealth health(region_, rank, size);
     body(health);
     ::_exit(0);
   }
@@ -53,7 +53,7 @@ class WatchdogTest : public testing::Test {
     return status;
   }
 
-  const size_t bytes_ = static_cast<size_t>(health_bytes(size_));
+  const size_t bytes_ = static_cast<size_t>(health_bytes(size));
   std::byte* region_ = nullptr;
 };
 
@@ -62,8 +62,8 @@ class WatchdogTest : public testing::Test {
 }
 
 TEST_F(WatchdogTest, SendsHeartbeatsUntilItLeaves) {
-  SharedHealth health(region_, 0, size_);
-  const SharedHealth other(region_, 1, size_);
+  SharedHealth health(region_, 0, size);
+  const SharedHealth other(region_, 1, size);
   {
     const Watchdog watchdog(health);
     EXPECT_GT(other.signs_of(0).heartbeats, 0) << "others may look right after";
@@ -75,20 +75,20 @@ TEST_F(WatchdogTest, SendsHeartbeatsUntilItLeaves) {
 }
 
 TEST_F(WatchdogTest, AnExceptionThatEndsTheRankIsAFailure) {
-  SharedHealth health(region_, 0, size_);
+  SharedHealth health(region_, 0, size);
   health.set_place("step 3");
-  try {
+  const auto fail_while_watched = [&] {
     const Watchdog watchdog(health);
     throw UserError("the disk is full");
-  } catch (const UserError&) {
-  }
+  };
+  EXPECT_THROW(fail_while_watched(), UserError);
   ASSERT_TRUE(health.failure());
   EXPECT_EQ(health.failure()->rank, 0);
   EXPECT_EQ(health.failure()->place, "step 3");
 }
 
 TEST_F(WatchdogTest, EndsAProcessThatDoesNotNoticeTheFailure) {
-  SharedHealth health(region_, 0, size_);
+  SharedHealth health(region_, 0, size);
   const pid_t pid = start(1, [](SharedHealth& own) {
     const Watchdog watchdog(own);
     ignore_everything();
@@ -100,7 +100,7 @@ TEST_F(WatchdogTest, EndsAProcessThatDoesNotNoticeTheFailure) {
 }
 
 TEST_F(WatchdogTest, NamesAKilledProcess) {
-  SharedHealth health(region_, 0, size_);
+  SharedHealth health(region_, 0, size);
   const pid_t pid = start(1, [](SharedHealth& own) {
     own.set_place("step 7, forward");
     const Watchdog watchdog(own);
@@ -119,8 +119,8 @@ TEST_F(WatchdogTest, NamesAKilledProcess) {
 }
 
 TEST_F(WatchdogTest, NamesARankThatStalls) {
-  SharedHealth health(region_, 0, size_);
-  SharedHealth waiting(region_, 1, size_);
+  SharedHealth health(region_, 0, size);
+  SharedHealth waiting(region_, 1, size);
   waiting.beat();
   waiting.begin_wait();
   testing::internal::CaptureStderr();

@@ -14,7 +14,9 @@ MeshCoordinates Mesh::coordinates(int64_t rank) const {
   return {.data = rank / tensor_ % data_, .tensor = rank % tensor_, .pipeline = rank / (tensor_ * data_)};
 }
 
-int64_t Mesh::rank(const MeshCoordinates& at) const { return (at.pipeline * data_ + at.data) * tensor_ + at.tensor; }
+int64_t Mesh::rank(const MeshCoordinates& coordinates) const {
+  return (coordinates.pipeline * data_ + coordinates.data) * tensor_ + coordinates.tensor;
+}
 
 std::vector<int64_t> Mesh::group(int64_t rank, MeshAxis axis) const {
   MeshCoordinates at = coordinates(rank);
