@@ -152,7 +152,8 @@ TEST_F(ClusterSection, TheExampleClustersAreValid) {
     const std::string path = concat(COPUS_SOURCE "/configs/clusters/", name, ".toml");
     const ClusterDescription description = parse("", {concat("cluster.config=", path)}).cluster.description;
     EXPECT_EQ(description.ranks_per_node, 4) << name;
-    EXPECT_GT(description.within_node.bytes_per_second, 10 * description.between_nodes.bytes_per_second) << name;
+    EXPECT_GT(description.within_node.bytes_per_second, description.between_nodes.bytes_per_second) << name;
+    EXPECT_LT(description.within_node.latency_seconds, description.between_nodes.latency_seconds) << name;
   }
 }
 
