@@ -65,6 +65,15 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+// [noise_scale]
+struct NoiseScaleConfig {
+  bool enabled = true;
+  double window_samples = 2048;  // that the averages behind the noise scale reach back over, at least 32 steps
+  int64_t split_interval = 8;    // steps; where a step is one micro-batch, every so many of them it is cut in two
+  double calibration = 2.0;      // critical batch / noise scale
+  bool operator==(const NoiseScaleConfig&) const = default;
+};
+
 // [parallel]
 struct ParallelConfig {
   int64_t data_parallel = 1;
@@ -114,6 +123,7 @@ struct RunConfig {
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
+  NoiseScaleConfig noise_scale;
   ParallelConfig parallel;
   ClusterConfig cluster;
   EvaluateConfig evaluate;

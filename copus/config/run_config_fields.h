@@ -127,6 +127,12 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("warmup_tokens", run.optimizer.warmup_tokens, not_negative);
   visitor.field("decay_tokens", run.optimizer.decay_tokens, not_negative);
 
+  visitor.section("noise_scale");
+  visitor.field("enabled", run.noise_scale.enabled);
+  visitor.field("window_samples", run.noise_scale.window_samples, positive);
+  visitor.field("split_interval", run.noise_scale.split_interval, at_least_one);
+  visitor.field("calibration", run.noise_scale.calibration, positive);
+
   visitor.section("parallel");
   visitor.field("data_parallel", run.parallel.data_parallel, degree);
   visitor.field("tensor_parallel", run.parallel.tensor_parallel, degree);

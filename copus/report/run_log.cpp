@@ -31,10 +31,14 @@ void fields(Record& record, Visitor&& visit) {
   visit("strategy", record.strategy);
   visit("global_batch", record.global_batch);
   visit("micro_batch", record.micro_batch);
+  visit("small_batch", record.small_batch);
+  visit("small_batch_squared_norm", record.small_batch_squared_norm);
   visit("noise_scale", record.noise_scale);
   visit("noise_scale_low", record.noise_scale_low);
   visit("noise_scale_high", record.noise_scale_high);
   visit("noise_scale_tokens", record.noise_scale_tokens);
+  visit("critical_batch", record.critical_batch);
+  visit("statistical_efficiency", record.statistical_efficiency);
   visit("goodput", record.goodput);
   visit("skipped_samples", record.skipped_samples);
   visit("held_out_loss", record.held_out_loss);

@@ -20,14 +20,18 @@ struct StepRecord {
   std::string strategy = "1x1x1";     // data x tensor x pipeline parallel
   int64_t global_batch = 0;           // sequences
   int64_t micro_batch = 0;            // sequences
-  std::optional<double> noise_scale;  // in samples, with the ends of its confidence interval
-  std::optional<double> noise_scale_low;
+  std::optional<double> small_batch;  // sequences of the gradients whose mean squared norm this step has measured
+  std::optional<double> small_batch_squared_norm;
+  std::optional<double> noise_scale;  // in samples, with the ends of its 95 % interval; unknown while there is no more
+  std::optional<double> noise_scale_low;  // than this lower end
   std::optional<double> noise_scale_high;
   std::optional<double> noise_scale_tokens;
-  std::optional<double> goodput;
-  int64_t skipped_samples = 0;          // sequences of skipped steps so far
-  std::optional<double> held_out_loss;  // nats per token; on evaluation steps only
-  double elapsed_seconds = 0;           // training time so far, evaluation and checkpoints not counted
+  std::optional<double> critical_batch;          // in samples
+  std::optional<double> statistical_efficiency;  // of global_batch, relative to a batch of one sample; in (0, 1]
+  std::optional<double> goodput;                 // samples/s that count like those of a batch of one
+  int64_t skipped_samples = 0;                   // sequences of skipped steps so far
+  std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
+  double elapsed_seconds = 0;                    // training time so far, evaluation and checkpoints not counted
 };
 
 }  // namespace copus

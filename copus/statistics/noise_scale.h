@@ -1,0 +1,54 @@
+// The gradient noise scale phi = tr(Sigma)/|G|^2 over a run: averages of its numerator and denominator over the latest
+// samples, and an interval for their ratio. All values are per sample, so they hold on when batch or layout change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "copus/statistics/gradient_noise.h"
+
+namespace copus {
+
+// How much of the past counts. The window is in samples, so that a change of batch does not change the memory, but at
+// least so many steps.
+struct NoiseWindow {
+  double samples = 2048;  // after so many, a step's weight has fallen to 1/e; infinity: all steps count alike
+  double least_steps = 32;
+  bool operator==(const NoiseWindow&) const = default;
+};
+
+// Exponentially weighted sums over steps: everything that has to be kept through a switch and a checkpoint. Each step
+// weighs as many samples as it has, at most window.samples / window.least_steps.
+struct NoiseAverage {
+  int64_t steps = 0;
+  double weight = 0;                       // sum of w
+  double squared_gradient = 0, trace = 0;  // sums of w x
+  // Sums of w^2 times the powers of x, for the errors of the averages.
+  double square_weight = 0;
+  double square_squared_gradient = 0, square_trace = 0;
+  double squared_gradient_squared = 0, trace_squared = 0, product = 0;
+  bool operator==(const NoiseAverage&) const = default;
+};
+
+// The averages with one step more. A step whose norms are far beyond what the average expects for their batches counts
+// less, by one factor for both estimates; one that is not finite does not count at all.
+NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window);
+
+// A mean with its standard error.
+struct MeanEstimate {
+  double value = 0;
+  double standard_error = 0;
+};
+
+struct NoiseScale {
+  MeanEstimate squared_gradient, trace;
+  // In samples. While |G|^2 is not significantly positive there is only a lower bound: value and high are empty.
+  std::optional<double> value;
+  double low = 0;  // ends of the 95 % interval (Fieller 1954: of a ratio of two correlated means)
+  std::optional<double> high;
+};
+
+// Empty after fewer than two observed steps.
+std::optional<NoiseScale> noise_scale(const NoiseAverage& average);
+
+}  // namespace copus
