@@ -226,7 +226,8 @@ void expect_noise_scale(const StepRecord& record, const std::optional<NoiseScale
   if (!expected->value) return;
   EXPECT_NEAR(*record.noise_scale, *expected->value, rounding * *expected->value) << "step " << record.step;
   ASSERT_EQ(record.noise_scale_high.has_value(), expected->high.has_value()) << "step " << record.step;
-  if (expected->high) EXPECT_NEAR(*record.noise_scale_high, *expected->high, 10 * rounding * *expected->high);
+  if (!expected->high) return;
+  EXPECT_NEAR(*record.noise_scale_high, *expected->high, rounding * *expected->high) << "step " << record.step;
 }
 
 void expect_close(double value, double expected, double tolerance) {
@@ -421,7 +422,7 @@ TEST_F(NoiseScaleTest, NormsAreEqualWhereMicroBatchesAre) {
         EXPECT_EQ(records[step].small_batch, expected[step].small_batch);
         expect_close(norm, expected_norm, 1e-6);
         expect_close(records[step].grad_norm, expected[step].grad_norm, 0.5e-6);
-        if (bitwise) EXPECT_EQ(norm, expected_norm);
+        EXPECT_TRUE(!bitwise || norm == expected_norm) << norm << " and " << expected_norm;
       }
     }
   };
@@ -709,8 +710,8 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
     train(run, [&](Trainer& trainer, World& world) {
       const std::vector<StepRecord> good = take_steps(trainer, world, 5);
       ParameterStore& parameters = trainer.parameters();
-      // One rank of the second data-parallel one: its samples alone have a gradient that is not finite.
-      const bool is_broken = world.rank() == world.size() / 2;
+      // The first rank that holds other samples: theirs alone have a gradient that is not finite.
+      const bool is_broken = world.rank() == run.parallel.tensor_parallel;
       at::Tensor norm, saved;
       if (is_broken) {
         norm = parameters.find("model.layers.0.input_layernorm.weight").weight;
