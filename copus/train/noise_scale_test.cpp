@@ -1,7 +1,5 @@
 // What training measures of the gradient noise scale, in every layout, against an oracle that knows no layout: the
 // gradients of single samples, by the whole model on one rank in float64.
-#include "copus/statistics/noise_scale.h"
-
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,6 +22,7 @@
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
 #include "copus/model/stages_in_turn.h"
+#include "copus/statistics/noise_scale.h"
 #include "copus/train/test_layouts.h"
 #include "copus/train/trainer.h"
 
@@ -280,6 +279,15 @@ class NoiseScaleTest : public ::testing::Test {
         },
         60);
   }
+
+  // Rank 0's snapshot to disk; the others have none.
+  void write_checkpoint(const std::optional<Snapshot>& snapshot) const {
+    if (!snapshot) return;
+    CheckpointWriter writer(folder_.path() / "checkpoints", 1);
+    writer.write(*snapshot);
+    writer.finish();
+  }
+  Checkpoint read_checkpoint() const { return Checkpoint(latest_checkpoint(folder_.path() / "checkpoints").value()); }
 
   // The records of `steps` steps that leave the weights where they are, to the last bit.
   static std::vector<StepRecord> measure(RunConfig config, const Weights& weights, int64_t steps) {
@@ -584,7 +592,7 @@ TEST_F(FiniteDataTest, TheNoiseIsThatOfModelAndDataInEveryLayout) {
 
 // ---- averages over a run --------------------------------------------------------------------------------------------
 
-// The exact squared norms in, the averages out: nothing is lost on the way and nothing added.
+// Squared norms in, averages out: nothing is lost on the way and nothing added.
 TEST_F(NoiseScaleTest, AveragesAreThoseOfTheNormsInTheRecords) {
   for (const std::vector<Change>& changes :
        {std::vector<Change>{ranks(2, 1, 2), zb_h1}, {ranks(4, 1, 1), whole_batch}, {ranks(1, 1, 1), whole_batch}}) {
@@ -618,10 +626,8 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
     const std::vector<StepRecord> first = take_steps(trainer, world, half);
     const std::optional<Snapshot> snapshot = trainer.snapshot("");
     const std::vector<StepRecord> second = take_steps(trainer, world, rest);
-    if (!snapshot) return;
-    CheckpointWriter writer(folder_.path() / "checkpoints", 1);
-    writer.write(*snapshot);
-    writer.finish();
+    write_checkpoint(snapshot);
+    if (world.rank() != 0) return;
     before = first;
     uninterrupted = second;
   });
@@ -632,7 +638,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
     largest_change = std::max(largest_change, std::abs(*before[step].noise_scale - *before[step - 1].noise_scale));
   }
 
-  const Checkpoint checkpoint(latest_checkpoint(folder_.path() / "checkpoints").value());
+  const Checkpoint checkpoint = read_checkpoint();
   const auto resume = [&](const std::vector<Change>& layout) {
     const RunConfig changed = config(join(base, layout));
     std::vector<StepRecord> records;
@@ -688,14 +694,10 @@ TEST_F(NoiseScaleTest, ACheckpointGoesOnWithAnotherGlobalBatch) {
   Replay replay(small);
   train(small, [&](Trainer& trainer, World& world) {
     const std::vector<StepRecord> records = take_steps(trainer, world, 6);
-    const std::optional<Snapshot> snapshot = trainer.snapshot("");
-    if (!snapshot) return;
-    replay.add(records);
-    CheckpointWriter writer(folder_.path() / "checkpoints", 1);
-    writer.write(*snapshot);
-    writer.finish();
+    write_checkpoint(trainer.snapshot(""));
+    if (world.rank() == 0) replay.add(records);
   });
-  const Checkpoint checkpoint(latest_checkpoint(folder_.path() / "checkpoints").value());
+  const Checkpoint checkpoint = read_checkpoint();
   train(large, [&](Trainer& trainer, World& world) {
     trainer.restore(checkpoint);
     const std::vector<StepRecord> records = take_steps(trainer, world, 3);
@@ -703,6 +705,29 @@ TEST_F(NoiseScaleTest, ACheckpointGoesOnWithAnotherGlobalBatch) {
     for (const StepRecord& record : records) {
       replay.add(record);
       expect_noise_scale(record, replay.noise_scale());
+    }
+  });
+}
+
+// Which steps are cut in two follows from their numbers, so a resumed run cuts the same.
+TEST_F(NoiseScaleTest, ResumedRunsCutTheSameStepsInTwo) {
+  const RunConfig run = config({tied, whole_batch, [](RunConfig& config) { config.noise_scale.split_interval = 3; }});
+  std::vector<StepRecord> uninterrupted;
+  train(run, [&](Trainer& trainer, World& world) {
+    take_steps(trainer, world, 10);
+    write_checkpoint(trainer.snapshot(""));
+    uninterrupted = take_steps(trainer, world, 6);
+  });
+  train(run, [&](Trainer& trainer, World& world) {
+    trainer.restore(read_checkpoint());
+    for (const StepRecord& expected : uninterrupted) {
+      const StepRecord record = step_alike(trainer, world);
+      EXPECT_EQ(record.small_batch.has_value(), record.step % 3 == 0);
+      EXPECT_EQ(record.loss, expected.loss);
+      EXPECT_EQ(record.small_batch_squared_norm, expected.small_batch_squared_norm);
+      EXPECT_TRUE(record.noise_scale_low.has_value());
+      EXPECT_EQ(record.noise_scale_low, expected.noise_scale_low);
+      EXPECT_EQ(record.noise_scale, expected.noise_scale);
     }
   });
 }
