@@ -1,5 +1,7 @@
 // What training measures of the gradient noise scale, in every layout, against an oracle that knows no layout: the
 // gradients of single samples, by the whole model on one rank in float64.
+#include "copus/statistics/noise_scale.h"
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +24,6 @@
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
 #include "copus/model/stages_in_turn.h"
-#include "copus/statistics/noise_scale.h"
 #include "copus/train/test_layouts.h"
 #include "copus/train/trainer.h"
 
