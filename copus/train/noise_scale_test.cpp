@@ -174,13 +174,16 @@ std::vector<int64_t> words_of(const StepRecord& record) {
   return words;
 }
 
-// One step, whose record must be the same on all ranks.
+// One step, whose record and averages must be the same on all ranks.
 StepRecord step_alike(Trainer& trainer, World& world) {
   const StepRecord record = trainer.step();
   std::vector<int64_t> rank_0 = words_of(record);
   const std::vector<int64_t> here = rank_0;
   world.everyone().broadcast(rank_0.data(), static_cast<int64_t>(rank_0.size()), DataType::int64, 0);
   EXPECT_EQ(here, rank_0) << "rank " << world.rank() << ", step " << record.step;
+  NoiseAverage average = trainer.state().noise_average;
+  world.everyone().broadcast(&average, sizeof average, DataType::byte, 0);
+  EXPECT_TRUE(trainer.state().noise_average == average) << "rank " << world.rank() << ", step " << record.step;
   return record;
 }
 
@@ -750,10 +753,12 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
         saved = norm.clone();
         norm.fill_(std::numeric_limits<double>::infinity());
       }
+      const NoiseAverage average = trainer.state().noise_average;
       const StepRecord broken = step_alike(trainer, world);
       EXPECT_FALSE(std::isfinite(broken.loss));
       EXPECT_EQ(trainer.state().skipped_steps, 1);
       EXPECT_EQ(broken.small_batch, std::nullopt);
+      EXPECT_TRUE(trainer.state().noise_average == average);
       EXPECT_EQ(broken.noise_scale, good.back().noise_scale);
       EXPECT_EQ(broken.noise_scale_low, good.back().noise_scale_low);
       EXPECT_EQ(broken.noise_scale_high, good.back().noise_scale_high);
