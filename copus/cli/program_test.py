@@ -544,6 +544,33 @@ class NoiseScale(ProgramTest):
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class BenchGns(ProgramTest):
+    def test_rows(self):
+        result = json.loads(self.assert_done("bench", "gns", "--shapes", "tiny", "--steps", "8", "--json").stdout)
+        rows = result["rows"]
+        self.assertEqual([(row["shape"], row["micro_batches"], row["source"], row["steps"]) for row in rows],
+                         [("tiny", 1, "rank", 8), ("tiny", 2, "prefix", 8)])
+        for row in rows:
+            self.assertGreater(row["seconds_on"], 0)
+            self.assertGreater(row["seconds_off"], 0)
+            self.assertGreater(row["probe_fraction"], 0)
+            self.assertLess(row["probe_fraction"], 1)
+            lower, upper = row["overhead_fraction_quartiles"]
+            self.assertLessEqual(lower, row["overhead_fraction"])
+            self.assertGreaterEqual(upper, row["overhead_fraction"])
+        for field in ("overhead_fraction", "probe_fraction"):
+            self.assertEqual(result[field], max(row[field] for row in rows))
+
+    def test_table(self):
+        result = self.assert_done("bench", "gns", "--shapes", "tiny", "--steps", "4")
+        self.assertRegex(result.stdout, r"(?m)^ tiny +1 +rank +4 .*\n tiny +2 +prefix +4 ")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "gns", "--steps", "6", says=["--steps 6", "multiple of 4"])
+        self.assert_refused("bench", "gns", "--shapes", "c", says=["--shapes"])
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Interruptions(ProgramTest):
     STEPS = 120
 

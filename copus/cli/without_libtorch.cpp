@@ -32,6 +32,7 @@ void add_bench(CLI::App& program, Action& action) {
   CLI::App& bench = *program.add_subcommand("bench", "Measure this machine");
   bench.require_subcommand(1);
   add_missing(bench, action, "copus bench", "step");
+  add_missing(bench, action, "copus bench", "gns");
   add_comm_bench(bench, action);
 }
 
