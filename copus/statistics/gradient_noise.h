@@ -4,8 +4,6 @@
 // sizes tell the two numbers apart.
 #pragma once
 
-#include <cstdint>
-
 namespace copus {
 
 // What one step has shown: A, the mean squared norm of gradients of `small_batch` samples each, and C, that of the

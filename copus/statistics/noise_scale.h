@@ -23,15 +23,16 @@ struct NoiseAverage {
   int64_t steps = 0;
   double weight = 0;                       // sum of w
   double squared_gradient = 0, trace = 0;  // sums of w x
-  // Sums of w^2 times the powers of x, for the errors of the averages.
-  double square_weight = 0;
+  // Sums of w^2 times the powers of x, for the errors of the averages; of w^4, for the errors of these errors.
+  double square_weight = 0, fourth_weight = 0;
   double square_squared_gradient = 0, square_trace = 0;
   double squared_gradient_squared = 0, trace_squared = 0, product = 0;
   bool operator==(const NoiseAverage&) const = default;
 };
 
 // The averages with one step more. A step whose norms are far beyond what the average expects for their batches counts
-// less, by one factor for both estimates; one that is not finite does not count at all.
+// less, by one factor for both estimates, but never nothing, so that the average follows a lasting change; one that is
+// not finite does not count at all, not even in `steps`.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window);
 
 // A mean with its standard error.
@@ -42,13 +43,15 @@ struct MeanEstimate {
 
 struct NoiseScale {
   MeanEstimate squared_gradient, trace;
-  // In samples. While |G|^2 is not significantly positive there is only a lower bound: value and high are empty.
+  // In samples, none of them negative. While |G|^2 is not significantly positive there is only a lower bound: value and
+  // high are empty.
   std::optional<double> value;
   double low = 0;  // ends of the 95 % interval (Fieller 1954: of a ratio of two correlated means)
   std::optional<double> high;
 };
 
-// Empty after fewer than two observed steps.
+// Empty after fewer than two observed steps. The errors come from the scatter of the steps, so they include whatever
+// drifted inside the window, and hold whatever the batch of each step was.
 std::optional<NoiseScale> noise_scale(const NoiseAverage& average);
 
 }  // namespace copus

@@ -17,7 +17,9 @@ struct NormTestResult {
   double batch;  // the batch to go on with: B where the test is passed, never less
 };
 
-// (A - C)/(J - 1) <= eta^2 C; otherwise the batch becomes ceil(B (A - C) / ((J - 1) eta^2 C)), at most max_batch.
+// (A - C)/(J - 1) <= eta^2 C; otherwise the batch becomes ceil(B (A - C) / ((J - 1) eta^2 C)), at most max_batch. Where
+// gradients are sharded (FSDP), A and C are the sums over shards of the shards' A and C. Norms that are not finite tell
+// nothing, so they pass.
 NormTestResult norm_test(const WorkerNorms& norms, double eta, double max_batch);
 
 }  // namespace copus

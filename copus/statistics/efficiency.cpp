@@ -1,0 +1,24 @@
+#include "copus/statistics/efficiency.h"
+
+#include <cmath>
+
+#include "copus/base/error.h"
+#include "copus/statistics/learning_rate_scaling.h"
+
+namespace copus {
+
+double critical_batch(double calibration, double noise_scale) { return calibration * noise_scale; }
+
+// Written such that an infinite critical batch gives 1.
+double statistical_efficiency(double batch, double critical_batch, double reference_batch) {
+  COPUS_CHECK(batch > 0 && critical_batch >= 0 && reference_batch > 0, batch, ", ", critical_batch, ", ",
+              reference_batch);
+  return 1 - (batch - reference_batch) / (critical_batch + batch);
+}
+
+double goodput(double throughput, double batch, double critical_batch, double reference_batch, double alpha) {
+  return throughput * statistical_efficiency(batch, critical_batch, reference_batch) *
+         std::pow(capped_square_root_factor(batch, critical_batch, reference_batch), 2 * alpha);
+}
+
+}  // namespace copus

@@ -1,0 +1,29 @@
+#include "copus/statistics/learning_rate_scaling.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "copus/base/error.h"
+#include "copus/statistics/efficiency.h"
+
+namespace copus {
+
+double capped_square_root_factor(double batch, double critical_batch, double reference_batch) {
+  return std::sqrt(linear_factor(std::min(batch, std::max(reference_batch, critical_batch)), reference_batch));
+}
+
+double linear_factor(double batch, double reference_batch) {
+  COPUS_CHECK(batch > 0 && reference_batch > 0, batch, " against ", reference_batch);
+  return batch / reference_batch;
+}
+
+// The last two rules share (phi + B_ref) / (phi + B), which is the statistical efficiency at a critical batch of phi.
+double adascale_factor(double batch, double noise_scale, double reference_batch) {
+  return linear_factor(batch, reference_batch) * statistical_efficiency(batch, noise_scale, reference_batch);
+}
+
+double surge_factor(double batch, double noise_scale, double reference_batch) {
+  return std::sqrt(linear_factor(batch, reference_batch)) * statistical_efficiency(batch, noise_scale, reference_batch);
+}
+
+}  // namespace copus

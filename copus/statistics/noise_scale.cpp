@@ -1,0 +1,117 @@
+#include "copus/statistics/noise_scale.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "copus/base/error.h"
+#include "copus/statistics/student_t.h"
+
+namespace copus {
+
+namespace {
+
+// How far beyond its expectation a squared norm may be before its step counts less, and how many steps the expectation
+// needs.
+constexpr double usual_excess = 10;
+constexpr int64_t steps_to_expect = 10;
+
+double outlier_weight(const NoiseAverage& average, const NormObservation& observation) {
+  if (average.steps < steps_to_expect) return 1;
+  const auto weight_of = [&](double batch, double squared_norm) {
+    const double expected = (std::max(average.squared_gradient, 0.0) + average.trace / batch) / average.weight;
+    const double limit = usual_excess * expected;
+    return limit > 0 && squared_norm > limit ? limit / squared_norm : 1.0;
+  };
+  return std::min(weight_of(observation.small_batch, observation.small_squared_norm),
+                  weight_of(observation.large_batch, observation.large_squared_norm));
+}
+
+// Half of the probability that the interval leaves out lies on either side.
+constexpr double upper_probability = 0.975;
+
+// The phi for which S - phi |G|^2 is within t standard errors of 0 are those with
+//   a phi^2 - 2 b phi + c <= 0,   a = |G|^4 - t^2 Var|G|^2,   b = S |G|^2 - t^2 Cov,   c = S^2 - t^2 Var S.
+struct FiellerSet {
+  double a, b, c;
+
+  double root_of_discriminant() const { return std::sqrt(std::max(b * b - a * c, 0.0)); }
+  bool has_zero() const { return c <= 0; }
+  // The smaller root of a > 0, the larger one of a < 0, written such that it has no pole at a = 0.
+  double lower_end() const { return c / (b + root_of_discriminant()); }
+  double upper_end() const { return (b + root_of_discriminant()) / a; }
+};
+
+double lower_bound(const FiellerSet& set, const MeanEstimate& squared_gradient, const MeanEstimate& trace, double t) {
+  if (set.has_zero() || trace.value <= 0) return 0;
+  if (const double low = set.lower_end(); low > 0 && std::isfinite(low)) return low;
+  // By chance |G|^2 is significantly negative, and no positive phi is in the set.
+  const double largest = std::max(squared_gradient.value, 0.0) + t * squared_gradient.standard_error;
+  return largest > 0 ? (trace.value - t * trace.standard_error) / largest : 0;
+}
+
+}  // namespace
+
+NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window) {
+  const GradientNoise noise = estimate(observation);
+  if (!std::isfinite(noise.squared_gradient) || !std::isfinite(noise.trace)) return average;
+
+  const double samples = std::min(observation.large_batch, window.samples / window.least_steps);
+  const double decay = std::exp(-samples / window.samples);
+  const double decay_of_squares = decay * decay;
+  const double weight = samples * outlier_weight(average, observation);
+  const double square = weight * weight;
+  const double x = noise.squared_gradient;
+  const double y = noise.trace;
+
+  NoiseAverage next;
+  next.steps = average.steps + 1;
+  next.weight = decay * average.weight + weight;
+  next.squared_gradient = decay * average.squared_gradient + weight * x;
+  next.trace = decay * average.trace + weight * y;
+  next.square_weight = decay_of_squares * average.square_weight + square;
+  next.fourth_weight = decay_of_squares * decay_of_squares * average.fourth_weight + square * square;
+  next.square_squared_gradient = decay_of_squares * average.square_squared_gradient + square * x;
+  next.square_trace = decay_of_squares * average.square_trace + square * y;
+  next.squared_gradient_squared = decay_of_squares * average.squared_gradient_squared + square * x * x;
+  next.trace_squared = decay_of_squares * average.trace_squared + square * y * y;
+  next.product = decay_of_squares * average.product + square * x * y;
+  return next;
+}
+
+// The variance of a weighted mean from the scatter of what it is the mean of, each with a variance of its own (the
+// "sandwich" form, White 1980): sum w^2 (x - mean)^2 / (sum w)^2. That the mean has been fitted to the same x makes it
+// too small by about 1 - sum w^2 / (sum w)^2, which is (n - 1)/n for equal weights.
+std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
+  if (average.steps < 2) return std::nullopt;
+  const double x = average.squared_gradient / average.weight;
+  const double y = average.trace / average.weight;
+  const double denominator = average.weight * average.weight - average.square_weight;
+  const auto covariance = [&](double sum_product, double sum_u, double mean_u, double sum_v, double mean_v) {
+    return (sum_product - mean_u * sum_v - mean_v * sum_u + mean_u * mean_v * average.square_weight) / denominator;
+  };
+  const double sum_x = average.square_squared_gradient;
+  const double sum_y = average.square_trace;
+  const double variance_x = std::max(covariance(average.squared_gradient_squared, sum_x, x, sum_x, x), 0.0);
+  const double variance_y = std::max(covariance(average.trace_squared, sum_y, y, sum_y, y), 0.0);
+  const double covariance_xy = covariance(average.product, sum_x, x, sum_y, y);
+
+  // Degrees of freedom by Satterthwaite (1946), 2 mean^2 / variance of that variance: (sum w^2)^2 / sum w^4, less the
+  // one that the mean takes. For exponential weights they are half of the number of steps (sum w)^2 / sum w^2 that the
+  // mean is worth.
+  const double degrees_of_freedom =
+      std::max(average.square_weight * average.square_weight / average.fourth_weight - 1, 1.0);
+  const double t = student_t_quantile(upper_probability, degrees_of_freedom);
+
+  NoiseScale scale;
+  scale.squared_gradient = {x, std::sqrt(variance_x)};
+  scale.trace = {y, std::sqrt(variance_y)};
+  const FiellerSet set{x * x - t * t * variance_x, x * y - t * t * covariance_xy, y * y - t * t * variance_y};
+  scale.low = lower_bound(set, scale.squared_gradient, scale.trace, t);
+  if (x > t * scale.squared_gradient.standard_error) {
+    scale.value = std::max(y / x, 0.0);
+    scale.high = std::max(set.upper_end(), 0.0);
+  }
+  return scale;
+}
+
+}  // namespace copus

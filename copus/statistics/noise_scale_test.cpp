@@ -1,0 +1,329 @@
+#include "copus/statistics/noise_scale.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/statistics/quadratic_loss.h"
+#include "copus/statistics/student_t.h"
+
+namespace copus {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr NoiseWindow everything{infinity, 32};
+
+// The norms from which exactly these numbers are estimated.
+NormObservation showing(const GradientNoise& noise, double large_batch, double small_batch = 1) {
+  return {small_batch, noise.squared_gradient + noise.trace / small_batch, large_batch,
+          noise.squared_gradient + noise.trace / large_batch};
+}
+
+double mean_squared_gradient(const NoiseAverage& average) { return average.squared_gradient / average.weight; }
+double mean_trace(const NoiseAverage& average) { return average.trace / average.weight; }
+
+NoiseAverage observe_times(int times, NoiseAverage average, const NormObservation& observation,
+                           const NoiseWindow& window) {
+  for (int i = 0; i < times; ++i) average = observe(average, observation, window);
+  return average;
+}
+
+// --- The window ---
+
+TEST(NoiseWindow, AChangeOfBatchKeepsTheMemory) {
+  const NoiseWindow window{2048, 32};
+  for (const int before : {4, 16, 64}) {
+    for (const int after : {4, 16, 64}) {
+      SCOPED_TRACE(testing::Message() << before << " to " << after);
+      auto average = observe_times(20 * 2048 / before, {}, showing({1, 100}, before), window);
+      average = observe_times(2048 / after, average, showing({2, 300}, after), window);
+      // After a window of samples 1/e of the weight is the past's; a step is not quite infinitesimal, so 2 % off.
+      EXPECT_NEAR(mean_squared_gradient(average), 2 - std::exp(-1.0), 0.02);
+      EXPECT_NEAR(mean_trace(average), 300 - 200 * std::exp(-1.0), 4);
+    }
+  }
+}
+
+TEST(NoiseWindow, ReachesOverSoManyStepsAtLeast) {
+  const NoiseWindow window{2048, 32};
+  for (const int batch : {64, 2048, 1000000}) {
+    auto average = observe_times(1000, {}, showing({1, 100}, batch), window);
+    average = observe_times(32, average, showing({2, 300}, batch), window);
+    EXPECT_NEAR(mean_squared_gradient(average), 2 - std::exp(-1.0), 1e-9) << batch;
+    EXPECT_NEAR(mean_trace(average), 300 - 200 * std::exp(-1.0), 1e-7) << batch;
+  }
+}
+
+TEST(NoiseWindow, AnInfiniteOneWeighsEverySampleAlike) {
+  auto average = observe({}, showing({1, 100}, 2), everything);
+  average = observe(average, showing({4, 20}, 6), everything);
+  EXPECT_EQ(average.steps, 2);
+  EXPECT_DOUBLE_EQ(mean_squared_gradient(average), (2 * 1 + 6 * 4) / 8.0);
+  EXPECT_DOUBLE_EQ(mean_trace(average), (2 * 100 + 6 * 20) / 8.0);
+}
+
+TEST(NoiseAverage, IsARatioOfMeansAndNoMeanOfRatios) {
+  NoiseAverage average;
+  for (int i = 0; i < 5000; ++i)
+    average = observe(average, showing(i % 2 == 0 ? GradientNoise{-1, 4} : GradientNoise{3, 8}, 8), everything);
+  ASSERT_TRUE(noise_scale(average)->value.has_value());
+  EXPECT_NEAR(*noise_scale(average)->value, 6, 1e-9);
+}
+
+TEST(NoiseAverage, IsAValueThatCanBeTakenElsewhere) {
+  std::mt19937_64 random(1);
+  const QuadraticLoss loss(10, 8);
+  std::vector<NormObservation> observations;
+  for (int i = 0; i < 60; ++i) observations.push_back(loss.draw(4, 2, random));
+  NoiseAverage whole;
+  for (const auto& observation : observations) whole = observe(whole, observation, {});
+  NoiseAverage first;
+  for (int i = 0; i < 25; ++i) first = observe(first, observations[i], {});
+  NoiseAverage second = first;
+  for (int i = 25; i < 60; ++i) second = observe(second, observations[i], {});
+  EXPECT_EQ(second, whole);
+  EXPECT_EQ(noise_scale(second)->low, noise_scale(whole)->low);
+}
+
+// --- Outliers ---
+
+TEST(NoiseAverage, StepsThatAreNotFiniteDoNotCount) {
+  const NoiseAverage average = observe_times(3, {}, showing({1, 10}, 8), {});
+  for (const double bad : {infinity, -infinity, std::nan("")}) {
+    EXPECT_EQ(observe(average, {1, bad, 8, 2}, {}), average);
+    EXPECT_EQ(observe(average, {1, 11, 8, bad}, {}), average);
+    EXPECT_EQ(observe(average, {1, bad, 8, bad}, {}), average);
+  }
+  EXPECT_THROW(observe(average, {8, 1, 8, 1}, {}), InternalError);
+}
+
+TEST(NoiseAverage, AnOutlierMovesItLittle) {
+  const QuadraticLoss loss(10, 8);
+  const auto noise_scale_after = [&](const std::function<void(NormObservation&)>& spoil) {
+    std::mt19937_64 random(7);
+    NoiseAverage average;
+    for (int i = 0; i < 800; ++i) {
+      NormObservation norms = loss.draw(4, 2, random);
+      if (i == 600) spoil(norms);
+      average = observe(average, norms, {4096, 32});
+    }
+    return *noise_scale(average)->value;
+  };
+  const double usual = noise_scale_after([](NormObservation&) {});
+  EXPECT_NEAR(usual, 8, 0.8);
+  EXPECT_NEAR(noise_scale_after([](NormObservation& norms) { norms.large_squared_norm *= 1e4; }), usual, 0.1 * usual);
+  EXPECT_NEAR(noise_scale_after([](NormObservation& norms) { norms.small_squared_norm *= 1e4; }), usual, 0.1 * usual);
+  EXPECT_NEAR(noise_scale_after([](NormObservation& norms) {
+                norms.small_squared_norm *= 1e4;
+                norms.large_squared_norm *= 1e4;
+              }),
+              usual, 0.1 * usual);
+}
+
+// With |G|^2 = 1 and tr(Sigma) = 8 the expected norms are A = 9 for one sample and C = 2 for eight.
+TEST(NoiseAverage, AnOutlierCountsTenTimesItsExpectationForBothEstimates) {
+  const auto weight_of = [](int steps_before, double small_squared_norm, double large_squared_norm) {
+    const auto before = observe_times(steps_before, {}, showing({1, 8}, 8), everything);
+    const auto after = observe(before, {1, small_squared_norm, 8, large_squared_norm}, everything);
+    const auto noise = estimate({1, small_squared_norm, 8, large_squared_norm});
+    const double weight = (after.weight - before.weight) / 8;
+    EXPECT_NEAR(after.squared_gradient - before.squared_gradient, 8 * weight * noise.squared_gradient, 1e-6);
+    EXPECT_NEAR(after.trace - before.trace, 8 * weight * noise.trace, 1e-6);
+    return weight;
+  };
+  EXPECT_NEAR(weight_of(10, 90, 20), 1, 1e-12);
+  EXPECT_NEAR(weight_of(10, 900, 20), 0.1, 1e-12);
+  EXPECT_NEAR(weight_of(10, 90, 100), 0.2, 1e-12);
+  EXPECT_NEAR(weight_of(10, 900, 400), 0.05, 1e-12);
+  EXPECT_NEAR(weight_of(9, 900, 400), 1, 1e-12);  // too early to tell what is usual
+}
+
+TEST(NoiseAverage, ALastingChangeIsFollowed) {
+  auto average = observe_times(200, {}, showing({1, 8}, 64), {});
+  average = observe_times(200, average, showing({1e4, 8e4}, 64), {});
+  EXPECT_NEAR(mean_squared_gradient(average), 1e4, 500);
+  EXPECT_NEAR(mean_trace(average), 8e4, 4000);
+}
+
+// --- Errors and the interval ---
+
+TEST(NoiseScale, NeedsTwoSteps) {
+  NoiseAverage average;
+  EXPECT_FALSE(noise_scale(average).has_value());
+  average = observe(average, showing({1, 10}, 8), {});
+  EXPECT_FALSE(noise_scale(average).has_value());
+  average = observe(average, showing({1, 10}, 8), {});
+  ASSERT_TRUE(noise_scale(average).has_value());
+  EXPECT_NEAR(*noise_scale(average)->value, 10, 1e-6);
+}
+
+// S - phi |G|^2 at `phi`, in standard errors, from the observations themselves with the weights of the average.
+struct Sample {
+  std::vector<GradientNoise> noise;
+  std::vector<double> weights;
+
+  double distance(double phi) const {
+    double weight = 0;
+    double sum = 0;
+    double squares_of_weights = 0;
+    for (size_t i = 0; i < noise.size(); ++i) {
+      weight += weights[i];
+      squares_of_weights += weights[i] * weights[i];
+      sum += weights[i] * residual(i, phi);
+    }
+    const double mean = sum / weight;
+    double scatter = 0;
+    for (size_t i = 0; i < noise.size(); ++i) scatter += std::pow(weights[i] * (residual(i, phi) - mean), 2);
+    return mean / std::sqrt(scatter / (weight * weight - squares_of_weights));
+  }
+
+  double degrees_of_freedom() const {
+    double squares = 0;
+    double fourth_powers = 0;
+    for (const double weight : weights) {
+      squares += weight * weight;
+      fourth_powers += std::pow(weight, 4);
+    }
+    return squares * squares / fourth_powers - 1;
+  }
+
+ private:
+  double residual(size_t i, double phi) const { return noise[i].trace - phi * noise[i].squared_gradient; }
+};
+
+// Draws `batches.size()` steps; the sample keeps what `average` has forgotten.
+std::pair<NoiseAverage, Sample> draw_steps(const QuadraticLoss& loss, const std::vector<int>& batches,
+                                           const NoiseWindow& window, std::mt19937_64& random) {
+  NoiseAverage average;
+  Sample sample;
+  for (const int batch : batches) {
+    const NormObservation norms = loss.draw(batch / 2, 2, random);
+    average = observe(average, norms, window);
+    const double samples = std::min<double>(batch, window.samples / window.least_steps);
+    for (double& weight : sample.weights) weight *= std::exp(-samples / window.samples);
+    sample.weights.push_back(samples);
+    sample.noise.push_back(estimate(norms));
+  }
+  return {average, sample};
+}
+
+std::vector<int> changing_batch(int steps_of_8, int steps_of_32) {
+  std::vector<int> batches(steps_of_8, 8);
+  batches.resize(batches.size() + steps_of_32, 32);
+  return batches;
+}
+
+// What Fieller's interval is: its ends are the phi at which S - phi |G|^2 is t standard errors from 0.
+TEST(NoiseScale, EndsOfTheIntervalAreTheLimitsOfATest) {
+  std::mt19937_64 random(3);
+  const QuadraticLoss loss(10, 20);
+  for (const NoiseWindow& window : {everything, NoiseWindow{512, 16}}) {
+    const auto [average, sample] = draw_steps(loss, changing_batch(60, 30), window, random);
+    const double t = student_t_quantile(0.975, sample.degrees_of_freedom());
+    const NoiseScale scale = *noise_scale(average);
+    ASSERT_TRUE(scale.value.has_value());
+    EXPECT_NEAR(sample.distance(*scale.value), 0, 1e-6);
+    EXPECT_NEAR(sample.distance(scale.low), t, 1e-6 * t);
+    EXPECT_NEAR(sample.distance(*scale.high), -t, 1e-6 * t);
+    // phi = 0 leaves S over its error.
+    EXPECT_NEAR(scale.trace.value / scale.trace.standard_error, sample.distance(0), 1e-6 * sample.distance(0));
+  }
+}
+
+TEST(NoiseScale, WithoutASignificantGradientThereIsOnlyALowerBound) {
+  std::mt19937_64 random(4);
+  const QuadraticLoss loss(10, 5000);
+  int bounds = 0;
+  for (int repetition = 0; repetition < 200; ++repetition) {
+    const auto [average, sample] = draw_steps(loss, std::vector<int>(20, 8), everything, random);
+    const NoiseScale scale = *noise_scale(average);
+    const double t = student_t_quantile(0.975, 19);
+    const bool significant = scale.squared_gradient.value > t * scale.squared_gradient.standard_error;
+    EXPECT_EQ(scale.value.has_value(), significant);
+    EXPECT_EQ(scale.high.has_value(), significant);
+    EXPECT_GT(scale.low, 0);
+    if (significant || scale.squared_gradient.value < -t * scale.squared_gradient.standard_error) continue;
+    ++bounds;
+    EXPECT_NEAR(sample.distance(scale.low), t, 1e-6 * t);
+    EXPECT_GT(sample.distance(scale.low / 2), t);
+  }
+  EXPECT_GT(bounds, 150);
+}
+
+TEST(NoiseScale, IsNeverNegativeOrNotANumber) {
+  // Alternating around means of which every sign occurs.
+  for (const double squared_gradient : {-5.0, -0.1, 0.0, 0.1, 5.0}) {
+    for (const double trace : {-50.0, -1.0, 0.0, 1.0, 50.0}) {
+      for (const double scatter : {0.0, 1.0}) {
+        SCOPED_TRACE(testing::Message() << squared_gradient << ", " << trace << ", " << scatter);
+        NoiseAverage average;
+        for (int i = 0; i < 30; ++i) {
+          const double sign = i % 2 == 0 ? scatter : -scatter;
+          average = observe(average, showing({squared_gradient + sign, trace + (i % 3 - 1) * scatter}, 8), everything);
+        }
+        const NoiseScale scale = *noise_scale(average);
+        EXPECT_GE(scale.low, 0);
+        EXPECT_TRUE(std::isfinite(scale.low));
+        EXPECT_EQ(scale.value.has_value(), scale.high.has_value());
+        if (scale.value) {
+          EXPECT_GE(*scale.value, scale.low);
+          EXPECT_GE(*scale.high, *scale.value);
+        }
+      }
+    }
+  }
+}
+
+struct Coverage {
+  const char* name;
+  int scale;  // of the effective dimension
+  double noise_scale;
+  std::vector<int> batches;  // of every step
+  NoiseWindow window;
+};
+
+void PrintTo(const Coverage& coverage, std::ostream* out) { *out << coverage.name << " " << coverage.scale; }
+
+class Interval : public testing::TestWithParam<Coverage> {};
+
+// 4000 repetitions: the standard error of the coverage is 0.35 %.
+TEST_P(Interval, CoversTheTruthNineteenTimesInTwenty) {
+  const auto& [name, dimension, truth, batches, window] = GetParam();
+  const uint64_t seed = 11;
+  std::mt19937_64 random(seed);
+  const QuadraticLoss loss(dimension, truth);
+  constexpr int repetitions = 4000;
+  int covered = 0;
+  int with_value = 0;
+  for (int repetition = 0; repetition < repetitions; ++repetition) {
+    const NoiseScale scale = *noise_scale(draw_steps(loss, batches, window, random).first);
+    covered += scale.low <= truth && (!scale.high || truth <= *scale.high);
+    with_value += scale.value.has_value();
+  }
+  const double coverage = static_cast<double>(covered) / repetitions;
+  RecordProperty("coverage", std::to_string(coverage));
+  std::cout << coverage << " with value " << with_value << std::endl;
+  EXPECT_GT(coverage, 0.93) << "seed " << seed;
+  EXPECT_LT(coverage, 0.97) << "seed " << seed;
+}
+
+std::vector<Coverage> coverages() {
+  std::vector<Coverage> all;
+  for (const int dimension : {1, 10, 100}) {
+    all.push_back({"equal", dimension, 8, std::vector<int>(64, 8), everything});
+    all.push_back({"exponential", dimension, 8, std::vector<int>(120, 8), {256, 32}});
+    all.push_back({"changing", dimension, 8, changing_batch(60, 30), everything});
+    all.push_back({"changing exponential", dimension, 8, changing_batch(80, 30), {1024, 32}});
+  }
+  all.push_back({"weak", 10, 200, std::vector<int>(64, 8), everything});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, Interval, testing::ValuesIn(coverages()));
+
+}  // namespace
+}  // namespace copus
