@@ -78,10 +78,15 @@ def train_command(arguments: argparse.Namespace, batch: int, learning_rate: floa
 
 def call(command: list[str]) -> str:
     """The command's standard output; ends the program where the command fails."""
-    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(command)}\nended with {result.returncode}:\n{result.stdout[-2000:]}{result.stderr}")
-    return result.stdout
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            output, errors = process.communicate()
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C reached it as well: a run writes a checkpoint
+            sys.exit("interrupted; the same command goes on")
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nended with {process.returncode}:\n{output[-2000:]}{errors}")
+    return output
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
@@ -105,7 +110,7 @@ def reference(arguments: argparse.Namespace, checkpoint: pathlib.Path, path: pat
     """What `copus gns` has measured at a checkpoint, kept in `path`."""
     if not path.exists():
         write_whole(path, call([arguments.copus, "gns", "--checkpoint", str(checkpoint), "--batches",
-                                str(arguments.reference_batches), "--json"]))
+                                str(arguments.reference_batches), "--threads", str(arguments.threads), "--json"]))
     return json.loads(path.read_text())
 
 
