@@ -108,6 +108,12 @@ void ExactSum::add(const ExactSum& other) {
   }
 }
 
+void ExactSum::subtract(const ExactSum& other) {
+  ExactSum negated;
+  for (int64_t i = 0; i < num_words; ++i) negated.words_[i] = -other.words_[i];
+  add(negated);
+}
+
 double ExactSum::value() const {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const bool both_infinities = words_[positive_infinities] > 0 && words_[negative_infinities] > 0;

@@ -17,6 +17,8 @@ class ExactSum {
   // At most 2^30 terms one by one into one sum; any number of sums of them.
   void add(double value);
   void add(const ExactSum& other);
+  // As adding the negated terms of the other.
+  void subtract(const ExactSum& other);
 
   // The sum, correctly rounded to nearest even; inf or NaN as IEEE addition would give.
   double value() const;

@@ -13,7 +13,8 @@ namespace copus {
 enum class TimelineTrack { compute, communication };
 
 struct TimelineEvent {
-  std::string category;  // what it can be filtered by: "pipeline", "collective", "message", "optimizer"
+  std::string category;  // what it can be filtered by: "pipeline", "collective", "message", "optimizer",
+                         // "statistics"
   std::string name;      // what its box says: "F", "B", "W", "all_reduce data"
   double begin = 0;      // seconds of the rank's clock, comparable between ranks
   double end = 0;

@@ -1,1 +1,79 @@
+#include "copus/statistics/efficiency.h"
+
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// Where `value` is highest between 1 and a million, to one part in ten thousand.
+double best_batch(const std::function<double(double)>& value) {
+  double best = 1;
+  for (double batch = 1; batch < 1e6; batch *= 1.0001) {
+    if (value(batch) > value(best)) best = batch;
+  }
+  return best;
+}
+
+TEST(Efficiency, TheCriticalBatchIsCalibrated) { EXPECT_EQ(critical_batch(2, 150), 300); }
+
+TEST(Efficiency, FallsWithTheBatchByPolluxFormula) {
+  EXPECT_DOUBLE_EQ(statistical_efficiency(64, 100, 1), 101.0 / 164);
+  EXPECT_DOUBLE_EQ(statistical_efficiency(64, 100, 16), 116.0 / 164);
+  EXPECT_EQ(statistical_efficiency(16, 100, 16), 1);
+  EXPECT_DOUBLE_EQ(statistical_efficiency(8, 100, 16), 116.0 / 108);  // a smaller batch is worth more
+}
+
+TEST(Efficiency, HasItsLimits) {
+  // Noise alone: every sample counts alike. No noise: a step is worth the same with any batch.
+  EXPECT_EQ(statistical_efficiency(64, infinity, 16), 1);
+  EXPECT_NEAR(statistical_efficiency(64, 1e12, 16), 1, 1e-10);
+  EXPECT_DOUBLE_EQ(statistical_efficiency(64, 0, 16), 0.25);
+  EXPECT_NEAR(statistical_efficiency(64, 1e-12, 16), 0.25, 1e-12);
+  EXPECT_NEAR(statistical_efficiency(1e9, 1000, 1), 1001 / 1e9, 1e-11);
+  EXPECT_THROW(statistical_efficiency(0, 100, 1), InternalError);
+  EXPECT_THROW(statistical_efficiency(1, -1, 1), InternalError);
+  EXPECT_THROW(statistical_efficiency(1, 1, 0), InternalError);
+}
+
+TEST(Goodput, IsThroughputTimesEfficiencyTimesALearningRate) {
+  EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 0), 50 * 116.0 / 164);
+  EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 0.5), 50 * 116.0 / 164 * 2);
+  EXPECT_DOUBLE_EQ(goodput(50, 400, 64, 16, 0.5), 50 * 80.0 / 464 * 2);  // the rate ends at the critical batch
+  EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 1), 50 * 116.0 / 164 * 4);
+}
+
+TEST(Goodput, HasItsLimits) {
+  EXPECT_EQ(goodput(50, 64, infinity, 16, 0), 50);
+  EXPECT_DOUBLE_EQ(goodput(50, 64, infinity, 16, 0.5), 100);
+  EXPECT_DOUBLE_EQ(goodput(50, 64, 0, 16, 0), 12.5);
+  EXPECT_DOUBLE_EQ(goodput(50, 64, 0, 16, 0.5), 12.5);  // without noise no larger rate either
+}
+
+// A step takes a + k B seconds, so that T = B / (a + k B).
+TEST(Goodput, IsHighestWhereTheoryPutsIt) {
+  constexpr double a = 0.5;
+  constexpr double k = 0.01;
+  const auto throughput = [](double batch) { return batch / (a + k * batch); };
+  for (const double critical : {20.0, 200.0, 2000.0}) {
+    const auto best = [&](double alpha) {
+      return best_batch([&](double batch) { return goodput(throughput(batch), batch, critical, 1, alpha); });
+    };
+    const double plain = std::sqrt(critical * a / k);
+    EXPECT_NEAR(best(0), plain, 1e-3 * plain);
+    // Below the critical batch the rate's root of B draws the optimum up to it; beyond it the rate stands still.
+    const double with_rate = std::max(critical, plain);
+    EXPECT_NEAR(best(0.5), with_rate, 1e-3 * with_rate);
+  }
+}
+
+}  // namespace
+}  // namespace copus

@@ -3,31 +3,30 @@
 // tied follows from each parameter's Sharding, so that the norm is that of the logical parameter vector in any layout.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <array>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "copus/base/exact_sum.h"
 #include "copus/model/model_chunk.h"
 #include "copus/model/parameters.h"
+#include "copus/train/gradient_ranges.h"
+#include "copus/train/probe_plan.h"
 #include "copus/train/rank_groups.h"
+#include "copus/train/step_recorder.h"
 
 namespace copus {
-
-// Where a step's small batch comes from.
-enum class ProbeSource {
-  none,
-  prefix,  // the main gradients after the first micro-batch (several micro-batches a rank)
-  rank,    // those of a data-parallel rank before they are reduced (one micro-batch a rank, several ranks)
-};
 
 // A backward pass adds to some parameters' gradients in B and to others' in W, which may come later.
 enum class GradientPart { input_pass, weight_pass };
 
+// In every step: begin, then what the executor and the reduction tell, then finish. All ranks of a layout do so.
 class GradientProbe {
  public:
-  // Refers to both for its whole life.
-  GradientProbe(ParameterStore& parameters, RankGroups& groups);
+  // Refers to all of them for its whole life.
+  GradientProbe(ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder);
 
   // Before the first action of a step. `first`: this rank's first micro-batch, whose tokens name the rows of a tied
   // embedding that have a gradient from the embedding's side.
@@ -36,6 +35,9 @@ class GradientProbe {
   // prefix: this part of the first micro-batch's gradients of a chunk is complete, and nothing else has been added yet.
   void first_micro_batch_done(int64_t chunk, GradientPart part);
 
+  // prefix: the last action of the schedule is done, so that no message of the pipeline is under way to this rank.
+  void schedule_done();
+
   // rank: partial and tied gradients of the bucket are added; its data-parallel reduction has not begun.
   void before_data_parallel(int64_t bucket);
 
@@ -43,6 +45,59 @@ class GradientProbe {
   // small-batch gradients, as they stand in the main gradients (with the step's loss scale); summed over all ranks it
   // counts every logical element of each once.
   ExactSum finish();
+
+ private:
+  static constexpr size_t num_parts = 2;
+  static size_t index(GradientPart part) { return static_cast<size_t>(part); }
+
+  // Where a range of partial gradients is copied to.
+  struct PartialRange {
+    GradientRange from;
+    int64_t chunk;
+    GradientPart part;
+    int64_t to;
+  };
+  // All gradients of this rank that are partial over the same group.
+  struct PartialVector {
+    Communicator* group;
+    bool counts;  // this rank is the first of the group
+    std::vector<PartialRange> ranges;
+    at::Tensor values;  // flat, master dtype; kept over the run
+    Work work;
+  };
+
+  void list_ranges();
+  void list_partial(int64_t bucket, GradientPart part);
+  PartialVector& partial_vector(const Parameter& parameter);
+  void find_tied();
+  void list_rows(const at::Tensor& tokens);
+  void copy_partial(int64_t chunk, GradientPart part);
+  void start_partial();
+  void read_tied(int64_t chunk);
+  void add_tied();
+  template <class Read>
+  void read(const Read& read);
+  void add(const GradientRange& range);
+
+  ParameterStore& parameters_;
+  RankGroups& groups_;
+  StepRecorder& recorder_;
+  std::vector<std::array<std::vector<GradientRange>, num_parts>> prefix_ranges_;  // by chunk: neither partial nor tied
+  std::vector<std::vector<GradientRange>> rank_ranges_;                           // by bucket
+  std::vector<PartialVector> partial_;
+  // The two copies of a tied embedding, those that lie here.
+  const Parameter* embedding_ = nullptr;
+  const Parameter* head_ = nullptr;
+
+  // Of one step.
+  ProbeSource source_ = ProbeSource::none;
+  ExactSum sum_;
+  size_t parts_to_come_ = 0;
+  // The distinct tokens of the first micro-batch that are in this rank's part of the vocabulary, as ascending rows of
+  // the part, and the gradients of these rows, [rows, hidden].
+  at::Tensor rows_, embedding_rows_, head_rows_;
+  std::vector<uint8_t> is_row_;
+  Work sent_;
 };
 
 }  // namespace copus

@@ -14,8 +14,8 @@ bool is_zero_1(const ParameterStore& parameters) { return parameters.placement()
 
 }  // namespace
 
-GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& groups)
-    : parameters_(parameters), groups_(groups), partial_(parameters.buckets().size()) {
+GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& groups, GradientProbe& probe)
+    : parameters_(parameters), groups_(groups), probe_(probe), partial_(parameters.buckets().size()) {
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     bool tied = false;
     int64_t previous_end = 0;
@@ -70,6 +70,7 @@ void GradientReduction::finish_partial() {
 void GradientReduction::start_data_parallel(int64_t bucket) {
   Communicator& group = groups_.data();
   if (group.size() == 1) return;
+  probe_.before_data_parallel(bucket);
   const Bucket& b = parameters_.buckets()[static_cast<size_t>(bucket)];
   const DataType type = data_type_of(b.gradient);
   if (is_zero_1(parameters_)) {

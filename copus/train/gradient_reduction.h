@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "copus/model/parameters.h"
+#include "copus/train/gradient_probe.h"
 #include "copus/train/rank_groups.h"
 
 namespace copus {
@@ -19,8 +20,8 @@ namespace copus {
 // Sums are formed in the order of the ranks, those of tied embeddings as embedding + head.
 class GradientReduction {
  public:
-  // Refers to both for its whole life.
-  GradientReduction(ParameterStore& parameters, RankGroups& groups);
+  // Refers to all of them for its whole life. `probe` sees each bucket between steps 2 and 3.
+  GradientReduction(ParameterStore& parameters, RankGroups& groups, GradientProbe& probe);
 
   // This rank's gradient of the bucket is complete: starts its reduction. All ranks of a data-parallel group call it in
   // the same order.
@@ -49,6 +50,7 @@ class GradientReduction {
 
   ParameterStore& parameters_;
   RankGroups& groups_;
+  GradientProbe& probe_;
   std::vector<std::vector<PartialRange>> partial_;  // by bucket
   std::vector<int64_t> tied_;                       // buckets that hold a tied embedding: one copy, or both
   std::vector<bool> done_;                          // by bucket, in this step

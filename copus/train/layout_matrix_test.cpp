@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -17,10 +16,13 @@
 #include "copus/base/error.h"
 #include "copus/base/test_support.h"
 #include "copus/model/kernels.h"
+#include "copus/train/test_layouts.h"
 #include "copus/train/trainer.h"
 
 namespace copus {
 namespace {
+
+using namespace layouts;
 
 using ::testing::HasSubstr;
 
@@ -31,42 +33,6 @@ struct Result {
   std::optional<double> held_out_loss;
   std::vector<float> fresh_weights, weights;  // all of them, in canonical order; at the beginning and at the end
 };
-
-// Short names for what a case changes.
-using Change = std::function<void(RunConfig&)>;
-Change ranks(int64_t data, int64_t tensor, int64_t pipeline) {
-  return [=](RunConfig& config) {
-    config.parallel.data_parallel = data;
-    config.parallel.tensor_parallel = tensor;
-    config.parallel.pipeline_parallel = pipeline;
-  };
-}
-Change schedule(PipelineSchedule kind, int64_t virtual_stages = 1) {
-  return [=](RunConfig& config) {
-    config.parallel.schedule = kind;
-    config.parallel.virtual_stages = virtual_stages;
-  };
-}
-const Change gpipe = schedule(PipelineSchedule::gpipe), zb_h1 = schedule(PipelineSchedule::zb_h1),
-             interleaved = schedule(PipelineSchedule::interleaved_1f1b, 2);
-const Change zero_1 = [](RunConfig& config) { config.parallel.zero_stage = 1; };
-const Change sequence_parallel = [](RunConfig& config) { config.parallel.sequence_parallel = true; };
-const Change tied = [](RunConfig& config) { config.model.tie_word_embeddings = true; };
-const Change biases = [](RunConfig& config) {
-  config.model.architecture = Architecture::qwen2;
-  config.model.qkv_bias = true;
-};
-const Change fp32 = [](RunConfig& config) { config.train.precision = Precision::fp32; };
-const Change bf16 = [](RunConfig& config) { config.train.precision = Precision::bf16; };
-Change recompute(Recompute mode) {
-  return [=](RunConfig& config) { config.train.recompute = mode; };
-}
-Change kv_heads(int64_t count) {
-  return [=](RunConfig& config) { config.model.num_kv_heads = count; };
-}
-Change micro_batch(int64_t size) {
-  return [=](RunConfig& config) { config.train.micro_batch = size; };
-}
 
 class LayoutMatrix : public ::testing::Test {
  protected:
@@ -157,15 +123,11 @@ class LayoutMatrix : public ::testing::Test {
   // All of `layouts` train `base` bitwise alike, and to rounding as one rank does with larger micro-batches.
   void expect_same(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts) const {
     std::optional<Result> expected;
-    std::vector<Change> alone = base;
-    alone.insert(alone.end(),
-                 {ranks(1, 1, 1), micro_batch(8), [](RunConfig& c) { c.parallel.sequence_parallel = false; }});
-    const Result single = run(alone);
+    const Change whole_sequences = [](RunConfig& c) { c.parallel.sequence_parallel = false; };
+    const Result single = run(join(base, {ranks(1, 1, 1), micro_batch(8), whole_sequences}));
     for (size_t i = 0; i < layouts.size(); ++i) {
       SCOPED_TRACE(concat("layout ", i));
-      std::vector<Change> changes = base;
-      changes.insert(changes.end(), layouts[i].begin(), layouts[i].end());
-      const Result result = run(changes);
+      const Result result = run(join(base, layouts[i]));
       EXPECT_TRUE(result.fresh_weights == single.fresh_weights);
       expect_close(result, single);
       if (!expected) expected = result;
@@ -265,10 +227,7 @@ TEST_F(LayoutMatrix, RoundedWeightsAreGathered) {
 TEST_F(LayoutMatrix, RoundedActivationsAreExchanged) {
   const Change short_run = [](RunConfig& config) { config.train.max_steps = 2; };
   const std::vector<Change> base = {bf16, short_run, tied, kv_heads(1), sequence_parallel};
-  const auto with = [&](std::vector<Change> layout) {
-    layout.insert(layout.begin(), base.begin(), base.end());
-    return run(layout);
-  };
+  const auto with = [&](const std::vector<Change>& layout) { return run(join(base, layout)); };
   const Result all = with({ranks(1, 2, 1)});
   const Result sharded = with({ranks(1, 2, 2), interleaved, recompute(Recompute::full)});
   EXPECT_EQ(sharded.losses, all.losses);

@@ -47,24 +47,22 @@ void AdamW::add_update_ranges(int64_t bucket) {
   }
 }
 
-// What is held by several ranks counts on the first of them: the first of a parameter's replicas, the embedding and not
-// the head that is tied to it, and the first data-parallel rank where all of them hold the whole reduced gradient.
+// Where all data-parallel ranks hold the whole reduced gradient, the first of them counts it.
 void AdamW::add_norm_ranges(int64_t bucket) {
   const Placement& placement = parameters_.placement();
   if (placement.strategy.zero_stage == 0 && placement.here.data != 0) return;
   const Bucket& b = parameters_.buckets()[bucket];
-  for (const int64_t index : b.parameters) {
-    const Parameter& parameter = parameters_.parameters()[index];
-    if (parameter.tied_copy || placement.here.tensor % parameter.sharding.replicas != 0) continue;
-    const int64_t begin = std::max(parameter.offset, b.shard_begin);
-    const int64_t end = std::min(parameter.offset + parameter.box.num_elements(), b.shard_end);
-    if (begin < end) norm_ranges_.push_back({bucket, begin, end});
+  const auto counts = [&](const Parameter& parameter) { return counts_here(parameters_, parameter); };
+  for (GradientRange range : ranges_of(parameters_, bucket, counts)) {
+    range.begin = std::max(range.begin, b.shard_begin);
+    range.end = std::min(range.end, b.shard_end);
+    if (range.begin < range.end) norm_ranges_.push_back(range);
   }
 }
 
 ExactSum AdamW::squared_gradient_norm() const {
   ExactSum sum;
-  for (const Range& range : norm_ranges_) {
+  for (const GradientRange& range : norm_ranges_) {
     sum.add(kernels::squared_norm(parameters_.buckets()[range.bucket].gradient, range.begin, range.end));
   }
   return sum;

@@ -10,6 +10,7 @@
 #include "copus/base/exact_sum.h"
 #include "copus/config/run_config.h"
 #include "copus/model/parameters.h"
+#include "copus/train/gradient_ranges.h"
 
 namespace copus {
 
@@ -38,14 +39,8 @@ class AdamW {
   const std::vector<at::Tensor>& exp_avg_sq() const { return exp_avg_sq_; }
 
  private:
-  // A stretch of a bucket.
-  struct Range {
-    int64_t bucket;
-    int64_t begin;
-    int64_t end;
-  };
-  // One whose elements all decay or all do not.
-  struct UpdateRange : Range {
+  // Elements that all decay or all do not.
+  struct UpdateRange : GradientRange {
     bool decays;
   };
 
@@ -56,7 +51,7 @@ class AdamW {
   OptimizerConfig config_;
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
   std::vector<UpdateRange> update_ranges_;
-  std::vector<Range> norm_ranges_;  // those that this rank counts
+  std::vector<GradientRange> norm_ranges_;  // those that this rank counts
   int64_t steps_ = 0;
 };
 

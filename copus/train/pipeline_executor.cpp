@@ -14,11 +14,12 @@ namespace copus {
 class PipelineExecutor::Pass {
  public:
   Pass(PipelineExecutor& executor, const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
-       GradientReduction& reduction, StepRecorder& recorder)
+       GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder)
       : executor_(executor),
         actions_(schedule.ranks[static_cast<size_t>(executor.groups_.here().pipeline)]),
         micro_batches_(micro_batches),
         reduction_(reduction),
+        probe_(probe),
         recorder_(recorder),
         slots_(executor.chunks_.size()) {
     COPUS_CHECK(static_cast<int64_t>(micro_batches.size()) == schedule.num_microbatches);
@@ -32,7 +33,9 @@ class PipelineExecutor::Pass {
         return next == Action{ActionKind::backward_weight, action.chunk, action.micro_batch};
       };
       perform(action, i + 1 < actions_.size() && is_own_weight_pass(actions_[i + 1]));
+      if (action.micro_batch == 0) tell_probe(action);
     }
+    probe_.schedule_done();
     return read_losses();
   }
 
@@ -85,6 +88,15 @@ class PipelineExecutor::Pass {
         break;
     }
     recorder_.end();
+  }
+
+  // A W that was done with its B is the action after it.
+  void tell_probe(const Action& action) {
+    if (action.kind == ActionKind::backward_input) {
+      probe_.first_micro_batch_done(action.chunk, GradientPart::input_pass);
+    } else if (action.kind == ActionKind::backward_weight) {
+      probe_.first_micro_batch_done(action.chunk, GradientPart::weight_pass);
+    }
   }
 
   void backward(const Action& action, bool weight_pass_follows, ModelChunk& chunk, Slot& slot) {
@@ -155,6 +167,7 @@ class PipelineExecutor::Pass {
   const std::vector<Action>& actions_;
   const std::vector<MicroBatch>& micro_batches_;
   GradientReduction& reduction_;
+  GradientProbe& probe_;
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   std::vector<at::Tensor> losses_;        // by micro-batch; on the last stage
@@ -173,8 +186,8 @@ PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& group
 PipelineExecutor::~PipelineExecutor() = default;
 
 ExactSum PipelineExecutor::run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
-                               GradientReduction& reduction, StepRecorder& recorder) {
-  const ExactSum losses = Pass(*this, schedule, micro_batches, reduction, recorder).run();
+                               GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder) {
+  const ExactSum losses = Pass(*this, schedule, micro_batches, reduction, probe, recorder).run();
   finish_sends();
   return losses;
 }

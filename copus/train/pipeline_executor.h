@@ -11,6 +11,7 @@
 #include "copus/base/exact_sum.h"
 #include "copus/model/model_chunk.h"
 #include "copus/schedule/schedule.h"
+#include "copus/train/gradient_probe.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/rank_groups.h"
 #include "copus/train/step_recorder.h"
@@ -24,11 +25,12 @@ class PipelineExecutor {
   ~PipelineExecutor();
 
   // Forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the main
-  // gradients. Tells `reduction` of each bucket as soon as its gradient is complete, while the rest still runs.
+  // gradients. Tells `reduction` of each bucket as soon as its gradient is complete, while the rest still runs, and
+  // `probe` (begun) of the first micro-batch's gradients.
   // `recorder` is told what happened when. Returns the sum of token losses, unscaled: on the ranks of the last stage,
   // equal on all of its tensor-parallel ranks; 0 elsewhere. Waits for the device.
   ExactSum run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
-               StepRecorder& recorder);
+               GradientProbe& probe, StepRecorder& recorder);
 
   // Forward without gradients of one micro-batch through the whole pipeline; every rank of the pipeline calls it.
   // Returns the sum of token losses as above. Does not wait for the stages that come after this rank's.

@@ -30,6 +30,7 @@
 #include "copus/strategy/mesh.h"
 #include "copus/train/device.h"
 #include "copus/train/gather_bytes.h"
+#include "copus/train/probe_plan.h"
 #include "copus/train/stop_request.h"
 #include "copus/train/trainer.h"
 
@@ -164,6 +165,9 @@ void introduce(const RunPlan& plan, const Dataset& dataset, RunOutput& output) {
                        layout.virtual_stages > 1 ? concat(" with ", layout.virtual_stages, " chunks a rank") : "",
                        layout.sequence_parallel ? ", sequence parallel" : "", ", zero ", layout.zero_stage, ", ",
                        layout.world_size(), " ranks"));
+  }
+  if (const auto reason = why_noise_is_not_measured(config); reason && config.noise_scale.enabled) {
+    output.note(concat("noise      the gradient noise scale is not measured: ", *reason));
   }
   output.note(concat("run        ", plan.directory.string()));
   if (!plan.resume) return;

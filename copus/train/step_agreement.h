@@ -13,6 +13,7 @@ namespace copus {
 // One rank's share.
 struct StepReport {
   ExactSum squared_norm;               // of the gradient elements that this rank counts
+  ExactSum small_squared_norms;        // of those of a smaller batch, likewise, and of all data-parallel ranks
   ExactSum loss;                       // of the token losses that this rank counts
   StopReason stop = StopReason::none;  // rank 0's counts
   double begin = 0;                    // of the step, on the rank's clock; rank 0's counts
@@ -22,6 +23,7 @@ struct StepReport {
 
 struct StepAgreement {
   double squared_norm = 0;
+  double small_squared_norms = 0;
   double loss = 0;
   StopReason stop = StopReason::none;
   double seconds = 0;                // from rank 0's begin until the last rank had come this far

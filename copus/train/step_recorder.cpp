@@ -11,7 +11,7 @@ void StepRecorder::begin_step(int64_t step, bool trace) {
 
 void StepRecorder::begin(const Computation& computation, const std::string& place) {
   wait_at(place);
-  open_ = {computation, now()};
+  open_ = {computation, place, now()};
 }
 
 void StepRecorder::wait_at(const std::string& place) {

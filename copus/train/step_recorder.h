@@ -35,6 +35,19 @@ class StepRecorder {
   void begin(const Computation& computation, const std::string& place);
   void end();
 
+  // A computation that `work` does at once, in between: what it interrupts goes on after it, as an event of its own.
+  template <class Work>
+  void aside(const Computation& computation, const std::string& place, const Work& work) {
+    const std::optional<Open> interrupted = open_;
+    begin(computation, place);
+    work();
+    if (interrupted) {
+      begin(interrupted->computation, interrupted->place);
+    } else {
+      end();
+    }
+  }
+
   // The rank only waits from here, at `place`.
   void wait_at(const std::string& place);
 
@@ -52,6 +65,7 @@ class StepRecorder {
   bool trace_ = false;
   struct Open {
     Computation computation;
+    std::string place;
     double begin;
     double waited = 0;
   };

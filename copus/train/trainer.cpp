@@ -4,10 +4,13 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
+#include "copus/statistics/efficiency.h"
+#include "copus/train/packed_sums.h"
 #include "copus/train/state_transfer.h"
 
 namespace copus {
@@ -22,11 +25,13 @@ at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::
 // The samples of a step that each data-parallel rank takes.
 int64_t samples_per_rank(const RunConfig& config) { return config.train.global_batch / config.parallel.data_parallel; }
 
-Schedule schedule_of(const RunConfig& config) {
+Schedule schedule_of(const RunConfig& config, int64_t micro_batches) {
   const ParallelStrategy strategy = strategy_of(config);
-  const int64_t samples = samples_per_rank(config), micro_batch = config.train.micro_batch;
-  return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
-                       (samples + micro_batch - 1) / micro_batch);
+  return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages, micro_batches);
+}
+
+int64_t num_micro_batches(const RunConfig& config, int64_t step, bool measures_noise) {
+  return static_cast<int64_t>(plan_probe(config, step, measures_noise).micro_batches.size());
 }
 
 // The last held-out samples may be too few for sequence-parallel ranks to share their tokens evenly: fills them up with
@@ -61,9 +66,13 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
       parameters_(config.model, compute_dtype(config.train.precision), device,
                   place(config.model, strategy_of(config), config.train.sequence_length, world.rank())),
       executor_(parameters_, groups_),
-      reduction_(parameters_, groups_),
+      probe_(parameters_, groups_, recorder_),
+      reduction_(parameters_, groups_, probe_),
       optimizer_(parameters_, config.optimizer),
-      schedule_(schedule_of(config)) {
+      schedule_(schedule_of(config, num_micro_batches(config, 1, false))),
+      measures_noise_(config.noise_scale.enabled) {
+  const int64_t when_split = num_micro_batches(config, config.noise_scale.split_interval, true);
+  if (when_split != schedule_.num_microbatches) split_schedule_ = schedule_of(config, when_split);
   parameters_.initialize(config.train.seed);
   gather_weights(parameters_, groups_);
   state_.seed = config.train.seed;
@@ -109,12 +118,14 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   const double begin = world_.clock().now() - seconds_after_agreement_;
   const auto loss_tokens =
       static_cast<double>(dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), samples));
-  const StepAgreement agreed = accumulate_gradients(stop, begin, 1 / loss_tokens);
+  const ProbePlan plan = plan_probe(config_, state_.step + 1, measures_noise_);
+  const StepAgreement agreed = accumulate_gradients(plan, stop, begin, 1 / loss_tokens);
   stop_reason_ = agreed.stop;
   seconds_by_rank_ = agreed.by_rank;
   const double loss = agreed.loss / loss_tokens;
   const double gradient_norm = std::sqrt(agreed.squared_norm);
   const double lr = learning_rate_.at({state_.consumed_tokens + tokens, state_.elapsed_seconds + agreed.seconds});
+  StepRecord record;
   if (std::isfinite(loss) && std::isfinite(gradient_norm)) {
     recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
     optimizer_.step(lr, clip_factor(gradient_norm, config_.train.clip_norm));
@@ -122,6 +133,7 @@ StepRecord Trainer::step(const StopQuestion& stop) {
     gather_weights(parameters_, groups_);
     state_.optimizer_steps = optimizer_.steps();
     state_.skipped_in_a_row = 0;
+    observe_noise(plan, agreed, record);
   } else {
     skip_step(loss, gradient_norm, lr);
   }
@@ -135,7 +147,6 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   expected_seconds_ = std::max(0.9 * expected_seconds_, real.count());
   world_.health().set_expected_step_seconds(0);  // what comes between steps takes as long as it takes
 
-  StepRecord record;
   record.step = state_.step;
   record.consumed_samples = state_.consumed_samples;
   record.consumed_tokens = state_.consumed_tokens;
@@ -149,21 +160,62 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   record.micro_batch = config_.train.micro_batch;
   record.skipped_samples = state_.skipped_samples;
   record.elapsed_seconds = state_.elapsed_seconds;
+  if (measures_noise_) report_noise(record);
   return record;
+}
+
+// The gradients are those of the sum of token losses over the tokens of the whole global batch of B samples. So a
+// sample's own gradient is B times what it adds to them, however many of its tokens carry loss: the mean of B such
+// gradients is the step's. The mean over a small batch of b samples is B / b times what it has added.
+void Trainer::observe_noise(const ProbePlan& plan, const StepAgreement& agreed, StepRecord& record) {
+  if (plan.source == ProbeSource::none) return;
+  NormObservation observation;
+  observation.small_batch = static_cast<double>(plan.small_batch);
+  observation.large_batch = static_cast<double>(config_.train.global_batch);
+  const double factor = observation.large_batch / observation.small_batch;
+  observation.small_squared_norm =
+      agreed.small_squared_norms / static_cast<double>(config_.parallel.data_parallel) * factor * factor;
+  observation.large_squared_norm = agreed.squared_norm;
+  const NoiseWindow window{.samples = config_.noise_scale.window_samples};
+  state_.noise_average = observe(state_.noise_average, observation, window);
+  record.small_batch = observation.small_batch;
+  record.small_batch_squared_norm = observation.small_squared_norm;
+}
+
+// What is known after the step, whether or not it has measured anything itself.
+void Trainer::report_noise(StepRecord& record) const {
+  const std::optional<NoiseScale> noise = noise_scale(state_.noise_average);
+  if (!noise) return;
+  record.noise_scale = noise->value;
+  record.noise_scale_low = noise->low;
+  record.noise_scale_high = noise->high;
+  if (!noise->value) return;
+  constexpr double reference_batch = 1;
+  const auto batch = static_cast<double>(record.global_batch);
+  const double critical = critical_batch(config_.noise_scale.calibration, *noise->value);
+  record.noise_scale_tokens = *noise->value * static_cast<double>(config_.train.sequence_length);
+  record.critical_batch = critical;
+  record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);
+  record.goodput = goodput(batch / record.step_seconds, batch, critical, reference_batch, /*alpha=*/0);
 }
 
 // The gradient of the mean loss over the global batch, in the store's main gradients, and what the ranks have told each
 // other of it.
-StepAgreement Trainer::accumulate_gradients(const StopQuestion& stop, double begin, double loss_scale) {
+StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop, double begin,
+                                            double loss_scale) {
   recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
-  const std::vector<MicroBatch> micro_batches = read_micro_batches(loss_scale);
+  const std::vector<MicroBatch> micro_batches = read_micro_batches(plan, loss_scale);
   parameters_.zero_gradients();
 
   StepReport report;
-  const ExactSum loss = executor_.run(schedule_, micro_batches, reduction_, recorder_);
+  const bool is_split = static_cast<int64_t>(micro_batches.size()) != schedule_.num_microbatches;
+  probe_.begin(plan.source, micro_batches.front());
+  const ExactSum loss =
+      executor_.run(is_split ? split_schedule_ : schedule_, micro_batches, reduction_, probe_, recorder_);
   if (groups_.here().tensor == 0) report.loss = loss;
   recorder_.wait_at("adding up gradients");
   reduction_.finish();
+  report.small_squared_norms = probe_.finish();
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
   report.squared_norm = optimizer_.squared_gradient_norm();
   recorder_.wait_at("waiting for all ranks");
@@ -175,14 +227,13 @@ StepAgreement Trainer::accumulate_gradients(const StopQuestion& stop, double beg
 }
 
 // This rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
-std::vector<MicroBatch> Trainer::read_micro_batches(double loss_scale) const {
-  const int64_t samples = samples_per_rank(config_);
-  const int64_t first = state_.consumed_samples + groups_.here().data * samples;
+std::vector<MicroBatch> Trainer::read_micro_batches(const ProbePlan& plan, double loss_scale) const {
+  int64_t first = state_.consumed_samples + groups_.here().data * samples_per_rank(config_);
   std::vector<MicroBatch> micro_batches;
-  for (int64_t done = 0; done < samples; done += config_.train.micro_batch) {
-    const int64_t count = std::min(config_.train.micro_batch, samples - done);
+  for (const int64_t count : plan.micro_batches) {
     micro_batches.push_back(
-        to_micro_batch(dataset_.train_batch(static_cast<uint64_t>(first + done), count), count, loss_scale));
+        to_micro_batch(dataset_.train_batch(static_cast<uint64_t>(first), count), count, loss_scale));
+    first += count;
   }
   return micro_batches;
 }
@@ -224,15 +275,14 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
   }
   // Each micro-batch counts on one rank of those that have seen it.
   const bool counts = groups_.here().tensor == 0 && groups_.here().pipeline + 1 == config_.parallel.pipeline_parallel;
-  std::vector<int64_t> words(ExactSum::num_words + 1);
-  if (counts) {
-    std::copy(loss.words().begin(), loss.words().end(), words.begin());
-    words.back() = loss_tokens;
-  }
+  std::vector<int64_t> words;
+  append(words, counts ? loss : ExactSum());
+  words.push_back(counts ? loss_tokens : 0);
   groups_.everyone().all_reduce(words.data(), static_cast<int64_t>(words.size()), DataType::int64);
-  std::copy_n(words.begin(), ExactSum::num_words, loss.words().begin());
-  if (words.back() == 0) return std::nullopt;
-  return loss.value() / static_cast<double>(words.back());
+  std::span<const int64_t> all = words;
+  loss = take_sum(all);
+  if (all.front() == 0) return std::nullopt;
+  return loss.value() / static_cast<double>(all.front());
 }
 
 std::optional<Snapshot> Trainer::snapshot(std::string run_config) {

@@ -15,10 +15,12 @@
 #include "copus/model/parameters.h"
 #include "copus/report/step_record.h"
 #include "copus/schedule/schedule.h"
+#include "copus/train/gradient_probe.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/learning_rate.h"
 #include "copus/train/optimizer.h"
 #include "copus/train/pipeline_executor.h"
+#include "copus/train/probe_plan.h"
 #include "copus/train/rank_groups.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_recorder.h"
@@ -53,6 +55,11 @@ class Trainer {
   // UserError after max_skipped_in_a_row of them. The record is the same on all ranks.
   StepRecord step(const StopQuestion& stop = {});
 
+  // Whether steps measure the gradient noise scale, from the next one on; at first as noise_scale.enabled says. It
+  // changes neither losses nor weights, but for the steps that are cut in two for it (plan_probe), which differ in
+  // rounding.
+  void measure_noise(bool on) { measures_noise_ = on; }
+
   // Keep the events of the next step.
   void trace_next_step() { trace_next_step_ = true; }
   // What happened on this rank in the steps that were traced.
@@ -83,10 +90,12 @@ class Trainer {
   ParameterStore& parameters() { return parameters_; }
 
  private:
-  StepAgreement accumulate_gradients(const StopQuestion& stop, double begin, double loss_scale);
-  std::vector<MicroBatch> read_micro_batches(double loss_scale) const;
+  StepAgreement accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop, double begin, double loss_scale);
+  std::vector<MicroBatch> read_micro_batches(const ProbePlan& plan, double loss_scale) const;
   MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;
   void publish_weights();
+  void observe_noise(const ProbePlan& plan, const StepAgreement& agreed, StepRecord& record);
+  void report_noise(StepRecord& record) const;
   void skip_step(double loss, double gradient_norm, double learning_rate);
 
   RunConfig config_;
@@ -98,12 +107,15 @@ class Trainer {
   LearningRate learning_rate_;
   ParameterStore parameters_;
   PipelineExecutor executor_;
+  GradientProbe probe_;
   GradientReduction reduction_;
   AdamW optimizer_;
   Schedule schedule_;
+  Schedule split_schedule_;  // of a step that is cut in two; only where one can be
   TrainingState state_;
   StopReason stop_reason_ = StopReason::none;
   bool trace_next_step_ = false;
+  bool measures_noise_;
   std::vector<PartSeconds> seconds_by_rank_;
   double seconds_after_agreement_ = 0;  // of the step before, which count with the next one
   double expected_seconds_ = 0;         // of a step, on the real clock

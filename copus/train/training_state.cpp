@@ -24,12 +24,31 @@ void for_each_field(State& state, Visit visit) {
   visit("byte_tokens", state.byte_tokens);
   visit("data_fingerprint", state.data_fingerprint);
 }
+static_assert(sizeof(NoiseAverage) == 11 * sizeof(double), "as many fields as are listed here");
+template <class Average, class Visit>
+void for_each_average(Average& average, Visit visit) {
+  visit("steps", average.steps);
+  visit("weight", average.weight);
+  visit("squared_gradient", average.squared_gradient);
+  visit("trace", average.trace);
+  visit("square_weight", average.square_weight);
+  visit("fourth_weight", average.fourth_weight);
+  visit("square_squared_gradient", average.square_squared_gradient);
+  visit("square_trace", average.square_trace);
+  visit("squared_gradient_squared", average.squared_gradient_squared);
+  visit("trace_squared", average.trace_squared);
+  visit("product", average.product);
+}
+
+constexpr const char* noise_average = "noise_average";
 
 }  // namespace
 
 std::string to_json(const TrainingState& state) {
   nlohmann::ordered_json json;
   for_each_field(state, [&](const char* name, const auto& field) { json[name] = field; });
+  for_each_average(state.noise_average,
+                   [&](const char* name, const auto& field) { json[noise_average][name] = field; });
   return json.dump(2);
 }
 
@@ -39,15 +58,19 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
     throw UserError(
         concat(source, ": the training state is not a JSON object; the checkpoint is damaged, use another"));
   }
-  TrainingState state;
-  for_each_field(state, [&]<class Field>(const char* name, Field& field) {
+  const auto read = [&](const nlohmann::json& object, const char* name, auto& field) {
     try {
-      json.at(name).get_to(field);
+      object.at(name).get_to(field);
     } catch (const nlohmann::json::exception&) {
       throw UserError(concat(source, ": the training state's field '", name,
                              "' is missing or of the wrong type; the checkpoint is damaged or of another version"));
     }
-  });
+  };
+  TrainingState state;
+  for_each_field(state, [&](const char* name, auto& field) { read(json, name, field); });
+  nlohmann::json average;
+  read(json, noise_average, average);
+  for_each_average(state.noise_average, [&](const char* name, auto& field) { read(average, name, field); });
   return state;
 }
 

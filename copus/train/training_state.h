@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "copus/statistics/noise_scale.h"
+
 namespace copus {
 
 struct TrainingState {
@@ -21,11 +23,13 @@ struct TrainingState {
   int64_t sequence_length = 0;   // that the data were cut into
   bool byte_tokens = false;      // tokens are bytes of text
   std::string data_fingerprint;  // of the data; a resumed run must see the same
+  NoiseAverage noise_average;    // of the steps so far: per sample, and so of any batch and layout
 
   bool operator==(const TrainingState&) const = default;
 };
 
-// One JSON object with the fields' names; numbers are written so that they read back to the same bits.
+// One JSON object with the fields' names, noise_average an object within it; numbers are written so that they read back
+// to the same bits.
 std::string to_json(const TrainingState& state);
 
 // Throws UserError naming `source` and the field when the text is not such an object.

@@ -26,6 +26,17 @@ TrainingState some_state() {
   state.sequence_length = 512;
   state.byte_tokens = true;
   state.data_fingerprint = "00ff\"\\";
+  state.noise_average = {.steps = 14,
+                         .weight = 0.1 + 0.7,
+                         .squared_gradient = -1e-300,
+                         .trace = 1.0 / 3,
+                         .square_weight = 2.0 / 3,
+                         .fourth_weight = 4.0 / 9,
+                         .square_squared_gradient = 1e200 / 3,
+                         .square_trace = 5.0 / 7,
+                         .squared_gradient_squared = 0.1,
+                         .trace_squared = 0.2,
+                         .product = 0.3};
   return state;
 }
 
@@ -38,6 +49,9 @@ TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {
   text.replace(text.find("optimizer_steps"), 9, "different");
   EXPECT_THAT([&] { parse_training_state(text, "step-17/manifest.json"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("step-17/manifest.json"), HasSubstr("optimizer_steps"))));
+  text = to_json(some_state());
+  text.replace(text.find("trace_squared"), 5, "other");
+  EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("'trace_squared'")));
   EXPECT_THAT([] { parse_training_state("{\"step\": \"three\"}", "x"); },
               ThrowsMessage<UserError>(HasSubstr("'step'")));
   EXPECT_THAT([] { parse_training_state("{\"step\": ", "x"); }, ThrowsMessage<UserError>(HasSubstr("damaged")));

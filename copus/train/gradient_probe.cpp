@@ -1,0 +1,218 @@
+#include "copus/train/gradient_probe.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "copus/model/kernels.h"
+#include "copus/model/tensor_messages.h"
+
+namespace copus {
+
+namespace {
+
+// What a parameter's gradient is added in: norms, embedding and head in B, the linear layers of the decoder in W
+// (WeightGradients).
+GradientPart part_of(const Parameter& parameter) {
+  const bool is_linear = parameter.info.kind == ParameterKind::linear || parameter.info.kind == ParameterKind::bias;
+  return is_linear && parameter.info.layer >= 0 ? GradientPart::weight_pass : GradientPart::input_pass;
+}
+
+// The next place where a block of a squared norm can begin, so that a norm does not depend on what lies before.
+int64_t next_block(int64_t element) {
+  return (element + kernels::squared_norm_block - 1) / kernels::squared_norm_block * kernels::squared_norm_block;
+}
+
+ExactSum squared_norm(const at::Tensor& values) { return kernels::squared_norm(values.view({-1}), 0, values.numel()); }
+
+}  // namespace
+
+GradientProbe::GradientProbe(ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder)
+    : parameters_(parameters), groups_(groups), recorder_(recorder) {
+  list_ranges();
+  find_tied();
+}
+
+void GradientProbe::list_ranges() {
+  prefix_ranges_.resize(static_cast<size_t>(parameters_.placement().strategy.virtual_stages));
+  for (int64_t b = 0; b < static_cast<int64_t>(parameters_.buckets().size()); ++b) {
+    rank_ranges_.push_back(
+        ranges_of(parameters_, b, [&](const Parameter& parameter) { return counts_here(parameters_, parameter); }));
+    for (const GradientPart part : {GradientPart::input_pass, GradientPart::weight_pass}) {
+      const std::vector<GradientRange> ranges = ranges_of(parameters_, b, [&](const Parameter& parameter) {
+        return part_of(parameter) == part && !parameter.sharding.partial && !parameter.sharding.tied &&
+               counts_here(parameters_, parameter);
+      });
+      auto& of_part =
+          prefix_ranges_[static_cast<size_t>(parameters_.buckets()[static_cast<size_t>(b)].chunk)][index(part)];
+      of_part.insert(of_part.end(), ranges.begin(), ranges.end());
+      list_partial(b, part);
+    }
+  }
+  for (PartialVector& vector : partial_) {
+    const PartialRange& last = vector.ranges.back();
+    vector.values = kernels::zeros({next_block(last.to + last.from.end - last.from.begin)}, parameters_.master_dtype(),
+                                   parameters_.device());
+  }
+}
+
+void GradientProbe::list_partial(int64_t bucket, GradientPart part) {
+  const Bucket& b = parameters_.buckets()[static_cast<size_t>(bucket)];
+  for (const int64_t index : b.parameters) {
+    const Parameter& parameter = parameters_.parameters()[static_cast<size_t>(index)];
+    if (!parameter.sharding.partial || part_of(parameter) != part) continue;
+    PartialVector& vector = partial_vector(parameter);
+    int64_t to = 0;
+    if (!vector.ranges.empty()) {
+      const PartialRange& last = vector.ranges.back();
+      to = next_block(last.to + last.from.end - last.from.begin);
+    }
+    const GradientRange from{bucket, parameter.offset, parameter.offset + parameter.box.num_elements()};
+    vector.ranges.push_back({from, b.chunk, part, to});
+  }
+}
+
+GradientProbe::PartialVector& GradientProbe::partial_vector(const Parameter& parameter) {
+  Communicator* const group = &groups_.replicas(parameter.sharding);
+  const auto found =
+      std::find_if(partial_.begin(), partial_.end(), [&](const PartialVector& one) { return one.group == group; });
+  if (found != partial_.end()) return *found;
+  partial_.push_back({group, counts_here(parameters_, parameter), {}, {}, {}});
+  return partial_.back();
+}
+
+void GradientProbe::find_tied() {
+  for (const Parameter& parameter : parameters_.parameters()) {
+    if (!parameter.sharding.tied) continue;
+    (parameter.tied_copy ? head_ : embedding_) = &parameter;
+    is_row_.resize(static_cast<size_t>(parameter.box.shape.front()));
+  }
+}
+
+// Times what `read` does as this rank's own, between whatever else it is doing.
+template <class Read>
+void GradientProbe::read(const Read& read) {
+  recorder_.aside({.category = "statistics", .name = "probe", .part = StepPart::optimizer},
+                  "squared norms of a smaller batch", read);
+}
+
+void GradientProbe::add(const GradientRange& range) {
+  const at::Tensor& gradient = parameters_.buckets()[static_cast<size_t>(range.bucket)].gradient;
+  sum_.add(kernels::squared_norm(gradient, range.begin, range.end));
+}
+
+void GradientProbe::begin(ProbeSource source, const MicroBatch& first) {
+  source_ = source;
+  sum_ = {};
+  parts_to_come_ = num_parts * prefix_ranges_.size();
+  if (source == ProbeSource::prefix && !is_row_.empty()) read([&] { list_rows(first.tokens); });
+}
+
+void GradientProbe::list_rows(const at::Tensor& tokens) {
+  std::vector<int64_t> values(static_cast<size_t>(tokens.numel()));
+  kernels::copy_to_host(tokens, values.data());
+  const Box& part = (embedding_ != nullptr ? embedding_ : head_)->box;
+  std::fill(is_row_.begin(), is_row_.end(), uint8_t{0});
+  for (const int64_t token : values) {
+    const int64_t row = token - part.begin.front();
+    if (row >= 0 && row < part.shape.front()) is_row_[static_cast<size_t>(row)] = 1;
+  }
+  values.clear();
+  for (size_t row = 0; row < is_row_.size(); ++row) {
+    if (is_row_[row] != 0) values.push_back(static_cast<int64_t>(row));
+  }
+  rows_ = kernels::from_host(values.data(), {static_cast<int64_t>(values.size())}, tokens.device());
+}
+
+void GradientProbe::first_micro_batch_done(int64_t chunk, GradientPart part) {
+  if (source_ != ProbeSource::prefix) return;
+  read([&] {
+    for (const GradientRange& range : prefix_ranges_[static_cast<size_t>(chunk)][index(part)]) add(range);
+    copy_partial(chunk, part);
+    if (part == GradientPart::input_pass) read_tied(chunk);
+  });
+  if (--parts_to_come_ == 0) start_partial();
+}
+
+// Later micro-batches add to the gradients.
+void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
+  for (const PartialVector& vector : partial_) {
+    for (const PartialRange& range : vector.ranges) {
+      if (range.chunk != chunk || range.part != part) continue;
+      const int64_t count = range.from.end - range.from.begin;
+      const at::Tensor& gradient = parameters_.buckets()[static_cast<size_t>(range.from.bucket)].gradient;
+      vector.values.narrow(0, range.to, count).copy_(gradient.narrow(0, range.from.begin, count));
+    }
+  }
+}
+
+// The reduction uses the same groups, and the forward and backward passes may. The ranks of such a group have the same
+// place in the pipeline and so the same list of actions: in whatever schedule, this comes between the same two of them
+// on all of these ranks, and the operations of the group keep one order.
+void GradientProbe::start_partial() {
+  for (PartialVector& vector : partial_) {
+    vector.work = vector.group->start_all_reduce(vector.values.data_ptr(), vector.values.numel(),
+                                                 data_type_of(vector.values), Reduction::sum);
+  }
+}
+
+// A tied embedding's gradient is a + c, where a, from the embedding's side, is zero but for the rows of the tokens:
+// |a + c|^2 = |c|^2 + |a' + c'|^2 - |c'|^2, where a' and c' are these rows. So only c' has to come together with a'.
+void GradientProbe::read_tied(int64_t chunk) {
+  if (embedding_ != nullptr && embedding_->chunk == chunk) {
+    embedding_rows_ = kernels::embedding(embedding_->gradient, rows_);
+  }
+  if (head_ != nullptr && head_->chunk == chunk) {
+    add({head_->bucket, head_->offset, head_->offset + head_->box.num_elements()});
+    head_rows_ = kernels::embedding(head_->gradient, rows_);
+  }
+}
+
+// Not earlier: with two stages the group of the two copies is that of the pipeline, whose messages arrive in the order
+// in which they are sent, and the first stage receives gradients until here. The last stage has long been done by then.
+void GradientProbe::schedule_done() {
+  const bool has_both = embedding_ != nullptr && head_ != nullptr;
+  if (source_ != ProbeSource::prefix || is_row_.empty() || has_both || rows_.numel() == 0) return;
+  recorder_.wait_at("rows of the tied embedding");
+  Communicator& tie = groups_.tie();
+  if (head_ != nullptr) {
+    sent_ = tie.start_send(head_rows_.data_ptr(), head_rows_.numel(), data_type_of(head_rows_), 0);
+  } else {
+    head_rows_ = kernels::empty(embedding_rows_.sizes(), embedding_rows_.scalar_type(), embedding_rows_.device());
+    tie.receive(head_rows_.data_ptr(), head_rows_.numel(), data_type_of(head_rows_), 1);
+  }
+}
+
+void GradientProbe::before_data_parallel(int64_t bucket) {
+  if (source_ != ProbeSource::rank) return;
+  const std::vector<GradientRange>& ranges = rank_ranges_[static_cast<size_t>(bucket)];
+  if (ranges.empty()) return;
+  read([&] {
+    for (const GradientRange& range : ranges) add(range);
+  });
+}
+
+ExactSum GradientProbe::finish() {
+  if (source_ == ProbeSource::prefix) {
+    recorder_.wait_at("partial gradients of a smaller batch");
+    for (PartialVector& vector : partial_) std::exchange(vector.work, {}).wait();
+    read([&] {
+      for (const PartialVector& vector : partial_) {
+        if (vector.counts) sum_.add(squared_norm(vector.values));
+      }
+      add_tied();
+    });
+    std::exchange(sent_, {}).wait();
+    embedding_rows_.reset();
+    head_rows_.reset();
+  }
+  source_ = ProbeSource::none;
+  return sum_;
+}
+
+void GradientProbe::add_tied() {
+  if (embedding_ == nullptr || rows_.numel() == 0) return;
+  sum_.add(squared_norm(embedding_rows_.add_(head_rows_)));
+  sum_.subtract(squared_norm(head_rows_));
+}
+
+}  // namespace copus

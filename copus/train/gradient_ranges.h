@@ -1,0 +1,45 @@
+// Stretches of the flat gradient buckets, for squared norms that count every logical element once.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "copus/model/parameters.h"
+
+namespace copus {
+
+// Elements begin .. end of a bucket.
+struct GradientRange {
+  int64_t bucket;
+  int64_t begin;
+  int64_t end;
+};
+
+// What several ranks of one data-parallel rank hold counts on the first of them: the first of a parameter's replicas,
+// and the embedding rather than the head that is tied to it.
+inline bool counts_here(const ParameterStore& parameters, const Parameter& parameter) {
+  return !parameter.tied_copy && parameters.placement().here.tensor % parameter.sharding.replicas == 0;
+}
+
+// Where the parameters of a bucket for which `wanted(parameter)` holds lie in it, in order. Neighbours make one range:
+// the padding between them has no gradient and stays zero.
+template <class Wanted>
+std::vector<GradientRange> ranges_of(const ParameterStore& parameters, int64_t bucket, const Wanted& wanted) {
+  std::vector<GradientRange> ranges;
+  bool previous_wanted = false;
+  for (const int64_t index : parameters.buckets()[static_cast<size_t>(bucket)].parameters) {
+    const Parameter& parameter = parameters.parameters()[static_cast<size_t>(index)];
+    const bool joins = previous_wanted;
+    previous_wanted = wanted(parameter);
+    if (!previous_wanted) continue;
+    const int64_t end = parameter.offset + parameter.box.num_elements();
+    if (joins) {
+      ranges.back().end = end;
+    } else {
+      ranges.push_back({bucket, parameter.offset, end});
+    }
+  }
+  return ranges;
+}
+
+}  // namespace copus

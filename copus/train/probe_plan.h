@@ -1,0 +1,34 @@
+// Which gradients of a smaller batch than the global one a step can measure, so that the two together tell the gradient
+// noise scale. Pure: alike on all ranks, and after a resume.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/config/run_config.h"
+
+namespace copus {
+
+// Where a step's small batch comes from.
+enum class ProbeSource {
+  none,
+  prefix,  // the main gradients after the first micro-batch (several micro-batches a rank)
+  rank,    // those of a data-parallel rank before they are reduced (one micro-batch a rank, several ranks)
+};
+
+struct ProbePlan {
+  ProbeSource source = ProbeSource::none;
+  int64_t small_batch = 0;             // samples; 0 where there is none
+  std::vector<int64_t> micro_batches;  // the samples of each micro-batch of a data-parallel rank
+};
+
+// What step `step` (from 1) measures. Where all of it is one micro-batch, every noise_scale.split_interval-th step is
+// cut in two. Without `measure` no step measures anything or is cut.
+ProbePlan plan_probe(const RunConfig& config, int64_t step, bool measure);
+
+// Why no step can measure it in this layout, and what to change; empty where some can.
+std::optional<std::string> why_noise_is_not_measured(const RunConfig& config);
+
+}  // namespace copus

@@ -1,0 +1,99 @@
+#include "copus/train/probe_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace copus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+RunConfig config_of(int64_t global_batch, int64_t micro_batch, int64_t data_parallel) {
+  RunConfig config;
+  config.train.global_batch = global_batch;
+  config.train.micro_batch = micro_batch;
+  config.train.sequence_length = 15;
+  config.parallel.data_parallel = data_parallel;
+  config.noise_scale.split_interval = 4;
+  return config;
+}
+
+RunConfig sequence_parallel(RunConfig config, int64_t tensor_parallel) {
+  config.parallel.sequence_parallel = true;
+  config.parallel.tensor_parallel = tensor_parallel;
+  return config;
+}
+
+TEST(ProbePlan, SeveralMicroBatchesTellByTheFirst) {
+  for (const int64_t step : {1, 2, 3, 4}) {
+    const ProbePlan plan = plan_probe(config_of(16, 3, 2), step, true);
+    EXPECT_EQ(plan.source, ProbeSource::prefix);
+    EXPECT_EQ(plan.small_batch, 3);
+    EXPECT_THAT(plan.micro_batches, ElementsAre(3, 3, 2));
+  }
+}
+
+TEST(ProbePlan, OneMicroBatchOnSeveralRanksTellsByTheRanks) {
+  for (const int64_t step : {1, 4}) {
+    const ProbePlan plan = plan_probe(config_of(12, 4, 3), step, true);
+    EXPECT_EQ(plan.source, ProbeSource::rank);
+    EXPECT_EQ(plan.small_batch, 4);
+    EXPECT_THAT(plan.micro_batches, ElementsAre(4));
+  }
+  // A micro-batch is at most what a rank has.
+  EXPECT_EQ(plan_probe(config_of(4, 8, 2), 1, true).small_batch, 2);
+}
+
+TEST(ProbePlan, AStepThatIsOneMicroBatchIsCutEverySoOften) {
+  for (int64_t step = 1; step <= 12; ++step) {
+    const ProbePlan plan = plan_probe(config_of(7, 8, 1), step, true);
+    if (step % 4 == 0) {
+      EXPECT_EQ(plan.source, ProbeSource::prefix);
+      EXPECT_EQ(plan.small_batch, 3);
+      EXPECT_THAT(plan.micro_batches, ElementsAre(3, 4));
+    } else {
+      EXPECT_EQ(plan.source, ProbeSource::none);
+      EXPECT_EQ(plan.small_batch, 0);
+      EXPECT_THAT(plan.micro_batches, ElementsAre(7));
+    }
+  }
+  EXPECT_EQ(why_noise_is_not_measured(config_of(7, 8, 1)), std::nullopt);
+}
+
+TEST(ProbePlan, NothingIsMeasuredOrCutWithoutBeingAsked) {
+  for (const RunConfig& config : {config_of(16, 4, 2), config_of(8, 4, 2), config_of(4, 4, 1)}) {
+    const ProbePlan plan = plan_probe(config, 4, false);
+    EXPECT_EQ(plan.source, ProbeSource::none);
+    EXPECT_EQ(plan.small_batch, 0);
+    EXPECT_EQ(static_cast<int64_t>(plan.micro_batches.size()),
+              config.train.global_batch / config.parallel.data_parallel / 4);
+  }
+}
+
+TEST(ProbePlan, OneSampleCannotBeCut) {
+  const RunConfig config = config_of(1, 8, 1);
+  EXPECT_EQ(plan_probe(config, 4, true).source, ProbeSource::none);
+  EXPECT_THAT(why_noise_is_not_measured(config).value_or(""), HasSubstr("train.global_batch"));
+}
+
+// 15 tokens a sample: four ranks share those of four samples evenly, two those of two.
+TEST(ProbePlan, HalvesAreSharedEvenlyAmongSequenceParallelRanks) {
+  const RunConfig no_half = sequence_parallel(config_of(4, 4, 1), 4);
+  EXPECT_EQ(plan_probe(no_half, 4, true).source, ProbeSource::none);
+  EXPECT_THAT(plan_probe(no_half, 4, true).micro_batches, ElementsAre(4));
+  EXPECT_THAT(why_noise_is_not_measured(no_half).value_or(""),
+              AllOf(HasSubstr("parallel.sequence_parallel"), HasSubstr("train.micro_batch"), HasSubstr("4 ranks")));
+  const RunConfig one_half = sequence_parallel(config_of(6, 8, 1), 2);
+  EXPECT_EQ(plan_probe(one_half, 4, true).source, ProbeSource::none);
+  const RunConfig both = sequence_parallel(config_of(8, 8, 1), 4);
+  EXPECT_THAT(plan_probe(both, 4, true).micro_batches, ElementsAre(4, 4));
+  EXPECT_EQ(why_noise_is_not_measured(both), std::nullopt);
+  // Nothing is cut here.
+  EXPECT_EQ(why_noise_is_not_measured(sequence_parallel(config_of(8, 4, 1), 4)), std::nullopt);
+  EXPECT_EQ(why_noise_is_not_measured(sequence_parallel(config_of(8, 4, 2), 4)), std::nullopt);
+}
+
+}  // namespace
+}  // namespace copus
