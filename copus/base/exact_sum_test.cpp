@@ -210,5 +210,21 @@ TEST(ExactSum, HoldsMoreTermsInSumsOfSums) {
   }
 }
 
+TEST(ExactSum, TakesAwayWhatWasAdded) {
+  const std::vector<double> kept = {1e-300, -3.25, 1e17}, taken = {1e200, -0.1, 7e-12, 1e200};
+  ExactSum sum, other;
+  for (const double value : kept) sum.add(value);
+  for (const double value : taken) {
+    sum.add(value);
+    other.add(value);
+  }
+  sum.subtract(other);
+  EXPECT_EQ(sum.value(), exact_sum(kept));
+  ExactSum negative;
+  negative.subtract(other);
+  negative.subtract(other);
+  EXPECT_EQ(negative.value(), -2 * exact_sum(taken));
+}
+
 }  // namespace
 }  // namespace copus

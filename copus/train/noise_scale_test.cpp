@@ -303,7 +303,7 @@ class NoiseScaleTest : public ::testing::Test {
   void expect_norms(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts,
                     double tolerance = 1e-6) const {
     constexpr int64_t steps = 2;
-    const RunConfig whole = config(join(base, {ranks(1, 1, 1)}));
+    const RunConfig whole = config(base);
     const Weights weights(whole.model);
     const SampleGradients gradients(weights, whole, steps * whole.train.global_batch);
     for (size_t i = 0; i < layouts.size(); ++i) {
@@ -604,7 +604,7 @@ TEST_F(NoiseScaleTest, AveragesAreThoseOfTheNormsInTheRecords) {
 }
 
 TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
-  constexpr int64_t half = 12, rest = 12;
+  constexpr int64_t half = 32, rest = 16;
   const std::vector<Change> base = {tied, kv_heads(1)};
   const std::vector<Change> written_in = {ranks(2, 2, 1), micro_batch(2), zero_1};
   std::vector<StepRecord> before, uninterrupted;
@@ -736,7 +736,7 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
   }
 }
 
-// Ten times the gradient in one step of twenty: a hundred times its squared norms, which would be most of any average.
+// Ten times the gradient in one step of twenty: a hundred times its squared norms, which would be six times the average.
 TEST_F(NoiseScaleTest, AnOutlierDoesNotTakeOver) {
   RunConfig run = config({ranks(2, 1, 1), tied});
   run.optimizer.lr = 1e-30;
@@ -759,8 +759,8 @@ TEST_F(NoiseScaleTest, AnOutlierDoesNotTakeOver) {
     const double trace = replay.noise_scale().value().trace.value;
     replay.add(outlier);
     expect_noise_scale(outlier, replay.noise_scale());
-    EXPECT_LT(replay.noise_scale().value().squared_gradient.value, 1.5 * squared_gradient);
-    EXPECT_LT(replay.noise_scale().value().trace.value, 1.5 * trace);
+    EXPECT_LT(replay.noise_scale().value().squared_gradient.value, 2 * squared_gradient);
+    EXPECT_LT(replay.noise_scale().value().trace.value, 2 * trace);
     replay.add(again);
     expect_noise_scale(again, replay.noise_scale());
   });

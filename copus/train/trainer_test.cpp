@@ -137,8 +137,24 @@ TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
     EXPECT_EQ(record.grad_norm, expected[step].grad_norm) << step;
     EXPECT_EQ(record.lr, expected[step].lr) << step;
     EXPECT_EQ(record.consumed_samples, expected[step].consumed_samples);
+    EXPECT_EQ(record.small_batch_squared_norm, expected[step].small_batch_squared_norm) << step;
+    EXPECT_EQ(record.noise_scale, expected[step].noise_scale) << step;
+    EXPECT_EQ(record.noise_scale_low, expected[step].noise_scale_low) << step;
   }
+  EXPECT_TRUE(expected.back().noise_scale.has_value());
   EXPECT_EQ(weights_of(second), weights_of(uninterrupted));
+}
+
+TEST_F(TrainerTest, TheNoiseScaleIsMeasuredFromTheNextStepOnWhenItIsSwitchedOn) {
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  for (const bool on : {true, false, true}) {
+    trainer.measure_noise(on);
+    const StepRecord record = trainer.step();
+    EXPECT_EQ(record.small_batch, on ? std::optional<double>(4) : std::nullopt);
+    EXPECT_EQ(record.small_batch_squared_norm.has_value(), on);
+  }
+  EXPECT_EQ(trainer.state().noise_average.steps, 2);
 }
 
 TEST_F(TrainerTest, RefusesACheckpointOfOtherDataOrAnotherSeed) {
