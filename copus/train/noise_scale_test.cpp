@@ -736,7 +736,8 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
   }
 }
 
-// Ten times the gradient in one step of twenty: a hundred times its squared norms, which would be six times the average.
+// Ten times the gradient in one step of twenty: a hundred times its squared norms, which would be six times the
+// average.
 TEST_F(NoiseScaleTest, AnOutlierDoesNotTakeOver) {
   RunConfig run = config({ranks(2, 1, 1), tied});
   run.optimizer.lr = 1e-30;
