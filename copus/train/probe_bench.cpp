@@ -44,9 +44,11 @@ class ProbeBench {
     trainer_.trace_next_step();
     world_.everyone().barrier();
     const double begin = now();
-    trainer_.step();
+    const StepRecord record = trainer_.step();
     world_.everyone().barrier();
-    return now() - begin;
+    const double seconds = now() - begin;
+    COPUS_CHECK(record.small_batch.has_value() == probe, "step ", record.step);
+    return seconds;
   }
 
   // Of all steps so far.
