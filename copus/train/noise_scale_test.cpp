@@ -721,6 +721,7 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
       const StepRecord broken = step_alike(trainer, world);
       EXPECT_FALSE(std::isfinite(broken.loss));
       EXPECT_EQ(trainer.state().skipped_steps, 1);
+      EXPECT_EQ(broken.small_batch, std::nullopt);
       EXPECT_EQ(broken.noise_scale, good.back().noise_scale);
       EXPECT_EQ(broken.noise_scale_low, good.back().noise_scale_low);
       EXPECT_EQ(broken.noise_scale_high, good.back().noise_scale_high);
