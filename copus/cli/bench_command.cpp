@@ -157,6 +157,7 @@ void add_bench(CLI::App& program, Action& action) {
       "Example:\n  copus bench step --layers 6 --hidden 256 --heads 4 --kv-heads 4 --ffn 704 --vocab 256 "
       "--sequence 128 --micro-batch 16");
   step.callback([options, &action] { action = [options] { return run_step_bench(*options); }; });
+  add_gns_bench(bench, action);
   add_comm_bench(bench, action);
 }
 

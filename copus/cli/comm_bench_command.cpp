@@ -2,7 +2,6 @@
 // The command starts itself again as the ranks, under mpirun where this build has MPI. Each rank takes part in both
 // worlds, and the two sides take turns, so that what else the machine does hits both.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,8 +23,10 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/quantile.h"
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/rank_results.h"
 #include "copus/comm/launcher.h"
 #include "copus/comm/mpi_collectives.h"
 #include "copus/comm/mpi_world.h"
@@ -73,24 +74,6 @@ std::vector<int64_t> vector_sizes(Operation operation, int64_t ranks, int64_t la
   return sizes;
 }
 
-// Seconds of one call, over the rounds.
-struct Timing {
-  double median;
-  double lower_quartile;
-  double upper_quartile;
-};
-
-Timing summarize(std::vector<double> seconds) {
-  std::sort(seconds.begin(), seconds.end());
-  const auto at = [&](double share) {
-    const double position = share * static_cast<double>(seconds.size() - 1);
-    const auto below = static_cast<size_t>(position);
-    const size_t above = std::min(below + 1, seconds.size() - 1);
-    return std::lerp(seconds[below], seconds[above], position - static_cast<double>(below));
-  };
-  return {at(0.5), at(0.25), at(0.75)};
-}
-
 // One rank's part in both worlds.
 class Bench {
  public:
@@ -120,19 +103,19 @@ class Bench {
       if (mpi_) mpi_seconds.push_back(time_turn(mpis, mpi_calls));
     }
 
-    const Timing our_timing = summarize(our_seconds);
+    const Quartiles our_timing = quartiles(our_seconds);
     nlohmann::json row{{"operation", name_of(operation)},
                        {"bytes", bytes},
                        {"ranks", world_.size()},
                        {"seconds", our_timing.median},
-                       {"seconds_quartiles", {our_timing.lower_quartile, our_timing.upper_quartile}},
+                       {"seconds_quartiles", {our_timing.lower, our_timing.upper}},
                        {"mpi_seconds", nullptr},
                        {"mpi_seconds_quartiles", nullptr},
                        {"ratio", nullptr}};
     if (mpi_) {
-      const Timing mpi_timing = summarize(mpi_seconds);
+      const Quartiles mpi_timing = quartiles(mpi_seconds);
       row["mpi_seconds"] = mpi_timing.median;
-      row["mpi_seconds_quartiles"] = {mpi_timing.lower_quartile, mpi_timing.upper_quartile};
+      row["mpi_seconds_quartiles"] = {mpi_timing.lower, mpi_timing.upper};
       row["ratio"] = mpi_timing.median / our_timing.median;
     }
     return row;
@@ -252,10 +235,7 @@ int run_as_rank(const Options& options) {
     }
   }
   if (world->rank() == 0) {
-    const std::string text = rows.dump();
-    const int file = ::open(options.as_rank.c_str(), O_WRONLY | O_CLOEXEC);
-    COPUS_CHECK(file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
-    ::close(file);
+    write_results(options.as_rank, rows.dump());
   }
   return 0;
 }
@@ -293,14 +273,11 @@ int start_ranks(int64_t ranks, const std::vector<std::string>& arguments) {
 }
 
 nlohmann::json measure_with(int64_t ranks, const Options& options) {
-  const int results = ::memfd_create("copus-bench", MFD_CLOEXEC);
-  COPUS_CHECK(results >= 0, std::strerror(errno));
-  const std::string path = concat("/proc/", ::getpid(), "/fd/", results);
+  const MemoryFile results;
   const int exit_code =
-      start_ranks(ranks, {"bench", "comm", "--as-rank", path, "--largest", std::to_string(options.largest), "--rounds",
-                          std::to_string(options.rounds)});
-  const std::string text = read_text_file(path);
-  ::close(results);
+      start_ranks(ranks, {"bench", "comm", "--as-rank", results.path(), "--largest", std::to_string(options.largest),
+                          "--rounds", std::to_string(options.rounds)});
+  const std::string text = read_text_file(results.path());
   if (exit_code != 0 || text.empty()) {
     throw InternalError(concat("the ", ranks, " ranks ended with exit code ", exit_code, "; their messages are above"));
   }

@@ -16,7 +16,9 @@ void add_train(CLI::App& program, Action& action, const std::vector<std::string>
 void add_generate(CLI::App& program, Action& action);
 void add_convert(CLI::App& program, Action& action);
 void add_report(CLI::App& program, Action& action);
+void add_gns(CLI::App& program, Action& action);
 void add_bench(CLI::App& program, Action& action);
+void add_gns_bench(CLI::App& bench, Action& action);   // copus bench gns
 void add_comm_bench(CLI::App& bench, Action& action);  // copus bench comm
 
 }  // namespace copus

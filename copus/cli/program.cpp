@@ -33,6 +33,7 @@ int run_program(int argc, const char* const* argv) {
       "  copus train --resume --run-dir r1                           go on with an interrupted run\n"
       "  copus generate --checkpoint r1 --prompt 'The sea '          let the model write\n"
       "  copus convert --from r1 --to r1-hf --dtype bf16             export for Hugging Face transformers\n"
+      "  copus gns --checkpoint r1                                   measure its gradient noise scale\n"
       "'copus COMMAND --help' says more about a command.");
 
   Action action;
@@ -40,6 +41,7 @@ int run_program(int argc, const char* const* argv) {
   add_generate(program, action);
   add_convert(program, action);
   add_report(program, action);
+  add_gns(program, action);
   add_bench(program, action);
 
   try {

@@ -157,7 +157,9 @@ class CommandLine(ProgramTest):
     def test_without_libtorch_the_missing_commands_say_so(self):
         self.assert_refused("train", "run.toml", says=["libtorch", "train"])
         self.assert_refused("generate", "--checkpoint", "r", says=["libtorch", "generate"])
+        self.assert_refused("gns", "--checkpoint", "r", says=["libtorch", "copus gns"])
         self.assert_refused("bench", "step", "--json", says=["libtorch", "copus bench step"])
+        self.assert_refused("bench", "gns", says=["libtorch", "copus bench gns"])
 
 
 class BadModels(ProgramTest):
@@ -443,6 +445,129 @@ class Runs(ProgramTest):
         self.assertEqual(len(self.losses("r")), 20)
         self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=25")
         self.assertEqual(len(self.losses("r")), 25)
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class NoiseScale(ProgramTest):
+    """copus gns, on a run of 20 steps of 8 sequences."""
+
+    MEASURE = ["--batches", "4", "--large-batch", "8", "--threads", "1"]
+
+    def setUp(self):
+        super().setUp()
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+
+    def gns(self, *arguments):
+        result = json.loads(self.assert_done("gns", *arguments, *self.MEASURE, "--json").stdout)
+        self.assertEqual((result["batches"], result["small_batch"], result["large_batch"]), (4, 1, 8))
+        result.pop("seconds")
+        return result
+
+    def refused(self, *arguments, says):
+        self.assert_refused("gns", *arguments, says=says, leaves_run_dir=True)
+
+    def test_of_a_run(self):
+        before = {path: path.read_bytes() for path in (self.folder / "r").rglob("*") if path.is_file()}
+        result = self.gns("--checkpoint", "r")
+        self.assertEqual((result["step"], result["consumed_samples"], result["sequence_length"]), (20, 160, 32))
+        self.assertGreater(result["trace"], 0)
+        self.assertGreater(result["trace_error"], 0)
+        self.assertAlmostEqual(result["noise_scale"] * result["squared_gradient"] / result["trace"], 1)
+        self.assertLess(result["noise_scale_low"], result["noise_scale"])
+        self.assertGreater(result["noise_scale_high"], result["noise_scale"])
+        self.assertEqual(result, self.gns("--checkpoint", "r/checkpoints/step-00000020"))
+        self.assertEqual(before, {path: path.read_bytes() for path in before}, "the run is left as it was")
+        table = self.assert_done("gns", "--checkpoint", "r", *self.MEASURE)
+        self.assertRegex(table.stdout, r"(?m)^noise scale +[0-9.]+ sequences \(95 % interval: ")
+        self.assertRegex(table.stdout, r"4 batches of 8 sequences of 32 tokens, after step 20,")
+        self.assertEqual(table.stderr, "")
+
+    def test_the_samples_are_those_that_the_run_would_take_next(self):
+        """|G|^2 + tr(Sigma)/B is the mean of the batches' squared norms: those of steps that do not move the weights."""
+        self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=24", "--set",
+                         "optimizer.lr=1e-30")
+        squared_norms = [float(self.losses("r")[step][1]) ** 2 for step in range(21, 25)]
+        result = self.gns("--checkpoint", "r/checkpoints/step-00000020")
+        self.assertAlmostEqual((result["squared_gradient"] + result["trace"] / 8) / (sum(squared_norms) / 4), 1, 4)
+        another = self.gns("--checkpoint", "r", "--seed", "5")
+        self.assertNotEqual(another["trace"], self.gns("--checkpoint", "r")["trace"])
+
+    def test_of_a_model_and_on_other_data(self):
+        self.assert_done("convert", "--from", "r", "--to", "hf")
+        arguments = ["--data", "corpus.txt", "--sequence-length", "32"]
+        model = self.gns("--model", "hf", *arguments)
+        self.assertEqual((model["step"], model["consumed_samples"]), (None, None))
+        run = self.gns("--checkpoint", "r", *arguments)
+        for field in ("step", "consumed_samples"):
+            run.pop(field), model.pop(field)
+        self.assertEqual(run, model)
+
+    def test_few_data_are_noted(self):
+        result = self.assert_done("gns", "--checkpoint", "r", "--batches", "100", "--large-batch", "8")
+        self.assertIn("more than once", result.stderr)
+
+    def test_mistakes(self):
+        self.refused(says=["--checkpoint", "--model"])
+        self.refused("--checkpoint", "r", "--model", "r", says=["one model"])
+        self.refused("--checkpoint", "nowhere", says=["nowhere"])
+        self.refused("--checkpoint", "r", "--batches", "1", says=["--batches"])
+        self.refused("--checkpoint", "r", "--data", "nowhere.txt", says=["nowhere.txt"])
+        self.refused("--checkpoint", "r", "--device", "tpu", says=["tpu"])
+        self.refused("--checkpoint", "r", "--sequence-length", "4096", says=["--sequence-length", "2048"])
+        self.refused("--model", "r", says=["--data"])
+        self.refused("--model", "r", "--data", "corpus.txt", says=["--sequence-length"])
+        self.assert_done("convert", "--from", "r", "--to", "hf")
+        self.refused("--checkpoint", "hf", says=["--model"])
+        self.write("corpus.txt", "entirely different words in this corpus now, and many more of them\n" * 400)
+        self.refused("--checkpoint", "r", says=["data.train", "--data"])
+        (self.folder / "corpus.txt").unlink()
+        self.refused("--checkpoint", "r", says=["corpus.txt", "config.toml", "--data"])
+
+    def test_tokens_that_are_not_the_models(self):
+        self.write("ids.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 4000, 0, 0, 1))
+        self.write("ids.bin", struct.pack("<4000H", *(2000 * [7, 300])))
+        self.refused("--checkpoint", "r", "--data", "ids", says=["id 300", "vocabulary of 256"])
+        self.write("ids.bin", struct.pack("<4000H", *(2000 * [7, 200])))
+        self.refused("--checkpoint", "r", "--data", "ids", says=["ids", "tokenized", "bytes"])
+        self.assert_done("train", "run.toml", "--run-dir", "s", "--set", "model.vocab_size=1000", "--set",
+                         "train.max_steps=1")
+        self.assert_done("convert", "--from", "s", "--to", "hf")
+        self.refused("--model", "hf", "--data", "corpus.txt", "--sequence-length", "32",
+                     says=["corpus.txt is text", "1000 tokens", "tokenize_corpus.py"])
+
+    def test_a_model_that_has_diverged(self):
+        self.assert_done("convert", "--from", "r", "--to", "hf")
+        weights = self.folder / "hf" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-4] + struct.pack("<f", math.nan))
+        self.refused("--model", "hf", "--data", "corpus.txt", "--sequence-length", "32", *self.MEASURE,
+                     says=["4 of 4 batches", "not finite"])
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class BenchGns(ProgramTest):
+    def test_rows(self):
+        result = json.loads(self.assert_done("bench", "gns", "--shapes", "tiny", "--steps", "8", "--json").stdout)
+        rows = result["rows"]
+        self.assertEqual([(row["shape"], row["micro_batches"], row["source"], row["steps"]) for row in rows],
+                         [("tiny", 1, "rank", 8), ("tiny", 2, "prefix", 8)])
+        for row in rows:
+            self.assertGreater(row["seconds_on"], 0)
+            self.assertGreater(row["seconds_off"], 0)
+            self.assertGreater(row["probe_fraction"], 0)
+            self.assertLess(row["probe_fraction"], 1)
+            lower, upper = row["overhead_fraction_quartiles"]
+            self.assertLessEqual(lower, row["overhead_fraction"])
+            self.assertGreaterEqual(upper, row["overhead_fraction"])
+        for field in ("overhead_fraction", "probe_fraction"):
+            self.assertEqual(result[field], max(row[field] for row in rows))
+
+    def test_table(self):
+        result = self.assert_done("bench", "gns", "--shapes", "tiny", "--steps", "4")
+        self.assertRegex(result.stdout, r"(?m)^ tiny +1 +rank +4 .*\n tiny +2 +prefix +4 ")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "gns", "--steps", "6", says=["--steps 6", "multiple of 4"])
+        self.assert_refused("bench", "gns", "--shapes", "c", says=["--shapes"])
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")

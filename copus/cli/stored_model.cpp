@@ -42,6 +42,7 @@ StoredModel::StoredModel(const fs::path& path) : directory_(find_model(path)) {
   for (const auto& [name, weight] : checkpoint.weights()) weights.push_back(weight);
   weights_ = match_parameters(description_, weights, directory_.string());
   training_state_ = checkpoint.training_state();
+  run_config_ = checkpoint.run_config();
 }
 
 }  // namespace copus

@@ -26,13 +26,15 @@ class StoredModel {
 
   // The training_state.json of a checkpoint.
   const std::optional<std::string>& training_state() const { return training_state_; }
+  // Its config.toml, likewise.
+  const std::optional<std::string>& run_config() const { return run_config_; }
 
  private:
   std::filesystem::path directory_;
   std::variant<std::monostate, Checkpoint, HuggingFaceModel> storage_;
   ModelDescription description_;
   std::map<std::string, TensorView, std::less<>> weights_;
-  std::optional<std::string> training_state_;
+  std::optional<std::string> training_state_, run_config_;
 };
 
 }  // namespace copus

@@ -117,18 +117,52 @@ void smooth(std::vector<Point>& points) {
 // Six digits are more than a screen shows.
 double shortened(double value) { return std::strtod(format_number("%.6g", value).c_str(), nullptr); }
 
-// A list of [step, tokens, seconds, value, smoothed value].
-nlohmann::json curve(const std::vector<StepRecord>& records,
-                     const std::function<std::optional<double>(const StepRecord&)>& value_of) {
+// The steps with a known value, not smoothed yet.
+std::vector<Point> points_of(const std::vector<StepRecord>& records,
+                             const std::function<std::optional<double>(const StepRecord&)>& value_of) {
   std::vector<Point> points;
   for (const StepRecord& record : records) {
     if (const auto value = value_of(record); value && std::isfinite(*value)) points.push_back({&record, *value, 0});
   }
+  return points;
+}
+
+// Where a point lies on each of the axes: [step, tokens, seconds].
+nlohmann::json position(const StepRecord& record) {
+  return {record.step, record.consumed_tokens, shortened(record.elapsed_seconds)};
+}
+
+// A list of [step, tokens, seconds, value, smoothed value].
+nlohmann::json curve(const std::vector<StepRecord>& records,
+                     const std::function<std::optional<double>(const StepRecord&)>& value_of) {
+  std::vector<Point> points = points_of(records, value_of);
   smooth(points);
   auto rows = nlohmann::json::array();
   for (const Point& point : decimate(std::move(points))) {
-    rows.push_back({point.record->step, point.record->consumed_tokens, shortened(point.record->elapsed_seconds),
-                    shortened(point.value), shortened(point.smoothed)});
+    nlohmann::json row = position(*point.record);
+    row.push_back(shortened(point.value));
+    row.push_back(shortened(point.smoothed));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// A list of [step, tokens, seconds, noise scale, low, high, critical batch, global batch]; while there is only a lower
+// bound, the noise scale, its upper end and the critical batch are null.
+nlohmann::json noise_scale_rows(const std::vector<StepRecord>& records) {
+  const auto known = [](const std::optional<double>& value) {
+    return value && std::isfinite(*value) ? nlohmann::json(shortened(*value)) : nlohmann::json();
+  };
+  const auto value_or_bound = [](const StepRecord& record) {
+    return record.noise_scale ? record.noise_scale : record.noise_scale_low;
+  };
+  auto rows = nlohmann::json::array();
+  for (const Point& point : decimate(points_of(records, value_or_bound))) {
+    const StepRecord& record = *point.record;
+    nlohmann::json row = position(record);
+    row.insert(row.end(), {known(record.noise_scale), known(record.noise_scale_low), known(record.noise_scale_high),
+                           known(record.critical_batch), record.global_batch});
+    rows.push_back(std::move(row));
   }
   return rows;
 }
@@ -139,7 +173,8 @@ std::string curves(const std::vector<StepRecord>& records) {
       {"held_out_loss", curve(records, [](const StepRecord& record) { return record.held_out_loss; })},
       {"lr", curve(records, [](const StepRecord& record) { return record.lr; })},
       {"grad_norm", curve(records, [](const StepRecord& record) { return record.grad_norm; })},
-      {"tokens_per_second", curve(records, [](const StepRecord& record) { return record.tokens_per_second; })}};
+      {"tokens_per_second", curve(records, [](const StepRecord& record) { return record.tokens_per_second; })},
+      {"noise_scale", noise_scale_rows(records)}};
   return data.dump();
 }
 

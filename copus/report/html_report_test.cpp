@@ -106,6 +106,52 @@ TEST_F(HtmlReportTest, SmoothedCurveDoesNotLag) {
   }
 }
 
+TEST_F(HtmlReportTest, NoiseScaleHasItsIntervalAndTheBatchesBesideIt) {
+  {
+    RunLog log(run_dir_);
+    for (int64_t step = 1; step <= 3; ++step) {
+      StepRecord record;
+      record.step = step;
+      record.consumed_tokens = 100 * step;
+      record.elapsed_seconds = 0.5 * static_cast<double>(step);
+      record.global_batch = 8 * step;
+      if (step >= 2) record.noise_scale_low = 20;
+      if (step == 3) {
+        record.noise_scale = 31.25;
+        record.noise_scale_high = 50;
+        record.critical_batch = 62.5;
+      }
+      log.append(record);
+    }
+  }
+  EXPECT_EQ(data(page()).at("noise_scale"), nlohmann::json::parse(R"([
+    [2, 200, 1.0, null, 20.0, null, null, 16],
+    [3, 300, 1.5, 31.25, 20.0, 50.0, 62.5, 24]])"));
+}
+
+TEST_F(HtmlReportTest, NoiseScaleOfALongRunIsDecimated) {
+  {
+    RunLog log(run_dir_);
+    for (int64_t step = 1; step <= 10'000; ++step) {
+      StepRecord record;
+      record.step = step;
+      record.noise_scale_low = std::sin(static_cast<double>(step));
+      if (step > 5000) record.noise_scale = 3 + std::sin(static_cast<double>(step));
+      log.append(record);
+    }
+  }
+  const auto rows = data(page()).at("noise_scale");
+  EXPECT_LE(rows.size(), 2000U);
+  EXPECT_GE(rows.size(), 1900U);
+  EXPECT_EQ(rows.front()[0], 1);
+  EXPECT_EQ(rows.back()[0], 10'000);
+}
+
+TEST_F(HtmlReportTest, WithoutNoiseScaleThereIsNothingToDraw) {
+  write_steps(3);
+  EXPECT_EQ(data(page()).at("noise_scale").size(), 0U);
+}
+
 TEST_F(HtmlReportTest, TilesComeFromTheSummary) {
   write_steps(3);
   RunSummary summary;

@@ -44,6 +44,11 @@ void Progress::step(const StepRecord& record, double fraction_done, double eta_s
   state_.lr = record.lr;
   state_.grad_norm = record.grad_norm;
   state_.tokens_per_second = tokens_per_second_.value().value_or(0);
+  state_.noise_scale = record.noise_scale;
+  state_.noise_scale_low = record.noise_scale_low;
+  state_.noise_scale_high = record.noise_scale_high;
+  state_.critical_batch = record.critical_batch;
+  state_.statistical_efficiency = record.statistical_efficiency;
   state_.eta_seconds = eta_seconds;
   pending_ = true;
   if (terminal_) {

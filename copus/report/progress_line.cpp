@@ -36,6 +36,32 @@ std::string eta_text(const ProgressState& state) {
   return concat(time, " left");
 }
 
+// Two digits where format_count would round a small number away.
+std::string samples_text(double samples) {
+  return std::abs(samples) < 9.95 ? format_number("%.2g", samples)
+                                  : format_count(std::abs(samples) < 999.5 ? std::round(samples) : samples);
+}
+
+std::string noise_scale_text(const ProgressState& state) {
+  if (state.noise_scale) {
+    std::string text = concat("noise ", samples_text(*state.noise_scale));
+    if (state.noise_scale_low && state.noise_scale_high) {
+      text += concat(" (", samples_text(*state.noise_scale_low), "-", samples_text(*state.noise_scale_high), ")");
+    }
+    return text;
+  }
+  const bool bounded = state.noise_scale_low && *state.noise_scale_low > 0;
+  return bounded ? concat("noise >", samples_text(*state.noise_scale_low)) : "";
+}
+
+std::string critical_batch_text(const ProgressState& state) {
+  return state.critical_batch ? concat("B_c ", samples_text(*state.critical_batch)) : "";
+}
+
+std::string efficiency_text(const ProgressState& state) {
+  return state.statistical_efficiency ? format_number("SE %.0f%%", 100 * *state.statistical_efficiency) : "";
+}
+
 std::string bar(double done, size_t width) {
   const size_t cells = width - 2;
   const auto full = static_cast<size_t>(done * static_cast<double>(cells));
@@ -60,7 +86,10 @@ std::string live_line(const ProgressState& state, int width) {
                                 {1, step_text(state)},
                                 {3, loss_text("loss", state.loss)},
                                 {6, state.held_out_loss ? loss_text("held-out", state.held_out_loss) : ""},
-                                {7, format_count(static_cast<double>(state.consumed_tokens)) + " tokens"},
+                                {7, noise_scale_text(state)},
+                                {9, critical_batch_text(state)},
+                                {8, efficiency_text(state)},
+                                {10, format_count(static_cast<double>(state.consumed_tokens)) + " tokens"},
                                 {5, format_rate(state.tokens_per_second, "tokens")},
                                 {4, eta_text(state)}};
   const auto room = static_cast<size_t>(std::max(width, 1));
@@ -89,8 +118,12 @@ std::string live_line(const ProgressState& state, int width) {
 std::string plain_line(const ProgressState& state) {
   std::string line = concat(step_text(state), gap, percent_text(state), gap, loss_text("loss", state.loss), gap);
   if (state.held_out_loss) line += concat(loss_text("held-out", state.held_out_loss), gap);
-  line += concat("lr ", format_number("%.2e", state.lr), gap, "grad norm ", format_number("%.3g", state.grad_norm), gap,
-                 format_count(static_cast<double>(state.consumed_tokens)), " tokens", gap,
+  line +=
+      concat("lr ", format_number("%.2e", state.lr), gap, "grad norm ", format_number("%.3g", state.grad_norm), gap);
+  for (const std::string& text : {noise_scale_text(state), critical_batch_text(state), efficiency_text(state)}) {
+    if (!text.empty()) line += concat(text, gap);
+  }
+  line += concat(format_count(static_cast<double>(state.consumed_tokens)), " tokens", gap,
                  format_rate(state.tokens_per_second, "tokens"));
   if (const std::string eta = eta_text(state); !eta.empty()) line += concat(gap, eta);
   return line;

@@ -17,6 +17,11 @@ struct ProgressState {
   double lr = 0;
   double grad_norm = 0;
   double tokens_per_second = 0;
+  std::optional<double> noise_scale;  // in samples, with the ends of its interval; the lower one may be known alone
+  std::optional<double> noise_scale_low;
+  std::optional<double> noise_scale_high;
+  std::optional<double> critical_batch;  // in samples
+  std::optional<double> statistical_efficiency;
   double eta_seconds = -1;  // < 0: not known
 };
 

@@ -109,6 +109,25 @@ TEST(PlainProgress, ShowsEveryEvaluationOnce) {
   EXPECT_THAT(output, HasSubstr("\nstep 100 "));
 }
 
+TEST(PlainProgress, ShowsTheNoiseScaleOfTheLatestStep) {
+  const Pipe pipe;
+  Progress progress(pipe.input(), false, 1);
+  StepRecord record = record_of(1);
+  progress.step(record, 0, -1);
+  record.noise_scale_low = 20;
+  progress.step(record, 0, -1);
+  record.noise_scale = 30;
+  record.noise_scale_high = 50;
+  record.critical_batch = 60;
+  record.statistical_efficiency = 0.75;
+  progress.step(record, 0, -1);
+  const std::string output = pipe.output();
+  const size_t first_line = output.find('\n');
+  EXPECT_THAT(output.substr(0, first_line), Not(HasSubstr("noise")));
+  EXPECT_THAT(output, HasSubstr("  noise >20  "));
+  EXPECT_THAT(output, HasSubstr("  noise 30 (20-50)  B_c 60  SE 75%  "));
+}
+
 TEST(PlainProgress, SkippedStepsDoNotShowAsLoss) {
   const Pipe pipe;
   Progress progress(pipe.input(), false, 1);

@@ -26,6 +26,30 @@ double outlier_weight(const NoiseAverage& average, const NormObservation& observ
                   weight_of(observation.large_batch, observation.large_squared_norm));
 }
 
+NoiseAverage add(const NoiseAverage& average, double decay, double weight, const NormObservation& observation) {
+  const GradientNoise noise = estimate(observation);
+  if (!std::isfinite(noise.squared_gradient) || !std::isfinite(noise.trace)) return average;
+
+  const double decay_of_squares = decay * decay;
+  const double square = weight * weight;
+  const double x = noise.squared_gradient;
+  const double y = noise.trace;
+
+  NoiseAverage next;
+  next.steps = average.steps + 1;
+  next.weight = decay * average.weight + weight;
+  next.squared_gradient = decay * average.squared_gradient + weight * x;
+  next.trace = decay * average.trace + weight * y;
+  next.square_weight = decay_of_squares * average.square_weight + square;
+  next.fourth_weight = decay_of_squares * decay_of_squares * average.fourth_weight + square * square;
+  next.square_squared_gradient = decay_of_squares * average.square_squared_gradient + square * x;
+  next.square_trace = decay_of_squares * average.square_trace + square * y;
+  next.squared_gradient_squared = decay_of_squares * average.squared_gradient_squared + square * x * x;
+  next.trace_squared = decay_of_squares * average.trace_squared + square * y * y;
+  next.product = decay_of_squares * average.product + square * x * y;
+  return next;
+}
+
 // Half of the probability that the interval leaves out lies on either side.
 constexpr double upper_probability = 0.975;
 
@@ -52,30 +76,13 @@ double lower_bound(const FiellerSet& set, const MeanEstimate& squared_gradient, 
 }  // namespace
 
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window) {
-  const GradientNoise noise = estimate(observation);
-  if (!std::isfinite(noise.squared_gradient) || !std::isfinite(noise.trace)) return average;
-
   const double samples = std::min(observation.large_batch, window.samples / window.least_steps);
   const double decay = std::exp(-samples / window.samples);
-  const double decay_of_squares = decay * decay;
-  const double weight = samples * outlier_weight(average, observation);
-  const double square = weight * weight;
-  const double x = noise.squared_gradient;
-  const double y = noise.trace;
+  return add(average, decay, samples * outlier_weight(average, observation), observation);
+}
 
-  NoiseAverage next;
-  next.steps = average.steps + 1;
-  next.weight = decay * average.weight + weight;
-  next.squared_gradient = decay * average.squared_gradient + weight * x;
-  next.trace = decay * average.trace + weight * y;
-  next.square_weight = decay_of_squares * average.square_weight + square;
-  next.fourth_weight = decay_of_squares * decay_of_squares * average.fourth_weight + square * square;
-  next.square_squared_gradient = decay_of_squares * average.square_squared_gradient + square * x;
-  next.square_trace = decay_of_squares * average.square_trace + square * y;
-  next.squared_gradient_squared = decay_of_squares * average.squared_gradient_squared + square * x * x;
-  next.trace_squared = decay_of_squares * average.trace_squared + square * y * y;
-  next.product = decay_of_squares * average.product + square * x * y;
-  return next;
+NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation) {
+  return add(average, 1, 1, observation);
 }
 
 // The variance of a weighted mean from the scatter of what it is the mean of, each with a variance of its own (the

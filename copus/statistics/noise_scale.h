@@ -35,6 +35,9 @@ struct NoiseAverage {
 // not finite does not count at all, not even in `steps`.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window);
 
+// The same where the weights stay as they are: every step counts alike and for ever, however far off it is.
+NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation);
+
 // A mean with its standard error.
 struct MeanEstimate {
   double value = 0;

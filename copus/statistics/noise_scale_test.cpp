@@ -37,6 +37,18 @@ NoiseAverage observe_times(int times, NoiseAverage average, const NormObservatio
 
 // --- The window ---
 
+TEST(NoiseWindow, WhereTheWeightsStayEveryStepCountsAlike) {
+  NoiseAverage average;
+  for (int i = 0; i < 20; ++i) average = observe_alike(average, showing({1, 100}, 16));
+  average = observe_alike(average, showing({22, 2200}, 4));  // far beyond what was expected, and of another batch
+  EXPECT_EQ(average.steps, 21);
+  EXPECT_DOUBLE_EQ(mean_squared_gradient(average), 2);
+  EXPECT_DOUBLE_EQ(mean_trace(average), 200);
+  EXPECT_DOUBLE_EQ(noise_scale(average)->squared_gradient.standard_error, 1);  // sqrt(20 * 1 + 20^2) / sqrt(21 * 20)
+  const NoiseAverage same = observe_alike(average, showing({std::nan(""), 100}, 16));
+  EXPECT_EQ(same, average);
+}
+
 TEST(NoiseWindow, AChangeOfBatchKeepsTheMemory) {
   const NoiseWindow window{2048, 32};
   for (const int before : {4, 16, 64}) {

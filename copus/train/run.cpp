@@ -127,7 +127,17 @@ class RunOutput {
     add("train/learning_rate", record.lr);
     add("train/grad_norm", record.grad_norm);
     add("train/tokens_per_second", record.tokens_per_second);
-    if (record.held_out_loss) add("held_out/loss", *record.held_out_loss);
+    const auto add_known = [&](const char* tag, const std::optional<double>& value) {
+      if (value) add(tag, *value);
+    };
+    add_known("noise_scale/samples", record.noise_scale);
+    add_known("noise_scale/low", record.noise_scale_low);
+    add_known("noise_scale/high", record.noise_scale_high);
+    add_known("noise_scale/tokens", record.noise_scale_tokens);
+    add_known("noise_scale/critical_batch", record.critical_batch);
+    add_known("train/statistical_efficiency", record.statistical_efficiency);
+    add_known("train/goodput", record.goodput);
+    add_known("held_out/loss", record.held_out_loss);
     if (record.held_out_loss || is_due(record.step, config_.log.interval)) tensorboard_->flush();
   }
 

@@ -1,0 +1,135 @@
+"""The noise scale of several runs over the samples they have seen, as a self-contained SVG: one panel for each learning
+rate, one colour for each global batch, the online curves as lines with bands, the reference as points with error bars.
+"""
+
+import html
+import math
+
+# Told apart with every kind of colour vision, and on paper (Okabe and Ito, "Color Universal Design", 2008).
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"]
+MARKERS = ["M-4.6 0a4.6 4.6 0 1 0 9.2 0a4.6 4.6 0 1 0 -9.2 0z", "M-4.2 -4.2h8.4v8.4h-8.4z",
+           "M0 -5.6L5.6 0L0 5.6L-5.6 0z", "M0 -5.6L5.2 4L-5.2 4z"]
+INTERVAL = ("noise_scale", "noise_scale_low", "noise_scale_high")
+PANEL_WIDTH, PANEL_HEIGHT, GAP = 350, 300, 20
+LEFT, TOP, BOTTOM, RIGHT = 62, 66, 46, 14
+MOST_POINTS = 500
+
+
+def draw(runs: list[dict]) -> str:
+    rates = sorted({run["lr"] for run in runs}, reverse=True)
+    batches = sorted({run["global_batch"] for run in runs})
+    width = LEFT + len(rates) * PANEL_WIDTH + (len(rates) - 1) * GAP + RIGHT
+    height = TOP + PANEL_HEIGHT + BOTTOM
+    low, high = value_range(runs)
+    samples = max(run["curve"][-1]["consumed_samples"] for run in runs)
+
+    def y(value: float) -> float:
+        share = math.log(min(max(value, low), high) / low) / math.log(high / low)
+        return TOP + PANEL_HEIGHT * (1 - share)
+
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+           'font-family="sans-serif" font-size="12">',
+           "<title>Gradient noise scale over training: measured online, with 95 % bands, and by the reference</title>",
+           f'<rect width="{width}" height="{height}" fill="#fff"/>', *legend(batches),
+           f'<text transform="translate(15 {TOP + PANEL_HEIGHT / 2}) rotate(-90)" text-anchor="middle" fill="#333">'
+           "noise scale, sequences</text>"]
+    for column, rate in enumerate(rates):
+        left = LEFT + column * (PANEL_WIDTH + GAP)
+
+        def x(value: float, left: float = left) -> float:
+            return left + PANEL_WIDTH * value / samples
+
+        out += grid(left, low, high, samples, x, y, labels=column == 0)
+        out.append(f'<text x="{left + PANEL_WIDTH / 2}" y="{TOP - 10}" text-anchor="middle" fill="#333">'
+                   f"learning rate {rate:g}</text>")
+        panel = [run for run in runs if run["lr"] == rate]
+        for run in panel:
+            out += curve(run, COLOURS[batches.index(run["global_batch"]) % len(COLOURS)], x, y)
+        for run in panel:
+            index = batches.index(run["global_batch"])
+            aside = 9 * (index - (len(batches) - 1) / 2)  # runs of equal length have their points at equal places
+            out += points(run, index, aside, x, y, high)
+    return "\n".join(out + ["</svg>"]) + "\n"
+
+
+def value_range(runs: list[dict]) -> tuple[float, float]:
+    """Holds all values, and the ends of the reference's intervals; bands may reach beyond."""
+    values = [point["noise_scale"] for run in runs for point in run["curve"]]
+    values += [point["reference"][key] for run in runs for point in run["checkpoints"]
+               for key in INTERVAL]
+    known = [value for value in values if value is not None and value > 0]
+    if not known:
+        return 1, 10
+    return min(known) / 1.3, max(known) * 1.3
+
+
+def logarithmic_ticks(low: float, high: float) -> list[float]:
+    factors = (1, 2, 5) if high < 1000 * low else (1,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [factor * 10**power for power in powers for factor in factors if low <= factor * 10**power <= high]
+
+
+def grid(left: float, low: float, high: float, samples: int, x, y, labels: bool) -> list[str]:
+    out = []
+    for value in logarithmic_ticks(low, high):
+        out.append(f'<path d="M{left} {y(value):.1f}h{PANEL_WIDTH}" stroke="#e4e4e4"/>')
+        if labels:
+            out.append(f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end" fill="#555">{value:g}</text>')
+    bottom = TOP + PANEL_HEIGHT
+    out.append(f'<path d="M{left} {bottom}h{PANEL_WIDTH}" stroke="#999"/>')
+    step = 10 ** math.floor(math.log10(samples / 3))
+    step *= max(factor for factor in (1, 2, 5) if factor * step <= samples / 3)
+    for value in range(0, samples + 1, int(max(step, 1))):
+        out.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle" fill="#555">{value:,}</text>')
+    out.append(f'<text x="{left + PANEL_WIDTH / 2}" y="{bottom + 36}" text-anchor="middle" fill="#333">'
+               "sequences seen</text>")
+    return out
+
+
+def curve(run: dict, colour: str, x, y) -> list[str]:
+    every = max(1, len(run["curve"]) // MOST_POINTS)
+    rows = [row for row in run["curve"][::every] + run["curve"][-1:] if row["noise_scale"] is not None]
+    if not rows:
+        return []
+
+    def end(row: dict, key: str) -> str:
+        return f"{x(row['consumed_samples']):.1f},{y(math.inf if row[key] is None else row[key]):.1f}"
+
+    band = [end(row, "noise_scale_high") for row in rows] + [end(row, "noise_scale_low") for row in reversed(rows)]
+    line = [end(row, "noise_scale") for row in rows]
+    return [f'<polygon points="{" ".join(band)}" fill="{colour}" opacity="0.16"/>',
+            f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}" stroke-width="1.8"/>']
+
+
+def points(run: dict, index: int, aside: float, x, y, high: float) -> list[str]:
+    colour = COLOURS[index % len(COLOURS)]
+    out = []
+    for point in run["checkpoints"]:
+        value, lower, upper = (point["reference"][key] for key in INTERVAL)
+        if lower is None:
+            continue
+        at = x(point["consumed_samples"]) + aside
+        top = y(high if upper is None else upper)
+        out.append(f'<path d="M{at:.1f} {y(lower):.1f}V{top:.1f}M{at - 4:.1f} {y(lower):.1f}h8'
+                   f'{"" if upper is None else f"M{at - 4:.1f} {top:.1f}h8"}" stroke="{colour}" stroke-width="1.6"/>')
+        if value is not None:
+            out.append(marker(MARKERS[index % len(MARKERS)], at, y(value), colour))
+    return out
+
+
+def marker(outline: str, x: float, y: float, colour: str) -> str:
+    return (f'<path d="{outline}" transform="translate({x:.1f} {y:.1f})" fill="{colour}" stroke="#fff" '
+            'stroke-width="1"/>')
+
+
+def legend(batches: list[int]) -> list[str]:
+    out, x = [], LEFT
+    for index, batch in enumerate(batches):
+        colour = COLOURS[index % len(COLOURS)]
+        label = html.escape(f"global batch {batch}: online, and reference")
+        out += [f'<path d="M{x} 20h26" stroke="{colour}" stroke-width="8" opacity="0.16"/>',
+                f'<path d="M{x} 20h26" stroke="{colour}" stroke-width="1.8"/>',
+                marker(MARKERS[index % len(MARKERS)], x + 40, 20, colour),
+                f'<text x="{x + 52}" y="24" fill="#333">{label}</text>']
+        x += 290
+    return out

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Is the noise scale that training shows the one that a slow reference measures? Trains the quickstart's model with
+every pair of a global batch and a learning rate, always on the same samples, keeps three checkpoints of each run,
+measures the noise scale there with `copus gns`, and writes into the folder --out:
+
+  results.json      settings, curves, and what was measured at each checkpoint
+  results.md        a table: online beside reference, with intervals
+  noise-scale.svg   the curves with their bands, and the reference's points
+
+Takes about 20 minutes on two cores. What is finished is kept: after an interruption the same command goes on. Another
+experiment needs another --out. The corpus must be there: scripts/fetch-corpus data/gcide
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import figure
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+CHECKPOINTS = 3  # of each run, evenly spaced, the last one at its end
+INTERVAL = ("noise_scale", "noise_scale_low", "noise_scale_high")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--copus", default="build/copus")
+    parser.add_argument("--out", default="runs/noise-scale", help="folder of runs and results (default: %(default)s)")
+    parser.add_argument("--batches", nargs="+", type=int, default=[8, 32], help="global batches, in sequences")
+    parser.add_argument("--lr", nargs="+", type=float, default=[3e-3, 7.5e-4], help="learning rates")
+    parser.add_argument("--samples", type=int, default=9216, help="sequences of each run (default: %(default)s)")
+    parser.add_argument("--micro-batch", type=int, default=4)
+    parser.add_argument("--window-samples", type=int, default=1024,
+                        help="of the online averages; 32 steps at least (default: %(default)s)")
+    parser.add_argument("--reference-batches", type=int, default=24,
+                        help="batches of the reference at each checkpoint (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=0, help="0: all cores")
+    parser.add_argument("--config", default="configs/runs/quickstart.toml")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="more settings, of all runs")
+    arguments = parser.parse_args()
+    for batch in arguments.batches:
+        if batch % arguments.micro_batch != 0 or arguments.samples % (CHECKPOINTS * batch) != 0:
+            parser.error(f"a global batch of {batch} must be a multiple of --micro-batch {arguments.micro_batch}, and "
+                         f"{CHECKPOINTS} times it must divide --samples {arguments.samples}")
+    return arguments
+
+
+def run_name(batch: int, learning_rate: float) -> str:
+    return f"batch-{batch}-lr-{learning_rate:g}"
+
+
+def train_command(arguments: argparse.Namespace, batch: int, learning_rate: float) -> list[str]:
+    steps = arguments.samples // batch
+    settings = {
+        "train.global_batch": batch,
+        "train.micro_batch": arguments.micro_batch,
+        "train.max_steps": steps,
+        "train.max_seconds": 0,
+        "train.precision": "fp32",
+        "train.threads": arguments.threads,
+        "optimizer.lr": learning_rate,
+        "optimizer.schedule": "constant",
+        "noise_scale.window_samples": arguments.window_samples,
+        "evaluate.interval": 0,
+        "evaluate.max_batches": 64,
+        "checkpoint.interval": steps // CHECKPOINTS,
+        "checkpoint.keep_last": 100,  # also those that interruptions leave
+    }
+    command = [arguments.copus, "train", arguments.config]
+    for setting in [f"{key}={value}" for key, value in settings.items()] + arguments.set:
+        command += ["--set", setting]
+    return command
+
+
+def call(command: list[str]) -> str:
+    """The command's standard output; ends the program where the command fails."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            output, errors = process.communicate()
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C reached it as well: a run writes a checkpoint
+            sys.exit("interrupted; the same command goes on")
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nended with {process.returncode}:\n{output[-2000:]}{errors}")
+    return output
+
+
+def write_whole(path: pathlib.Path, text: str) -> None:
+    """A reader sees all of the file or none of it."""
+    path.with_suffix(".partial").write_text(text)
+    path.with_suffix(".partial").rename(path)
+
+
+def is_done(directory: pathlib.Path) -> bool:
+    summary = directory / "summary.json"
+    return summary.exists() and json.loads(summary.read_text())["ended"] == "done"
+
+
+def train(directory: pathlib.Path, command: list[str]) -> None:
+    """Goes on where an interrupted run stands."""
+    if not is_done(directory):
+        call(command + ["--run-dir", str(directory), "--resume"])
+
+
+def reference(arguments: argparse.Namespace, checkpoint: pathlib.Path, path: pathlib.Path) -> dict:
+    """What `copus gns` has measured at a checkpoint, kept in `path`."""
+    if not path.exists():
+        write_whole(path, call([arguments.copus, "gns", "--checkpoint", str(checkpoint), "--batches",
+                                str(arguments.reference_batches), "--threads", str(arguments.threads), "--json"]))
+    return json.loads(path.read_text())
+
+
+def overlap(one: dict, other: dict) -> bool | None:
+    """Of two intervals, where an upper end of None is infinite; None where a lower end is not known."""
+    if one["noise_scale_low"] is None or other["noise_scale_low"] is None:
+        return None
+
+    def high(interval: dict) -> float:
+        return float("inf") if interval["noise_scale_high"] is None else interval["noise_scale_high"]
+
+    return one["noise_scale_low"] <= high(other) and other["noise_scale_low"] <= high(one)
+
+
+def results_of(arguments: argparse.Namespace, out: pathlib.Path, batch: int, learning_rate: float) -> dict:
+    name = run_name(batch, learning_rate)
+    directory = out / name
+    records = [json.loads(line) for line in (directory / "run.jsonl").read_text().splitlines()]
+    summary = json.loads((directory / "summary.json").read_text())
+    checkpoints = []
+    for part in range(1, CHECKPOINTS + 1):
+        step = part * len(records) // CHECKPOINTS
+        folder = directory / "checkpoints" / f"step-{step:08d}"
+        started = time.monotonic()
+        offline = reference(arguments, folder, out / f"{name}-{folder.name}.json")
+        print(f"  {folder.name}: {interval_text(offline)}  ({time.monotonic() - started:.0f} s)", flush=True)
+        record = records[step - 1]
+        online = {key: record[key] for key in INTERVAL}
+        checkpoints.append({"step": record["step"], "consumed_samples": record["consumed_samples"],
+                            "loss": record["loss"], "online": online, "reference": offline,
+                            "overlap": overlap(online, offline)})
+    return {"name": name, "global_batch": batch, "lr": learning_rate, "held_out_loss": summary["held_out_loss"],
+            "train_seconds": summary["train_seconds"], "tokens_per_second": summary["tokens_per_second"],
+            "checkpoints": checkpoints,
+            "curve": [{key: record[key] for key in ("step", "consumed_samples", *INTERVAL)} for record in records]}
+
+
+def interval_text(measured: dict) -> str:
+    value, low, high = (measured[key] for key in INTERVAL)
+    if low is None:
+        return "-"
+    return f"above {low:.3g}" if value is None else f"{value:.3g} ({low:.3g} .. {high:.3g})"
+
+
+def markdown(results: list[dict]) -> str:
+    lines = ["| global batch | learning rate | samples seen | online (95 % interval) | reference (95 % interval) | "
+             "intervals overlap |", "|---|---|---|---|---|---|"]
+    for run in results:
+        for point in run["checkpoints"]:
+            meets = {True: "yes", False: "no", None: "-"}[point["overlap"]]
+            lines.append(f"| {run['global_batch']} | {run['lr']:g} | {point['consumed_samples']:,} | "
+                         f"{interval_text(point['online'])} | {interval_text(point['reference'])} | {meets} |")
+    return "\n".join(lines) + "\n"
+
+
+def processor() -> str:
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    arguments.copus = str(pathlib.Path(arguments.copus).resolve())
+    if not pathlib.Path(arguments.copus).exists():
+        sys.exit(f"{arguments.copus} does not exist; build it first (make build), or name it with --copus")
+    out = pathlib.Path(arguments.out).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+
+    settings = {key: value for key, value in vars(arguments).items() if key not in ("copus", "out", "threads")}
+    kept = out / "settings.json"
+    if kept.exists() and json.loads(kept.read_text()) != settings:
+        sys.exit(f"{out} holds another experiment ({kept.read_text()}); name another folder with --out, or delete it")
+    write_whole(kept, json.dumps(settings))
+
+    results = []
+    for learning_rate in arguments.lr:
+        for batch in arguments.batches:
+            name = run_name(batch, learning_rate)
+            print(f"{name}: {'already trained' if is_done(out / name) else 'training'}", flush=True)
+            train(out / name, train_command(arguments, batch, learning_rate))
+            results.append(results_of(arguments, out, batch, learning_rate))
+
+    write_whole(out / "results.json", json.dumps({
+        "settings": settings, "processor": processor(), "cores": len(os.sched_getaffinity(0)), "runs": results}))
+    write_whole(out / "results.md", markdown(results))
+    write_whole(out / "noise-scale.svg", figure.draw(results))
+    print(f"\n{markdown(results)}\nresults.json, results.md and noise-scale.svg are in {out}")
+
+
+if __name__ == "__main__":
+    main()

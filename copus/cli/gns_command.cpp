@@ -1,0 +1,258 @@
+// `copus gns`: the gradient noise scale of a stored model, the reference for what training logs.
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/cli/commands.h"
+#include "copus/cli/gns_report.h"
+#include "copus/cli/stored_model.h"
+#include "copus/config/run_config.h"
+#include "copus/data/dataset.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/model/decoder.h"
+#include "copus/model/precision.h"
+#include "copus/statistics/noise_scale.h"
+#include "copus/train/device.h"
+#include "copus/train/noise_reference.h"
+#include "copus/train/state_transfer.h"
+#include "copus/train/training_state.h"
+
+namespace copus {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string checkpoint;
+  std::string model;
+  std::string data;
+  int64_t sequence_length = 0;  // 0: the run's
+  std::optional<uint64_t> seed;
+  int64_t batches = 32;
+  int64_t large_batch = 64;
+  std::string precision = "fp32";
+  std::string device = "cpu";
+  int64_t threads = 0;
+  bool json = false;
+};
+
+// The bytes, a few special tokens, and what a vocabulary is filled up with: models of more tokens have a tokenizer.
+constexpr int64_t largest_byte_vocabulary = 512;
+
+// The samples to measure on.
+struct Samples {
+  Dataset dataset;
+  int64_t sequence_length;
+  uint64_t first;
+};
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void check_options(const Options& options) {
+  if (options.checkpoint.empty() == options.model.empty()) {
+    throw UserError("gns: give one model: --checkpoint DIR (of a run), or --model DIR (a Hugging Face directory)");
+  }
+  if (options.model.empty()) return;
+  if (options.data.empty()) throw UserError("gns: --model needs --data: the text, or .bin/.idx pair, to measure on");
+  if (options.sequence_length == 0) throw UserError("gns: --model needs --sequence-length: tokens of a sample");
+}
+
+void check_sequence_length(int64_t sequence_length, const ModelDescription& model) {
+  if (sequence_length <= model.max_position_embeddings) return;
+  throw UserError(concat("--sequence-length ", sequence_length, " exceeds the model's max_position_embeddings (",
+                         model.max_position_embeddings, "); give shorter sequences"));
+}
+
+// From --data alone, in an order of its own.
+Samples open_samples_of_model(const Options& options, const StoredModel& model) {
+  DataConfig data;
+  data.train = {{.path = options.data, .weight = 1}};
+  data.held_out_fraction = 0;
+  const uint64_t seed = options.seed.value_or(TrainConfig{}.seed);
+  check_sequence_length(options.sequence_length, model.description());
+  Dataset dataset(data, options.sequence_length, model.description().vocab_size, seed);
+  if (dataset.bytes() && model.description().vocab_size > largest_byte_vocabulary) {
+    throw UserError(concat("--data ", options.data, " is text, whose tokens are bytes, and the ",
+                           model.description().vocab_size, " tokens of the model in ", options.model,
+                           " are those of a tokenizer; tokenize the text with it (tools/tokenize_corpus.py) and give "
+                           "the prefix of the .bin/.idx pair"));
+  }
+  return {std::move(dataset), options.sequence_length, 0};
+}
+
+// What the run would train on next, unless something else is asked for.
+Samples open_samples_of_run(const Options& options, const StoredModel& model, const TrainingState& state) {
+  const std::string source = (model.directory() / "config.toml").string();
+  const RunConfig config = parse_run_config(*model.run_config(), source);
+  const int64_t sequence_length = options.sequence_length > 0 ? options.sequence_length : state.sequence_length;
+  const uint64_t seed = options.seed.value_or(state.seed);
+  const int64_t vocab_size = model.description().vocab_size;
+  check_sequence_length(sequence_length, model.description());
+  if (!options.data.empty()) {
+    DataConfig data = config.data;
+    data.train = {{.path = options.data, .weight = 1}};
+    data.held_out.clear();
+    data.held_out_fraction = 0;
+    Dataset dataset(data, sequence_length, vocab_size, seed);
+    if (dataset.bytes() != state.byte_tokens) {
+      const char* const text = "text, whose tokens are bytes";
+      const char* const ids = "tokenized";
+      throw UserError(concat("--data ", options.data, " is ", dataset.bytes() ? text : ids, ", and the run in ",
+                             options.checkpoint, " was trained on data that are ", state.byte_tokens ? text : ids,
+                             "; give data of the same kind"));
+    }
+    return {std::move(dataset), sequence_length, 0};
+  }
+  Dataset dataset = [&] {
+    try {
+      return Dataset(config.data, sequence_length, vocab_size, seed);
+    } catch (const UserError& error) {
+      throw UserError(concat(error.what(), " (named by ", source,
+                             "; relative paths begin where the run was started; --data names other data)"));
+    }
+  }();
+  const bool as_the_run = sequence_length == state.sequence_length && seed == state.seed;
+  if (as_the_run && dataset.fingerprint() != state.data_fingerprint) {
+    throw UserError(concat("the contents of data.train are no longer those that the run in ", options.checkpoint,
+                           " was trained on, so what it would take next is not known; name the data by --data"));
+  }
+  return {std::move(dataset), sequence_length, as_the_run ? static_cast<uint64_t>(state.consumed_samples) : 0};
+}
+
+// One line, rewritten in place, where a person looks on.
+class ProgressLine {
+ public:
+  explicit ProgressLine(int64_t batches) : batches_(batches), shown_(::isatty(STDERR_FILENO) == 1) {}
+  ~ProgressLine() {
+    if (shown_) std::cerr << "\r\x1b[K" << std::flush;
+  }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void show(int64_t done, double seconds) const {
+    if (!shown_) return;
+    std::cerr << "\r\x1b[K" << done << " of " << batches_ << " batches";
+    if (done > 0) {
+      const double left = seconds * static_cast<double>(batches_ - done) / static_cast<double>(done);
+      std::cerr << ", " << format_duration(left) << " left";
+    }
+    std::cerr << std::flush;
+  }
+
+ private:
+  int64_t batches_;
+  bool shown_;
+};
+
+NoiseAverage measure(const Options& options, NoiseReference& reference, uint64_t first_sample) {
+  const auto start = Clock::now();
+  const ProgressLine progress(options.batches);
+  NoiseAverage average;
+  for (int64_t batch = 0; batch < options.batches; ++batch) {
+    progress.show(batch, seconds_since(start));
+    const uint64_t first = first_sample + static_cast<uint64_t>(batch * options.large_batch);
+    average = observe_alike(average, reference.observe(first, options.large_batch));
+  }
+  return average;
+}
+
+int gns(const Options& options) {
+  check_options(options);
+  const StoredModel model(options.checkpoint.empty() ? options.model : options.checkpoint);
+  std::optional<TrainingState> state;
+  if (!options.checkpoint.empty()) {
+    if (!model.training_state()) {
+      throw UserError(concat(options.checkpoint,
+                             " holds a model and no training state; give it by --model, with "
+                             "--data and --sequence-length"));
+    }
+    state = parse_training_state(*model.training_state(), model.directory().string());
+  }
+  const at::Device device = find_device(options.device);
+  install_caching_allocator();
+  configure_aten(options.threads);
+  const Samples samples = state ? open_samples_of_run(options, model, *state) : open_samples_of_model(options, model);
+  const int64_t available = samples.dataset.train_tokens() / samples.sequence_length;
+  if (options.batches * options.large_batch > available) {
+    std::cerr << "copus: note: " << options.batches << " batches of " << options.large_batch
+              << " sequences are more than the " << available
+              << " that the data have; some count more than once, which makes the interval too narrow\n";
+  }
+
+  const Precision precision = options.precision == "auto"   ? Precision::automatic
+                              : options.precision == "bf16" ? Precision::bf16
+                                                            : Precision::fp32;
+  ParameterStore parameters(model.description(), compute_dtype(resolve_precision(precision, device)), device);
+  load_weights(parameters, model.weights());
+  Decoder decoder(parameters, Recompute::none);
+  NoiseReference reference(parameters, decoder, samples.dataset);
+
+  const auto start = Clock::now();
+  const NoiseAverage average = measure(options, reference, samples.first);
+  const std::optional<NoiseScale> noise = noise_scale(average);
+  if (!noise) {
+    throw UserError(concat("the gradients of ", options.batches - average.steps, " of ", options.batches,
+                           " batches are not finite: this model has diverged"));
+  }
+  GnsReport report;
+  report.noise = *noise;
+  report.batches = average.steps;
+  report.large_batch = options.large_batch;
+  report.sequence_length = samples.sequence_length;
+  if (state) {
+    report.step = state->step;
+    report.consumed_samples = state->consumed_samples;
+  }
+  report.seconds = seconds_since(start);
+  std::cout << (options.json ? to_json(report) + '\n' : to_table(report)) << std::flush;
+  return 0;
+}
+
+}  // namespace
+
+void add_gns(CLI::App& program, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand("gns", "Measure the gradient noise scale of a stored model");
+  command
+      .add_option("--checkpoint", options->checkpoint,
+                  "A run directory (its newest checkpoint), or a checkpoint; the run may still be going on")
+      ->type_name("DIR");
+  command.add_option("--model", options->model, "A Hugging Face directory; needs --data and --sequence-length")
+      ->type_name("DIR");
+  command
+      .add_option("--data", options->data,
+                  "A text file or the prefix of a .bin/.idx pair (default: what the run would train on next)")
+      ->type_name("PATH");
+  command.add_option("--sequence-length", options->sequence_length, "Tokens of a sample (default: the run's)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--seed", options->seed,
+                     "Take samples from the beginning of another shuffle (default: the run's seed, or 1234)");
+  command.add_option("--batches", options->batches, "Batches to measure; an error bar needs some")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
+      ->capture_default_str();
+  command.add_option("--large-batch", options->large_batch, "Sequences of a batch")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
+      ->capture_default_str();
+  command.add_option("--precision", options->precision, "auto, fp32 or bf16")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->capture_default_str();
+  command.add_option("--device", options->device, "cpu or cuda[:N]")->capture_default_str();
+  command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(CLI::NonNegativeNumber);
+  command.add_flag("--json", options->json, "Print one JSON object");
+  command.footer(
+      "The noise scale phi = tr(Sigma)/|G|^2 is the batch, in sequences, at which the gradient's noise is as large as\n"
+      "the gradient. It is measured at fixed weights, from gradients of single sequences and of whole batches.\n"
+      "Examples:\n"
+      "  copus gns --checkpoint runs/r1\n"
+      "  copus gns --model my-model --data data/my --sequence-length 1024 --batches 128 --json");
+  command.callback([options, &action] { action = [options] { return gns(*options); }; });
+}
+
+}  // namespace copus
