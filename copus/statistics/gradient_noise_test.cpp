@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numbers>
 #include <numeric>
+#include <random>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -98,7 +101,7 @@ TEST_P(OnQuadratics, EstimatesAreUnbiasedAndVaryAsFormulasSay) {
   const auto [scale, repetitions] = GetParam();
   for (const int batch : {1, 4, 16}) {
     for (const int n : {2, 8, 64}) {
-      const uint64_t seed = static_cast<uint64_t>(scale) * 10000 + batch * 100 + n;
+      const int seed = scale * 10000 + batch * 100 + n;
       SCOPED_TRACE(testing::Message() << "b " << batch << ", n " << n << ", seed " << seed);
       std::mt19937_64 random(seed);
       const QuadraticLoss loss(scale, n * batch / 2.0);
@@ -152,7 +155,7 @@ NestedNorms draw_nested(int ranks, int micro_batches, double rank_spread, std::m
     for (double& value : shift) value = rank_spread * normal(random);
     for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
       Vector gradient = shift;
-      for (double& value : gradient) value += 0.1 + normal(random) / std::sqrt(2.0);
+      for (double& value : gradient) value += 0.1 + normal(random) / std::numbers::sqrt2;
       gradients.push_back(gradient);
     }
     rank_means.push_back(mean_of(gradients, gradients.size() - micro_batches, micro_batches));

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -142,6 +145,13 @@ TEST(NoiseAverage, AnOutlierCountsTenTimesItsExpectationForBothEstimates) {
   EXPECT_NEAR(weight_of(9, 900, 400), 1, 1e-12);  // too early to tell what is usual
 }
 
+// As it happens to be while noise rules. C = 40/8 is expected.
+TEST(NoiseAverage, ANegativeSquaredGradientIsNotExpected) {
+  const auto before = observe_times(10, {}, showing({-1, 40}, 8), everything);
+  const auto after = observe(before, {1, 40, 8, 100}, everything);
+  EXPECT_NEAR((after.weight - before.weight) / 8, 0.5, 1e-12);
+}
+
 TEST(NoiseAverage, ALastingChangeIsFollowed) {
   auto average = observe_times(200, {}, showing({1, 8}, 64), {});
   average = observe_times(200, average, showing({1e4, 8e4}, 64), {});
@@ -268,7 +278,7 @@ TEST(NoiseScale, WithoutASignificantGradientThereIsOnlyALowerBound) {
 TEST(NoiseScale, IsNeverNegativeOrNotANumber) {
   // Alternating around means of which every sign occurs.
   for (const double squared_gradient : {-5.0, -0.1, 0.0, 0.1, 5.0}) {
-    for (const double trace : {-50.0, -1.0, 0.0, 1.0, 50.0}) {
+    for (const double trace : {-50.0, -1.0, 0.0, 0.1, 1.0, 50.0}) {
       for (const double scatter : {0.0, 1.0}) {
         SCOPED_TRACE(testing::Message() << squared_gradient << ", " << trace << ", " << scatter);
         NoiseAverage average;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "copus/base/error.h"
 #include "copus/model/kernels.h"
 #include "copus/model/tensor_messages.h"
 
@@ -193,6 +194,7 @@ void GradientProbe::before_data_parallel(int64_t bucket) {
 
 ExactSum GradientProbe::finish() {
   if (source_ == ProbeSource::prefix) {
+    COPUS_CHECK(parts_to_come_ == 0, parts_to_come_, " parts of the first micro-batch's gradients were never done");
     recorder_.wait_at("partial gradients of a smaller batch");
     for (PartialVector& vector : partial_) std::exchange(vector.work, {}).wait();
     read([&] {
