@@ -88,15 +88,15 @@ def grid(left: float, low: float, high: float, samples: int, x, y, labels: bool)
 
 def curve(run: dict, colour: str, x, y) -> list[str]:
     every = max(1, len(run["curve"]) // MOST_POINTS)
-    rows = [row for row in run["curve"][::every] + run["curve"][-1:] if row["noise_scale"] is not None]
-    if not rows:
-        return []
+    rows = run["curve"][::every] + run["curve"][-1:]
+    bounded = [row for row in rows if row["noise_scale"] is not None or (row["noise_scale_low"] or 0) > 0]
 
     def end(row: dict, key: str) -> str:
         return f"{x(row['consumed_samples']):.1f},{y(math.inf if row[key] is None else row[key]):.1f}"
 
-    band = [end(row, "noise_scale_high") for row in rows] + [end(row, "noise_scale_low") for row in reversed(rows)]
-    line = [end(row, "noise_scale") for row in rows]
+    band = [end(row, "noise_scale_high") for row in bounded]
+    band += [end(row, "noise_scale_low") for row in reversed(bounded)]
+    line = [end(row, "noise_scale") for row in rows if row["noise_scale"] is not None]
     return [f'<polygon points="{" ".join(band)}" fill="{colour}" opacity="0.16"/>',
             f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}" stroke-width="1.8"/>']
 

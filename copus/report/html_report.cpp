@@ -148,13 +148,14 @@ nlohmann::json curve(const std::vector<StepRecord>& records,
 }
 
 // A list of [step, tokens, seconds, noise scale, low, high, critical batch, global batch]; while there is only a lower
-// bound, the noise scale, its upper end and the critical batch are null.
+// bound, the noise scale, its upper end and the critical batch are null. Bounds of zero say nothing and are left out.
 nlohmann::json noise_scale_rows(const std::vector<StepRecord>& records) {
   const auto known = [](const std::optional<double>& value) {
     return value && std::isfinite(*value) ? nlohmann::json(shortened(*value)) : nlohmann::json();
   };
-  const auto value_or_bound = [](const StepRecord& record) {
-    return record.noise_scale ? record.noise_scale : record.noise_scale_low;
+  const auto value_or_bound = [](const StepRecord& record) -> std::optional<double> {
+    if (record.noise_scale) return record.noise_scale;
+    return record.noise_scale_low > 0 ? record.noise_scale_low : std::nullopt;
   };
   auto rows = nlohmann::json::array();
   for (const Point& point : decimate(points_of(records, value_or_bound))) {

@@ -115,7 +115,7 @@ TEST_F(HtmlReportTest, NoiseScaleHasItsIntervalAndTheBatchesBesideIt) {
       record.consumed_tokens = 100 * step;
       record.elapsed_seconds = 0.5 * static_cast<double>(step);
       record.global_batch = 8 * step;
-      if (step >= 2) record.noise_scale_low = 20;
+      record.noise_scale_low = step >= 2 ? 20 : 0;
       if (step == 3) {
         record.noise_scale = 31.25;
         record.noise_scale_high = 50;
@@ -135,8 +135,8 @@ TEST_F(HtmlReportTest, NoiseScaleOfALongRunIsDecimated) {
     for (int64_t step = 1; step <= 10'000; ++step) {
       StepRecord record;
       record.step = step;
-      record.noise_scale_low = std::sin(static_cast<double>(step));
-      if (step > 5000) record.noise_scale = 3 + std::sin(static_cast<double>(step));
+      record.noise_scale_low = 2 + std::sin(static_cast<double>(step));
+      if (step > 5000) record.noise_scale = 5 + std::sin(static_cast<double>(step));
       log.append(record);
     }
   }
