@@ -11,32 +11,44 @@ namespace copus {
 namespace {
 
 // How far beyond its expectation a squared norm may be before its step counts less, and how many steps the expectation
-// needs.
+// needs. The weight falls with the square of the rest, so that a spike counts the less, the larger it is: a training at
+// a high learning rate has some whose squared norms are thousands of times the usual ones.
 constexpr double usual_excess = 10;
 constexpr int64_t steps_to_expect = 10;
+
+// The window of the very first steps.
+constexpr double first_window_in_steps = 8;
 
 double outlier_weight(const NoiseAverage& average, const NormObservation& observation) {
   if (average.steps < steps_to_expect) return 1;
   const auto weight_of = [&](double batch, double squared_norm) {
     const double expected = (std::max(average.squared_gradient, 0.0) + average.trace / batch) / average.weight;
     const double limit = usual_excess * expected;
-    return limit > 0 && squared_norm > limit ? limit / squared_norm : 1.0;
+    return limit > 0 && squared_norm > limit ? std::pow(limit / squared_norm, 2) : 1.0;
   };
   return std::min(weight_of(observation.small_batch, observation.small_squared_norm),
                   weight_of(observation.large_batch, observation.large_squared_norm));
 }
 
-NoiseAverage add(const NoiseAverage& average, double decay, double weight, const NormObservation& observation) {
+struct StepWeight {
+  double samples;  // what it counts as part of the run
+  double weight;   // and among the others
+};
+
+NoiseAverage add(const NoiseAverage& average, double decay, const StepWeight& step,
+                 const NormObservation& observation) {
   const GradientNoise noise = estimate(observation);
   if (!std::isfinite(noise.squared_gradient) || !std::isfinite(noise.trace)) return average;
 
   const double decay_of_squares = decay * decay;
+  const double weight = step.weight;
   const double square = weight * weight;
   const double x = noise.squared_gradient;
   const double y = noise.trace;
 
   NoiseAverage next;
   next.steps = average.steps + 1;
+  next.samples = average.samples + step.samples;
   next.weight = decay * average.weight + weight;
   next.squared_gradient = decay * average.squared_gradient + weight * x;
   next.trace = decay * average.trace + weight * y;
@@ -77,12 +89,13 @@ double lower_bound(const FiellerSet& set, const MeanEstimate& squared_gradient, 
 
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window) {
   const double samples = std::min(observation.large_batch, window.samples / window.least_steps);
-  const double decay = std::exp(-samples / window.samples);
-  return add(average, decay, samples * outlier_weight(average, observation), observation);
+  const double growing = std::max(window.largest_share * (average.samples + samples), first_window_in_steps * samples);
+  const double decay = std::exp(-samples / std::min(window.samples, growing));
+  return add(average, decay, {samples, samples * outlier_weight(average, observation)}, observation);
 }
 
 NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation) {
-  return add(average, 1, 1, observation);
+  return add(average, 1, {1, 1}, observation);
 }
 
 // The variance of a weighted mean from the scatter of what it is the mean of, each with a variance of its own (the

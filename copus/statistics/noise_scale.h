@@ -10,10 +10,12 @@
 namespace copus {
 
 // How much of the past counts. The window is in samples, so that a change of batch does not change the memory, but at
-// least so many steps.
+// least so many steps. It grows with the run: the first gradients are so much longer than later ones that averages
+// which begin with a whole window would need several of them to forget these.
 struct NoiseWindow {
-  double samples = 2048;  // after so many, a step's weight has fallen to 1/e; infinity: all steps count alike
+  double samples = 2048;  // after so many, a step's weight has fallen to 1/e
   double least_steps = 32;
+  double largest_share = 0.25;  // of all samples so far
   bool operator==(const NoiseWindow&) const = default;
 };
 
@@ -21,6 +23,7 @@ struct NoiseWindow {
 // weighs as many samples as it has, at most window.samples / window.least_steps.
 struct NoiseAverage {
   int64_t steps = 0;
+  double samples = 0;                      // of all steps, as many as each weighs
   double weight = 0;                       // sum of w
   double squared_gradient = 0, trace = 0;  // sums of w x
   // Sums of w^2 times the powers of x, for the errors of the averages; of w^4, for the errors of these errors.

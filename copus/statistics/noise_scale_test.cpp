@@ -18,7 +18,7 @@ namespace copus {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr NoiseWindow everything{infinity, 32};
+constexpr NoiseWindow everything{infinity, 32, infinity};
 
 // The norms from which exactly these numbers are estimated.
 NormObservation showing(const GradientNoise& noise, double large_batch, double small_batch = 1) {
@@ -71,6 +71,14 @@ TEST(NoiseWindow, ReachesOverSoManyStepsAtLeast) {
     EXPECT_NEAR(mean_squared_gradient(average), 2 - std::exp(-1.0), 1e-9) << batch;
     EXPECT_NEAR(mean_trace(average), 300 - 200 * std::exp(-1.0), 1e-7) << batch;
   }
+}
+
+TEST(NoiseWindow, GrowsWithTheRunSoThatTheStartIsForgotten) {
+  auto average = observe_times(12, {}, showing({60, 60}, 8), {});
+  average = observe_times(116, average, showing({0.1, 2}, 8), {});
+  // The first share s of the run has the weight s^(1 / largest_share).
+  EXPECT_NEAR(mean_squared_gradient(average), 0.1 + 60 * std::pow(12.0 / 128, 4), 0.002);
+  EXPECT_NEAR(mean_trace(average), 2 + 58 * std::pow(12.0 / 128, 4), 0.002);
 }
 
 TEST(NoiseWindow, AnInfiniteOneWeighsEverySampleAlike) {
@@ -140,7 +148,7 @@ TEST(NoiseAverage, AnOutlierMovesItLittle) {
 }
 
 // With |G|^2 = 1 and tr(Sigma) = 8 the expected norms are A = 9 for one sample and C = 2 for eight.
-TEST(NoiseAverage, AnOutlierCountsTenTimesItsExpectationForBothEstimates) {
+TEST(NoiseAverage, AnOutlierCountsTheLessTheFartherItIsBeyondTenTimesItsExpectation) {
   const auto weight_of = [](int steps_before, double small_squared_norm, double large_squared_norm) {
     const auto before = observe_times(steps_before, {}, showing({1, 8}, 8), everything);
     const auto after = observe(before, {1, small_squared_norm, 8, large_squared_norm}, everything);
@@ -151,9 +159,9 @@ TEST(NoiseAverage, AnOutlierCountsTenTimesItsExpectationForBothEstimates) {
     return weight;
   };
   EXPECT_NEAR(weight_of(10, 90, 20), 1, 1e-12);
-  EXPECT_NEAR(weight_of(10, 900, 20), 0.1, 1e-12);
-  EXPECT_NEAR(weight_of(10, 90, 100), 0.2, 1e-12);
-  EXPECT_NEAR(weight_of(10, 900, 400), 0.05, 1e-12);
+  EXPECT_NEAR(weight_of(10, 900, 20), 0.01, 1e-12);
+  EXPECT_NEAR(weight_of(10, 90, 100), 0.04, 1e-12);
+  EXPECT_NEAR(weight_of(10, 900, 400), 0.0025, 1e-12);
   EXPECT_NEAR(weight_of(9, 900, 400), 1, 1e-12);  // too early to tell what is usual
 }
 
@@ -161,7 +169,7 @@ TEST(NoiseAverage, AnOutlierCountsTenTimesItsExpectationForBothEstimates) {
 TEST(NoiseAverage, ANegativeSquaredGradientIsNotExpected) {
   const auto before = observe_times(10, {}, showing({-1, 40}, 8), everything);
   const auto after = observe(before, {1, 40, 8, 100}, everything);
-  EXPECT_NEAR((after.weight - before.weight) / 8, 0.5, 1e-12);
+  EXPECT_NEAR((after.weight - before.weight) / 8, 0.25, 1e-12);
 }
 
 TEST(NoiseAverage, ALastingChangeIsFollowed) {
@@ -233,9 +241,12 @@ NoiseAverage average_of(const std::vector<NormObservation>& steps, const NoiseWi
 
 Sample sample_of(const std::vector<NormObservation>& steps, const NoiseWindow& window) {
   Sample sample;
+  double samples_so_far = 0;
   for (const NormObservation& step : steps) {
     const double samples = std::min(step.large_batch, window.samples / window.least_steps);
-    for (double& weight : sample.weights) weight *= std::exp(-samples / window.samples);
+    samples_so_far += samples;
+    const double reach = std::min(window.samples, std::max(window.largest_share * samples_so_far, 8 * samples));
+    for (double& weight : sample.weights) weight *= std::exp(-samples / reach);
     sample.weights.push_back(samples);
     sample.noise.push_back(estimate(step));
   }

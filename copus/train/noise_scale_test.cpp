@@ -521,7 +521,7 @@ class FiniteDataTest : public NoiseScaleTest {
     return config(join(base, changes));
   }
 
-  // All that a layout says of the noise after some epochs.
+  // All that a layout says of the noise after some epochs, of which the averages reach over the later ones.
   NoiseScale estimate(const std::vector<Change>& changes) const {
     const RunConfig changed = finite(changes);
     const std::vector<StepRecord> records =
@@ -537,7 +537,7 @@ class FiniteDataTest : public NoiseScaleTest {
   void expect_exact(const NoiseScale& noise) const {
     const auto expect_within = [](const MeanEstimate& estimate, double exact) {
       EXPECT_LT(std::abs(estimate.value - exact), 3 * estimate.standard_error) << estimate.value << ", exact " << exact;
-      EXPECT_LT(estimate.standard_error, 0.15 * exact);
+      EXPECT_LT(estimate.standard_error, 0.25 * exact);
     };
     expect_within(noise.squared_gradient, exact_.squared_gradient);
     expect_within(noise.trace, exact_.trace);

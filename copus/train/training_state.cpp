@@ -24,10 +24,11 @@ void for_each_field(State& state, Visit visit) {
   visit("byte_tokens", state.byte_tokens);
   visit("data_fingerprint", state.data_fingerprint);
 }
-static_assert(sizeof(NoiseAverage) == 11 * sizeof(double), "as many fields as are listed here");
+static_assert(sizeof(NoiseAverage) == 12 * sizeof(double), "as many fields as are listed here");
 template <class Average, class Visit>
 void for_each_average(Average& average, Visit visit) {
   visit("steps", average.steps);
+  visit("samples", average.samples);
   visit("weight", average.weight);
   visit("squared_gradient", average.squared_gradient);
   visit("trace", average.trace);
