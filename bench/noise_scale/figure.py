@@ -135,6 +135,6 @@ def legend(batches: list[int]) -> list[str]:
                 marker(outline, x + 40, 20, colour), marker(outline, x + 56, 20, colour, hollow=True),
                 f'<text x="{x + 70}" y="24" fill="#333">global batch {batch}</text>']
         x += 190
-    out.append(f'<text x="{LEFT}" y="46" fill="#333">lines: online; filled points: reference; hollow points: online, '
-               "weights held still</text>")
+    out.append(f'<text x="{LEFT}" y="46" fill="#333" font-size="11">line: online; filled: reference; '
+               "hollow: online, weights held still</text>")
     return out
