@@ -1,8 +1,8 @@
 """The noise scale of several runs over the samples they have seen, as a self-contained SVG: one panel for each learning
-rate, one colour for each global batch, the online curves as lines with bands, the reference as points with error bars.
+rate, one colour for each global batch, the online curves as lines with bands. Points with error bars are what was
+measured at checkpoints: filled ones by the reference, hollow ones online with the weights held still.
 """
 
-import html
 import math
 
 # Told apart with every kind of colour vision, and on paper (Okabe and Ito, "Color Universal Design", 2008).
@@ -11,7 +11,8 @@ MARKERS = ["M-4.6 0a4.6 4.6 0 1 0 9.2 0a4.6 4.6 0 1 0 -9.2 0z", "M-4.2 -4.2h8.4v
            "M0 -5.6L5.6 0L0 5.6L-5.6 0z", "M0 -5.6L5.2 4L-5.2 4z"]
 INTERVAL = ("noise_scale", "noise_scale_low", "noise_scale_high")
 PANEL_WIDTH, PANEL_HEIGHT, GAP = 350, 300, 20
-LEFT, TOP, BOTTOM, RIGHT = 62, 66, 46, 14
+LEFT, TOP, BOTTOM, RIGHT = 62, 86, 46, 20
+KINDS = ("reference", "held_still")  # of points
 MOST_POINTS = 500
 
 
@@ -29,7 +30,8 @@ def draw(runs: list[dict]) -> str:
 
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
            'font-family="sans-serif" font-size="12">',
-           "<title>Gradient noise scale over training: measured online, with 95 % bands, and by the reference</title>",
+           "<title>Gradient noise scale over training: measured online, with 95 % bands, and at "
+           "checkpoints by the reference and with the weights held still</title>",
            f'<rect width="{width}" height="{height}" fill="#fff"/>', *legend(batches),
            f'<text transform="translate(15 {TOP + PANEL_HEIGHT / 2}) rotate(-90)" text-anchor="middle" fill="#333">'
            "noise scale, sequences</text>"]
@@ -47,16 +49,17 @@ def draw(runs: list[dict]) -> str:
             out += curve(run, COLOURS[batches.index(run["global_batch"]) % len(COLOURS)], x, y)
         for run in panel:
             index = batches.index(run["global_batch"])
-            aside = 9 * (index - (len(batches) - 1) / 2)  # runs of equal length have their points at equal places
-            out += points(run, index, aside, x, y, high)
+            for place, kind in enumerate(KINDS, index * len(KINDS)):
+                # Runs of equal length have their points at equal places.
+                aside = 7 * (place - (len(batches) * len(KINDS) - 1) / 2)
+                out += points(run, kind, index, aside, x, y, high)
     return "\n".join(out + ["</svg>"]) + "\n"
 
 
 def value_range(runs: list[dict]) -> tuple[float, float]:
-    """Holds all values, and the ends of the reference's intervals; bands may reach beyond."""
+    """Holds all values, and the ends of the points' intervals; bands may reach beyond."""
     values = [point["noise_scale"] for run in runs for point in run["curve"]]
-    values += [point["reference"][key] for run in runs for point in run["checkpoints"]
-               for key in INTERVAL]
+    values += [point[kind][key] for run in runs for point in run["checkpoints"] for kind in KINDS for key in INTERVAL]
     known = [value for value in values if value is not None and value > 0]
     if not known:
         return 1, 10
@@ -101,11 +104,11 @@ def curve(run: dict, colour: str, x, y) -> list[str]:
             f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}" stroke-width="1.8"/>']
 
 
-def points(run: dict, index: int, aside: float, x, y, high: float) -> list[str]:
+def points(run: dict, kind: str, index: int, aside: float, x, y, high: float) -> list[str]:
     colour = COLOURS[index % len(COLOURS)]
     out = []
     for point in run["checkpoints"]:
-        value, lower, upper = (point["reference"][key] for key in INTERVAL)
+        value, lower, upper = (point[kind][key] for key in INTERVAL)
         if lower is None:
             continue
         at = x(point["consumed_samples"]) + aside
@@ -113,23 +116,25 @@ def points(run: dict, index: int, aside: float, x, y, high: float) -> list[str]:
         out.append(f'<path d="M{at:.1f} {y(lower):.1f}V{top:.1f}M{at - 4:.1f} {y(lower):.1f}h8'
                    f'{"" if upper is None else f"M{at - 4:.1f} {top:.1f}h8"}" stroke="{colour}" stroke-width="1.6"/>')
         if value is not None:
-            out.append(marker(MARKERS[index % len(MARKERS)], at, y(value), colour))
+            out.append(marker(MARKERS[index % len(MARKERS)], at, y(value), colour, hollow=kind == "held_still"))
     return out
 
 
-def marker(outline: str, x: float, y: float, colour: str) -> str:
-    return (f'<path d="{outline}" transform="translate({x:.1f} {y:.1f})" fill="{colour}" stroke="#fff" '
-            'stroke-width="1"/>')
+def marker(outline: str, x: float, y: float, colour: str, hollow: bool = False) -> str:
+    paint = f'fill="#fff" stroke="{colour}" stroke-width="1.6"' if hollow else f'fill="{colour}" stroke="#fff"'
+    return f'<path d="{outline}" transform="translate({x:.1f} {y:.1f})" {paint}/>'
 
 
 def legend(batches: list[int]) -> list[str]:
     out, x = [], LEFT
     for index, batch in enumerate(batches):
         colour = COLOURS[index % len(COLOURS)]
-        label = html.escape(f"global batch {batch}: online, and reference")
+        outline = MARKERS[index % len(MARKERS)]
         out += [f'<path d="M{x} 20h26" stroke="{colour}" stroke-width="8" opacity="0.16"/>',
                 f'<path d="M{x} 20h26" stroke="{colour}" stroke-width="1.8"/>',
-                marker(MARKERS[index % len(MARKERS)], x + 40, 20, colour),
-                f'<text x="{x + 52}" y="24" fill="#333">{label}</text>']
-        x += 290
+                marker(outline, x + 40, 20, colour), marker(outline, x + 56, 20, colour, hollow=True),
+                f'<text x="{x + 70}" y="24" fill="#333">global batch {batch}</text>']
+        x += 190
+    out.append(f'<text x="{LEFT}" y="46" fill="#333" font-size="11">line: online; filled: reference; '
+               "hollow: online, weights held still</text>")
     return out

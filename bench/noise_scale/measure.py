@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Is the noise scale that training shows the one that a slow reference measures? Trains the quickstart's model with
 every pair of a global batch and a learning rate, always on the same samples, keeps three checkpoints of each run,
-measures the noise scale there with `copus gns`, and writes into the folder --out:
+measures the noise scale there with `copus gns` and with training's own probe while the weights are held still, and
+writes into the folder --out:
 
   results.json      settings, curves, and what was measured at each checkpoint
-  results.md        a table: online beside reference, with intervals
-  noise-scale.svg   the curves with their bands, and the reference's points
+  results.md        a table: the three beside each other, with intervals
+  noise-scale.svg   the online curves with their bands, and the points of the other two
 
-Takes about 20 minutes on two cores. What is finished is kept: after an interruption the same command goes on. Another
+Takes about 25 minutes on two cores. What is finished is kept: after an interruption the same command goes on. Another
 experiment needs another --out. The corpus must be there: scripts/fetch-corpus data/gcide
 """
 
@@ -15,14 +16,17 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
 
 import figure
+import held_still
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CHECKPOINTS = 3  # of each run, evenly spaced, the last one at its end
+HELD_STILL = 1e-12  # the learning rate; weight decay is multiplied by it
 INTERVAL = ("noise_scale", "noise_scale_low", "noise_scale_high")
 
 
@@ -38,6 +42,8 @@ def parse_arguments() -> argparse.Namespace:
                         help="of the online averages; 32 steps at least (default: %(default)s)")
     parser.add_argument("--reference-batches", type=int, default=24,
                         help="batches of the reference at each checkpoint (default: %(default)s)")
+    parser.add_argument("--held-samples", type=int, default=512,
+                        help="sequences with the weights held still, at each checkpoint (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--config", default="configs/runs/quickstart.toml")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="more settings, of all runs")
@@ -46,6 +52,8 @@ def parse_arguments() -> argparse.Namespace:
         if batch % arguments.micro_batch != 0 or arguments.samples % (CHECKPOINTS * batch) != 0:
             parser.error(f"a global batch of {batch} must be a multiple of --micro-batch {arguments.micro_batch}, and "
                          f"{CHECKPOINTS} times it must divide --samples {arguments.samples}")
+        if arguments.held_samples % batch != 0 or arguments.held_samples < 2 * batch:
+            parser.error(f"--held-samples {arguments.held_samples} must be two or more global batches of {batch}")
     return arguments
 
 
@@ -70,10 +78,13 @@ def train_command(arguments: argparse.Namespace, batch: int, learning_rate: floa
         "checkpoint.interval": steps // CHECKPOINTS,
         "checkpoint.keep_last": 100,  # also those that interruptions leave
     }
-    command = [arguments.copus, "train", arguments.config]
-    for setting in [f"{key}={value}" for key, value in settings.items()] + arguments.set:
-        command += ["--set", setting]
-    return command
+    return [arguments.copus, "train", arguments.config, *overrides(settings), *overrides(arguments.set)]
+
+
+def overrides(settings: dict | list[str]) -> list[str]:
+    """Settings, as a dictionary or as KEY=VALUE, on the command line."""
+    pairs = [f"{key}={value}" for key, value in settings.items()] if isinstance(settings, dict) else settings
+    return [word for pair in pairs for word in ("--set", pair)]
 
 
 def call(command: list[str]) -> str:
@@ -114,6 +125,28 @@ def reference(arguments: argparse.Namespace, checkpoint: pathlib.Path, path: pat
     return json.loads(path.read_text())
 
 
+def held(arguments: argparse.Namespace, checkpoint: pathlib.Path, directory: pathlib.Path, last_step: int) -> dict:
+    """What training measures when it goes on from a checkpoint, in `directory`, but its weights stay as they are."""
+    if not is_done(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(checkpoint, directory / "checkpoints" / checkpoint.name)
+        shutil.copy(checkpoint / "config.toml", directory)
+        settings = {
+            "optimizer.lr": HELD_STILL,
+            "train.max_steps": last_step,
+            "train.threads": arguments.threads,
+            "evaluate.max_batches": 1,  # one there must be, at the end
+            "checkpoint.interval": 0,
+        }
+        call([arguments.copus, "train", "--resume", "--run-dir", str(directory), *overrides(settings)])
+    shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # the weights are those of the run's checkpoint
+    return held_still.noise_scale(read_log(directory))
+
+
+def read_log(directory: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "run.jsonl").read_text().splitlines()]
+
+
 def overlap(one: dict, other: dict) -> bool | None:
     """Of two intervals, where an upper end of None is infinite; None where a lower end is not known."""
     if one["noise_scale_low"] is None or other["noise_scale_low"] is None:
@@ -128,7 +161,7 @@ def overlap(one: dict, other: dict) -> bool | None:
 def results_of(arguments: argparse.Namespace, out: pathlib.Path, batch: int, learning_rate: float) -> dict:
     name = run_name(batch, learning_rate)
     directory = out / name
-    records = [json.loads(line) for line in (directory / "run.jsonl").read_text().splitlines()]
+    records = read_log(directory)
     summary = json.loads((directory / "summary.json").read_text())
     checkpoints = []
     for part in range(1, CHECKPOINTS + 1):
@@ -136,12 +169,14 @@ def results_of(arguments: argparse.Namespace, out: pathlib.Path, batch: int, lea
         folder = directory / "checkpoints" / f"step-{step:08d}"
         started = time.monotonic()
         offline = reference(arguments, folder, out / f"{name}-{folder.name}.json")
-        print(f"  {folder.name}: {interval_text(offline)}  ({time.monotonic() - started:.0f} s)", flush=True)
+        still = held(arguments, folder, directory / f"held-{step}", step + arguments.held_samples // batch)
+        print(f"  {folder.name}: reference {interval_text(offline)}, held still {interval_text(still)}  "
+              f"({time.monotonic() - started:.0f} s)", flush=True)
         record = records[step - 1]
         online = {key: record[key] for key in INTERVAL}
         checkpoints.append({"step": record["step"], "consumed_samples": record["consumed_samples"],
-                            "loss": record["loss"], "online": online, "reference": offline,
-                            "overlap": overlap(online, offline)})
+                            "loss": record["loss"], "online": online, "held_still": still, "reference": offline,
+                            "overlap": overlap(online, offline), "overlap_held_still": overlap(still, offline)})
     return {"name": name, "global_batch": batch, "lr": learning_rate, "held_out_loss": summary["held_out_loss"],
             "train_seconds": summary["train_seconds"], "tokens_per_second": summary["tokens_per_second"],
             "checkpoints": checkpoints,
@@ -156,14 +191,16 @@ def interval_text(measured: dict) -> str:
 
 
 def markdown(results: list[dict]) -> str:
-    lines = ["| global batch | learning rate | samples seen | online (95 % interval) | reference (95 % interval) | "
-             "intervals overlap |", "|---|---|---|---|---|---|"]
+    heads = ["global batch", "learning rate", "samples seen", "online (95 % interval)", "online, weights held still",
+             "reference", "reference meets online", "meets held still"]
+    meets = {True: "yes", False: "no", None: "-"}
+    rows = [heads, ["---"] * len(heads)]
     for run in results:
         for point in run["checkpoints"]:
-            meets = {True: "yes", False: "no", None: "-"}[point["overlap"]]
-            lines.append(f"| {run['global_batch']} | {run['lr']:g} | {point['consumed_samples']:,} | "
-                         f"{interval_text(point['online'])} | {interval_text(point['reference'])} | {meets} |")
-    return "\n".join(lines) + "\n"
+            measured = [interval_text(point[kind]) for kind in ("online", "held_still", "reference")]
+            rows.append([str(run["global_batch"]), f"{run['lr']:g}", f"{point['consumed_samples']:,}", *measured,
+                         meets[point["overlap"]], meets[point["overlap_held_still"]]])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def processor() -> str:
