@@ -110,7 +110,10 @@ void ExactSum::add(const ExactSum& other) {
 
 void ExactSum::subtract(const ExactSum& other) {
   ExactSum negated;
-  for (int64_t i = 0; i < num_words; ++i) negated.words_[i] = -other.words_[i];
+  for (int64_t i = 0; i < num_digits; ++i) negated.words_[i] = -other.words_[i];
+  negated.words_[positive_infinities] = other.words_[negative_infinities];
+  negated.words_[negative_infinities] = other.words_[positive_infinities];
+  negated.words_[not_numbers] = other.words_[not_numbers];
   add(negated);
 }
 

@@ -226,5 +226,23 @@ TEST(ExactSum, TakesAwayWhatWasAdded) {
   EXPECT_EQ(negative.value(), -2 * exact_sum(taken));
 }
 
+TEST(ExactSum, WhatIsNotFiniteCannotBeTakenAway) {
+  constexpr double infinity = Limits::infinity();
+  const auto one_less = [](double value) {
+    ExactSum sum, other;
+    sum.add(1);
+    other.add(value);
+    sum.subtract(other);
+    return sum;
+  };
+  EXPECT_EQ(one_less(infinity).value(), -infinity);
+  EXPECT_EQ(one_less(-infinity).value(), infinity);
+  EXPECT_TRUE(std::isnan(one_less(std::nan("")).value()));
+  ExactSum difference;
+  difference.add(infinity);
+  difference.add(one_less(infinity));
+  EXPECT_TRUE(std::isnan(difference.value()));
+}
+
 }  // namespace
 }  // namespace copus
