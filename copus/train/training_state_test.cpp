@@ -27,6 +27,7 @@ TrainingState some_state() {
   state.byte_tokens = true;
   state.data_fingerprint = "00ff\"\\";
   state.noise_average = {.steps = 14,
+                         .samples = 1e17 / 3,
                          .weight = 0.1 + 0.7,
                          .squared_gradient = -1e-300,
                          .trace = 1.0 / 3,
