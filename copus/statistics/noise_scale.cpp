@@ -77,12 +77,10 @@ struct FiellerSet {
   double upper_end() const { return (b + root_of_discriminant()) / a; }
 };
 
-double lower_bound(const FiellerSet& set, const MeanEstimate& squared_gradient, const MeanEstimate& trace, double t) {
+double lower_bound(const FiellerSet& set, const MeanEstimate& trace) {
   if (set.has_zero() || trace.value <= 0) return 0;
-  if (const double low = set.lower_end(); low > 0 && std::isfinite(low)) return low;
-  // By chance |G|^2 is significantly negative, and no positive phi is in the set.
-  const double largest = std::max(squared_gradient.value, 0.0) + t * squared_gradient.standard_error;
-  return largest > 0 ? (trace.value - t * trace.standard_error) / largest : 0;
+  const double low = set.lower_end();
+  return std::isfinite(low) ? low : 0;
 }
 
 }  // namespace
@@ -125,8 +123,12 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   NoiseScale scale;
   scale.squared_gradient = {x, std::sqrt(variance_x)};
   scale.trace = {y, std::sqrt(variance_y)};
-  const FiellerSet set{x * x - t * t * variance_x, x * y - t * t * covariance_xy, y * y - t * t * variance_y};
-  scale.low = lower_bound(set, scale.squared_gradient, scale.trace, t);
+  // No |G|^2 is negative. An estimate that is, by chance, is taken for 0: otherwise the lower bound would grow without
+  // limit towards the estimate of -t standard errors.
+  const double possible = std::max(x, 0.0);
+  const FiellerSet set{possible * possible - t * t * variance_x, possible * y - t * t * covariance_xy,
+                       y * y - t * t * variance_y};
+  scale.low = lower_bound(set, scale.trace);
   if (x > t * scale.squared_gradient.standard_error) {
     scale.value = std::max(y / x, 0.0);
     scale.high = std::max(set.upper_end(), 0.0);

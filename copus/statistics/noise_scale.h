@@ -50,7 +50,7 @@ struct MeanEstimate {
 struct NoiseScale {
   MeanEstimate squared_gradient, trace;
   // In samples, none of them negative. While |G|^2 is not significantly positive there is only a lower bound: value and
-  // high are empty.
+  // high are empty. The bound never counts on |G|^2 < 0, so there it covers more than it has to.
   std::optional<double> value;
   double low = 0;  // ends of the 95 % interval (Fieller 1954: of a ratio of two correlated means)
   std::optional<double> high;

@@ -290,12 +290,33 @@ TEST(NoiseScale, WithoutASignificantGradientThereIsOnlyALowerBound) {
     EXPECT_EQ(scale.value.has_value(), significant);
     EXPECT_EQ(scale.high.has_value(), significant);
     EXPECT_GT(scale.low, 0);
-    if (significant || scale.squared_gradient.value < -t * scale.squared_gradient.standard_error) continue;
+    if (significant) continue;
     ++bounds;
-    EXPECT_NEAR(sample.distance(scale.low), t, 1e-6 * t);
+    if (scale.squared_gradient.value > 0) {
+      EXPECT_NEAR(sample.distance(scale.low), t, 1e-6 * t);
+    } else {
+      EXPECT_GT(sample.distance(scale.low), t);
+    }
     EXPECT_GT(sample.distance(scale.low / 2), t);
   }
   EXPECT_GT(bounds, 150);
+}
+
+// An estimate of |G|^2 below zero is one of zero, however far below it is: what bounds phi is the error of |G|^2.
+TEST(NoiseScale, ANegativeSquaredGradientRaisesNoBound) {
+  const auto low_at = [](double squared_gradient) {
+    NoiseAverage average;
+    for (int i = 0; i < 64; ++i) {
+      const double sign = i % 2 == 0 ? 1 : -1;
+      average = observe(average, showing({squared_gradient + sign, i / 2 % 2 == 0 ? 101.0 : 99.0}, 8), everything);
+    }
+    return noise_scale(average)->low;
+  };
+  const double error = student_t_quantile(0.975, 63) / std::sqrt(63);
+  for (const double squared_gradient : {0.0, -0.1, -0.2, -0.9999 * error, -1.0001 * error, -0.5}) {
+    EXPECT_NEAR(low_at(squared_gradient), 100 / error, 0.01 * 100 / error) << squared_gradient;
+  }
+  EXPECT_LT(low_at(0.1), 100 / error);
 }
 
 TEST(NoiseScale, IsNeverNegativeOrNotANumber) {
@@ -327,12 +348,14 @@ struct SimulatedRun {
   std::vector<int> batches;  // of every step
   NoiseWindow window;
   double noise_scale;
+  double most = 0.97;  // coverage
 };
 
 const std::vector<SimulatedRun> runs = {
     {"six steps", std::vector<int>(6, 8), everything, 8},
     {"equal weights", std::vector<int>(64, 8), everything, 8},
-    {"equal weights, a weak gradient", std::vector<int>(64, 8), everything, 200},  // most intervals have no upper end
+    // Most intervals have no upper end, and those of a negative |G|^2 no lower end that could be beyond the truth.
+    {"equal weights, a weak gradient", std::vector<int>(64, 8), everything, 200, 0.99},
     {"exponential weights", std::vector<int>(120, 8), {256, 32}, 8},
     {"equal weights of samples, the batch changes", changing_batch(40, 20), everything, 8},
     {"exponential weights, the batch changes", changing_batch(80, 20), {1024, 32}, 8},
@@ -353,7 +376,7 @@ TEST_P(Interval, CoversTheTruthNineteenTimesInTwenty) {
     }
     const double coverage = static_cast<double>(covered) / repetitions;
     EXPECT_GT(coverage, 0.93) << run.name << ", seed " << seed;
-    EXPECT_LT(coverage, 0.97) << run.name << ", seed " << seed;
+    EXPECT_LT(coverage, run.most) << run.name << ", seed " << seed;
     RecordProperty(run.name, std::to_string(coverage));
   }
 }
