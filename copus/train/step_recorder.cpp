@@ -11,11 +11,12 @@ void StepRecorder::begin_step(int64_t step, bool trace) {
 
 void StepRecorder::begin(const Computation& computation, const std::string& place) {
   wait_at(place);
-  open_ = {computation, place, now()};
+  open_ = {computation, now()};
 }
 
 void StepRecorder::wait_at(const std::string& place) {
   end();
+  place_ = place;
   world_.health().set_place(concat("step ", step_, ", ", place));
 }
 

@@ -35,16 +35,18 @@ class StepRecorder {
   void begin(const Computation& computation, const std::string& place);
   void end();
 
-  // A computation that `work` does at once, in between: what it interrupts goes on after it, as an event of its own.
+  // A computation that `work` does at once, in between: what it interrupts, a computation or a wait, goes on after it,
+  // a computation as an event of its own.
   template <class Work>
   void aside(const Computation& computation, const std::string& place, const Work& work) {
     const std::optional<Open> interrupted = open_;
+    const std::string place_before = place_;
     begin(computation, place);
     work();
     if (interrupted) {
-      begin(interrupted->computation, interrupted->place);
+      begin(interrupted->computation, place_before);
     } else {
-      end();
+      wait_at(place_before);
     }
   }
 
@@ -63,9 +65,9 @@ class StepRecorder {
   World& world_;
   int64_t step_ = 0;
   bool trace_ = false;
+  std::string place_;
   struct Open {
     Computation computation;
-    std::string place;
     double begin;
     double waited = 0;
   };

@@ -1,0 +1,83 @@
+// What the recorder tells of a rank while something else is done in between.
+#include "copus/train/step_recorder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace copus {
+namespace {
+
+using ::testing::ElementsAre;
+
+// One rank that knows its places and counts seconds.
+class ObservedWorld : public World, public Health, public RankClock {
+ public:
+  const std::string& place() const { return place_; }
+
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 1; }
+  Communicator& group(const std::vector<int64_t>& ranks) override { return alone_->group(ranks); }
+  Health& health() override { return *this; }
+  RankClock& clock() override { return *this; }
+
+  void set_place(std::string_view place) override { place_ = place; }
+  void set_expected_step_seconds(double /*seconds*/) override {}
+  void begin_wait() override {}
+  void end_wait() override {}
+  void report(const FailureReport& /*report*/) override {}
+  std::optional<FailureReport> failure() const override { return std::nullopt; }
+
+  double now() override { return seconds_; }
+  void advance_to(double seconds) override { seconds_ = seconds; }
+  void charge(double /*flops*/) override {}
+  void begin_communication() override {}
+  void end_communication() override {}
+
+ private:
+  std::unique_ptr<World> alone_ = single_rank_world();
+  std::string place_;
+  double seconds_ = 0;
+};
+
+constexpr StepRecorder::Computation backward{.category = "pipeline", .name = "B", .part = StepPart::backward};
+constexpr StepRecorder::Computation norm{.category = "statistics", .name = "norm", .part = StepPart::optimizer};
+
+TEST(StepRecorder, WhatIsDoneInBetweenLeavesPartsAndPlacesAsTheyWere) {
+  ObservedWorld world;
+  StepRecorder recorder(world);
+  recorder.begin_step(3, true);
+  const auto measure = [&] {
+    recorder.aside(norm, "a norm", [&] {
+      EXPECT_EQ(world.place(), "step 3, a norm");
+      world.advance_to(world.now() + 1);
+    });
+  };
+  recorder.begin(backward, "backward of micro-batch 0");
+  world.advance_to(4);
+  measure();
+  EXPECT_EQ(world.place(), "step 3, backward of micro-batch 0");
+  world.advance_to(7);
+  recorder.wait_at("adding up gradients");
+  world.advance_to(17);
+  measure();
+  EXPECT_EQ(world.place(), "step 3, adding up gradients");
+  world.advance_to(27);
+  recorder.end();
+
+  PartSeconds expected{};
+  expected[static_cast<size_t>(StepPart::backward)] = 4 + 2;
+  expected[static_cast<size_t>(StepPart::optimizer)] = 1 + 1;
+  EXPECT_EQ(recorder.take_seconds(), expected);
+  std::vector<std::string> names;
+  for (const TimelineEvent& event : recorder.events()) names.push_back(event.name);
+  EXPECT_THAT(names, ElementsAre("B", "norm", "B", "norm"));
+}
+
+}  // namespace
+}  // namespace copus
