@@ -9,9 +9,9 @@
 
 namespace copus {
 
-// How much of the past counts. The window is in samples, so that a change of batch does not change the memory, but at
-// least so many steps. It grows with the run: the first gradients are so much longer than later ones that averages
-// which begin with a whole window would need several of them to forget these.
+// How much of the past counts. The window is in samples of the steps that have been observed, so that a change of batch
+// does not change the memory, but at least so many steps. It grows with the run: the first gradients are so much longer
+// than later ones that averages which begin with a whole window would need several of them to forget these.
 struct NoiseWindow {
   double samples = 2048;  // after so many, a step's weight has fallen to 1/e
   double least_steps = 32;
