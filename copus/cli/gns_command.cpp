@@ -173,7 +173,7 @@ int gns(const Options& options) {
                              " holds a model and no training state; give it by --model, with "
                              "--data and --sequence-length"));
     }
-    state = parse_training_state(*model.training_state(), model.directory().string());
+    state = parse_training_state(*model.training_state(), (model.directory() / "training_state.json").string());
   }
   const at::Device device = find_device(options.device);
   install_caching_allocator();
