@@ -11,6 +11,7 @@
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/gns_report.h"
+#include "copus/cli/option_checks.h"
 #include "copus/cli/stored_model.h"
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
@@ -231,7 +232,7 @@ void add_gns(CLI::App& program, Action& action) {
                   "A text file or the prefix of a .bin/.idx pair (default: what the run would train on next)")
       ->type_name("PATH");
   command.add_option("--sequence-length", options->sequence_length, "Tokens of a sample (default: the run's)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command.add_option("--seed", options->seed,
                      "Take samples from the beginning of another shuffle (default: the run's seed, or 1234)");
   command.add_option("--batches", options->batches, "Batches to measure; an error bar needs some")
@@ -244,7 +245,7 @@ void add_gns(CLI::App& program, Action& action) {
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
   command.add_option("--device", options->device, "cpu or cuda[:N]")->capture_default_str();
-  command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(CLI::NonNegativeNumber);
+  command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(at_least(0));
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(
       "The noise scale phi = tr(Sigma)/|G|^2 is the batch, in sequences, at which the gradient's noise is as large as\n"
