@@ -164,33 +164,42 @@ NoiseAverage measure(const Options& options, NoiseReference& reference, uint64_t
   return average;
 }
 
+// Of a run's checkpoint; a model has none.
+std::optional<TrainingState> find_training_state(const Options& options, const StoredModel& model) {
+  if (options.checkpoint.empty()) return std::nullopt;
+  if (!model.training_state()) {
+    throw UserError(concat(options.checkpoint,
+                           " holds a model and no training state; give it by --model, with --data and "
+                           "--sequence-length"));
+  }
+  return parse_training_state(*model.training_state(), (model.directory() / "training_state.json").string());
+}
+
+void note_repetition(const Options& options, const Samples& samples) {
+  const int64_t available = samples.dataset.train_tokens() / samples.sequence_length;
+  if (options.batches * options.large_batch <= available) return;
+  std::cerr << "copus: note: " << options.batches << " batches of " << options.large_batch
+            << " sequences are more than the " << available
+            << " that the data have; some count more than once, which makes the interval too narrow\n";
+}
+
+Precision precision_of(const Options& options) {
+  if (options.precision == "auto") return Precision::automatic;
+  return options.precision == "bf16" ? Precision::bf16 : Precision::fp32;
+}
+
 int gns(const Options& options) {
   check_options(options);
   const StoredModel model(options.checkpoint.empty() ? options.model : options.checkpoint);
-  std::optional<TrainingState> state;
-  if (!options.checkpoint.empty()) {
-    if (!model.training_state()) {
-      throw UserError(concat(options.checkpoint,
-                             " holds a model and no training state; give it by --model, with "
-                             "--data and --sequence-length"));
-    }
-    state = parse_training_state(*model.training_state(), (model.directory() / "training_state.json").string());
-  }
+  const std::optional<TrainingState> state = find_training_state(options, model);
   const at::Device device = find_device(options.device);
   install_caching_allocator();
   configure_aten(options.threads);
   const Samples samples = state ? open_samples_of_run(options, model, *state) : open_samples_of_model(options, model);
-  const int64_t available = samples.dataset.train_tokens() / samples.sequence_length;
-  if (options.batches * options.large_batch > available) {
-    std::cerr << "copus: note: " << options.batches << " batches of " << options.large_batch
-              << " sequences are more than the " << available
-              << " that the data have; some count more than once, which makes the interval too narrow\n";
-  }
+  note_repetition(options, samples);
 
-  const Precision precision = options.precision == "auto"   ? Precision::automatic
-                              : options.precision == "bf16" ? Precision::bf16
-                                                            : Precision::fp32;
-  ParameterStore parameters(model.description(), compute_dtype(resolve_precision(precision, device)), device);
+  const Precision precision = resolve_precision(precision_of(options), device);
+  ParameterStore parameters(model.description(), compute_dtype(precision), device);
   load_weights(parameters, model.weights());
   Decoder decoder(parameters, Recompute::none);
   NoiseReference reference(parameters, decoder, samples.dataset);
