@@ -39,7 +39,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=9216, help="sequences of each run (default: %(default)s)")
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--window-samples", type=int, default=1024,
-                        help="of the online averages; 32 steps at least (default: %(default)s)")
+                        help="of the online averages: 32 steps at least, a quarter of the run so far at most "
+                             "(default: %(default)s)")
     parser.add_argument("--reference-batches", type=int, default=24,
                         help="batches of the reference at each checkpoint (default: %(default)s)")
     parser.add_argument("--held-samples", type=int, default=512,

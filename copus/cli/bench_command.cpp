@@ -8,6 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
 #include "copus/train/step_bench.h"
 
 namespace copus {
@@ -130,7 +131,7 @@ void add_bench(CLI::App& program, Action& action) {
   model.num_kv_heads = 4;
   CLI::App& step = *bench.add_subcommand("step", "One training step: tokens/s, MFU, memory, time by part");
   const auto size = [&](const char* name, int64_t& value, const char* help) {
-    step.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+    step.add_option(name, value, help)->check(at_least(1))->capture_default_str();
   };
   size("--layers", model.num_layers, "Decoder layers");
   size("--hidden", model.hidden_size, "Hidden size");
@@ -148,7 +149,7 @@ void add_bench(CLI::App& program, Action& action) {
   step.add_option("--recompute", options->recompute, "none, attention or full")
       ->check(CLI::IsMember({"none", "attention", "full"}))
       ->capture_default_str();
-  step.add_option("--threads", options->bench.threads, "Threads; 0: all cores")->check(CLI::NonNegativeNumber);
+  step.add_option("--threads", options->bench.threads, "Threads; 0: all cores")->check(at_least(0));
   step.add_option("--device", options->bench.device, "cpu or cuda[:N]");
   size("--steps", options->steps, "Steps to measure");
   step.add_flag("--json", options->json, "Print one JSON object");

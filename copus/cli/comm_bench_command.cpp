@@ -26,6 +26,7 @@
 #include "copus/base/quantile.h"
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
 #include "copus/cli/rank_results.h"
 #include "copus/comm/launcher.h"
 #include "copus/comm/mpi_collectives.h"
@@ -349,7 +350,7 @@ void add_comm_bench(CLI::App& bench, Action& action) {
   comm.add_option("--largest", options->largest, "Bytes of the largest vector; the others are powers of four")
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 30))
       ->capture_default_str();
-  comm.add_option("--rounds", options->rounds, "Turns of each side")->check(CLI::PositiveNumber)->capture_default_str();
+  comm.add_option("--rounds", options->rounds, "Turns of each side")->check(at_least(1))->capture_default_str();
   comm.add_flag("--json", options->json, "Print one JSON object");
   comm.add_option("--as-rank", options->as_rank)->group("");
   comm.footer("Example:\n  copus bench comm --ranks 2 --largest 1048576");

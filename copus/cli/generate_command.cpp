@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
 #include "copus/cli/stored_model.h"
 #include "copus/cli/token_sampler.h"
 #include "copus/cli/utf8_stream.h"
@@ -147,7 +148,7 @@ void add_generate(CLI::App& program, Action& action) {
       ->type_name("TEXT");
   command.add_option("--tokens", options->tokens, "How many tokens to write at most")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       .add_option("--temperature", options->sampling.temperature,
                   "Below 1 more cautious, above 1 more daring; 0: always the likeliest token")
@@ -155,7 +156,7 @@ void add_generate(CLI::App& program, Action& action) {
       ->check(CLI::Range(0.0, 100.0));
   command.add_option("--top-k", options->sampling.top_k, "Choose among this many likeliest tokens; 0: among all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_option("--seed", options->sampling.seed, "Another seed, another text")->capture_default_str();
   command.footer("Example:\n  copus generate --checkpoint runs/r1 --prompt 'The sea ' --tokens 300 --temperature 0.7");
   command.callback([options, &action] { action = [options] { return generate(*options); }; });

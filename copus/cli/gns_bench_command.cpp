@@ -15,6 +15,7 @@
 #include "copus/base/philox.h"
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
 #include "copus/cli/rank_results.h"
 #include "copus/comm/launcher.h"
 #include "copus/train/probe_bench.h"
@@ -170,7 +171,7 @@ void add_gns_bench(CLI::App& bench, Action& action) {
       ->check(CLI::IsMember({"a", "b", "tiny"}))
       ->capture_default_str();
   gns.add_option("--steps", options->steps, "Steps to measure of each case; 0: as many as fit in half a minute")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   gns.add_flag("--json", options->json, "Print one JSON object");
   gns.add_option("--as-rank", options->as_rank)->group("");

@@ -11,6 +11,7 @@
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/gns_report.h"
+#include "copus/cli/option_checks.h"
 #include "copus/cli/stored_model.h"
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
@@ -163,33 +164,42 @@ NoiseAverage measure(const Options& options, NoiseReference& reference, uint64_t
   return average;
 }
 
+// Of a run's checkpoint; a model has none.
+std::optional<TrainingState> find_training_state(const Options& options, const StoredModel& model) {
+  if (options.checkpoint.empty()) return std::nullopt;
+  if (!model.training_state()) {
+    throw UserError(concat(options.checkpoint,
+                           " holds a model and no training state; give it by --model, with --data and "
+                           "--sequence-length"));
+  }
+  return parse_training_state(*model.training_state(), (model.directory() / "training_state.json").string());
+}
+
+void note_repetition(const Options& options, const Samples& samples) {
+  const int64_t available = samples.dataset.train_tokens() / samples.sequence_length;
+  if (options.batches * options.large_batch <= available) return;
+  std::cerr << "copus: note: " << options.batches << " batches of " << options.large_batch
+            << " sequences are more than the " << available
+            << " that the data have; some count more than once, which makes the interval too narrow\n";
+}
+
+Precision precision_of(const Options& options) {
+  if (options.precision == "auto") return Precision::automatic;
+  return options.precision == "bf16" ? Precision::bf16 : Precision::fp32;
+}
+
 int gns(const Options& options) {
   check_options(options);
   const StoredModel model(options.checkpoint.empty() ? options.model : options.checkpoint);
-  std::optional<TrainingState> state;
-  if (!options.checkpoint.empty()) {
-    if (!model.training_state()) {
-      throw UserError(concat(options.checkpoint,
-                             " holds a model and no training state; give it by --model, with "
-                             "--data and --sequence-length"));
-    }
-    state = parse_training_state(*model.training_state(), model.directory().string());
-  }
+  const std::optional<TrainingState> state = find_training_state(options, model);
   const at::Device device = find_device(options.device);
   install_caching_allocator();
   configure_aten(options.threads);
   const Samples samples = state ? open_samples_of_run(options, model, *state) : open_samples_of_model(options, model);
-  const int64_t available = samples.dataset.train_tokens() / samples.sequence_length;
-  if (options.batches * options.large_batch > available) {
-    std::cerr << "copus: note: " << options.batches << " batches of " << options.large_batch
-              << " sequences are more than the " << available
-              << " that the data have; some count more than once, which makes the interval too narrow\n";
-  }
+  note_repetition(options, samples);
 
-  const Precision precision = options.precision == "auto"   ? Precision::automatic
-                              : options.precision == "bf16" ? Precision::bf16
-                                                            : Precision::fp32;
-  ParameterStore parameters(model.description(), compute_dtype(resolve_precision(precision, device)), device);
+  const Precision precision = resolve_precision(precision_of(options), device);
+  ParameterStore parameters(model.description(), compute_dtype(precision), device);
   load_weights(parameters, model.weights());
   Decoder decoder(parameters, Recompute::none);
   NoiseReference reference(parameters, decoder, samples.dataset);
@@ -231,7 +241,7 @@ void add_gns(CLI::App& program, Action& action) {
                   "A text file or the prefix of a .bin/.idx pair (default: what the run would train on next)")
       ->type_name("PATH");
   command.add_option("--sequence-length", options->sequence_length, "Tokens of a sample (default: the run's)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command.add_option("--seed", options->seed,
                      "Take samples from the beginning of another shuffle (default: the run's seed, or 1234)");
   command.add_option("--batches", options->batches, "Batches to measure; an error bar needs some")
@@ -244,7 +254,7 @@ void add_gns(CLI::App& program, Action& action) {
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
   command.add_option("--device", options->device, "cpu or cuda[:N]")->capture_default_str();
-  command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(CLI::NonNegativeNumber);
+  command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(at_least(0));
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(
       "The noise scale phi = tr(Sigma)/|G|^2 is the batch, in sequences, at which the gradient's noise is as large as\n"

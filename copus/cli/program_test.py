@@ -268,6 +268,8 @@ class BenchComm(ProgramTest):
     def test_mistakes(self):
         self.assert_refused("bench", "comm", "--ranks", "1", says=["--ranks"])
         self.assert_refused("bench", "comm", "--largest", "6", says=["--largest", "multiple of the 4 bytes"])
+        for rounds in ("0", "-1", "1.5", "many"):
+            self.assert_refused("bench", "comm", "--rounds", rounds, says=["--rounds", "at least 1", rounds])
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")

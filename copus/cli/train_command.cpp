@@ -8,6 +8,7 @@
 #include "copus/base/duration.h"
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
 #include "copus/train/job.h"
 
 namespace copus {
@@ -64,7 +65,7 @@ void add_train(CLI::App& program, Action& action, const std::vector<std::string>
       .add_option("--trace", options->request.trace_steps,
                   "Write a timeline of so many steps, after the first one, to timeline.json in the run directory; "
                   "ui.perfetto.dev opens it")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->type_name("STEPS");
   command.footer(
       "Ctrl-C and SIGTERM finish the step, write a checkpoint and say how to go on; a second Ctrl-C ends at once.\n"

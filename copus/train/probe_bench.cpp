@@ -16,6 +16,7 @@ namespace copus {
 namespace {
 
 constexpr int64_t turn = 4;  // steps: on, off, off, on
+constexpr double usual_seconds = 30;
 
 RunConfig config_of(const ProbeBenchOptions& options, const World& world) {
   RunConfig config;
@@ -82,7 +83,7 @@ ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world) {
   bench.step(true);  // memory is new to it
   double step_seconds = bench.step(true);
   world.everyone().all_reduce(&step_seconds, 1, DataType::float64, Reduction::maximum);
-  const auto fitting = static_cast<int64_t>(options.seconds / step_seconds) / turn * turn;
+  const auto fitting = static_cast<int64_t>(usual_seconds / step_seconds) / turn * turn;
   const int64_t steps = options.steps > 0 ? options.steps : std::max(turn, fitting);
 
   const double probe_seconds_before = bench.probe_seconds();

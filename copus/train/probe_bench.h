@@ -16,8 +16,7 @@ struct ProbeBenchOptions {
   int64_t micro_batch = 0;    // sequences
   int64_t micro_batches = 0;  // of each rank: one measures rank norms, more the first micro-batch's
   std::string corpus;         // a text to train on, of one sequence at least
-  int64_t steps = 0;  // to measure, half of them with the probe: a multiple of 4; 0: as many as fit in `seconds`
-  double seconds = 30;
+  int64_t steps = 0;  // to measure, half of them with the probe: a multiple of 4; 0: as many as fit in half a minute
 };
 
 struct ProbeBenchResult {

@@ -24,6 +24,7 @@ void for_each_field(State& state, Visit visit) {
   visit("byte_tokens", state.byte_tokens);
   visit("data_fingerprint", state.data_fingerprint);
 }
+
 static_assert(sizeof(NoiseAverage) == 12 * sizeof(double), "as many fields as are listed here");
 template <class Average, class Visit>
 void for_each_average(Average& average, Visit visit) {
@@ -69,9 +70,11 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
   };
   TrainingState state;
   for_each_field(state, [&](const char* name, auto& field) { read(json, name, field); });
-  nlohmann::json average;
-  read(json, noise_average, average);
-  for_each_average(state.noise_average, [&](const char* name, auto& field) { read(average, name, field); });
+  // Older checkpoints have no averages: they begin with the run's next step.
+  if (json.contains(noise_average)) {
+    const nlohmann::json& average = json.at(noise_average);
+    for_each_average(state.noise_average, [&](const char* name, auto& field) { read(average, name, field); });
+  }
   return state;
 }
 

@@ -27,7 +27,7 @@ TrainingState some_state() {
   state.byte_tokens = true;
   state.data_fingerprint = "00ff\"\\";
   state.noise_average = {.steps = 14,
-                         .samples = 1e17 / 3,
+                         .samples = 112.5,
                          .weight = 0.1 + 0.7,
                          .squared_gradient = -1e-300,
                          .trace = 1.0 / 3,
@@ -43,6 +43,18 @@ TrainingState some_state() {
 
 TEST(TrainingState, ReadsBackToTheSameBits) {
   EXPECT_EQ(parse_training_state(to_json(some_state()), "state"), some_state());
+}
+
+TEST(TrainingState, OlderOnesHaveNoAverages) {
+  std::string text = to_json(some_state());
+  const size_t comma = text.find(",\n  \"noise_average\"");
+  ASSERT_NE(comma, std::string::npos);
+  text.replace(comma, text.size() - comma, "}");
+  TrainingState expected = some_state();
+  expected.noise_average = {};
+  EXPECT_EQ(parse_training_state(text, "state"), expected);
+  EXPECT_THAT([&] { parse_training_state(text.substr(0, comma) + ", \"noise_average\": 3}", "x"); },
+              ThrowsMessage<UserError>(HasSubstr("'steps'")));
 }
 
 TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {
