@@ -242,8 +242,10 @@ void add_gns(CLI::App& program, Action& action) {
       ->type_name("PATH");
   command.add_option("--sequence-length", options->sequence_length, "Tokens of a sample (default: the run's)")
       ->check(at_least(1));
-  command.add_option("--seed", options->seed,
-                     "Take samples from the beginning of another shuffle (default: the run's seed, or 1234)");
+  command
+      .add_option("--seed", options->seed,
+                  "Take samples from the beginning of another shuffle (default: the run's seed, or 1234)")
+      ->check(at_least(0));
   command.add_option("--batches", options->batches, "Batches to measure; an error bar needs some")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
       ->capture_default_str();

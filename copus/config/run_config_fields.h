@@ -34,6 +34,7 @@ inline constexpr Range<int64_t> batch_size{1, int64_t{1} << 24};
 inline constexpr Range<double> not_negative{0.0};
 inline constexpr Range<double> positive{.low = 0.0, .above_low = true};
 inline constexpr Range<double> at_least_one_second{1.0};
+inline constexpr Range<double> at_least_one_sample{1.0};
 inline constexpr Range<double> link_latency{0.0, 1e9};                                      // microseconds
 inline constexpr Range<double> link_bandwidth{.low = 0.0, .high = 1e9, .above_low = true};  // gigabytes per second
 inline constexpr Range<double> compute_rate{.low = 0.0, .high = 1e9, .above_low = true};    // teraflops
@@ -129,7 +130,7 @@ void visit_sections(Run& run, Visitor& visitor) {
 
   visitor.section("noise_scale");
   visitor.field("enabled", run.noise_scale.enabled);
-  visitor.field("window_samples", run.noise_scale.window_samples, positive);
+  visitor.field("window_samples", run.noise_scale.window_samples, at_least_one_sample);
   visitor.field("split_interval", run.noise_scale.split_interval, at_least_one);
   visitor.field("calibration", run.noise_scale.calibration, positive);
 

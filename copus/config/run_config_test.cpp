@@ -284,7 +284,7 @@ class RandomConfigs {
     config.optimizer.warmup_tokens = coin() ? share() / 2 : 1 + positive();
     config.optimizer.decay_tokens = coin() ? share() / 2 : 1 + positive();
     config.noise_scale.enabled = coin();
-    config.noise_scale.window_samples = positive();
+    config.noise_scale.window_samples = 1 + positive();
     config.noise_scale.split_interval = whole(1, 1000);
     config.noise_scale.calibration = positive();
     draw_layout(config);

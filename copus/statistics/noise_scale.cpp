@@ -129,7 +129,7 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   const FiellerSet set{possible * possible - t * t * variance_x, possible * y - t * t * covariance_xy,
                        y * y - t * t * variance_y};
   scale.low = lower_bound(set, scale.trace);
-  if (x > t * scale.squared_gradient.standard_error) {
+  if (x > 0 && set.a > 0) {  // beyond t standard errors
     scale.value = std::max(y / x, 0.0);
     scale.high = std::max(set.upper_end(), 0.0);
   }
