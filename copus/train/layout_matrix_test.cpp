@@ -36,47 +36,29 @@ struct Result {
 
 class LayoutMatrix : public ::testing::Test {
  protected:
-  LayoutMatrix() {
-    std::ofstream file(folder_.path() / "corpus.txt");
-    for (int i = 0; i < 300; ++i) file << "line " << i * i % 97 << " of the corpus; " << i << '\n';
-  }
+  LayoutMatrix() { write_corpus(corpus()); }
+
+  std::filesystem::path corpus() const { return folder_.path() / "corpus.txt"; }
 
   RunConfig config(const std::vector<Change>& changes) const {
-    RunConfig config;
-    config.model.vocab_size = 258;
+    RunConfig config = small_run(corpus());
     config.model.hidden_size = 64;
     config.model.intermediate_size = 96;
     config.model.num_layers = 8;
-    config.model.num_heads = 4;
-    config.model.num_kv_heads = 2;
     config.model.head_dim = 16;
-    config.data.train = {{.path = (folder_.path() / "corpus.txt").string(), .weight = 1}};
     config.data.held_out_fraction = 0.023;
-    config.data.document_separator = "\n";  // so that samples differ in how many of their tokens carry loss
     config.train.sequence_length = 15;
-    config.train.global_batch = 8;
-    config.train.micro_batch = 2;
     config.train.max_steps = num_steps;
-    config.train.precision = Precision::fp32;
     config.evaluate.max_batches = 0;
-    for (const Change& change : changes) change(config);
-    const auto reason = infeasible_reason(config.model, configuration_of(config), config.train.sequence_length);
-    EXPECT_EQ(reason, std::nullopt) << reason.value_or("");
-    return config;
+    return with_changes(config, changes);
   }
 
   // Runs `body` with a trainer on every rank.
   static void train(const RunConfig& config, const std::function<void(Trainer&, World&)>& body) {
-    run_ranks_as_threads(
-        strategy_of(config).world_size(),
-        [&](World& world) {
-          kernels::set_num_threads(1);
-          const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
-          EXPECT_EQ(dataset.held_out_samples(), 13) << "should fill neither all ranks nor the last micro-batch";
-          Trainer trainer(config, dataset, at::kCPU, world);
-          body(trainer, world);
-        },
-        60);
+    train_on_every_rank(config, [&](Trainer& trainer, World& world, const Dataset& dataset) {
+      EXPECT_EQ(dataset.held_out_samples(), 13) << "should fill neither all ranks nor the last micro-batch";
+      body(trainer, world);
+    });
   }
 
   // On rank 0; empty elsewhere.

@@ -1,11 +1,17 @@
-// For tests: short names for what a layout changes in a run's configuration.
+// For tests: a small run, short names for what a layout changes in it, and its ranks as threads.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/model/kernels.h"
+#include "copus/train/trainer.h"
 
 namespace copus::layouts {
 
@@ -52,6 +58,51 @@ inline Change global_batch(int64_t size) {
 inline std::vector<Change> join(std::vector<Change> base, const std::vector<Change>& layout) {
   base.insert(base.end(), layout.begin(), layout.end());
   return base;
+}
+
+inline void write_corpus(const std::filesystem::path& path) {
+  std::ofstream file(path);
+  for (int i = 0; i < 300; ++i) file << "line " << i * i % 97 << " of the corpus; " << i << '\n';
+}
+
+// What the runs of a small model on `corpus` have in common.
+inline RunConfig small_run(const std::filesystem::path& corpus) {
+  RunConfig config;
+  config.model.vocab_size = 258;
+  config.model.num_heads = 4;
+  config.model.num_kv_heads = 2;
+  config.data.train = {{.path = corpus.string(), .weight = 1}};
+  config.data.document_separator = "\n";  // so that samples differ in how many of their tokens carry loss
+  config.train.global_batch = 8;
+  config.train.micro_batch = 2;
+  config.train.precision = Precision::fp32;
+  return config;
+}
+
+// The configuration with these changes, which must be feasible.
+inline RunConfig with_changes(RunConfig config, const std::vector<Change>& changes) {
+  for (const Change& change : changes) change(config);
+  const auto reason = infeasible_reason(config.model, configuration_of(config), config.train.sequence_length);
+  EXPECT_EQ(reason, std::nullopt) << reason.value_or("");
+  return config;
+}
+
+inline Dataset open_data(const RunConfig& config) {
+  return {config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed};
+}
+
+// Runs `body` with a trainer on every rank.
+inline void train_on_every_rank(const RunConfig& config,
+                                const std::function<void(Trainer&, World&, const Dataset&)>& body) {
+  run_ranks_as_threads(
+      strategy_of(config).world_size(),
+      [&](World& world) {
+        kernels::set_num_threads(1);
+        const Dataset dataset = open_data(config);
+        Trainer trainer(config, dataset, at::kCPU, world);
+        body(trainer, world, dataset);
+      },
+      60);
 }
 
 }  // namespace copus::layouts
