@@ -96,9 +96,7 @@ int run_step_bench(Options& options) {
                            ": heads must divide hidden into an even head size, and kv heads must divide heads"));
   }
   model.head_dim = model.hidden_size / model.num_heads;
-  options.bench.precision = options.precision == "auto"   ? Precision::automatic
-                            : options.precision == "bf16" ? Precision::bf16
-                                                          : Precision::fp32;
+  options.bench.precision = precision_of(options.precision);
   options.bench.recompute = options.recompute == "none"   ? Recompute::none
                             : options.recompute == "full" ? Recompute::full
                                                           : Recompute::attention;

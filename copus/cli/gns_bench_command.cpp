@@ -129,7 +129,7 @@ void print_row(const nlohmann::json& row) {
 
 int run_gns_bench(const Options& options) {
   if (!options.as_rank.empty()) return run_as_rank(options);
-  if (options.steps % 4 != 0) {
+  if (options.steps % probe_bench_turn != 0) {
     throw UserError(
         concat("--steps ", options.steps, " is no multiple of 4: a turn is four steps, two of them with the probe"));
   }

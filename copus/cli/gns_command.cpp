@@ -183,11 +183,6 @@ void note_repetition(const Options& options, const Samples& samples) {
             << " that the data have; some count more than once, which makes the interval too narrow\n";
 }
 
-Precision precision_of(const Options& options) {
-  if (options.precision == "auto") return Precision::automatic;
-  return options.precision == "bf16" ? Precision::bf16 : Precision::fp32;
-}
-
 int gns(const Options& options) {
   check_options(options);
   const StoredModel model(options.checkpoint.empty() ? options.model : options.checkpoint);
@@ -198,7 +193,7 @@ int gns(const Options& options) {
   const Samples samples = state ? open_samples_of_run(options, model, *state) : open_samples_of_model(options, model);
   note_repetition(options, samples);
 
-  const Precision precision = resolve_precision(precision_of(options), device);
+  const Precision precision = resolve_precision(precision_of(options.precision), device);
   ParameterStore parameters(model.description(), compute_dtype(precision), device);
   load_weights(parameters, model.weights());
   Decoder decoder(parameters, Recompute::none);

@@ -1,4 +1,4 @@
-// What options may be. CLI11's own checks of positive numbers name the largest double in their messages.
+// What options may be, and what they mean.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,10 +6,11 @@
 #include <string>
 
 #include "copus/base/error.h"
+#include "copus/config/run_config.h"
 
 namespace copus {
 
-// A whole number, not below `least`.
+// A whole number, not below `least`. CLI11's own checks of positive numbers name the largest double in their messages.
 inline CLI::Validator at_least(int64_t least) {
   const auto complaint = [least](const std::string& text) {
     int64_t value = 0;
@@ -17,6 +18,14 @@ inline CLI::Validator at_least(int64_t least) {
     return concat("expected a whole number of at least ", least, ", got ", text);
   };
   return {complaint, concat("at least ", least)};
+}
+
+// By the name that --precision has let through.
+inline Precision precision_of(const std::string& name) {
+  for (const Precision precision : {Precision::automatic, Precision::fp32, Precision::bf16}) {
+    if (to_string(precision) == name) return precision;
+  }
+  throw InternalError(concat("no precision is named ", name));
 }
 
 }  // namespace copus

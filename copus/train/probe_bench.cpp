@@ -15,7 +15,6 @@ namespace copus {
 
 namespace {
 
-constexpr int64_t turn = 4;  // steps: on, off, off, on
 constexpr double usual_seconds = 30;
 
 RunConfig config_of(const ProbeBenchOptions& options, const World& world) {
@@ -73,7 +72,8 @@ class ProbeBench {
 }  // namespace
 
 ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world) {
-  COPUS_CHECK(options.steps % turn == 0 && world.size() >= 2, options.steps, " steps, ", world.size(), " ranks");
+  COPUS_CHECK(options.steps % probe_bench_turn == 0 && world.size() >= 2, options.steps, " steps, ", world.size(),
+              " ranks");
   install_caching_allocator();
   configure_aten(1, world.size());
   const RunConfig config = config_of(options, world);
@@ -83,8 +83,8 @@ ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world) {
   bench.step(true);  // memory is new to it
   double step_seconds = bench.step(true);
   world.everyone().all_reduce(&step_seconds, 1, DataType::float64, Reduction::maximum);
-  const auto fitting = static_cast<int64_t>(usual_seconds / step_seconds) / turn * turn;
-  const int64_t steps = options.steps > 0 ? options.steps : std::max(turn, fitting);
+  const auto fitting = static_cast<int64_t>(usual_seconds / step_seconds) / probe_bench_turn * probe_bench_turn;
+  const int64_t steps = options.steps > 0 ? options.steps : std::max(probe_bench_turn, fitting);
 
   const double probe_seconds_before = bench.probe_seconds();
   std::vector<double> on, off, overhead;

@@ -10,6 +10,9 @@
 
 namespace copus {
 
+// Steps that are compared: with the probe, without, without, with.
+inline constexpr int64_t probe_bench_turn = 4;
+
 struct ProbeBenchOptions {
   ModelDescription model;
   int64_t sequence_length = 0;
