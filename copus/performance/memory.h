@@ -1,0 +1,54 @@
+// How much memory a configuration needs on the ranks of each pipeline stage, part by part.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/performance/training_system.h"
+#include "copus/strategy/model_description.h"
+#include "copus/strategy/parallel_strategy.h"
+
+namespace copus {
+
+// Bytes of one rank at its peak within a step.
+struct MemoryParts {
+  double weights = 0;
+  double gradients = 0;
+  double optimizer = 0;
+  double activations = 0;  // kept for the backward pass, of all micro-batches that are under way
+  double logits = 0;       // on the last stage: scores of the vocabulary and their gradient
+  double workspace = 0;    // buffers of kernels and communication, the allocator's fragments
+
+  double total() const { return weights + gradients + optimizer + activations + logits + workspace; }
+  bool operator==(const MemoryParts&) const = default;
+};
+
+struct MemoryPrediction {
+  int64_t pipeline_rank = 0;  // the one that needs most
+  MemoryParts parts;          // of a rank there
+};
+
+// Remembers what configurations have in common, so that a table of many is quick. For one thread.
+class MemoryModel {
+ public:
+  MemoryModel(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system);
+  ~MemoryModel();
+
+  // Of a configuration that infeasible_reason allows.
+  MemoryPrediction predict(const Configuration& configuration);
+  // The same for every pipeline rank, in order.
+  std::vector<MemoryParts> predict_every_rank(const Configuration& configuration);
+
+ private:
+  struct Memo;
+  std::unique_ptr<Memo> memo_;
+};
+
+// "needs 93.1 GiB on pipeline rank 0: weights 12.1, gradients ..., optimizer 36.2, activations 41.3, ...; has 79.6",
+// or nothing where it fits. `memory_bytes` of a device, 0: not known.
+std::optional<std::string> out_of_memory_reason(const MemoryPrediction& prediction, double memory_bytes);
+
+}  // namespace copus
