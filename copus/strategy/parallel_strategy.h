@@ -2,6 +2,7 @@
 // which of these a model, a batch and a number of ranks allow.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40,7 +41,8 @@ struct ParallelStrategy {
   int64_t world_size() const { return data_parallel * tensor_parallel * pipeline_parallel; }
   // Of the pipeline: v on each of its p ranks. Stage s lies on pipeline rank s mod p as its chunk s / p.
   int64_t num_stages() const { return pipeline_parallel * virtual_stages; }
-  bool operator==(const ParallelStrategy&) const = default;
+  // Any order, to look up what is known of a strategy.
+  auto operator<=>(const ParallelStrategy&) const = default;
 };
 
 // "2x4x1": data x tensor x pipeline, as in run.jsonl.
@@ -54,7 +56,7 @@ struct Configuration {
 
   // m: micro-batches that each data-parallel rank runs in one step. Only of a feasible configuration.
   int64_t num_microbatches() const { return global_batch / (strategy.data_parallel * micro_batch); }
-  bool operator==(const Configuration&) const = default;
+  auto operator<=>(const Configuration&) const = default;
 };
 
 // Why `configuration` cannot train `model` on sequences of this length, in the words of the configuration file and with
