@@ -6,6 +6,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/text_distance.h"
+#include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
 
@@ -15,27 +16,16 @@ namespace {
 
 constexpr std::array needed_keys = {"ranks_per_node", "within_node", "between_nodes"};
 
-class ClusterKeys {
- public:
-  ClusterKeys() {
-    const ClusterDescription description;
-    visit_cluster(description, *this);
-  }
-  template <class... Ignored>
-  void field(const char* key, const Ignored&...) {
-    keys_.emplace_back(key);
-  }
-  template <class... Ignored>
-  void quantity(const char* key, const Ignored&...) {
-    keys_.emplace_back(key);
-  }
+std::vector<std::string> cluster_keys() {
+  FieldKeys collector;
+  const ClusterDescription description;
+  visit_cluster(description, collector);
+  return collector.keys();
+}
 
-  const std::vector<std::string>& all() const { return keys_; }
-  bool has(const std::string& key) const { return std::find(keys_.begin(), keys_.end(), key) != keys_.end(); }
-
- private:
-  std::vector<std::string> keys_;
-};
+bool contains(const std::vector<std::string>& keys, const std::string& key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
 
 void require_needed_keys(const Setting& cluster, const std::string& where) {
   for (const char* key : needed_keys) {
@@ -45,24 +35,30 @@ void require_needed_keys(const Setting& cluster, const std::string& where) {
   }
 }
 
-ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {
-  std::string text;
-  try {
-    text = read_text_file(path);
-  } catch (const UserError& error) {
-    throw UserError(concat(asked_by, ": ", error.what(), "; expected a description of a cluster, in TOML"));
+// One of a cluster's fields in the section, one given by --set if there is any, or null where there is none.
+const Setting* find_inline_field(const Setting& section) {
+  const std::vector<std::string> keys = cluster_keys();
+  const Setting* found = nullptr;
+  for (const Setting& field : section.children) {
+    if (contains(keys, field.name) && (!found || field.overrides)) found = &field;
   }
-  const Setting root = read_settings(text, path, {});
-  const ClusterKeys keys;
+  return found;
+}
+
+}  // namespace
+
+ClusterDescription parse_cluster(std::string_view toml_text, const std::string& source) {
+  const Setting root = read_settings(toml_text, source, {});
+  const std::vector<std::string> keys = cluster_keys();
   for (const Setting& setting : root.children) {
-    if (keys.has(setting.name)) continue;
+    if (contains(keys, setting.name)) continue;
     std::string list;
-    for (const std::string& key : keys.all()) list += (list.empty() ? "" : ", ") + key;
-    const auto similar = nearest(setting.name, keys.all());
+    for (const std::string& key : keys) list += (list.empty() ? "" : ", ") + key;
+    const auto similar = nearest(setting.name, keys);
     throw UserError(concat(setting.origin, ": unknown key \"", setting.name, "\" in the description of a cluster; ",
                            similar ? concat("did you mean \"", *similar, "\"?") : concat("its keys are ", list)));
   }
-  require_needed_keys(root, path);
+  require_needed_keys(root, source);
   ClusterDescription description;
   SettingsReader reader(root);
   reader.section("");
@@ -70,17 +66,15 @@ ClusterDescription read_cluster_file(const std::string& path, const std::string&
   return description;
 }
 
-// One of a cluster's fields in the section, one given by --set if there is any, or null where there is none.
-const Setting* find_inline_field(const Setting& section) {
-  const ClusterKeys keys;
-  const Setting* found = nullptr;
-  for (const Setting& field : section.children) {
-    if (keys.has(field.name) && (!found || field.overrides)) found = &field;
+ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {
+  std::string text;
+  try {
+    text = read_text_file(path);
+  } catch (const UserError& error) {
+    throw UserError(concat(asked_by, ": ", error.what(), "; expected a description of a cluster, in TOML"));
   }
-  return found;
+  return parse_cluster(text, path);
 }
-
-}  // namespace
 
 void read_cluster_section(const Setting& root, const std::string& source, RunConfig& config) {
   const Setting* section = root.find("cluster");

@@ -92,6 +92,7 @@ struct ClusterConfig {
   ClockKind clock = ClockKind::real;
   // Inline fields, or the file that cluster.config names; as it is here where neither is given.
   ClusterDescription description;
+  std::string profile;  // a profile.json of earlier measurements to predict steps by; empty: none
   bool operator==(const ClusterConfig&) const = default;
 };
 

@@ -38,6 +38,9 @@ inline constexpr Range<double> at_least_one_sample{1.0};
 inline constexpr Range<double> link_latency{0.0, 1e9};                                      // microseconds
 inline constexpr Range<double> link_bandwidth{.low = 0.0, .high = 1e9, .above_low = true};  // gigabytes per second
 inline constexpr Range<double> compute_rate{.low = 0.0, .high = 1e9, .above_low = true};    // teraflops
+inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};                          // ranks; 0: not said
+inline constexpr Range<double> storage{.low = 0.0, .high = 1e9, .above_low = true};         // gigabytes
+inline constexpr Range<double> launch_time{0.0, 1e9};                                       // microseconds
 inline constexpr Range<double> share{0.0, 1.0};
 inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
 
@@ -61,10 +64,16 @@ inline constexpr Unit giga{1e9, 1};
 inline constexpr Unit tera{1e12, 1};
 inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
+inline constexpr const char* efficiency_key = "efficiency";
+// Of a curve's points: sizes are positive. Shares are of a best value that was measured elsewhere, or fitted, so that a
+// point may lie somewhat above it.
+inline constexpr Range<double> curve_place{.low = 0.0, .above_low = true};
+inline constexpr Range<double> curve_share{.low = 0.0, .high = 2.0, .above_low = true};
 
 // A visitor has section(name), field(key, member), field(key, member, range) for numbers, quantity(key, member, unit,
 // range) for numbers in another unit than ours, duration(key, member, range) for seconds that may also be given as
-// text, and cluster(member), which may go on with visit_cluster. `Run` is RunConfig or const RunConfig.
+// text, and cluster(member), which may go on with visit_cluster; likewise a field that is a Device with visit_device.
+// `Run` is RunConfig or const RunConfig.
 template <class Run, class Visitor>
 void visit_model(Run& run, Visitor& visitor) {
   visitor.section("model");
@@ -85,13 +94,51 @@ void visit_model(Run& run, Visitor& visitor) {
   visitor.field("initializer_range", run.model.initializer_range, positive);
 }
 
+// A visitor that gathers keys, to tell the known from the unknown.
+class FieldKeys {
+ public:
+  template <class... Ignored>
+  void field(const char* key, const Ignored&...) {
+    keys_.emplace_back(key);
+  }
+  template <class... Ignored>
+  void quantity(const char* key, const Ignored&...) {
+    keys_.emplace_back(key);
+  }
+  const std::vector<std::string>& keys() const { return keys_; }
+
+ private:
+  std::vector<std::string> keys_;
+};
+
+// The fields of a cluster's `device` table.
+template <class DeviceOrConst, class Visitor>
+void visit_device(DeviceOrConst& device, Visitor& visitor) {
+  visitor.field("name", device.name);
+  visitor.quantity("memory_gigabytes", device.memory_bytes, giga, storage);
+  visitor.quantity("memory_gigabytes_per_second", device.memory_bytes_per_second, giga, link_bandwidth);
+  visitor.quantity("peak_teraflops", device.peak_flops_per_second, tera, compute_rate);
+  visitor.quantity("matmul_teraflops", device.matmul_flops_per_second, tera, compute_rate);
+  visitor.field("matmul_by_rows", device.matmul_by_rows);
+  visitor.field("matmul_by_columns", device.matmul_by_columns);
+  visitor.field("matmul_by_depth", device.matmul_by_depth);
+  visitor.field("attention_forward", device.attention_forward);
+  visitor.field("attention_backward", device.attention_backward);
+  visitor.quantity("launch_microseconds", device.launch_seconds, microseconds, launch_time);
+}
+
 // The fields of a cluster file, which may also stand in [cluster].
 template <class Description, class Visitor>
 void visit_cluster(Description& cluster, Visitor& visitor) {
+  visitor.field("num_ranks", cluster.num_ranks, cluster_size);
   visitor.field("ranks_per_node", cluster.ranks_per_node, degree);
+  visitor.field("devices_per_node", cluster.devices_per_node, at_least_zero);
   visitor.field("within_node", cluster.within_node);
   visitor.field("between_nodes", cluster.between_nodes);
+  visitor.field("rails", cluster.rails, degree);
+  visitor.field("network_by_nodes", cluster.network_by_nodes);
   visitor.quantity("teraflops_per_rank", cluster.flops_per_second, tera, compute_rate);
+  visitor.field("device", cluster.device);
 }
 
 template <class Run, class Visitor>
@@ -146,6 +193,7 @@ void visit_sections(Run& run, Visitor& visitor) {
 
   visitor.section("cluster");
   visitor.field("clock", run.cluster.clock);
+  visitor.field("profile", run.cluster.profile);
   visitor.cluster(run.cluster.description);
 
   visitor.section("evaluate");

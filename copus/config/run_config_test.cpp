@@ -293,6 +293,7 @@ class RandomConfigs {
       config.cluster.clock = static_cast<ClockKind>(whole(0, 2));
       config.cluster.description = draw_cluster();
     }
+    config.cluster.profile = text();
     config.evaluate.interval = whole(0, 1000);
     config.evaluate.max_batches = whole(0, 1000);
     config.checkpoint.interval = whole(0, 1000);
@@ -351,7 +352,41 @@ class RandomConfigs {
       link->bytes_per_second = (share() + 1e-3) * 1e9;
     }
     if (coin()) cluster.flops_per_second = (share() + 1e-3) * 1e12;
+    cluster.num_ranks = whole(0, 10000);
+    cluster.devices_per_node = whole(0, 8);
+    cluster.rails = whole(1, 8);
+    cluster.within_node.efficiency = draw_curve();
+    cluster.network_by_nodes = draw_curve();
+    if (coin()) cluster.device = draw_device();
     return cluster;
+  }
+
+  Device draw_device() {
+    Device device;
+    device.name = text();
+    if (coin()) device.memory_bytes = (share() + 1e-3) * 1e9;
+    device.memory_bytes_per_second = (share() + 1e-3) * 1e9;
+    if (coin()) device.peak_flops_per_second = (share() + 1e-3) * 1e12;
+    device.matmul_flops_per_second = (share() + 1e-3) * 1e12;
+    device.matmul_by_rows = draw_curve();
+    device.matmul_by_columns = draw_curve();
+    device.matmul_by_depth = draw_curve();
+    device.attention_forward = draw_curve();
+    device.attention_backward = draw_curve();
+    if (coin()) device.launch_seconds = share() * 1000 / 1e6;
+    return device;
+  }
+
+  Curve draw_curve() {
+    std::vector<CurvePoint> points;
+    for (int64_t i = whole(0, 3); i > 0; --i) {
+      points.push_back({(points.empty() ? 0 : points.back().at) + positive(), share() + 1e-3});
+    }
+    // Beside a large place a small one may vanish.
+    for (size_t i = 1; i < points.size(); ++i) {
+      if (points[i].at <= points[i - 1].at) return points[0].at > 0 ? Curve({points[0]}) : Curve();
+    }
+    return {points};
   }
 
   int64_t whole(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }

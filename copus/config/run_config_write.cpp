@@ -1,5 +1,6 @@
 // A run configuration as TOML, and the names of its keys and values.
 #include "copus/base/error.h"
+#include "copus/config/descriptions.h"
 #include "copus/config/quote.h"
 #include "copus/config/run_config_fields.h"
 
@@ -51,9 +52,18 @@ std::string write(const Llama3RopeScaling& scaling) {
                 ", high_freq_factor = ", write_number(scaling.high_frequency_factor),
                 ", original_max_position_embeddings = ", scaling.original_max_position_embeddings, " }");
 }
+std::string write(const Curve& curve) {
+  std::string text;
+  for (const CurvePoint& point : curve.points()) {
+    text += concat(text.empty() ? "[" : ", [", write(point.at), ", ", write(point.value), "]");
+  }
+  return concat("[", text, "]");
+}
 std::string write(const Link& link) {
+  std::string efficiency;
+  if (link.efficiency != Curve{}) efficiency = concat(", ", efficiency_key, " = ", write(link.efficiency));
   return concat("{ ", latency_key, " = ", write(microseconds.to_theirs(link.latency_seconds)), ", ", bandwidth_key,
-                " = ", write(giga.to_theirs(link.bytes_per_second)), " }");
+                " = ", write(giga.to_theirs(link.bytes_per_second)), efficiency, " }");
 }
 template <class Item>
 std::string write(const std::vector<Item>& items) {
@@ -78,6 +88,19 @@ class Writer {
   }
   void field(const char* key, const std::optional<Llama3RopeScaling>& scaling) {
     if (scaling) add(key, write(*scaling));
+  }
+  void field(const char* key, const Curve& curve) {
+    if (curve != Curve{}) add(key, write(curve));  // without points: 1 everywhere
+  }
+  // As one inline table: it may stand within another section.
+  void field(const char* key, const Device& device) {
+    if (device == Device{}) return;
+    Writer table;
+    visit_device(device, table);
+    std::string text;
+    for (const WrittenField& field : table.take())
+      text += concat(text.empty() ? "" : ", ", field.key, " = ", field.value);
+    add(key, concat("{ ", text, " }"));
   }
   void field(const char* key, uint64_t value, const Range<int64_t>& range) {
     COPUS_CHECK(value <= static_cast<uint64_t>(range.high), key, " = ", value, " is no TOML integer");
@@ -139,6 +162,14 @@ std::vector<WrittenField> write_fields(const RunConfig& config) {
   visit_model(config, writer);
   visit_sections(config, writer);
   return writer.take();
+}
+
+std::string to_toml(const ClusterDescription& cluster) {
+  Writer writer;
+  visit_cluster(cluster, writer);
+  std::string text;
+  for (const WrittenField& field : writer.take()) text += concat(field.key, " = ", field.value, "\n");
+  return text;
 }
 
 std::string to_toml(const RunConfig& config) {

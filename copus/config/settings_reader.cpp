@@ -183,9 +183,50 @@ void SettingsReader::field(const char* key, Link& link) {
     fail(*setting, "must be a table such as { ", latency_key, " = 5.0, ", bandwidth_key, " = 12.5 }, got ",
          copus::describe(*setting));
   }
-  refuse_other_keys(*setting, {latency_key, bandwidth_key});
+  refuse_other_keys(*setting, {latency_key, bandwidth_key, efficiency_key});
   link.latency_seconds = microseconds.to_ours(number_in(*setting, latency_key, link_latency));
   link.bytes_per_second = giga.to_ours(number_in(*setting, bandwidth_key, link_bandwidth));
+  if (const Setting* efficiency = setting->find(efficiency_key)) link.efficiency = curve(*efficiency);
+}
+
+Curve SettingsReader::curve(const Setting& setting) const {
+  const std::string expected = "a list of points in ascending order such as [[1e6, 0.2], [64e6, 0.9]]";
+  if (setting.kind != Setting::Kind::list) fail(setting, "must be ", expected, ", got ", copus::describe(setting));
+  std::vector<CurvePoint> points;
+  for (const Setting& pair : setting.children) {
+    if (pair.kind != Setting::Kind::list || pair.children.size() != 2) {
+      fail(pair, "must be ", expected, ", got ", copus::describe(pair), " as a point");
+    }
+    const CurvePoint point{number(pair.children[0]), number(pair.children[1])};
+    if (!curve_place.contains(point.at)) fail(pair, "has a point at ", point.at, "; expected ", describe(curve_place));
+    if (!curve_share.contains(point.value)) {
+      fail(pair, "has a share of ", point.value, " at ", point.at, "; expected ", describe(curve_share));
+    }
+    if (!points.empty() && point.at <= points.back().at) {
+      fail(pair, "must be ", expected, ", got a point at ", point.at, " after one at ", points.back().at);
+    }
+    points.push_back(point);
+  }
+  return {std::move(points)};
+}
+
+void SettingsReader::field(const char* key, Curve& value) {
+  const Setting* setting = find(key);
+  if (setting) value = curve(*setting);
+}
+
+void SettingsReader::field(const char* key, Device& device) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  if (setting->kind != Setting::Kind::table) {
+    fail(*setting, "must be a table such as { memory_gigabytes = 80.0, matmul_teraflops = 400.0 }, got ",
+         copus::describe(*setting));
+  }
+  FieldKeys known;
+  visit_device(device, known);
+  refuse_other_keys(*setting, known.keys());
+  SettingsReader table(*setting, concat(section_name_, section_name_.empty() ? "" : ".", key));
+  visit_device(device, table);
 }
 
 void SettingsReader::refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const {

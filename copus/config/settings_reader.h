@@ -25,6 +25,8 @@ class SettingsReader {
   void field(const char* key, std::vector<DataSource>& value);
   void field(const char* key, std::optional<Llama3RopeScaling>& value);  // type and keys only; its value is the model's
   void field(const char* key, Link& link);
+  void field(const char* key, Curve& value);
+  void field(const char* key, Device& device);
   void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }
@@ -46,6 +48,10 @@ class SettingsReader {
   }
 
  private:
+  // For the fields of a table within a section.
+  SettingsReader(const Setting& table, std::string name)
+      : root_(table), section_(&table), section_name_(std::move(name)) {}
+
   const Setting* find(const char* key);
 
   // Names the key last looked for.
@@ -60,6 +66,7 @@ class SettingsReader {
   double number(const Setting& setting) const;
   std::string path(const Setting& setting) const;
   DataSource data_source(const Setting& setting) const;
+  Curve curve(const Setting& setting) const;
   double number_in(const Setting& table, const char* key, const Range<double>& range) const;
   void refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const;
 
