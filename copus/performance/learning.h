@@ -1,13 +1,14 @@
-// What measured steps say about predicted ones: shared factors (compute, tensor links, data links, bubble) and one of
-// each configuration's own, with their uncertainty.
+// What measured steps say about predicted ones: factors that all configurations share (compute, tensor links, data
+// links, bubble), what each measured configuration ("cell") deviates beside them, and how sure either is.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <map>
-#include <string>
+#include <vector>
 
 #include "copus/performance/step_time.h"
+#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 
@@ -16,38 +17,87 @@ namespace copus {
 inline constexpr int64_t num_factors = 4;
 enum class Factor { compute, tensor_links, data_links, bubble };
 
+// What some steps of one configuration took.
+struct Measurement {
+  int64_t steps = 0;
+  double median_seconds = 0;
+  double relative_spread = 0;  // one standard deviation of the logarithm of a step's seconds
+  bool operator==(const Measurement&) const = default;
+};
+
+// Of these steps (one at least; seconds > 0). The spread is read off the quartiles, so that a few steps that something
+// else has slowed down do not count.
+Measurement measurement_of(const std::vector<double>& step_seconds);
+
+struct MeasuredCell {
+  StepTimeParts parts;                    // as predicted when it was measured last
+  std::vector<Measurement> measurements;  // the latest, oldest first; at most max_measurements
+
+  int64_t steps() const;
+  // The median of the measurements, each counted with its steps.
+  double seconds() const;
+  // One standard deviation of the logarithm of seconds() as what the cell takes.
+  double relative_noise() const;
+  bool operator==(const MeasuredCell&) const = default;
+};
+
+// Older ones are forgotten: the machine may have changed.
+inline constexpr int64_t max_measurements = 64;
+
 struct Corrected {
   double seconds = 0;
   double relative_deviation = 0;  // one standard deviation of its logarithm
 };
 
-// What is known: a Gaussian belief about the logarithms of the factors, and about what remains of each measured
-// configuration ("cell") beside them. A value: observing gives a new one.
-struct Knowledge {
-  std::array<double, num_factors> log_factors = {};
-  std::array<std::array<double, num_factors>, num_factors> covariance = {};
-  struct Cell {
-    int64_t steps = 0;
-    double log_residual = 0;  // of what was measured, to what the factors gave when it was
-    double variance = 0;
-    bool operator==(const Cell&) const = default;
-  };
-  std::map<std::string, Cell> cells;  // by cell_key
+// What is known: the measurements, and the belief about the factors that follows from them, whatever their order. A
+// value: observing gives a new one.
+class Knowledge {
+ public:
+  // Before anything was measured: factors of 1, give or take.
+  Knowledge();
+  // After these measurements. Every cell has one at least; seconds and the sum of the parts are > 0.
+  explicit Knowledge(std::map<Configuration, MeasuredCell> cells);
+
+  const std::map<Configuration, MeasuredCell>& cells() const { return cells_; }
+  // How many steps of this configuration are in it.
+  int64_t measured_steps(const Configuration& configuration) const;
+
+  double factor(Factor factor) const { return factors_[static_cast<size_t>(factor)]; }
+  // One standard deviation of the factor's logarithm.
+  double relative_deviation(Factor factor) const;
+
+  // The prediction `parts` of a configuration, corrected: by the factors, and where it was measured itself by that, in
+  // the proportion of how sure either is. Quick, for tables of many cells. The sum of the parts must be > 0.
+  Corrected correct(const Configuration& configuration, const StepTimeParts& parts) const;
+
   bool operator==(const Knowledge&) const = default;
+
+ private:
+  using Factors = std::array<double, num_factors>;
+  // What a cell's measurements come to.
+  struct Evidence {
+    double log_seconds = 0;
+    double noise_variance = 0;     // of log_seconds
+    double residual_variance = 0;  // of what the cell deviates from the factors
+    bool operator==(const Evidence&) const = default;
+  };
+
+  void learn();
+
+  std::map<Configuration, MeasuredCell> cells_;
+  std::map<Configuration, Evidence> evidence_;
+  Factors factors_;
+  std::array<Factors, num_factors> covariance_;  // of the factors' logarithms
 };
 
-// Before anything was measured: factors of 1, give or take.
-Knowledge no_knowledge();
+inline Knowledge no_knowledge() { return {}; }
 
-// A name of the configuration in which all that decides its time is told apart:
-// "d2 t1 p4 v1 1f1b sp0 zero1 none gb64 mb2".
-std::string cell_key(const Configuration& configuration);
-
-// `steps` steps of `configuration`, predicted as `parts`, took `median_seconds` with this relative spread (one standard
-// deviation of a step's logarithm).
+// `configuration`, predicted as `parts`, was measured.
 Knowledge observe(const Knowledge& before, const Configuration& configuration, const StepTimeParts& parts,
-                  double median_seconds, double relative_spread, int64_t steps);
+                  const Measurement& measurement);
 
-Corrected correct(const Knowledge& knowledge, const Configuration& configuration, const StepTimeParts& parts);
+inline Corrected correct(const Knowledge& knowledge, const Configuration& configuration, const StepTimeParts& parts) {
+  return knowledge.correct(configuration, parts);
+}
 
 }  // namespace copus

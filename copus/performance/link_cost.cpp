@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "copus/base/error.h"
 
@@ -9,21 +10,43 @@ namespace copus {
 
 namespace {
 
+double bandwidth(const Link& link, int64_t bytes) {
+  return link.bytes_per_second * link.efficiency.at(static_cast<double>(bytes));
+}
+
 // `rounds` of the ring, in each of which every rank passes on its nth part of the bytes.
 double ring_seconds(const Link& link, int64_t n, int64_t bytes, int64_t rounds) {
   if (n == 1) return 0;
   const double part = static_cast<double>(bytes) / static_cast<double>(n);
-  return static_cast<double>(rounds) * (link.latency_seconds + part / link.bytes_per_second);
+  return static_cast<double>(rounds) * (link.latency_seconds + part / bandwidth(link, bytes));
+}
+
+Link link_across(const ClusterDescription& cluster, int64_t count, int64_t nodes) {
+  if (nodes == 1) return cluster.within_node;
+  const int64_t rails = std::min(cluster.rails, (count + nodes - 1) / nodes);
+  Link link = cluster.between_nodes;
+  link.bytes_per_second *= static_cast<double>(rails) * cluster.network_by_nodes.at(static_cast<double>(nodes));
+  if (rails > 1) link.bytes_per_second = std::min(link.bytes_per_second, cluster.within_node.bytes_per_second);
+  return link;
 }
 
 }  // namespace
 
-const Link& link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks) {
+Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks) {
   COPUS_CHECK(!ranks.empty() && cluster.ranks_per_node >= 1);
-  const int64_t node = ranks.front() / cluster.ranks_per_node;
-  const bool on_one_node =
-      std::all_of(ranks.begin(), ranks.end(), [&](int64_t rank) { return rank / cluster.ranks_per_node == node; });
-  return on_one_node ? cluster.within_node : cluster.between_nodes;
+  std::set<int64_t> nodes;
+  for (const int64_t rank : ranks) nodes.insert(rank / cluster.ranks_per_node);
+  return link_across(cluster, static_cast<int64_t>(ranks.size()), static_cast<int64_t>(nodes.size()));
+}
+
+Link link_of(const ClusterDescription& cluster, const RankSeries& ranks) {
+  COPUS_CHECK(ranks.count >= 1 && ranks.stride >= 1 && cluster.ranks_per_node >= 1);
+  const int64_t last = ranks.first + (ranks.count - 1) * ranks.stride;
+  // With a stride below a node's size no node in between is left out.
+  const int64_t nodes = ranks.stride >= cluster.ranks_per_node
+                            ? ranks.count
+                            : last / cluster.ranks_per_node - ranks.first / cluster.ranks_per_node + 1;
+  return link_across(cluster, ranks.count, nodes);
 }
 
 double all_reduce_seconds(const Link& link, int64_t n, int64_t bytes) {
@@ -38,7 +61,7 @@ double all_gather_seconds(const Link& link, int64_t n, int64_t bytes) { return r
 
 double broadcast_seconds(const Link& link, int64_t n, int64_t bytes) {
   if (n == 1) return 0;
-  return static_cast<double>(n - 1) * link.latency_seconds + static_cast<double>(bytes) / link.bytes_per_second;
+  return static_cast<double>(n - 1) * link.latency_seconds + static_cast<double>(bytes) / bandwidth(link, bytes);
 }
 
 double barrier_seconds(const Link& link, int64_t n) {
@@ -47,7 +70,7 @@ double barrier_seconds(const Link& link, int64_t n) {
 }
 
 double send_seconds(const Link& link, int64_t bytes) {
-  return link.latency_seconds + static_cast<double>(bytes) / link.bytes_per_second;
+  return link.latency_seconds + static_cast<double>(bytes) / bandwidth(link, bytes);
 }
 
 }  // namespace copus

@@ -1,4 +1,5 @@
-// What communication costs on the links of a cluster: latency and bandwidth, by where a group's ranks lie.
+// What communication costs on the links of a cluster: latency and bandwidth, by how many bytes are sent and by where a
+// group's ranks lie.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,18 @@
 
 namespace copus {
 
-// The slowest link that a group needs: between nodes as soon as two of its world ranks lie on different nodes.
-const Link& link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks);
+// `count` world ranks, each `stride` behind the one before it: the form of all groups of a mesh.
+struct RankSeries {
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t count = 1;
+};
+
+// The link that a collective of a group has: within_node where its world ranks lie on one node. Else, with k members on
+// each node that it spans (on average, rounded up), min(rails, k) times between_nodes and what network_by_nodes leaves
+// of it; no more than within_node where that is several adapters' together.
+Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks);
+Link link_of(const ClusterDescription& cluster, const RankSeries& ranks);
 
 // Seconds of collectives over n ranks, by the ring algorithm (Patarasuk & Yuan 2009): a reduce-scatter or an all-gather
 // of `bytes` in total is n - 1 rounds of bytes / n; an all-reduce is one after the other. A broadcast is pipelined: the

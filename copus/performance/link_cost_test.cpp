@@ -7,7 +7,7 @@
 namespace copus {
 namespace {
 
-constexpr Link link{.latency_seconds = 0.5, .bytes_per_second = 100};
+const Link link{.latency_seconds = 0.5, .bytes_per_second = 100};
 
 TEST(LinkCost, AGroupUsesTheSlowestLinkThatItNeeds) {
   const ClusterDescription cluster{
@@ -18,6 +18,45 @@ TEST(LinkCost, AGroupUsesTheSlowestLinkThatItNeeds) {
   EXPECT_EQ(used({7, 4}), cluster.within_node);
   EXPECT_EQ(used({3, 4}), cluster.between_nodes);
   EXPECT_EQ(used({0, 1, 9}), cluster.between_nodes);
+}
+
+TEST(LinkCost, AGroupWithManyMembersOnEachNodeUsesManyRails) {
+  const ClusterDescription cluster{.ranks_per_node = 4,
+                                   .within_node = {1e-6, 1e10},
+                                   .between_nodes = {1e-5, 3e9},
+                                   .rails = 4,
+                                   .network_by_nodes = {{{2, 1}, {4, 0.5}}}};
+  const auto bandwidth = [&](const std::vector<int64_t>& ranks) { return link_of(cluster, ranks).bytes_per_second; };
+  EXPECT_EQ(bandwidth({0, 4}), 3e9);
+  EXPECT_EQ(bandwidth({0, 1, 4, 5}), 6e9);
+  EXPECT_EQ(bandwidth({0, 1, 2, 3, 4, 5, 6, 7}), 1e10);  // no more than within a node
+  EXPECT_EQ(bandwidth({0, 4, 8, 12}), 1.5e9);
+  EXPECT_EQ(link_of(cluster, std::vector<int64_t>{0, 4}).latency_seconds, 1e-5);
+}
+
+TEST(LinkCost, ASeriesOfRanksIsTheirList) {
+  const ClusterDescription cluster{.ranks_per_node = 4,
+                                   .within_node = {1e-6, 1e12},
+                                   .between_nodes = {1e-5, 1e9},
+                                   .rails = 3,
+                                   .network_by_nodes = {{{2, 1}, {16, 0.25}}}};
+  for (int64_t first = 0; first < 8; ++first) {
+    for (int64_t stride = 1; stride <= 9; ++stride) {
+      for (int64_t count = 1; count <= 9; ++count) {
+        std::vector<int64_t> ranks;
+        for (int64_t i = 0; i < count; ++i) ranks.push_back(first + i * stride);
+        EXPECT_EQ(link_of(cluster, RankSeries{first, stride, count}), link_of(cluster, ranks))
+            << first << " " << stride << " " << count;
+      }
+    }
+  }
+}
+
+TEST(LinkCost, ShortMessagesReachAShareOfTheBandwidth) {
+  const Link curved{.latency_seconds = 0, .bytes_per_second = 100, .efficiency = {{{100, 0.25}, {10000, 0.75}}}};
+  EXPECT_DOUBLE_EQ(send_seconds(curved, 100), 4);
+  EXPECT_DOUBLE_EQ(send_seconds(curved, 1000), 20);
+  EXPECT_DOUBLE_EQ(all_gather_seconds(curved, 4, 10000), 3 * 2500 / 75.0);
 }
 
 TEST(LinkCost, CollectivesTakeTheRoundsOfTheirAlgorithms) {

@@ -1,5 +1,4 @@
-// How long the pipeline of a step takes, without replaying its schedule for each candidate: replays are remembered as
-// their critical paths.
+// How long the pipeline of a step takes, quickly enough to ask it for every candidate of a table.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +16,10 @@ class PipelineTimes {
   PipelineTimes();
   ~PipelineTimes();
 
-  // What time_schedule gives for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them), to 1 %.
-  // A replay's critical path is a sum of stages' seconds, each counted so often, and every path is a lower bound
-  // whatever the seconds: the longest of the remembered paths is the answer where one of them is critical. In m the
-  // counts are affine beyond the pipeline's fill.
+  // What time_schedule gives for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them): exactly with
+  // less than 5 p micro-batches (gpipe: always), to 1 % from there on. There it is nearly affine in m, so that a few
+  // shorter replays tell it, which candidates that differ in m alone share. (Of 20,000 pipelines with stages that
+  // differ at random, some of them twofold, 9 were off by more than 1 %, the worst by 3.3 %.)
   double seconds(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages, int64_t num_microbatches,
                  const std::vector<StageSeconds>& stages);
 

@@ -1,15 +1,104 @@
 #include "copus/performance/training_system.h"
 
+#include "copus/base/error.h"
+
 namespace copus {
 
-TrainingSystem copus_in_bf16() { return {}; }
+namespace {
+
+// A block's cost is its matrix products'.
+std::vector<LayerRange> cut_by_thresholds(const ModelDescription& model, int64_t num_stages) {
+  ModelDescription part = model;
+  part.num_layers = 0;
+  const double head = training_flops_per_token(part, 0);
+  part.num_layers = 1;
+  const double layer = training_flops_per_token(part, 0) - head;
+  const double total = static_cast<double>(model.num_layers) * layer + head;
+
+  std::vector<LayerRange> stages;
+  int64_t end = 0;
+  for (int64_t stage = 1; stage <= num_stages; ++stage) {
+    const int64_t begin = end;
+    const double threshold = total * static_cast<double>(stage) / static_cast<double>(num_stages) * (1 - 1e-9);
+    while (end < model.num_layers && (stage == num_stages || static_cast<double>(end) * layer < threshold)) ++end;
+    stages.push_back({begin, end});
+  }
+  return stages;
+}
+
+std::vector<LayerRange> cut_equally(const ModelDescription& model, int64_t num_stages) {
+  std::vector<LayerRange> stages;
+  for (int64_t stage = 0; stage < num_stages; ++stage) {
+    stages.push_back({model.num_layers * stage / num_stages, model.num_layers * (stage + 1) / num_stages});
+  }
+  return stages;
+}
+
+}  // namespace
+
+MemoryUse copus_memory_use() {
+  MemoryUse use;
+  // The layer's input and the stream between its halves, both norms' results; queries, keys and values, and attention's
+  // output; gate and up. Attention recomputed: without queries, keys, values and output.
+  use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward = 2};
+  use.kept_without_attention = {.hidden = 4, .feed_forward = 2};
+  // The gradient of the stream and of a norm's result, and the feed-forward's activation.
+  use.working = {.hidden = 2, .feed_forward = 1};
+  // The inputs of the four linear layers and their outputs' gradients.
+  use.waiting = {.gathered = 4, .query = 2, .key_value = 2, .feed_forward = 3};
+  // Logits become their gradient in place, in pieces; the head keeps the stream in two terms, its sum, its norm and the
+  // gradient.
+  use.logit_bytes = 4;
+  use.logits_at_once = int64_t{1} << 22;
+  use.head_hidden = 5;
+  use.separate_tied_gradient = true;
+  return use;
+}
+
+namespace {
+
+TrainingSystem copus_in_any_precision() {
+  TrainingSystem system;
+  // Three exact sums, of which everybody adds up the words, and a few numbers of each rank (train/step_agreement.cpp).
+  system.agreement_bytes = 3 * 72 * 8;
+  system.agreement_bytes_per_rank = 6 * 8;
+  return system;
+}
+
+}  // namespace
+
+TrainingSystem copus_in_bf16() {
+  TrainingSystem system = copus_in_any_precision();
+  // As on a GPU, where kernels other than products and attention are ATen's, in fp32: twelve tensors as wide as the
+  // feed-forward in SwiGLU's backward pass; of a logit its fp32 copy, its gradient and what leads to it. A context and
+  // NCCL's buffers take about 1 GiB.
+  system.memory.working = {.hidden = 4, .feed_forward = 24};
+  system.memory.logit_bytes = 14;
+  system.memory.fixed_bytes = 1024.0 * 1024 * 1024;
+  return system;
+}
 
 TrainingSystem copus_in_fp32() {
-  TrainingSystem system;
+  TrainingSystem system = copus_in_any_precision();
   system.weight_bytes = 4;
   system.optimizer_bytes = 8;
   system.activation_bytes = 4;
+  system.logit_bytes = 20;
+  system.optimizer_traffic = 28;
   return system;
+}
+
+std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,
+                                   int64_t num_stages) {
+  switch (system.stage_cut) {
+    case StageCut::balanced:
+      return balance_stages(model, sequence_length, num_stages);
+    case StageCut::thresholds:
+      return cut_by_thresholds(model, num_stages);
+    case StageCut::equal:
+      return cut_equally(model, num_stages);
+  }
+  fail_check("known stage cut", __FILE__, __LINE__, "");
 }
 
 }  // namespace copus

@@ -3,9 +3,25 @@
 // predictions with their published measurements.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
+
+#include "copus/layout/stages.h"
+#include "copus/performance/memory_use.h"
+#include "copus/strategy/model_description.h"
 
 namespace copus {
+
+// How a program cuts the layers into pipeline stages.
+enum class StageCut {
+  balanced,    // balance_stages
+  thresholds,  // a rank takes blocks until they reach its pth part of the operations; the head is the last block
+  equal,       // the same number of layers everywhere
+};
+
+// What Copus keeps, with its own kernels on a CPU: see decoder_layer.h and output_head.cpp.
+MemoryUse copus_memory_use();
 
 struct TrainingSystem {
   std::string name = "copus";
@@ -16,11 +32,60 @@ struct TrainingSystem {
   double optimizer_bytes = 12;  // fp32 master weights and two moments
   double activation_bytes = 2;  // of an element
 
+  // Memory traffic of what is no matrix product, in elements per token of a layer: reads and writes together. Those of
+  // the residual stream are shared out by sequence parallelism alone.
+  struct Passes {
+    double stream = 8;        // hidden_size wide: norms and additions
+    double attention = 2;     // as wide as queries, keys and values together: rotary embedding
+    double feed_forward = 3;  // intermediate_size wide: the activation function
+    double launches = 11;     // kernels
+    bool operator==(const Passes&) const = default;
+  };
+  Passes forward = {};
+  Passes backward = {.stream = 8, .attention = 2, .feed_forward = 6, .launches = 19};
+  double logit_bytes = 10;        // moved per logit by the loss and its gradient
+  double accumulation_bytes = 8;  // moved per parameter and micro-batch to add its gradient
+  // The same of the embedding, where its gradient is made for the whole vocabulary; 0: for the rows that were looked
+  // up.
+  double dense_embedding_bytes = 0;
+  double optimizer_traffic = 38;  // bytes moved per parameter that is updated
+  double gradient_traffic = 8;    // bytes moved per parameter that is held: its norm is taken, and it is zeroed
+  // Launches that a tensor-parallel collective takes the host; and in pipelines across nodes, once more per member.
+  double collective_launches = 2;
+  double pipelined_collective_launches = 0;
+  // Elements that a rank copies to and from a tensor-parallel collective, per element of the whole.
+  double collective_copies = 0;
+  double attention_matrix_bytes = 0;  // moved per attention score and pass, where the scores are written to memory
+
+  // Communication.
+  double reduced_bytes = 4;    // of a gradient, as it is sent
+  double agreement_bytes = 0;  // that all ranks add up once a step, and of these for each rank
+  double agreement_bytes_per_rank = 0;
+  bool overlaps_reduction = true;  // the reduction of gradients goes on beside the last backward pass
+  bool reduces_each_micro_batch = false;
+  // Ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: all data-parallel ones.
+  int64_t optimizer_group = 0;
+  bool overlaps_tensor_backward = false;    // in backward passes, collectives go on beside the products of their layer
+  bool recomputes_down_projection = false;  // Recompute::full: also the feed-forward's last product
+  StageCut stage_cut = StageCut::balanced;
+  // Seen in nanotron's published times, and explained by us: in a pipeline that needs more than this share of a
+  // device's memory, the caching allocator gives blocks back to the device and asks for others in every micro-batch,
+  // which stops each pipeline rank for these seconds: up to four in turn.
+  double crowded_memory = 0.9;
+  double crowded_seconds = 0;
+
+  MemoryUse memory = copus_memory_use();
+
   bool operator==(const TrainingSystem&) const = default;
 };
 
-// Copus with bf16 weights and activations, or with everything in fp32 (where weights are their own masters).
+// Copus with bf16 weights and activations, on GPUs, or with everything in fp32 (where weights are their own masters) on
+// CPUs.
 TrainingSystem copus_in_bf16();
 TrainingSystem copus_in_fp32();
+
+// The layers of each stage under this system. Stages may come out empty under `thresholds` and `equal`.
+std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,
+                                   int64_t num_stages);
 
 }  // namespace copus

@@ -13,6 +13,7 @@ struct StageSeconds {
   double backward_input = 0;
   double backward_weight = 0;
   double send = 0;
+  bool operator==(const StageSeconds&) const = default;
 };
 
 // One action as it happened. A receive ends when its message is there; a send ends when its message has arrived, while

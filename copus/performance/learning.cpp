@@ -1,0 +1,279 @@
+#include "copus/performance/learning.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/quantile.h"
+
+namespace copus {
+namespace {
+
+using Vector = std::array<double, num_factors>;
+using Matrix = std::array<Vector, num_factors>;
+
+// One standard deviation of logarithms, before anything is measured. Curves of kernels that were measured on another
+// machine of the kind, or read off a data sheet, are commonly 1.5 times off; links more often than that, since what a
+// network gives depends on its neighbours and on how the ranks were placed. A pipeline's idle time is mostly the other
+// stages' computing, so it follows that factor and deviates from it by as much as its own deviation says.
+constexpr double compute_deviation = 0.4;
+constexpr double link_deviation = 0.5;
+constexpr double bubble_deviation = 0.3;
+
+// What a model of this kind leaves of single configurations once its shared factors are right: Calculon (Isaev et al.
+// 2023) names mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is 1.25 of a mean.
+constexpr double residual_deviation = 0.07;
+
+// How much a machine drifts between one measurement and its use (clocks, temperature, neighbours): more steps of one
+// cell do not average it away.
+constexpr double drift_deviation = 0.01;
+
+// The spread of steps before it is measured, counted as if so many steps had shown it: two equal steps do not mean that
+// there is none.
+constexpr double assumed_spread = 0.05;
+constexpr double assumed_spread_steps = 4;
+
+// A cell further off than so many standard deviations pulls at the shared factors no harder than one at that distance
+// (Huber 1964): one that the model has wrong must not spoil the others.
+constexpr double huber_limit = 2;
+
+// The quartiles of a normal distribution lie 2 x 0.6745 standard deviations apart, and the median of n draws deviates
+// sqrt(pi / 2) times as much as their mean.
+constexpr double quartile_distance = 1.349;
+constexpr double median_variance = std::numbers::pi / 2;
+
+Matrix prior_covariance() {
+  Matrix prior{};
+  const auto at = [&prior](Factor row, Factor column) -> double& {
+    return prior[static_cast<size_t>(row)][static_cast<size_t>(column)];
+  };
+  const double compute = compute_deviation * compute_deviation;
+  at(Factor::compute, Factor::compute) = compute;
+  at(Factor::compute, Factor::bubble) = at(Factor::bubble, Factor::compute) = compute;
+  at(Factor::bubble, Factor::bubble) = compute + bubble_deviation * bubble_deviation;
+  at(Factor::tensor_links, Factor::tensor_links) = link_deviation * link_deviation;
+  at(Factor::data_links, Factor::data_links) = link_deviation * link_deviation;
+  return prior;
+}
+
+// Of a symmetric positive definite matrix, by Gauss and Jordan, which need no pivots there.
+Matrix inverse(Matrix matrix) {
+  Matrix result{};
+  for (size_t i = 0; i < num_factors; ++i) result[i][i] = 1;
+  for (size_t pivot = 0; pivot < num_factors; ++pivot) {
+    const double scale = 1 / matrix[pivot][pivot];
+    for (size_t j = 0; j < num_factors; ++j) {
+      matrix[pivot][j] *= scale;
+      result[pivot][j] *= scale;
+    }
+    for (size_t i = 0; i < num_factors; ++i) {
+      const double share = matrix[i][pivot];
+      if (i == pivot || share == 0) continue;
+      for (size_t j = 0; j < num_factors; ++j) {
+        matrix[i][j] -= share * matrix[pivot][j];
+        result[i][j] -= share * result[pivot][j];
+      }
+    }
+  }
+  return result;
+}
+
+Vector times(const Matrix& matrix, const Vector& vector) {
+  Vector result{};
+  for (size_t i = 0; i < num_factors; ++i) {
+    for (size_t j = 0; j < num_factors; ++j) result[i] += matrix[i][j] * vector[j];
+  }
+  return result;
+}
+
+double dot(const Vector& a, const Vector& b) {
+  double sum = 0;
+  for (size_t i = 0; i < num_factors; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+Vector exponentials(const Vector& logarithms) {
+  Vector result{};
+  std::transform(logarithms.begin(), logarithms.end(), result.begin(), [](double value) { return std::exp(value); });
+  return result;
+}
+
+struct Prediction {
+  double seconds = 0;
+  Vector shares{};  // of each factor: the gradient of log(seconds) by the factors' logarithms
+};
+
+Prediction predict(const Vector& factors, const StepTimeParts& parts) {
+  Prediction prediction;
+  Vector& shares = prediction.shares;
+  const auto add = [&](Factor factor, double seconds) { shares[static_cast<size_t>(factor)] += seconds; };
+  add(Factor::compute, parts.compute + parts.optimizer);
+  add(Factor::tensor_links, parts.tensor_communication);
+  add(Factor::data_links, parts.data_communication);
+  add(Factor::bubble, parts.bubble);
+  for (size_t i = 0; i < num_factors; ++i) prediction.seconds += shares[i] *= factors[i];
+  for (double& share : shares) share /= prediction.seconds;
+  return prediction;
+}
+
+double squared(double value) { return value * value; }
+
+// How many times its standard deviation a cell may count: 1 within the limit, less beyond.
+double huber_weight(double distance) { return std::min(1.0, huber_limit / std::abs(distance)); }
+
+double huber_loss(double distance) {
+  const double beyond = std::max(0.0, std::abs(distance) - huber_limit);
+  return (squared(distance) - squared(beyond)) / 2;
+}
+
+}  // namespace
+
+Measurement measurement_of(const std::vector<double>& step_seconds) {
+  COPUS_CHECK(!step_seconds.empty() && *std::min_element(step_seconds.begin(), step_seconds.end()) > 0,
+              step_seconds.size(), " steps");
+  std::vector<double> logarithms(step_seconds.size());
+  std::transform(step_seconds.begin(), step_seconds.end(), logarithms.begin(),
+                 [](double seconds) { return std::log(seconds); });
+  const Quartiles spread = quartiles(logarithms);
+  return {static_cast<int64_t>(step_seconds.size()), quantile(step_seconds, 0.5),
+          (spread.upper - spread.lower) / quartile_distance};
+}
+
+int64_t MeasuredCell::steps() const {
+  int64_t sum = 0;
+  for (const Measurement& measurement : measurements) sum += measurement.steps;
+  return sum;
+}
+
+double MeasuredCell::seconds() const {
+  std::vector<Measurement> sorted = measurements;
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Measurement& a, const Measurement& b) { return a.median_seconds < b.median_seconds; });
+  const int64_t all = steps();
+  int64_t below = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    below += sorted[i].steps;
+    if (2 * below > all) return sorted[i].median_seconds;
+    if (2 * below == all) return std::midpoint(sorted[i].median_seconds, sorted[i + 1].median_seconds);
+  }
+  COPUS_CHECK(false, "a cell without measurements");
+}
+
+double MeasuredCell::relative_noise() const {
+  double squares = assumed_spread_steps * squared(assumed_spread), count = assumed_spread_steps;
+  for (const Measurement& measurement : measurements) {
+    squares += static_cast<double>(measurement.steps - 1) * squared(measurement.relative_spread);
+    count += static_cast<double>(measurement.steps - 1);
+  }
+  return std::sqrt(median_variance * squares / count / static_cast<double>(steps()) + squared(drift_deviation));
+}
+
+Knowledge::Knowledge() { learn(); }
+
+Knowledge::Knowledge(std::map<Configuration, MeasuredCell> cells) : cells_(std::move(cells)) { learn(); }
+
+int64_t Knowledge::measured_steps(const Configuration& configuration) const {
+  const auto cell = cells_.find(configuration);
+  return cell == cells_.end() ? 0 : cell->second.steps();
+}
+
+double Knowledge::relative_deviation(Factor factor) const {
+  const auto i = static_cast<size_t>(factor);
+  return std::sqrt(covariance_[i][i]);
+}
+
+// The most probable logarithms theta of the factors, given their prior and, for each cell, log(measured) =
+// log(predicted(theta)) + residual + noise, by Gauss and Newton; and their covariance there. A cell's residual is one
+// draw however often it is measured, so what it says of theta is bounded by the residual's variance.
+void Knowledge::learn() {
+  struct Cell {
+    const StepTimeParts* parts;
+    Evidence* evidence;
+    double deviation;  // of residual and noise together
+  };
+  std::vector<Cell> cells;
+  evidence_.clear();
+  for (const auto& [configuration, cell] : cells_) {
+    COPUS_CHECK(cell.steps() > 0 && cell.seconds() > 0 && cell.parts.total() > 0, cell.steps(), " steps");
+    Evidence& evidence = evidence_[configuration];
+    evidence = {std::log(cell.seconds()), squared(cell.relative_noise()), squared(residual_deviation)};
+    cells.push_back({&cell.parts, &evidence, std::sqrt(evidence.residual_variance + evidence.noise_variance)});
+  }
+
+  const Matrix prior = inverse(prior_covariance());
+  const auto loss = [&](const Vector& theta) {
+    const Vector factors = exponentials(theta);
+    double sum = dot(theta, times(prior, theta)) / 2;
+    for (const Cell& cell : cells) {
+      sum +=
+          huber_loss((cell.evidence->log_seconds - std::log(predict(factors, *cell.parts).seconds)) / cell.deviation);
+    }
+    return sum;
+  };
+
+  constexpr int most_iterations = 100, most_halvings = 20;
+  constexpr double tolerance = 1e-10;
+  Vector theta{};
+  for (int iteration = 0; iteration < most_iterations; ++iteration) {
+    const Vector factors = exponentials(theta);
+    Matrix precision = prior;
+    Vector downhill = times(prior, theta);
+    for (double& value : downhill) value = -value;
+    for (const Cell& cell : cells) {
+      const Prediction prediction = predict(factors, *cell.parts);
+      const double distance = (cell.evidence->log_seconds - std::log(prediction.seconds)) / cell.deviation;
+      const double weight = huber_weight(distance) / squared(cell.deviation);
+      cell.evidence->residual_variance = 1 / weight - cell.evidence->noise_variance;
+      for (size_t i = 0; i < num_factors; ++i) {
+        downhill[i] += weight * prediction.shares[i] * distance * cell.deviation;
+        for (size_t j = 0; j < num_factors; ++j) {
+          precision[i][j] += weight * prediction.shares[i] * prediction.shares[j];
+        }
+      }
+    }
+    covariance_ = inverse(precision);
+    const Vector step = times(covariance_, downhill);
+    const double longest = std::abs(
+        *std::max_element(step.begin(), step.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
+    if (longest < tolerance) break;
+    const double before = loss(theta);
+    const Vector from = theta;
+    double share = 1;
+    for (int halving = 0; halving < most_halvings; ++halving, share /= 2) {
+      for (size_t i = 0; i < num_factors; ++i) theta[i] = from[i] + share * step[i];
+      if (loss(theta) <= before) break;
+    }
+  }
+  factors_ = exponentials(theta);
+}
+
+// With r the residual and z = log(predicted) + r what is asked for: given the factors, a measured y = z + noise leaves
+// r a mean of k (y - log(predicted)) and a variance of k * noise, k = residual / (residual + noise).
+Corrected Knowledge::correct(const Configuration& configuration, const StepTimeParts& parts) const {
+  const Prediction prediction = predict(factors_, parts);
+  COPUS_CHECK(prediction.seconds > 0, prediction.seconds);
+  const double variance = dot(prediction.shares, times(covariance_, prediction.shares));
+  const auto found = evidence_.find(configuration);
+  if (found == evidence_.end()) {
+    return {prediction.seconds, std::sqrt(variance + squared(residual_deviation))};
+  }
+  const Evidence& evidence = found->second;
+  const double measured_share = evidence.residual_variance / (evidence.residual_variance + evidence.noise_variance);
+  return {std::exp(std::lerp(std::log(prediction.seconds), evidence.log_seconds, measured_share)),
+          std::sqrt(squared(1 - measured_share) * variance + measured_share * evidence.noise_variance)};
+}
+
+Knowledge observe(const Knowledge& before, const Configuration& configuration, const StepTimeParts& parts,
+                  const Measurement& measurement) {
+  std::map<Configuration, MeasuredCell> cells = before.cells();
+  MeasuredCell& cell = cells[configuration];
+  cell.parts = parts;
+  cell.measurements.push_back(measurement);
+  if (std::ssize(cell.measurements) > max_measurements) cell.measurements.erase(cell.measurements.begin());
+  return Knowledge(std::move(cells));
+}
+
+}  // namespace copus

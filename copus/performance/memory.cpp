@@ -1,0 +1,199 @@
+#include "copus/performance/memory.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/layout/stages.h"
+#include "copus/performance/local_elements.h"
+#include "copus/schedule/schedule.h"
+
+namespace copus {
+
+struct MemoryModel::Memo {
+  ModelDescription model;
+  int64_t sequence_length;
+  TrainingSystem system;
+  std::map<int64_t, LocalElements> elements = {};                          // by t
+  std::map<std::pair<int64_t, int64_t>, std::vector<double>> layers = {};  // of each pipeline rank, by p and v
+
+  const LocalElements& elements_of(int64_t tensor_parallel) {
+    const auto [found, is_new] = elements.try_emplace(tensor_parallel);
+    if (is_new) found->second = count_local_elements(model, tensor_parallel, false);
+    return found->second;
+  }
+
+  const std::vector<double>& layers_of(const ParallelStrategy& strategy) {
+    const auto [found, is_new] = layers.try_emplace({strategy.pipeline_parallel, strategy.virtual_stages});
+    if (is_new) {
+      found->second.resize(static_cast<size_t>(strategy.pipeline_parallel));
+      const std::vector<LayerRange> stages = cut_stages(system, model, sequence_length, strategy.num_stages());
+      for (size_t stage = 0; stage < stages.size(); ++stage) {
+        found->second[stage % found->second.size()] += static_cast<double>(stages[stage].end - stages[stage].begin);
+      }
+    }
+    return found->second;
+  }
+};
+
+namespace {
+
+// The memory of one configuration, for any of its pipeline ranks.
+class ConfigurationMemory {
+ public:
+  ConfigurationMemory(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system,
+                      const LocalElements& elements, const std::vector<double>& layers,
+                      const Configuration& configuration)
+      : model_(model),
+        system_(system),
+        use_(system.memory),
+        elements_(elements),
+        layers_(layers),
+        strategy_(configuration.strategy),
+        shape_{.pipeline_parallel = strategy_.pipeline_parallel,
+               .virtual_stages = strategy_.virtual_stages,
+               .num_microbatches = configuration.num_microbatches(),
+               .ranks = {}},
+        tokens_(static_cast<double>(configuration.micro_batch * sequence_length)),
+        sequence_(static_cast<double>(sequence_length)),
+        tensor_ranks_(static_cast<double>(strategy_.tensor_parallel)),
+        all_kept_(layer_bytes(use_.kept)),
+        kept_(strategy_.recompute == Recompute::none        ? all_kept_
+              : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention)
+                                                            : layer_bytes({.hidden = 1})),
+        working_(layer_bytes(use_.working) + (all_kept_ - kept_) + message_bytes()),
+        waiting_(strategy_.schedule == PipelineSchedule::zb_h1 ? layer_bytes(use_.waiting) : 0) {}
+
+  MemoryParts of_rank(int64_t rank) const {
+    MemoryParts parts;
+    add_state(rank, parts);
+    const double layers = layers_[static_cast<size_t>(rank)];
+    const int64_t in_flight = activation_bound(strategy_.schedule, shape_, rank);
+    parts.activations = static_cast<double>(in_flight) * layers / static_cast<double>(strategy_.virtual_stages) * kept_;
+    if (waiting_ > 0) {
+      // From F to W no rank has more micro-batches under way than rank 0 between F and B.
+      const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
+      parts.activations += static_cast<double>(under_way - in_flight) * layers * waiting_;
+    }
+    if (rank == strategy_.pipeline_parallel - 1) parts.logits = head_bytes();
+    parts.workspace = working_ + use_.fixed_bytes;
+    return parts;
+  }
+
+ private:
+  double hidden() const { return static_cast<double>(model_.hidden_size); }
+
+  // Rows of the residual stream that a rank holds.
+  double local_rows() const { return strategy_.sequence_parallel ? tokens_ / tensor_ranks_ : tokens_; }
+
+  double layer_bytes(const LayerTensors& tensors) const {
+    const auto heads = static_cast<double>(model_.num_heads) / tensor_ranks_;
+    const double kv_heads = std::max(1.0, static_cast<double>(model_.num_kv_heads) / tensor_ranks_);
+    const double width = (tensors.query * heads + tensors.key_value * kv_heads) * static_cast<double>(model_.head_dim) +
+                         tensors.feed_forward * static_cast<double>(model_.intermediate_size) / tensor_ranks_ +
+                         tensors.gathered * hidden();
+    return system_.activation_bytes * (tensors.hidden * hidden() * local_rows() + width * tokens_) +
+           tensors.score_bytes * heads * sequence_ * tokens_;
+  }
+
+  // One activation and one gradient that arrive, and one of each that leaves.
+  double message_bytes() const {
+    return strategy_.pipeline_parallel > 1 ? 4 * system_.activation_bytes * hidden() * local_rows() : 0;
+  }
+
+  double head_bytes() const {
+    const auto vocabulary = static_cast<double>(model_.vocab_size) / (use_.gathers_logits ? 1 : tensor_ranks_);
+    double logits = tokens_ * vocabulary;
+    if (use_.logits_at_once > 0) logits = std::min(logits, static_cast<double>(use_.logits_at_once));
+    return use_.logit_bytes * logits + use_.head_hidden * system_.activation_bytes * hidden() * tokens_;
+  }
+
+  void add_state(int64_t rank, MemoryParts& parts) const {
+    const bool is_last = rank == strategy_.pipeline_parallel - 1;
+    // A tied head beside its embedding has no weights of its own, and a gradient at most.
+    const bool shares_weights = model_.tie_word_embeddings && strategy_.pipeline_parallel == 1;
+    double elements = layers_[static_cast<size_t>(rank)] * elements_.layer;
+    double gradients_alone = 0;
+    if (rank == 0) elements += elements_.embedding;
+    if (is_last) {
+      elements += elements_.head - (shares_weights ? elements_.embedding : 0);
+      if (shares_weights && use_.separate_tied_gradient) gradients_alone = elements_.embedding;
+    }
+    const auto shares =
+        static_cast<double>(system_.optimizer_group > 0 ? system_.optimizer_group : strategy_.data_parallel);
+    const auto share_from = [&](int64_t stage) { return strategy_.zero_stage >= stage ? shares : 1; };
+    parts.weights = elements * system_.weight_bytes / share_from(3);
+    parts.gradients = (elements + gradients_alone) * system_.gradient_bytes / share_from(2) +
+                      elements * use_.gradient_copy_bytes / share_from(2);
+    parts.optimizer = elements * system_.optimizer_bytes / share_from(1);
+  }
+
+  const ModelDescription& model_;
+  const TrainingSystem& system_;
+  const MemoryUse& use_;
+  const LocalElements& elements_;
+  const std::vector<double>& layers_;
+  const ParallelStrategy& strategy_;
+  const Schedule shape_;  // its numbers alone
+  const double tokens_, sequence_, tensor_ranks_;
+  // Bytes of one layer and micro-batch.
+  const double all_kept_, kept_, working_, waiting_;
+};
+
+}  // namespace
+
+MemoryModel::MemoryModel(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system)
+    : memo_(std::make_unique<Memo>(Memo{model, sequence_length, system})) {}
+MemoryModel::~MemoryModel() = default;
+
+MemoryPrediction MemoryModel::predict(const Configuration& configuration) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const ConfigurationMemory memory(memo_->model, memo_->sequence_length, memo_->system,
+                                   memo_->elements_of(strategy.tensor_parallel), memo_->layers_of(strategy),
+                                   configuration);
+  MemoryPrediction most{.pipeline_rank = 0, .parts = memory.of_rank(0)};
+  for (int64_t rank = 1; rank < strategy.pipeline_parallel; ++rank) {
+    const MemoryParts parts = memory.of_rank(rank);
+    if (parts.total() > most.parts.total()) most = {.pipeline_rank = rank, .parts = parts};
+  }
+  return most;
+}
+
+std::vector<MemoryParts> MemoryModel::predict_every_rank(const Configuration& configuration) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const ConfigurationMemory memory(memo_->model, memo_->sequence_length, memo_->system,
+                                   memo_->elements_of(strategy.tensor_parallel), memo_->layers_of(strategy),
+                                   configuration);
+  std::vector<MemoryParts> ranks;
+  for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) ranks.push_back(memory.of_rank(rank));
+  return ranks;
+}
+
+std::optional<std::string> out_of_memory_reason(const MemoryPrediction& prediction, double memory_bytes) {
+  const double needed = prediction.parts.total();
+  if (memory_bytes <= 0 || needed <= memory_bytes) return std::nullopt;
+  const auto in_gibibytes = [](double bytes, int decimals) {
+    std::ostringstream text;
+    text << std::fixed << std::setprecision(decimals) << bytes / static_cast<double>(int64_t{1} << 30);
+    return text.str();
+  };
+  // As many decimals as tell what is needed from what is there, up to the byte.
+  int decimals = 1;
+  while (decimals < 9 && in_gibibytes(needed, decimals) == in_gibibytes(memory_bytes, decimals)) ++decimals;
+
+  const MemoryParts& parts = prediction.parts;
+  const std::pair<const char*, double> named[] = {{"weights", parts.weights},     {"gradients", parts.gradients},
+                                                  {"optimizer", parts.optimizer}, {"activations", parts.activations},
+                                                  {"logits", parts.logits},       {"workspace", parts.workspace}};
+  std::string list;
+  for (const auto& [name, bytes] : named) {
+    if (bytes > 0) list += concat(list.empty() ? "" : ", ", name, " ", in_gibibytes(bytes, decimals));
+  }
+  return concat("needs ", in_gibibytes(needed, decimals), " GiB on pipeline rank ", prediction.pipeline_rank, ": ",
+                list, "; has ", in_gibibytes(memory_bytes, decimals));
+}
+
+}  // namespace copus

@@ -1,0 +1,239 @@
+#include "copus/performance/memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "copus/layout/sharding.h"
+
+namespace copus {
+namespace {
+
+constexpr int64_t sequence = 128;
+
+// 8 layers; 8 heads of 16 and 4 key-value heads.
+ModelDescription small_model() {
+  ModelDescription model;
+  model.vocab_size = 1024;
+  model.hidden_size = 128;
+  model.intermediate_size = 256;
+  model.num_layers = 8;
+  model.num_heads = 8;
+  model.num_kv_heads = 4;
+  model.head_dim = 16;
+  return model;
+}
+
+Configuration with(const ParallelStrategy& strategy, int64_t micro_batch = 2, int64_t num_microbatches = 8) {
+  return {.strategy = strategy,
+          .global_batch = strategy.data_parallel * micro_batch * num_microbatches,
+          .micro_batch = micro_batch};
+}
+
+MemoryParts parts_of(const Configuration& configuration, const TrainingSystem& system = copus_in_bf16(),
+                     const ModelDescription& model = small_model()) {
+  return MemoryModel(model, sequence, system).predict(configuration).parts;
+}
+
+TEST(Memory, OneRankCountedByHand) {
+  const ModelDescription model = small_model();
+  const auto parameters = static_cast<double>(count_parameters(model));
+  const MemoryParts parts = parts_of(with({}));
+  EXPECT_EQ(parts.weights, 2 * parameters);
+  EXPECT_EQ(parts.gradients, 4 * parameters);
+  EXPECT_EQ(parts.optimizer, 12 * parameters);
+  // 256 tokens, one micro-batch at a time; of each layer 4 x 128 of the stream, 2 x 128 of queries and output, 2 x 64
+  // of keys and values, 2 x 256 of gate and up.
+  EXPECT_EQ(parts.activations, 8 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) * 2);
+  // 256 x 1024 logits, fewer than are worked on at once, and five tensors of 256 x 128.
+  EXPECT_EQ(parts.logits, 256 * 1024 * 14 + 5 * 256 * 128 * 2);
+  // The gradients of the layer that is worked on, 4 x 128 and 24 x 256 wide, and the device's own.
+  EXPECT_EQ(parts.workspace, 256 * (4 * 128 + 24 * 256) * 2 + (1 << 30));
+  EXPECT_EQ(parts.total(),
+            parts.weights + parts.gradients + parts.optimizer + parts.activations + parts.logits + parts.workspace);
+}
+
+TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {
+  const auto parameters = static_cast<double>(count_parameters(small_model()));
+  const MemoryParts parts = parts_of(with({}), copus_in_fp32());
+  EXPECT_EQ(parts.weights, 4 * parameters);
+  EXPECT_EQ(parts.gradients, 4 * parameters);
+  EXPECT_EQ(parts.optimizer, 8 * parameters);
+  EXPECT_EQ(parts.activations, 2 * parts_of(with({})).activations);
+  EXPECT_EQ(parts.logits, 256 * 1024 * 4 + 5 * 256 * 128 * 4);
+  EXPECT_EQ(parts.workspace, 256 * (2 * 128 + 256) * 4);
+}
+
+// What every rank of a layout holds, as the training itself counts it.
+TEST(Memory, WeightsAreThoseThatTheLayoutLists) {
+  for (const bool tied : {false, true}) {
+    ModelDescription model = small_model();
+    model.tie_word_embeddings = tied;
+    model.qkv_bias = true;
+    const ParallelStrategy strategies[] = {
+        {.pipeline_parallel = 4},
+        {.tensor_parallel = 4},
+        {.tensor_parallel = 8, .sequence_parallel = true},  // more ranks than key-value heads
+        {.data_parallel = 2, .tensor_parallel = 2, .pipeline_parallel = 3},
+        {.pipeline_parallel = 2, .virtual_stages = 3, .schedule = PipelineSchedule::interleaved_1f1b}};
+    for (const ParallelStrategy& strategy : strategies) {
+      SCOPED_TRACE(to_string(strategy) + (tied ? " tied" : ""));
+      MemoryModel memory(model, sequence, copus_in_bf16());
+      const std::vector<MemoryParts> predicted = memory.predict_every_rank(with(strategy, 2, 12));
+      const Mesh mesh(strategy);
+      for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+        const Placement placement = place(model, strategy, sequence, rank);
+        double weights = 0, gradients = 0;
+        for (const LocalParameter& held : list_local_parameters(model, placement)) {
+          const auto elements = static_cast<double>(held.box.num_elements());
+          gradients += 4 * elements;
+          if (!(held.tied_copy && strategy.pipeline_parallel == 1)) weights += 2 * elements;
+        }
+        EXPECT_EQ(predicted[placement.here.pipeline].weights, weights);
+        EXPECT_EQ(predicted[placement.here.pipeline].gradients, gradients);
+        EXPECT_EQ(predicted[placement.here.pipeline].optimizer, 6 * weights);
+      }
+    }
+  }
+}
+
+TEST(Memory, RanksAddUpToTheWholeModel) {
+  const auto parameters = static_cast<double>(count_parameters(small_model()));
+  const auto sum = [](const std::vector<MemoryParts>& ranks) {
+    return std::accumulate(ranks.begin(), ranks.end(), 0.0,
+                           [](double total, const MemoryParts& parts) { return total + parts.weights; });
+  };
+  MemoryModel memory(small_model(), sequence, copus_in_bf16());
+  for (const int64_t stages : {1, 2, 3, 5, 8}) {
+    EXPECT_EQ(sum(memory.predict_every_rank(with({.pipeline_parallel = stages}))), 2 * parameters) << stages;
+  }
+  // Norms are on each of the tensor-parallel ranks.
+  const double norms = (2 * 8 + 1) * 128;
+  EXPECT_EQ(4 * sum(memory.predict_every_rank(with({.tensor_parallel = 4}))), 2 * (parameters + 3 * norms));
+}
+
+TEST(Memory, ZeroSharesOutByStage) {
+  ParallelStrategy strategy{.data_parallel = 4};
+  const MemoryParts whole = parts_of(with(strategy));
+  strategy.zero_stage = 1;
+  MemoryParts expected = whole;
+  expected.optimizer = whole.optimizer / 4;
+  EXPECT_EQ(parts_of(with(strategy)), expected);
+  strategy.zero_stage = 2;
+  expected.gradients = whole.gradients / 4;
+  EXPECT_EQ(parts_of(with(strategy)), expected);
+  strategy.zero_stage = 3;
+  expected.weights = whole.weights / 4;
+  EXPECT_EQ(parts_of(with(strategy)), expected);
+
+  TrainingSystem in_pairs = copus_in_bf16();
+  in_pairs.optimizer_group = 2;
+  strategy.zero_stage = 1;
+  EXPECT_EQ(parts_of(with(strategy), in_pairs).optimizer, whole.optimizer / 2);
+}
+
+TEST(Memory, MicroBatchesUnderWayFollowTheSchedule) {
+  MemoryModel memory(small_model(), sequence, copus_in_bf16());
+  const double one = parts_of(with({})).activations / 8;  // of one layer
+  const auto layers_kept = [&](const ParallelStrategy& strategy, int64_t num_microbatches) {
+    std::vector<double> kept;
+    for (const MemoryParts& parts : memory.predict_every_rank(with(strategy, 2, num_microbatches))) {
+      kept.push_back(parts.activations / one);
+    }
+    return kept;
+  };
+  using Kept = std::vector<double>;
+  ParallelStrategy strategy{.pipeline_parallel = 4};
+  EXPECT_EQ(layers_kept(strategy, 8), (Kept{2 * 4, 2 * 3, 2 * 2, 2}));
+  EXPECT_EQ(layers_kept(strategy, 2), (Kept{2 * 2, 2 * 2, 2 * 2, 2}));
+  strategy.schedule = PipelineSchedule::gpipe;
+  EXPECT_EQ(layers_kept(strategy, 8), (Kept{2 * 8, 2 * 8, 2 * 8, 2 * 8}));
+  // Two chunks of a layer each: 2 (p - 1 - rank) + p warm-up forwards and one more.
+  strategy = {.pipeline_parallel = 4, .virtual_stages = 2, .schedule = PipelineSchedule::interleaved_1f1b};
+  EXPECT_EQ(layers_kept(strategy, 8), (Kept{11, 9, 7, 5}));
+}
+
+TEST(Memory, WaitingWeightGradientsKeepInputsAndOutputGradients) {
+  const ParallelStrategy usual{.pipeline_parallel = 4};
+  ParallelStrategy zero_bubble = usual;
+  zero_bubble.schedule = PipelineSchedule::zb_h1;
+  MemoryModel memory(small_model(), sequence, copus_in_bf16());
+  const std::vector<MemoryParts> before = memory.predict_every_rank(with(usual));
+  const std::vector<MemoryParts> after = memory.predict_every_rank(with(zero_bubble));
+  const double waiting = 2 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 3 * 256) * 2;  // two layers
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(after[rank].activations - before[rank].activations, rank * waiting) << rank;
+  }
+}
+
+TEST(Memory, TensorParallelRanksShareHeadsAndSequenceParallelOnesRows) {
+  ParallelStrategy strategy{.tensor_parallel = 4};
+  const double layer_rows = 8 * 256 * 2;
+  EXPECT_EQ(parts_of(with(strategy)).activations, layer_rows * (4 * 128 + (2 * 128 + 2 * 64 + 2 * 256) / 4.0));
+  strategy.sequence_parallel = true;
+  EXPECT_EQ(parts_of(with(strategy)).activations, layer_rows * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) / 4);
+  strategy.tensor_parallel = 8;  // a key-value head each, of which there are 4
+  EXPECT_EQ(parts_of(with(strategy)).activations, layer_rows * ((4 * 128 + 2 * 128 + 2 * 256) / 8.0 + 2 * 16));
+}
+
+TEST(Memory, RecomputeKeepsLessAndNeverNeedsMore) {
+  const auto recomputing = [](ParallelStrategy strategy, Recompute recompute) {
+    strategy.recompute = recompute;
+    return with(strategy);
+  };
+  EXPECT_EQ(parts_of(recomputing({}, Recompute::full)).activations, 8 * 256 * 128 * 2);
+  EXPECT_EQ(parts_of(recomputing({}, Recompute::attention)).activations, 8 * 256 * (4 * 128 + 2 * 256) * 2);
+  for (const int64_t stages : {1, 2, 8}) {
+    const ParallelStrategy strategy{.pipeline_parallel = stages};
+    MemoryModel memory(small_model(), sequence, copus_in_bf16());
+    const auto none = memory.predict_every_rank(recomputing(strategy, Recompute::none));
+    const auto attention = memory.predict_every_rank(recomputing(strategy, Recompute::attention));
+    const auto full = memory.predict_every_rank(recomputing(strategy, Recompute::full));
+    for (int64_t rank = 0; rank < stages; ++rank) {
+      EXPECT_LE(attention[rank].total(), none[rank].total());
+      EXPECT_LE(full[rank].total(), attention[rank].total());
+    }
+  }
+}
+
+TEST(Memory, GrowsWithTheMicroBatchAndPieceByPieceInTheHead) {
+  double before = 0;
+  for (int64_t micro_batch = 1; micro_batch <= 64; micro_batch *= 2) {
+    const MemoryParts parts = parts_of(with({.pipeline_parallel = 2}, micro_batch));
+    EXPECT_GT(parts.total(), before);
+    before = parts.total();
+  }
+  // 64 x 128 x 1024 logits are more than 2^22.
+  EXPECT_EQ(parts_of(with({}, 64)).logits, 14.0 * (1 << 22) + 5 * 64 * 128 * 128 * 2);
+}
+
+TEST(Memory, NamesTheRankThatNeedsMost) {
+  MemoryModel memory(small_model(), sequence, copus_in_bf16());
+  EXPECT_EQ(memory.predict(with({.pipeline_parallel = 4}, 32)).pipeline_rank, 0) << "it has most micro-batches";
+  ModelDescription wide = small_model();
+  wide.vocab_size = 1 << 20;
+  MemoryModel large_head(wide, sequence, copus_in_bf16());
+  EXPECT_EQ(large_head.predict(with({.pipeline_parallel = 4})).pipeline_rank, 3) << "it has the logits";
+}
+
+TEST(Memory, SaysWhatIsNeededAndWhatIsThere) {
+  constexpr double gibibyte = 1 << 30;
+  const MemoryPrediction prediction{.pipeline_rank = 2,
+                                    .parts = {.weights = 12.1 * gibibyte,
+                                              .gradients = 2.5 * gibibyte,
+                                              .optimizer = 36.2 * gibibyte,
+                                              .activations = 41.3 * gibibyte,
+                                              .logits = 0,
+                                              .workspace = 1 * gibibyte}};
+  EXPECT_EQ(out_of_memory_reason(prediction, 79.6 * gibibyte),
+            "needs 93.1 GiB on pipeline rank 2: weights 12.1, gradients 2.5, optimizer 36.2, activations 41.3, "
+            "workspace 1.0; has 79.6");
+  EXPECT_EQ(out_of_memory_reason(prediction, 93.2 * gibibyte), std::nullopt);
+  EXPECT_EQ(out_of_memory_reason(prediction, 0), std::nullopt) << "not known";
+  EXPECT_THAT(*out_of_memory_reason(prediction, 93.098 * gibibyte),
+              testing::AllOf(testing::HasSubstr("needs 93.100 GiB"), testing::HasSubstr("has 93.098")));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,308 @@
+#include "copus/performance/step_time.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "copus/performance/link_cost.h"
+#include "copus/schedule/timing.h"
+
+namespace copus {
+namespace {
+
+constexpr int64_t sequence_length = 64;
+
+ModelDescription small_model() {
+  ModelDescription model;
+  model.vocab_size = 1000;
+  model.hidden_size = 128;
+  model.intermediate_size = 256;
+  model.num_layers = 8;
+  model.num_heads = model.num_kv_heads = 8;
+  model.head_dim = 16;
+  return model;
+}
+
+// What the virtual clock charges by.
+ClusterDescription counting_cluster() {
+  ClusterDescription cluster;
+  cluster.ranks_per_node = 4;
+  cluster.within_node = {.latency_seconds = 1e-6, .bytes_per_second = 1e10};
+  cluster.between_nodes = {.latency_seconds = 1e-5, .bytes_per_second = 1e9};
+  cluster.flops_per_second = 1e12;
+  return cluster;
+}
+
+ClusterDescription gpu_cluster() {
+  ClusterDescription cluster = counting_cluster();
+  cluster.flops_per_second = 0;
+  cluster.device.matmul_flops_per_second = 1e12;
+  cluster.device.memory_bytes_per_second = 1e11;
+  return cluster;
+}
+
+Configuration with(ParallelStrategy strategy, int64_t global_batch = 16, int64_t micro_batch = 1) {
+  return {.strategy = strategy, .global_batch = global_batch, .micro_batch = micro_batch};
+}
+
+// Copus without what all ranks tell each other once a step, which would be in every figure.
+TrainingSystem silent_system() {
+  TrainingSystem system = copus_in_fp32();
+  system.agreement_bytes = system.agreement_bytes_per_rank = 0;
+  return system;
+}
+
+StepTimeParts predict(const ClusterDescription& cluster, const Configuration& configuration) {
+  return StepTimeModel(small_model(), sequence_length, cluster, silent_system()).predict(configuration);
+}
+
+// Of one sequence, on the counting clock.
+double sequence_seconds() {
+  return static_cast<double>(sequence_length) * training_flops_per_token(small_model(), sequence_length) / 1e12;
+}
+double head_seconds() { return 6.0 * 1000 * 128 * sequence_length / 1e12; }
+double layer_seconds() { return (sequence_seconds() - head_seconds()) / 8; }
+
+TEST(StepTime, OneRankOnACountingClockTakesItsOperationsAlone) {
+  const StepTimeParts parts = predict(counting_cluster(), with({}));
+  EXPECT_NEAR(parts.compute, 16 * sequence_seconds(), 1e-12);
+  EXPECT_EQ(parts, (StepTimeParts{.compute = parts.compute}));
+}
+
+TEST(StepTime, RecomputingCostsAThirdOfTheLayersMore) {
+  const double seconds = predict(counting_cluster(), with({.recompute = Recompute::full})).total();
+  EXPECT_NEAR(seconds, 16 * (sequence_seconds() + 8 * layer_seconds() / 3), 1e-12);
+}
+
+TEST(StepTime, OneRankHasNoCommunication) {
+  const StepTimeParts parts = predict(gpu_cluster(), with({}));
+  EXPECT_EQ(parts.tensor_communication, 0);
+  EXPECT_EQ(parts.bubble, 0);
+  EXPECT_EQ(parts.data_communication, 0);
+  EXPECT_GT(parts.optimizer, 0);
+}
+
+TEST(StepTime, TensorParallelCollectivesAreThoseOfTheLayers) {
+  // The loss is of one rank's logits in one piece: 64 rows. Two ranks of one node.
+  const ClusterDescription cluster = counting_cluster();
+  const int64_t stream = sequence_length * 128 * 4, statistics = sequence_length * 2 * 3 * 8;
+  const Link& link = cluster.within_node;
+  const double sum = all_reduce_seconds(link, 2, statistics);
+  const double plain = predict(cluster, with({.tensor_parallel = 2})).tensor_communication;
+  // 4 all-reduces in each layer; the embedding's result and the head's gradient.
+  EXPECT_NEAR(plain, 16 * ((8 * 4 + 2) * all_reduce_seconds(link, 2, stream) + sum), 1e-12);
+
+  const double cut = predict(cluster, with({.tensor_parallel = 2, .sequence_parallel = true})).tensor_communication;
+  const double gather = all_gather_seconds(link, 2, stream), scatter = reduce_scatter_seconds(link, 2, stream);
+  // Forward 2 + 2, backward 4 + 2; the embedding and the head gather and scatter once each.
+  EXPECT_NEAR(cut, 16 * ((8 * 6 + 2) * gather + (8 * 4 + 2) * scatter + sum), 1e-12);
+}
+
+TEST(StepTime, APipelineTakesWhatItsScheduleDoes) {
+  ClusterDescription cluster = counting_cluster();
+  cluster.ranks_per_node = 2;  // messages cross nodes
+  const Configuration configuration = with({.data_parallel = 2, .pipeline_parallel = 2}, 16);
+  const StepTimeParts parts = predict(cluster, configuration);
+
+  std::vector<StageSeconds> stages;
+  for (const LayerRange& range : balance_stages(small_model(), sequence_length, 2)) {
+    const double third = static_cast<double>(range.end - range.begin) * layer_seconds() / 3;
+    const double send = send_seconds(cluster.between_nodes, sequence_length * 128 * 4);
+    stages.push_back({third, third, third, send});
+  }
+  stages.back().backward_input += 2 * head_seconds() / 3;
+  stages.back().backward_weight += head_seconds() / 3;
+  const double seconds = time_schedule(make_schedule(PipelineSchedule::one_f_one_b, 2, 1, 8), stages).seconds;
+  EXPECT_NEAR(parts.compute + parts.bubble, seconds, 1e-12);
+  EXPECT_EQ(parts.tensor_communication, 0);
+}
+
+TEST(StepTime, GradientsAreReducedBesideTheLastBackwardPass) {
+  ClusterDescription cluster = counting_cluster();
+  const ModelDescription model = small_model();
+  int64_t layer_bytes = 0;
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    if (parameter.layer == 0) layer_bytes += 4 * parameter.num_elements();
+  }
+  const int64_t head_bytes = int64_t{4} * 1000 * 128;
+  const auto exposed = [&] { return predict(cluster, with({.data_parallel = 4})).data_communication; };
+
+  // A network so fast that only the last layer's and the embedding's reductions are left.
+  cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e12};
+  const Link& link = cluster.within_node;
+  EXPECT_NEAR(exposed(), all_reduce_seconds(link, 4, layer_bytes) + all_reduce_seconds(link, 4, head_bytes), 1e-12);
+
+  // One so slow that nothing matters beside it: from the head's bucket on, all layers' backward passes go on meanwhile.
+  cluster.within_node.bytes_per_second = 1e6;
+  const double all = 8 * all_reduce_seconds(link, 4, layer_bytes) + 2 * all_reduce_seconds(link, 4, head_bytes);
+  EXPECT_NEAR(exposed(), all - 8 * 2 * layer_seconds() / 3, 1e-9);
+}
+
+TEST(StepTime, AllRanksAgreeOnceAStep) {
+  const ClusterDescription cluster = counting_cluster();
+  const Configuration configuration = with({.pipeline_parallel = 2});
+  StepTimeModel model(small_model(), sequence_length, cluster, copus_in_fp32());
+  EXPECT_NEAR(model.predict(configuration).total() - predict(cluster, configuration).total(),
+              all_reduce_seconds(cluster.within_node, 2, 3 * 72 * 8 + 2 * 6 * 8), 1e-12);
+}
+
+TEST(StepTime, RanksThatShareDevicesTakeTurns) {
+  ClusterDescription cluster = counting_cluster();
+  const Configuration configuration = with({.data_parallel = 4});
+  const StepTimeParts alone = predict(cluster, configuration);
+  cluster.devices_per_node = 2;
+  const StepTimeParts sharing = predict(cluster, configuration);
+  EXPECT_NEAR(sharing.compute, 2 * alone.compute, 1e-9);
+  EXPECT_GT(sharing.data_communication, 2 * alone.data_communication);  // and nothing is hidden
+  cluster.devices_per_node = 8;
+  EXPECT_NEAR(predict(cluster, configuration).compute, alone.compute / 2, 1e-9);
+}
+
+TEST(StepTime, ZeroOneScattersAndGathersInstead) {
+  ClusterDescription cluster = counting_cluster();
+  cluster.within_node.bytes_per_second = 1e6;
+  const auto predicted = [&](int64_t zero_stage) {
+    return predict(cluster, with({.data_parallel = 4, .zero_stage = zero_stage})).data_communication;
+  };
+  // fp32 weights are as long as their gradients: together an all-reduce.
+  EXPECT_NEAR(predicted(1), predicted(0), 1e-9);
+}
+
+TEST(StepTime, ATiedEmbeddingIsAddedAcrossThePipeline) {
+  ModelDescription model = small_model();
+  const auto predicted = [&] {
+    return StepTimeModel(model, sequence_length, counting_cluster(), silent_system())
+        .predict(with({.pipeline_parallel = 2}))
+        .data_communication;
+  };
+  EXPECT_EQ(predicted(), 0);
+  model.tie_word_embeddings = true;
+  EXPECT_NEAR(predicted(), all_reduce_seconds(counting_cluster().within_node, 2, int64_t{4} * 1000 * 128), 1e-12);
+}
+
+TEST(StepTime, GradientsOfReplicatedKeysAndValuesAreAdded) {
+  ModelDescription model = small_model();
+  model.num_kv_heads = 2;
+  const auto predicted = [&](bool sequence_parallel) {
+    return StepTimeModel(model, sequence_length, counting_cluster(), silent_system())
+        .predict(with({.tensor_parallel = 4, .sequence_parallel = sequence_parallel}))
+        .data_communication;
+  };
+  const Link& link = counting_cluster().within_node;
+  // A head of keys and one of values in 8 layers, each on two ranks; and two norms on all four.
+  const double keys_and_values = 8 * all_reduce_seconds(link, 2, int64_t{4} * 2 * 16 * 128);
+  const double norms = 8 * all_reduce_seconds(link, 4, int64_t{4} * 2 * 128);
+  EXPECT_NEAR(predicted(false), keys_and_values, 1e-12);
+  EXPECT_NEAR(predicted(true), keys_and_values + norms, 1e-12);
+}
+
+TEST(StepTime, SmallKernelsWaitForTheirLaunch) {
+  ClusterDescription cluster = gpu_cluster();
+  cluster.device.matmul_flops_per_second = 1e18;
+  cluster.device.memory_bytes_per_second = 1e18;
+  cluster.device.launch_seconds = 1e-5;
+  const TrainingSystem system = copus_in_fp32();
+  const double kernels = system.forward.launches + system.backward.launches;
+  EXPECT_NEAR(predict(cluster, with({})).compute, 16 * 8 * kernels * 1e-5, 1e-6);
+}
+
+TEST(StepTime, MatmulsTakeTheirOperationsAndTheRestItsTraffic) {
+  // Without memory traffic: the operations of all products, and causal halves of attention, whose backward pass has
+  // five products for two.
+  ClusterDescription cluster = gpu_cluster();
+  cluster.device.memory_bytes_per_second = 0;
+  const double attention = 8 * 12.0 * 128 * sequence_length * sequence_length / 1e12;  // in full
+  const double products = sequence_seconds() - attention;
+  EXPECT_NEAR(predict(cluster, with({})).compute, 16 * (products + attention / 2 * (2 + 5) / 6), 1e-12);
+  cluster.device.matmul_by_depth = {{{1, 0.5}}};
+  EXPECT_NEAR(predict(cluster, with({})).compute, 16 * (2 * products + attention / 2 * (2 + 5) / 6), 1e-12);
+}
+
+TEST(StepTime, MoreBandwidthIsNeverSlower) {
+  for (const ParallelStrategy& strategy :
+       {ParallelStrategy{.data_parallel = 8}, ParallelStrategy{.data_parallel = 8, .zero_stage = 1},
+        ParallelStrategy{.data_parallel = 2, .tensor_parallel = 4},
+        ParallelStrategy{.tensor_parallel = 8, .sequence_parallel = true},
+        ParallelStrategy{.data_parallel = 4, .pipeline_parallel = 2}}) {
+    ClusterDescription faster = gpu_cluster();
+    faster.within_node.bytes_per_second *= 2;
+    faster.between_nodes.bytes_per_second *= 2;
+    EXPECT_LT(predict(faster, with(strategy)).total(), predict(gpu_cluster(), with(strategy)).total());
+  }
+}
+
+TEST(StepTime, GroupsThatCrossNodesPayTheNetwork) {
+  const auto tensor = [](int64_t t) { return predict(counting_cluster(), with({.tensor_parallel = t})); };
+  EXPECT_GT(tensor(8).tensor_communication, 5 * tensor(4).tensor_communication);
+  // Data-parallel ranks are t apart: with t = 4 each of two is on its own node.
+  const auto data = [](int64_t t) {
+    return predict(counting_cluster(), with({.data_parallel = 2, .tensor_parallel = t})).data_communication *
+           static_cast<double>(t);
+  };
+  EXPECT_GT(data(4), 5 * data(2));
+}
+
+TEST(StepTime, MoreMicroBatchesAmortiseTheBubble) {
+  double before = 1;
+  for (const int64_t global_batch : {4, 8, 16, 64, 256}) {
+    const StepTimeParts parts = predict(counting_cluster(), with({.pipeline_parallel = 4}, global_batch));
+    EXPECT_LT(parts.bubble / parts.total(), before);
+    before = parts.bubble / parts.total();
+  }
+}
+
+TEST(StepTime, SharedDevicesDoTheWorkOfAllRanks) {
+  ClusterDescription cluster = counting_cluster();
+  cluster.ranks_per_node = 8;
+  cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e18};
+  const double work = predict(cluster, with({})).total();
+  cluster.devices_per_node = 2;
+  // Eight ranks on two devices: half of one device's time; a pipeline's bubble is filled.
+  EXPECT_NEAR(predict(cluster, with({.data_parallel = 8})).total(), work / 2, work * 1e-6);
+  EXPECT_NEAR(predict(cluster, with({.data_parallel = 2, .pipeline_parallel = 4})).total(), work / 2, work * 0.05);
+  // Two ranks have a device each.
+  EXPECT_NEAR(predict(cluster, with({.data_parallel = 2})).total(), work / 2, work * 1e-6);
+}
+
+TEST(StepTime, PipelinesThatCrowdTheMemoryLoseTimeInEveryMicroBatch) {
+  ClusterDescription cluster = gpu_cluster();
+  cluster.device.memory_bytes = 1e12;
+  TrainingSystem system = copus_in_bf16();
+  system.crowded_seconds = 0.25;
+  const auto bubble = [&](int64_t p) {
+    return StepTimeModel(small_model(), sequence_length, cluster, system)
+        .predict(with({.pipeline_parallel = p}))
+        .bubble;
+  };
+  const double with_room = bubble(2);
+  cluster.device.memory_bytes = 1e3;
+  EXPECT_NEAR(bubble(2), with_room + 16 * 2 * 0.25, 1e-9);
+  EXPECT_EQ(bubble(1), 0);
+}
+
+TEST(StepTime, ThroughputAndUtilization) {
+  // 16 sequences of 64 tokens in 2 s on 4 ranks.
+  const double throughput = tokens_per_second_per_rank(with({.data_parallel = 4}), sequence_length, 2);
+  EXPECT_DOUBLE_EQ(throughput, 128);
+  const double operations = training_flops_per_token(small_model(), sequence_length);
+  EXPECT_DOUBLE_EQ(model_flops_utilization(small_model(), sequence_length, throughput, 256 * operations), 0.5);
+  EXPECT_TRUE(std::isnan(model_flops_utilization(small_model(), sequence_length, throughput, 0)));
+}
+
+TEST(CutStages, ByThresholdsAndEqually) {
+  TrainingSystem system;
+  ModelDescription model = small_model();
+  // A layer has 4 * 128^2 + 3 * 256 * 128 = 163,840 weights; this head 4 layers' worth: 12 in all.
+  model.vocab_size = 4 * 163'840 / 128;
+  system.stage_cut = StageCut::thresholds;
+  EXPECT_EQ(cut_stages(system, model, sequence_length, 2), (std::vector<LayerRange>{{0, 6}, {6, 8}}));
+  // 2.4 each: reached by 3, 5, 8 layers; the last two have the head and nothing.
+  EXPECT_EQ(cut_stages(system, model, sequence_length, 5),
+            (std::vector<LayerRange>{{0, 3}, {3, 5}, {5, 8}, {8, 8}, {8, 8}}));
+  system.stage_cut = StageCut::equal;
+  EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 2}, {2, 5}, {5, 8}}));
+}
+
+}  // namespace
+}  // namespace copus

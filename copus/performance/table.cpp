@@ -1,0 +1,78 @@
+#include "copus/performance/table.h"
+
+#include <map>
+#include <utility>
+
+namespace copus {
+
+namespace {
+
+void correct_cell(TableCell& cell, const Knowledge& knowledge) {
+  cell.step = knowledge.correct(cell.configuration, cell.parts);
+  cell.measured_steps = knowledge.measured_steps(cell.configuration);
+}
+
+bool is_faster(const TableCell& a, const TableCell& b) { return a.step.seconds < b.step.seconds; }
+
+}  // namespace
+
+PerformanceTable make_table(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
+                            const TrainingSystem& system, const SearchSpace& space, const Knowledge& knowledge) {
+  MemoryModel memory_model(model, sequence_length, system);
+  StepTimeModel time_model(model, sequence_length, cluster, system);
+  const auto predict = [&](const Configuration& configuration, const MemoryPrediction& memory) {
+    TableCell cell{configuration, time_model.predict(configuration), memory, {}, 0};
+    correct_cell(cell, knowledge);
+    return cell;
+  };
+
+  const double available = cluster.device.memory_bytes;
+  const std::vector<Configuration> configurations = enumerate(model, sequence_length, space);
+  PerformanceTable table;
+  table.cells.reserve(configurations.size());
+  std::optional<std::pair<Configuration, MemoryPrediction>> smallest;
+  for (const Configuration& configuration : configurations) {
+    const MemoryPrediction memory = memory_model.predict(configuration);
+    if (available == 0 || memory.parts.total() <= available) {
+      table.cells.push_back(predict(configuration, memory));
+    } else {
+      ++table.too_large;
+      if (!smallest || memory.parts.total() < smallest->second.parts.total()) smallest = {configuration, memory};
+    }
+  }
+  if (table.cells.empty() && smallest) table.smallest = predict(smallest->first, smallest->second);
+  return table;
+}
+
+PerformanceTable with_knowledge(PerformanceTable table, const Knowledge& knowledge) {
+  for (TableCell& cell : table.cells) correct_cell(cell, knowledge);
+  if (table.smallest) correct_cell(*table.smallest, knowledge);
+  return table;
+}
+
+std::optional<size_t> fastest(const PerformanceTable& table, int64_t global_batch) {
+  std::optional<size_t> best;
+  for (size_t index = 0; index < table.cells.size(); ++index) {
+    const TableCell& cell = table.cells[index];
+    if (cell.configuration.global_batch != global_batch) continue;
+    if (!best || is_faster(cell, table.cells[*best])) best = index;
+  }
+  return best;
+}
+
+std::vector<BestStrategy> best_strategies(const PerformanceTable& table) {
+  std::map<int64_t, size_t> best;  // by global batch
+  for (size_t index = 0; index < table.cells.size(); ++index) {
+    const auto [entry, is_first] = best.try_emplace(table.cells[index].configuration.global_batch, index);
+    if (!is_first && is_faster(table.cells[index], table.cells[entry->second])) entry->second = index;
+  }
+  std::vector<BestStrategy> found;
+  for (const auto& [global_batch, index] : best) {
+    const ParallelStrategy& strategy = table.cells[index].configuration.strategy;
+    if (found.empty() || found.back().strategy != strategy) found.push_back({strategy, {}});
+    found.back().cells.push_back(index);
+  }
+  return found;
+}
+
+}  // namespace copus
