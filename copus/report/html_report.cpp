@@ -15,6 +15,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/report/escape_html.h"
 #include "copus/report/report_page.h"
 #include "copus/report/run_log.h"
 #include "copus/report/run_summary.h"
@@ -24,32 +25,6 @@ namespace {
 
 constexpr size_t most_points = 2000;
 constexpr double smoothed_share = 0.01;  // of the run: how far the smoothed curve looks to either side
-
-std::string escape_html(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 // One pass, so that inserted text is never taken for a name.
 std::string fill_in(std::string_view page, const std::map<std::string_view, std::string>& parts) {

@@ -49,6 +49,11 @@ class JsonFieldReader {
     if (!field.is_string()) reject(name, "a string");
     value = field.get<std::string>();
   }
+  void operator()(const char* name, bool& value) const {
+    const auto& field = find(name);
+    if (!field.is_boolean()) reject(name, "true or false");
+    value = field.get<bool>();
+  }
   void operator()(const char* name, double& value) const { value = number(name, find(name)); }
   void operator()(const char* name, std::optional<double>& value) const {
     value.reset();

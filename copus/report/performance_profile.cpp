@@ -1,0 +1,299 @@
+#include "copus/report/performance_profile.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/base/hash.h"
+#include "copus/report/json_fields.h"
+
+namespace copus {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* format_name = "copus-profile";
+constexpr int64_t format_version = 1;
+
+// Of steps that vary by as many orders of magnitude nothing can be learned, and squares stay finite.
+constexpr double most_relative_spread = 1e3;
+
+// A member that is added and not listed here does not compile: it may change what a step takes. The curves' points are
+// in it bit by bit.
+std::string fingerprint(const ClusterDescription& cluster) {
+  const auto curve = [](const Curve& points) {
+    OrderedJson list = OrderedJson::array();
+    for (const auto& [at, value] : points.points()) list.push_back({at, value});
+    return list;
+  };
+  const auto link = [&](const Link& described) {
+    const auto& [latency, bandwidth, efficiency] = described;
+    return OrderedJson{latency, bandwidth, curve(efficiency)};
+  };
+  const auto& [num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, network_by_nodes,
+               flops_per_second, device] = cluster;
+  static_cast<void>(num_ranks);  // more nodes of the same kind change no configuration's time
+  const auto& [name, memory, memory_speed, peak, matmul, by_rows, by_columns, by_depth, attention_forward,
+               attention_backward, launch] = device;
+  static_cast<void>(memory);  // nor does memory that it leaves free
+  static_cast<void>(peak);    // nor what the data sheet promises
+  const std::string text = OrderedJson{ranks_per_node,
+                                       devices_per_node,
+                                       link(within_node),
+                                       link(between_nodes),
+                                       rails,
+                                       curve(network_by_nodes),
+                                       flops_per_second,
+                                       name,
+                                       memory_speed,
+                                       matmul,
+                                       curve(by_rows),
+                                       curve(by_columns),
+                                       curve(by_depth),
+                                       curve(attention_forward),
+                                       curve(attention_backward),
+                                       launch}
+                               .dump();
+  return hash_hex(std::as_bytes(std::span(text)));
+}
+
+template <class Subject, class Visitor>
+void subject_fields(Subject& subject, Visitor&& visit) {
+  visit("architecture", subject.architecture);
+  visit("vocab_size", subject.vocab_size);
+  visit("hidden_size", subject.hidden_size);
+  visit("intermediate_size", subject.intermediate_size);
+  visit("num_hidden_layers", subject.num_hidden_layers);
+  visit("num_attention_heads", subject.num_attention_heads);
+  visit("num_key_value_heads", subject.num_key_value_heads);
+  visit("head_dim", subject.head_dim);
+  visit("tie_word_embeddings", subject.tie_word_embeddings);
+  visit("sequence_length", subject.sequence_length);
+  visit("precision", subject.precision);
+  visit("device", subject.device);
+  visit("cluster", subject.cluster);
+}
+
+template <class Strategy, class Visitor>
+void strategy_fields(Strategy& strategy, Visitor&& visit) {
+  visit("data_parallel", strategy.data_parallel);
+  visit("tensor_parallel", strategy.tensor_parallel);
+  visit("pipeline_parallel", strategy.pipeline_parallel);
+  visit("virtual_stages", strategy.virtual_stages);
+  visit("sequence_parallel", strategy.sequence_parallel);
+  visit("zero_stage", strategy.zero_stage);
+}
+
+template <class Parts, class Visitor>
+void parts_fields(Parts& parts, Visitor&& visit) {
+  visit("compute", parts.compute);
+  visit("tensor_communication", parts.tensor_communication);
+  visit("bubble", parts.bubble);
+  visit("data_communication", parts.data_communication);
+  visit("optimizer", parts.optimizer);
+}
+
+template <class AMeasurement, class Visitor>
+void measurement_fields(AMeasurement& measurement, Visitor&& visit) {
+  visit("steps", measurement.steps);
+  visit("median_seconds", measurement.median_seconds);
+  visit("relative_spread", measurement.relative_spread);
+}
+
+OrderedJson to_json(const ProfileSubject& subject) {
+  JsonFieldWriter writer;
+  subject_fields(subject, writer);
+  OrderedJson object = writer.object();
+  object["clock"] = subject.clock ? OrderedJson(*subject.clock) : OrderedJson(nullptr);
+  return object;
+}
+
+OrderedJson to_json(const Configuration& configuration, const MeasuredCell& cell) {
+  JsonFieldWriter strategy;
+  strategy_fields(configuration.strategy, strategy);
+  OrderedJson object;
+  object["configuration"] = strategy.object();
+  object["configuration"]["schedule"] = to_string(configuration.strategy.schedule);
+  object["configuration"]["recompute"] = to_string(configuration.strategy.recompute);
+  object["configuration"]["global_batch"] = configuration.global_batch;
+  object["configuration"]["micro_batch"] = configuration.micro_batch;
+  JsonFieldWriter parts;
+  parts_fields(cell.parts, parts);
+  object["predicted_seconds"] = parts.object();
+  object["steps"] = cell.steps();
+  object["median_seconds"] = cell.seconds();
+  OrderedJson measurements = OrderedJson::array();
+  for (const Measurement& measurement : cell.measurements) {
+    JsonFieldWriter writer;
+    measurement_fields(measurement, writer);
+    measurements.push_back(writer.object());
+  }
+  object["measurements"] = std::move(measurements);
+  return object;
+}
+
+const Json& member(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  if (found == object.end()) throw UserError(concat("it has no \"", name, "\""));
+  return *found;
+}
+
+const Json& list(const Json& object, const char* name) {
+  const Json& found = member(object, name);
+  if (!found.is_array()) throw UserError(concat("\"", name, "\" is not a list"));
+  return found;
+}
+
+void require(bool condition, const char* what) {
+  if (!condition) throw UserError(what);
+}
+
+template <class Enum, size_t Count>
+Enum read_name(const JsonFieldReader& object, const char* field, const std::array<Enum, Count>& values) {
+  std::string name;
+  object(field, name);
+  const auto found =
+      std::find_if(values.begin(), values.end(), [&name](Enum value) { return to_string(value) == name; });
+  if (found == values.end()) throw UserError(concat("\"", field, "\" is \"", name, "\", which is not known"));
+  return *found;
+}
+
+Configuration read_configuration(const Json& json) {
+  const JsonFieldReader read(json);
+  Configuration configuration;
+  ParallelStrategy& strategy = configuration.strategy;
+  strategy_fields(strategy, read);
+  strategy.schedule = read_name(read, "schedule",
+                                std::array{PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
+                                           PipelineSchedule::interleaved_1f1b, PipelineSchedule::zb_h1});
+  strategy.recompute = read_name(read, "recompute", std::array{Recompute::none, Recompute::attention, Recompute::full});
+  read("global_batch", configuration.global_batch);
+  read("micro_batch", configuration.micro_batch);
+  require(std::min({strategy.data_parallel, strategy.tensor_parallel, strategy.pipeline_parallel,
+                    strategy.virtual_stages, configuration.global_batch, configuration.micro_batch}) > 0,
+          "a degree or a batch of a configuration is below 1");
+  return configuration;
+}
+
+MeasuredCell read_cell(const Json& json) {
+  const auto is_duration = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
+  MeasuredCell cell;
+  parts_fields(cell.parts, JsonFieldReader(member(json, "predicted_seconds")));
+  const StepTimeParts& parts = cell.parts;
+  for (const double seconds :
+       {parts.compute, parts.tensor_communication, parts.bubble, parts.data_communication, parts.optimizer}) {
+    require(is_duration(seconds), "a predicted time is negative or not a number");
+  }
+  require(is_duration(parts.total()) && parts.total() > 0, "the predicted times of a cell are all 0");
+  for (const Json& element : list(json, "measurements")) {
+    Measurement measurement;
+    measurement_fields(measurement, JsonFieldReader(element));
+    require(measurement.steps > 0 && measurement.steps < (int64_t{1} << 40), "a number of steps is out of range");
+    require(is_duration(measurement.median_seconds) && measurement.median_seconds > 0,
+            "\"median_seconds\" is not above 0");
+    require(measurement.relative_spread >= 0 && measurement.relative_spread < most_relative_spread,
+            "\"relative_spread\" is out of range");
+    cell.measurements.push_back(measurement);
+  }
+  require(!cell.measurements.empty() && std::ssize(cell.measurements) <= max_measurements,
+          "a cell has no measurements, or too many");
+  return cell;
+}
+
+PerformanceProfile read_version_1(const Json& json) {
+  PerformanceProfile profile;
+  const JsonFieldReader subject(member(json, "subject"));
+  subject_fields(profile.subject, subject);
+  subject("clock", profile.subject.clock.emplace());
+  std::map<Configuration, MeasuredCell> cells;
+  for (const Json& element : list(json, "cells")) {
+    require(cells.emplace(read_configuration(member(element, "configuration")), read_cell(element)).second,
+            "a configuration appears twice");
+  }
+  profile.knowledge = Knowledge(std::move(cells));
+  return profile;
+}
+
+}  // namespace
+
+ProfileSubject profile_subject(const ModelDescription& model, int64_t sequence_length, std::string precision,
+                               const ClusterDescription& cluster, std::optional<ClockKind> clock) {
+  ProfileSubject subject;
+  subject.architecture = model_type(model.architecture);
+  subject.vocab_size = model.vocab_size;
+  subject.hidden_size = model.hidden_size;
+  subject.intermediate_size = model.intermediate_size;
+  subject.num_hidden_layers = model.num_layers;
+  subject.num_attention_heads = model.num_heads;
+  subject.num_key_value_heads = model.num_kv_heads;
+  subject.head_dim = model.head_dim;
+  subject.tie_word_embeddings = model.tie_word_embeddings;
+  subject.sequence_length = sequence_length;
+  subject.precision = std::move(precision);
+  subject.device = cluster.device.name;
+  subject.cluster = fingerprint(cluster);
+  if (clock) subject.clock = to_string(*clock);
+  return subject;
+}
+
+void write_profile(const std::filesystem::path& path, const PerformanceProfile& profile) {
+  COPUS_CHECK(profile.subject.clock, "seconds are of some clock");
+  OrderedJson json;
+  json["format"] = format_name;
+  json["version"] = format_version;
+  json["subject"] = to_json(profile.subject);
+  json["cells"] = OrderedJson::array();
+  for (const auto& [configuration, cell] : profile.knowledge.cells()) {
+    json["cells"].push_back(to_json(configuration, cell));
+  }
+  write_file_durably(path, json.dump(1) + '\n');
+}
+
+PerformanceProfile read_profile(const std::filesystem::path& path) {
+  const Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  try {
+    if (const Json& format = member(json, "format"); format != format_name) {
+      throw UserError(concat("\"format\" is ", format.dump()));
+    }
+    const Json& version = member(json, "version");
+    if (version == format_version) return read_version_1(json);
+    if (version.is_number_integer()) {
+      throw UserError(concat("it has version ", version.dump(), ", and this program reads version ", format_version));
+    }
+    throw UserError("\"version\" is not an integer");
+  } catch (const UserError& error) {
+    throw UserError(concat(path.string(), ": is no profile, or a damaged one: ", error.what(),
+                           ". Expected a profile.json of `copus train` or `copus profile`: measure again with `copus ",
+                           "profile`, or remove the file to go on without it."));
+  }
+}
+
+std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here) {
+  const OrderedJson theirs = to_json(there), ours = to_json(here);
+  for (const auto& [name, our] : ours.items()) {
+    const OrderedJson& their = theirs.at(name);
+    if (their == our || (name == "clock" && our.is_null())) continue;
+    if (name == "cluster") return "the description of the cluster is another one";
+    return concat(name, " is ", their.dump(), " there and ", our.dump(), " here");
+  }
+  return std::nullopt;
+}
+
+Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject) {
+  PerformanceProfile profile = read_profile(path);
+  if (const auto reason = difference(profile.subject, subject)) {
+    throw UserError(concat(path.string(), ": this profile was measured for something else: ", *reason,
+                           ". Name one of the same model, sequence length, precision and cluster, measure it with ",
+                           "`copus profile`, or leave the profile out."));
+  }
+  return std::move(profile.knowledge);
+}
+
+}  // namespace copus
