@@ -2,29 +2,17 @@
 
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <thread>
 
+#include "copus/base/cores.h"
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
+#include "copus/model/precision.h"
 
 namespace copus {
-
-namespace {
-
-// Those that this process may run on: a scheduler may have given it fewer than the machine has.
-int64_t usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores)
-                                                          : std::max(1U, std::thread::hardware_concurrency());
-}
-
-}  // namespace
 
 at::Device find_device(const std::string& name) {
   if (name == "cpu") return at::kCPU;
@@ -51,6 +39,13 @@ at::Device find_device(const std::string& name) {
                            devices > 0 ? concat("cuda:", devices - 1) : "cpu", "\""));
   }
   return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+Precision agree_on_precision(Precision wanted, at::Device device, World& world) {
+  int64_t chosen = 0;
+  if (world.rank() == 0) chosen = static_cast<int64_t>(resolve_precision(wanted, device));
+  world.everyone().broadcast(&chosen, 1, DataType::int64, 0);
+  return static_cast<Precision>(chosen);
 }
 
 bool configure_aten(int64_t threads, int64_t local_ranks) {

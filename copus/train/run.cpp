@@ -19,7 +19,6 @@
 #include "copus/comm/timed_world.h"
 #include "copus/data/dataset.h"
 #include "copus/model/caching_allocator.h"
-#include "copus/model/precision.h"
 #include "copus/performance/stragglers.h"
 #include "copus/report/html_report.h"
 #include "copus/report/progress.h"
@@ -31,6 +30,7 @@
 #include "copus/train/device.h"
 #include "copus/train/gather_bytes.h"
 #include "copus/train/probe_plan.h"
+#include "copus/train/step_time_learner.h"
 #include "copus/train/stop_request.h"
 #include "copus/train/trainer.h"
 
@@ -42,6 +42,8 @@ namespace fs = std::filesystem;
 
 // Of a slow disk: what a checkpoint is assumed to take before the wall clock runs out.
 constexpr double assumed_bytes_per_second = 50e6;
+
+constexpr const char* profile_name = "profile.json";
 
 double now_since_epoch() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -66,12 +68,14 @@ fs::path begin_run_directory(const RunPlan& plan) {
 // The run directory's files, and what a person sees.
 class RunOutput {
  public:
-  RunOutput(const RunPlan& plan, const Trainer& trainer)
+  // `learner`: null where nothing is predicted.
+  RunOutput(const RunPlan& plan, const Trainer& trainer, StepTimeLearner* learner)
       : config_(plan.config),
         directory_(begin_run_directory(plan)),
         checkpoints_(directory_ / "checkpoints", config_.checkpoint.keep_last),
         log_(directory_, plan.resume ? std::optional(trainer.state().step) : std::nullopt),
-        progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_.train)) {
+        progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_.train)),
+        learner_(learner) {
     if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
     if (config_.log.tensorboard) {
       tensorboard_.emplace(directory_ / "tensorboard",
@@ -81,18 +85,29 @@ class RunOutput {
 
   void note(const std::string& line) { progress_.note(line); }
 
-  void add(const StepRecord& record, const Trainer& trainer) {
+  void add(StepRecord record, const Trainer& trainer) {
+    const bool skipped = !std::isfinite(record.loss) || !std::isfinite(record.grad_norm);
+    if (learner_ != nullptr) {
+      record.predicted_step_seconds = learner_->expected().seconds;
+      if (!skipped) learner_->add(record.step_seconds);
+    }
     log_.append(record);
     if (tensorboard_) add_to_tensorboard(record);
     const double left = trainer.seconds_left();
-    if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) {
+    if (skipped) {
       progress_.note(concat("step ", record.step, " skipped: its loss or gradient is not finite (loss ", record.loss,
                             ", gradient norm ", record.grad_norm, ")"));
     }
     progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1);
   }
 
-  void checkpoint(Snapshot snapshot) { checkpoints_.write(std::move(snapshot)); }
+  void checkpoint(Snapshot snapshot) {
+    checkpoints_.write(std::move(snapshot));
+    if (learner_ != nullptr) write_profile(directory_ / profile_name, learner_->profile());
+  }
+
+  // What came of predicting steps, for people.
+  std::optional<std::string> step_time() const { return learner_ ? learner_->conclusion() : std::nullopt; }
 
   void timeline(const std::vector<RankTimeline>& ranks) { write_timeline(directory_ / "timeline.json", ranks); }
 
@@ -147,9 +162,11 @@ class RunOutput {
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;
+  StepTimeLearner* learner_;
 };
 
-void introduce(const RunPlan& plan, const Dataset& dataset, RunOutput& output) {
+void introduce(const RunPlan& plan, const Dataset& dataset, const std::optional<StepTimeLearner>& learner,
+               RunOutput& output) {
   const RunConfig& config = plan.config;
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   output.note(concat("model      ", model_type(config.model.architecture), ", ", count(count_parameters(config.model)),
@@ -169,6 +186,7 @@ void introduce(const RunPlan& plan, const Dataset& dataset, RunOutput& output) {
   if (const auto reason = why_noise_is_not_measured(config); reason && config.noise_scale.enabled) {
     output.note(concat("noise      the gradient noise scale is not measured: ", *reason));
   }
+  if (learner) output.note(concat("step time  ", learner->introduction()));
   output.note(concat("run        ", plan.directory.string()));
   if (!plan.resume) return;
   output.note(plan.checkpoint ? concat("resumed    after step ", plan.checkpoint->step())
@@ -185,6 +203,7 @@ void say_goodbye(const RunPlan& plan, const Trainer& trainer, const Dataset& dat
   if (state.skipped_steps > 0) {
     output.note(concat("Skipped: ", state.skipped_steps, " steps whose loss or gradient was not finite."));
   }
+  if (const auto step_time = output.step_time()) output.note(concat("Step time: ", *step_time));
   if (held_out_loss) {
     output.note(concat("Held-out loss: ", *held_out_loss, dataset.bytes() ? " nats per byte" : " nats per token",
                        " (perplexity ", std::exp(*held_out_loss), ")."));
@@ -340,14 +359,6 @@ class Run {
   int64_t steps_ = 0, traced_ = 0;          // of this process
 };
 
-// Rank 0's choice, since others may measure otherwise.
-Precision agree_on_precision(Precision wanted, at::Device device, World& world) {
-  int64_t chosen = 0;
-  if (world.rank() == 0) chosen = static_cast<int64_t>(resolve_precision(wanted, device));
-  world.everyone().broadcast(&chosen, 1, DataType::int64, 0);
-  return static_cast<Precision>(chosen);
-}
-
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
@@ -391,12 +402,17 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
       load_initial_weights(plan.config, *trainer);
     }
 
+    std::optional<StepTimeLearner> learner;
+    if (world.rank() == 0) {
+      learner = StepTimeLearner::of_run(plan.config, plan.resume ? plan.directory / profile_name : fs::path());
+    }
+
     const StopRequest stop(max_seconds, start);
     world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
     std::optional<RunOutput> output;
     if (world.rank() == 0) {
-      output.emplace(plan, *trainer);
-      introduce(plan, dataset, *output);
+      output.emplace(plan, *trainer, learner ? &*learner : nullptr);
+      introduce(plan, dataset, learner, *output);
     }
     const bool can_judge_speed = have_cores || plan.config.cluster.clock == ClockKind::virtual_time;
     return Run(plan, dataset, *trainer, world, stop, output ? &*output : nullptr, can_judge_speed).until_end();

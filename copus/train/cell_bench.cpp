@@ -1,0 +1,34 @@
+#include "copus/train/cell_bench.h"
+
+#include <memory>
+
+#include "copus/data/dataset.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/train/device.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+
+CellTimes measure_cell(RunConfig config, int64_t steps, World& world, int64_t local_ranks) {
+  const at::Device device = find_device(config.train.device);
+  install_caching_allocator();
+  configure_aten(config.train.threads, local_ranks);
+  config.train.precision = agree_on_precision(config.train.precision, device, world);
+  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
+  // Not destroyed when a step throws: communication under way must not find its buffers gone, and the process ends.
+  auto trainer = std::make_unique<Trainer>(config, dataset, device, world);
+  CellTimes times{.precision = config.train.precision, .step_seconds = {}};
+  try {
+    for (int64_t step = 0; step < warm_up_steps + steps; ++step) {
+      const double seconds = trainer->step().step_seconds;
+      if (step >= warm_up_steps) times.step_seconds.push_back(seconds);
+    }
+  } catch (...) {
+    [[maybe_unused]] const Trainer* kept = trainer.release();
+    throw;
+  }
+  world.everyone().barrier();
+  return times;
+}
+
+}  // namespace copus

@@ -1,0 +1,25 @@
+// What steps of a configuration take when they are run: the program itself, without what comes between steps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "copus/comm/world.h"
+#include "copus/config/run_config.h"
+
+namespace copus {
+
+// Steps that come first and are not counted: memory is new to them.
+inline constexpr int64_t warm_up_steps = 2;
+
+struct CellTimes {
+  Precision precision = Precision::automatic;  // that was trained in
+  std::vector<double> step_seconds;            // on the clock of the world
+};
+
+// Trains as `config` says, with fresh weights, for warm_up_steps and `steps` more, without evaluation, checkpoints or
+// any file. Every rank of `world`, which has as many as the layout, calls it alike; all get the same. `local_ranks`:
+// ranks on this machine. Throws UserError as run_training does.
+CellTimes measure_cell(RunConfig config, int64_t steps, World& world, int64_t local_ranks);
+
+}  // namespace copus
