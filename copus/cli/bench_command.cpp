@@ -158,6 +158,8 @@ void add_bench(CLI::App& program, Action& action) {
   step.callback([options, &action] { action = [options] { return run_step_bench(*options); }; });
   add_gns_bench(bench, action);
   add_comm_bench(bench, action);
+  add_model_bench(bench, action);
+  add_decide_bench(bench, action);
 }
 
 }  // namespace copus

@@ -34,6 +34,7 @@ int run_program(int argc, const char* const* argv) {
       "  copus generate --checkpoint r1 --prompt 'The sea '          let the model write\n"
       "  copus convert --from r1 --to r1-hf --dtype bf16             export for Hugging Face transformers\n"
       "  copus gns --checkpoint r1                                   measure its gradient noise scale\n"
+      "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8 predict the fastest layouts\n"
       "'copus COMMAND --help' says more about a command.");
 
   Action action;
@@ -42,6 +43,8 @@ int run_program(int argc, const char* const* argv) {
   add_convert(program, action);
   add_report(program, action);
   add_gns(program, action);
+  add_plan(program, action);
+  add_profile(program, action);
   add_bench(program, action);
 
   try {

@@ -2,7 +2,7 @@
 
 Usage: program_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=50 the kill test runs as many rounds
 (5 without). A build without libtorch (environment COPUS_WITH_TORCH=0) is tested for what it says about that,
-one without MPI (COPUS_WITH_MPI=0) for measuring only its own communication.
+one without MPI (COPUS_WITH_MPI=0) without mpirun.
 """
 
 import json
@@ -17,47 +17,15 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
-import unittest.mock
+
+from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-COPUS = str(pathlib.Path(sys.argv[1]).resolve())
 TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
-WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
-TIMEOUT = 120  # seconds that no command here comes near
-
-MODEL = """
-[model]
-architecture = "llama"
-vocab_size = 256
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-num_key_value_heads = 2
-"""
-RUN = """
-[data]
-train = "corpus.txt"
-held_out_fraction = 0.1
-[train]
-sequence_length = 32
-global_batch = 8
-micro_batch = 4
-max_steps = {steps}
-threads = 1
-precision = "fp32"
-[optimizer]
-lr = 1e-3
-[evaluate]
-interval = 20
-[checkpoint]
-interval = {checkpoint_interval}
-"""
 
 
 def free_port():
@@ -73,68 +41,6 @@ def limit_files_to(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
     return limit
-
-
-class ProgramTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_program_test_"))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        lines = (f"line {i}: the sea and the sky and the stars are far away from here\n" for i in range(400))
-        self.write("corpus.txt", "".join(lines))
-        self.write_run("run.toml")
-
-    def write(self, name, text):
-        path = self.folder / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    def write_run(self, name, steps=20, checkpoint_interval=0, model=MODEL, more=""):
-        self.write(name, model + RUN.format(steps=steps, checkpoint_interval=checkpoint_interval) + more)
-
-    def start(self, *arguments, **options):
-        return subprocess.Popen([COPUS, *arguments], cwd=self.folder, text=True, errors="replace",
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-
-    def copus(self, *arguments, **options):
-        process = self.start(*arguments, **options)
-        output, errors = process.communicate(timeout=TIMEOUT)
-        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
-
-    def assert_done(self, *arguments):
-        result = self.copus(*arguments)
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        return result
-
-    def assert_refused(self, *arguments, says, leaves_run_dir=False, **options):
-        """The user's mistake: exit code 2, one message with these words, and nothing half-written."""
-        result = self.copus(*arguments, **options)
-        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-        self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
-        for words in says:
-            self.assertIn(words.lower(), result.stderr.lower())
-        if not leaves_run_dir:
-            self.assertFalse((self.folder / "r").exists(), "a refused command must not create the run directory")
-            self.assertFalse((self.folder / "runs").exists())
-        return result
-
-    def losses(self, run):
-        """{step: (loss, grad_norm, lr)} as written: text that is equal only if the numbers are equal bitwise."""
-        found = {}
-        for line in (self.folder / run / "run.jsonl").read_text().splitlines():
-            record = json.loads(line, parse_float=str)
-            self.assertNotIn(record["step"], found, "a step is logged twice")
-            found[record["step"]] = (record["loss"], record["grad_norm"], record["lr"])
-        self.assertEqual(sorted(found), list(range(1, len(found) + 1)))
-        return found
-
-    def wait_for_steps(self, run, steps, process):
-        log = self.folder / run / "run.jsonl"
-        deadline = time.monotonic() + TIMEOUT
-        while time.monotonic() < deadline and process.poll() is None:
-            if log.exists() and len(log.read_text().splitlines()) >= steps:
-                return
-            time.sleep(0.005)
-        self.fail(f"{run} did not reach step {steps}: {process.communicate()}")
 
 
 class CommandLine(ProgramTest):
@@ -242,34 +148,6 @@ class BadModels(ProgramTest):
         self.assert_refused("convert", "--from", "hf", "--to", "run.toml/out", says=["run.toml/out"])
         self.assert_refused("convert", "--from", "hf", "--to", "out", "--dtype", "f64", says=["--dtype f64", "bf16"])
         self.assert_refused("convert", "--from", 300 * "x", "--to", "out", says=["File name too long"])
-
-
-@unittest.mock.patch.dict(os.environ, ASAN_OPTIONS="detect_leaks=0")  # those of the MPI library are not ours
-class BenchComm(ProgramTest):
-    def test_rows(self):
-        result = self.assert_done("bench", "comm", "--json", "--ranks", "2", "3", "--largest", "4096", "--rounds", "1")
-        rows = json.loads(result.stdout)["rows"]
-        sizes = [4 ** power for power in range(1, 7)]
-        self.assertEqual([(row["operation"], row["ranks"], row["bytes"]) for row in rows],
-                         [(operation, ranks, size) for ranks in (2, 3)
-                          for operation in ("all_reduce", "reduce_scatter", "all_gather")
-                          for size in sizes if operation == "all_reduce" or size >= 4 * ranks])
-        for row in rows:
-            self.assertGreater(row["seconds"], 0)
-            if WITH_MPI:
-                self.assertAlmostEqual(row["ratio"] * row["seconds"] / row["mpi_seconds"], 1)
-            else:
-                self.assertEqual((row["mpi_seconds"], row["ratio"]), (None, None))
-
-    def test_table(self):
-        result = self.assert_done("bench", "comm", "--ranks", "2", "--largest", "64", "--rounds", "2")
-        self.assertRegex(result.stdout, r"(?m)^all_gather +2 +64 B ")
-
-    def test_mistakes(self):
-        self.assert_refused("bench", "comm", "--ranks", "1", says=["--ranks"])
-        self.assert_refused("bench", "comm", "--largest", "6", says=["--largest", "multiple of the 4 bytes"])
-        for rounds in ("0", "-1", "1.5", "many"):
-            self.assert_refused("bench", "comm", "--rounds", rounds, says=["--rounds", "at least 1", rounds])
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
@@ -447,129 +325,6 @@ class Runs(ProgramTest):
         self.assertEqual(len(self.losses("r")), 20)
         self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=25")
         self.assertEqual(len(self.losses("r")), 25)
-
-
-@unittest.skipUnless(WITH_TORCH, "needs libtorch")
-class NoiseScale(ProgramTest):
-    """copus gns, on a run of 20 steps of 8 sequences."""
-
-    MEASURE = ["--batches", "4", "--large-batch", "8", "--threads", "1"]
-
-    def setUp(self):
-        super().setUp()
-        self.assert_done("train", "run.toml", "--run-dir", "r")
-
-    def gns(self, *arguments):
-        result = json.loads(self.assert_done("gns", *arguments, *self.MEASURE, "--json").stdout)
-        self.assertEqual((result["batches"], result["small_batch"], result["large_batch"]), (4, 1, 8))
-        result.pop("seconds")
-        return result
-
-    def refused(self, *arguments, says):
-        self.assert_refused("gns", *arguments, says=says, leaves_run_dir=True)
-
-    def test_of_a_run(self):
-        before = {path: path.read_bytes() for path in (self.folder / "r").rglob("*") if path.is_file()}
-        result = self.gns("--checkpoint", "r")
-        self.assertEqual((result["step"], result["consumed_samples"], result["sequence_length"]), (20, 160, 32))
-        self.assertGreater(result["trace"], 0)
-        self.assertGreater(result["trace_error"], 0)
-        self.assertAlmostEqual(result["noise_scale"] * result["squared_gradient"] / result["trace"], 1)
-        self.assertLess(result["noise_scale_low"], result["noise_scale"])
-        self.assertGreater(result["noise_scale_high"], result["noise_scale"])
-        self.assertEqual(result, self.gns("--checkpoint", "r/checkpoints/step-00000020"))
-        self.assertEqual(before, {path: path.read_bytes() for path in before}, "the run is left as it was")
-        table = self.assert_done("gns", "--checkpoint", "r", *self.MEASURE)
-        self.assertRegex(table.stdout, r"(?m)^noise scale +[0-9.]+ sequences \(95 % interval: ")
-        self.assertRegex(table.stdout, r"4 batches of 8 sequences of 32 tokens, after step 20,")
-        self.assertEqual(table.stderr, "")
-
-    def test_the_samples_are_those_that_the_run_would_take_next(self):
-        """|G|^2 + tr(Sigma)/B is the mean of the batches' squared norms: those of steps that do not move the weights."""
-        self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=24", "--set",
-                         "optimizer.lr=1e-30")
-        squared_norms = [float(self.losses("r")[step][1]) ** 2 for step in range(21, 25)]
-        result = self.gns("--checkpoint", "r/checkpoints/step-00000020")
-        self.assertAlmostEqual((result["squared_gradient"] + result["trace"] / 8) / (sum(squared_norms) / 4), 1, 4)
-        another = self.gns("--checkpoint", "r", "--seed", "5")
-        self.assertNotEqual(another["trace"], self.gns("--checkpoint", "r")["trace"])
-
-    def test_of_a_model_and_on_other_data(self):
-        self.assert_done("convert", "--from", "r", "--to", "hf")
-        arguments = ["--data", "corpus.txt", "--sequence-length", "32"]
-        model = self.gns("--model", "hf", *arguments)
-        self.assertEqual((model["step"], model["consumed_samples"]), (None, None))
-        run = self.gns("--checkpoint", "r", *arguments)
-        for field in ("step", "consumed_samples"):
-            run.pop(field), model.pop(field)
-        self.assertEqual(run, model)
-
-    def test_few_data_are_noted(self):
-        result = self.assert_done("gns", "--checkpoint", "r", "--batches", "100", "--large-batch", "8")
-        self.assertIn("more than once", result.stderr)
-
-    def test_mistakes(self):
-        self.refused(says=["--checkpoint", "--model"])
-        self.refused("--checkpoint", "r", "--model", "r", says=["one model"])
-        self.refused("--checkpoint", "nowhere", says=["nowhere"])
-        self.refused("--checkpoint", "r", "--batches", "1", says=["--batches"])
-        self.refused("--checkpoint", "r", "--data", "nowhere.txt", says=["nowhere.txt"])
-        self.refused("--checkpoint", "r", "--device", "tpu", says=["tpu"])
-        self.refused("--checkpoint", "r", "--sequence-length", "4096", says=["--sequence-length", "2048"])
-        self.refused("--model", "r", says=["--data"])
-        self.refused("--model", "r", "--data", "corpus.txt", says=["--sequence-length"])
-        self.assert_done("convert", "--from", "r", "--to", "hf")
-        self.refused("--checkpoint", "hf", says=["--model"])
-        self.write("corpus.txt", "entirely different words in this corpus now, and many more of them\n" * 400)
-        self.refused("--checkpoint", "r", says=["data.train", "--data"])
-        (self.folder / "corpus.txt").unlink()
-        self.refused("--checkpoint", "r", says=["corpus.txt", "config.toml", "--data"])
-
-    def test_tokens_that_are_not_the_models(self):
-        self.write("ids.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 4000, 0, 0, 1))
-        self.write("ids.bin", struct.pack("<4000H", *(2000 * [7, 300])))
-        self.refused("--checkpoint", "r", "--data", "ids", says=["id 300", "vocabulary of 256"])
-        self.write("ids.bin", struct.pack("<4000H", *(2000 * [7, 200])))
-        self.refused("--checkpoint", "r", "--data", "ids", says=["ids", "tokenized", "bytes"])
-        self.assert_done("train", "run.toml", "--run-dir", "s", "--set", "model.vocab_size=1000", "--set",
-                         "train.max_steps=1")
-        self.assert_done("convert", "--from", "s", "--to", "hf")
-        self.refused("--model", "hf", "--data", "corpus.txt", "--sequence-length", "32",
-                     says=["corpus.txt is text", "1000 tokens", "tokenize_corpus.py"])
-
-    def test_a_model_that_has_diverged(self):
-        self.assert_done("convert", "--from", "r", "--to", "hf")
-        weights = self.folder / "hf" / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-4] + struct.pack("<f", math.nan))
-        self.refused("--model", "hf", "--data", "corpus.txt", "--sequence-length", "32", *self.MEASURE,
-                     says=["4 of 4 batches", "not finite"])
-
-
-@unittest.skipUnless(WITH_TORCH, "needs libtorch")
-class BenchGns(ProgramTest):
-    def test_rows(self):
-        result = json.loads(self.assert_done("bench", "gns", "--shapes", "tiny", "--steps", "8", "--json").stdout)
-        rows = result["rows"]
-        self.assertEqual([(row["shape"], row["micro_batches"], row["source"], row["steps"]) for row in rows],
-                         [("tiny", 1, "rank", 8), ("tiny", 2, "prefix", 8)])
-        for row in rows:
-            self.assertGreater(row["seconds_on"], 0)
-            self.assertGreater(row["seconds_off"], 0)
-            self.assertGreater(row["probe_fraction"], 0)
-            self.assertLess(row["probe_fraction"], 1)
-            lower, upper = row["overhead_fraction_quartiles"]
-            self.assertLessEqual(lower, row["overhead_fraction"])
-            self.assertGreaterEqual(upper, row["overhead_fraction"])
-        for field in ("overhead_fraction", "probe_fraction"):
-            self.assertEqual(result[field], max(row[field] for row in rows))
-
-    def test_table(self):
-        result = self.assert_done("bench", "gns", "--shapes", "tiny", "--steps", "4")
-        self.assertRegex(result.stdout, r"(?m)^ tiny +1 +rank +4 .*\n tiny +2 +prefix +4 ")
-
-    def test_mistakes(self):
-        self.assert_refused("bench", "gns", "--steps", "6", says=["--steps 6", "multiple of 4"])
-        self.assert_refused("bench", "gns", "--shapes", "c", says=["--shapes"])
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
@@ -855,6 +610,52 @@ class SeveralRanks(ProgramTest):
             seconds.append([json.loads(line)["step_seconds"] for line in lines])
         self.assertEqual(seconds[0], seconds[1])
         self.assertGreater(min(seconds[0]), 1e-3)
+
+    def test_predictions_of_steps_learn_from_them(self):
+        self.write_run("run.toml", steps=20)
+        cluster = ["cluster.clock=virtual", "cluster.ranks_per_node=1", "cluster.teraflops_per_rank=1e-3",
+                   "cluster.between_nodes={latency_microseconds=1000,gigabytes_per_second=1}",
+                   "cluster.within_node={latency_microseconds=1000,gigabytes_per_second=1}"]
+        layout = ["parallel.data_parallel=2"]
+
+        def records_of(run):
+            return [json.loads(line) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
+
+        def errors_of(run):
+            return [abs(record["predicted_step_seconds"] / record["step_seconds"] - 1) for record in records_of(run)]
+
+        self.assertIn("step time", self.train("r", *cluster, *layout).stdout.lower())
+        predicted = [record["predicted_step_seconds"] for record in records_of("r")]
+        self.assertEqual(len(set(predicted[:3])), 1, "the first steps warm up")
+        self.assertNotEqual(predicted[2], predicted[3])
+        self.assertLess(max(errors_of("r")[15:]), 0.01)
+        profile = json.loads((self.folder / "r" / "profile.json").read_text())
+        self.assertEqual(profile["cells"][0]["configuration"]["data_parallel"], 2)
+        self.assertEqual(profile["cells"][0]["steps"], 18)
+
+        resumed = self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=30")
+        self.assertIn("after 18 steps in r/profile.json", resumed.stdout)
+        self.assertIn("Step time: ", resumed.stdout)
+        # The first step of a process is shorter than the others, on this clock too.
+        self.assertLess(max(errors_of("r")[21:]), 0.01)
+        named = "cluster.profile=r/profile.json"
+        self.train("other", *cluster, *layout, named)
+        self.assertLess(max(errors_of("other")[1:]), 0.01)
+
+        self.write("bad.json", "{")
+        for settings, says in [(["cluster.profile=bad.json"], ["bad.json", "damaged", "copus profile"]),
+                               ([named, "train.sequence_length=16"],
+                                ["r/profile.json", "sequence_length is 32 there and 16 here"])]:
+            overrides = [part for setting in cluster + layout + settings for part in ("--set", setting)]
+            self.assert_refused("train", "run.toml", "--run-dir", "new", *overrides, leaves_run_dir=True, says=says)
+        self.assertFalse((self.folder / "new").exists())
+        self.write("r/profile.json", "{")
+        self.assert_refused("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=40", leaves_run_dir=True,
+                            says=["r/profile.json", "damaged"])
+
+        self.train("plain", *layout)
+        self.assertFalse((self.folder / "plain" / "profile.json").exists())
+        self.assertIsNone(records_of("plain")[0]["predicted_step_seconds"])
 
 
 if __name__ == "__main__":

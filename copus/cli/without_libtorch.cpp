@@ -27,6 +27,7 @@ void add_train(CLI::App& program, Action& action, const std::vector<std::string>
 void add_generate(CLI::App& program, Action& action) { add_missing(program, action, "copus", "generate"); }
 
 void add_gns(CLI::App& program, Action& action) { add_missing(program, action, "copus", "gns"); }
+void add_profile(CLI::App& program, Action& action) { add_missing(program, action, "copus", "profile"); }
 
 void add_bench(CLI::App& program, Action& action) {
   CLI::App& bench = *program.add_subcommand("bench", "Measure this machine");
@@ -34,6 +35,8 @@ void add_bench(CLI::App& program, Action& action) {
   add_missing(bench, action, "copus bench", "step");
   add_missing(bench, action, "copus bench", "gns");
   add_comm_bench(bench, action);
+  add_model_bench(bench, action);
+  add_decide_bench(bench, action);
 }
 
 }  // namespace copus

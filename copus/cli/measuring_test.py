@@ -1,0 +1,238 @@
+"""Tests the commands of `copus` that measure as processes: their rows and fields, and what they say about mistakes.
+
+Usage: measuring_test.py PATH_TO_COPUS [unittest options]. A build without libtorch (environment COPUS_WITH_TORCH=0) is
+tested for what it says about that, one without MPI (COPUS_WITH_MPI=0) for measuring only its own communication.
+"""
+
+import json
+import math
+import os
+import struct
+import sys
+import unittest
+import unittest.mock
+
+from program_test_support import WITH_TORCH, ProgramTest
+
+WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
+
+
+@unittest.mock.patch.dict(os.environ, ASAN_OPTIONS="detect_leaks=0")  # those of the MPI library are not ours
+class BenchComm(ProgramTest):
+    def test_rows(self):
+        result = self.assert_done("bench", "comm", "--json", "--ranks", "2", "3", "--largest", "4096", "--rounds", "1")
+        rows = json.loads(result.stdout)["rows"]
+        sizes = [4 ** power for power in range(1, 7)]
+        self.assertEqual([(row["operation"], row["ranks"], row["bytes"]) for row in rows],
+                         [(operation, ranks, size) for ranks in (2, 3)
+                          for operation in ("all_reduce", "reduce_scatter", "all_gather")
+                          for size in sizes if operation == "all_reduce" or size >= 4 * ranks])
+        for row in rows:
+            self.assertGreater(row["seconds"], 0)
+            if WITH_MPI:
+                self.assertAlmostEqual(row["ratio"] * row["seconds"] / row["mpi_seconds"], 1)
+            else:
+                self.assertEqual((row["mpi_seconds"], row["ratio"]), (None, None))
+
+    def test_table(self):
+        result = self.assert_done("bench", "comm", "--ranks", "2", "--largest", "64", "--rounds", "2")
+        self.assertRegex(result.stdout, r"(?m)^all_gather +2 +64 B ")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "comm", "--ranks", "1", says=["--ranks"])
+        self.assert_refused("bench", "comm", "--largest", "6", says=["--largest", "multiple of the 4 bytes"])
+        for rounds in ("0", "-1", "1.5", "many"):
+            self.assert_refused("bench", "comm", "--rounds", rounds, says=["--rounds", "at least 1", rounds])
+
+
+class BenchDecide(ProgramTest):
+    def test_json(self):
+        result = json.loads(self.assert_done("bench", "decide", "--json", "--rounds", "1").stdout)
+        self.assertEqual(result["candidates"], 10000)
+        for name in ("seconds_per_decision", "table_seconds", "large_table_seconds"):
+            self.assertGreater(result[name], 0)
+        for table, gpus in (("table", 32), ("large_table", 16384)):
+            self.assertEqual(result[table]["gpus"], gpus)
+            self.assertGreater(result[table]["configurations"], 10000)
+            self.assertLess(result[table]["too_large"], result[table]["configurations"])
+
+    def test_text(self):
+        result = self.assert_done("bench", "decide", "--rounds", "1")
+        self.assertRegex(result.stdout, r"(?m)^llama-3.1-405b +16384 ")
+        self.assertRegex(result.stdout, r"among 10000 candidates: [0-9.]+ ms")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "decide", "--rounds", "0", says=["--rounds", "at least 1"])
+
+
+class BenchModel(ProgramTest):
+    PUBLISHED_COLUMNS = (
+        "row_id,rank_set,group,source,framework,hardware,n_gpus,gpus_per_node,interconnect,params_b,n_layers,hidden,"
+        "heads,kv_heads,ffn,glu,vocab,seq_len,precision,dp,tp,pp,vpp,cp,sp,zero_stage,micro_batch,grad_accum,"
+        "global_batch,recompute,tokens_per_s_per_gpu,notes"
+    )
+
+    def published(self, *runs):
+        """Runs of one model on 8 GPUs: (set, dp, tp, tokens per second and GPU)."""
+        rows = [
+            f"{i},{name},g,s,Megatron-LM,A100-80GB,8,8,,,16,2048,16,16,8192,1,32000,2048,bf16,{dp},{tp},1,1,1,0,0,1,"
+            f"{256 // dp},256,none,{throughput},"
+            for i, (name, dp, tp, throughput) in enumerate(runs)
+        ]
+        return self.write("published.csv", "\n".join([self.PUBLISHED_COLUMNS, *rows]) + "\n")
+
+    def test_judges_both_halves(self):
+        sets = [(name, 8 // tp, tp, 9000 / tp) for name in ("A", "B") for tp in (1, 2, 4)]
+        path = self.published(*sets)
+        result = json.loads(self.assert_done("bench", "model", "--data", str(path), "--json").stdout)
+        halves = [(s["name"], s["half"], s["rows"]) for s in result["sets"]]
+        self.assertEqual(halves, [("A", "fitted", 3), ("B", "held out", 3)])
+        self.assertEqual(result["mean_kendall_tau"], 1)
+        self.assertEqual(result["mean_top1_regret"], 0)
+        self.assertLess(result["median_absolute_error"], 0.5)
+        self.assertEqual(result["feasible_recall"], 1)
+        self.assertIsNone(result["infeasible_recall"])
+        self.assertEqual(result["fitted_half"]["num_sets"], 1)
+        self.assertEqual(list(result["constants"]), ["megatron, A100-80GB"])
+        table = self.assert_done("bench", "model", "--data", str(path), "--runs").stdout
+        for expected in ("held out", "megatron, A100-80GB", "row 5"):
+            self.assertIn(expected, table)
+
+    def test_refuses_bad_tables(self):
+        path = self.published(("A", 8, 1, "fast"))
+        mistake = ["published.csv:2", "tokens_per_s_per_gpu", "fast"]
+        self.assert_refused("bench", "model", "--data", str(path), says=mistake)
+        path.write_text("row_id\n")
+        self.assert_refused("bench", "model", "--data", str(path), says=["published.csv:1", "no column"])
+        self.assert_refused("bench", "model", says=["--data"])
+        of_throughput = str(self.published(("A", 8, 1, 9000)))
+        self.assert_refused(
+            "bench", "model", "--data", of_throughput, "--failures", of_throughput, says=["no column 'status'", "other"]
+        )
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class NoiseScale(ProgramTest):
+    """copus gns, on a run of 20 steps of 8 sequences."""
+
+    MEASURE = ["--batches", "4", "--large-batch", "8", "--threads", "1"]
+
+    def setUp(self):
+        super().setUp()
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+
+    def gns(self, *arguments):
+        result = json.loads(self.assert_done("gns", *arguments, *self.MEASURE, "--json").stdout)
+        self.assertEqual((result["batches"], result["small_batch"], result["large_batch"]), (4, 1, 8))
+        result.pop("seconds")
+        return result
+
+    def refused(self, *arguments, says):
+        self.assert_refused("gns", *arguments, says=says, leaves_run_dir=True)
+
+    def test_of_a_run(self):
+        before = {path: path.read_bytes() for path in (self.folder / "r").rglob("*") if path.is_file()}
+        result = self.gns("--checkpoint", "r")
+        self.assertEqual((result["step"], result["consumed_samples"], result["sequence_length"]), (20, 160, 32))
+        self.assertGreater(result["trace"], 0)
+        self.assertGreater(result["trace_error"], 0)
+        self.assertAlmostEqual(result["noise_scale"] * result["squared_gradient"] / result["trace"], 1)
+        self.assertLess(result["noise_scale_low"], result["noise_scale"])
+        self.assertGreater(result["noise_scale_high"], result["noise_scale"])
+        self.assertEqual(result, self.gns("--checkpoint", "r/checkpoints/step-00000020"))
+        self.assertEqual(before, {path: path.read_bytes() for path in before}, "the run is left as it was")
+        table = self.assert_done("gns", "--checkpoint", "r", *self.MEASURE)
+        self.assertRegex(table.stdout, r"(?m)^noise scale +[0-9.]+ sequences \(95 % interval: ")
+        self.assertRegex(table.stdout, r"4 batches of 8 sequences of 32 tokens, after step 20,")
+        self.assertEqual(table.stderr, "")
+
+    def test_the_samples_are_those_that_the_run_would_take_next(self):
+        """|G|^2 + tr(Sigma)/B is the mean of the batches' squared norms: those of steps that do not move the weights."""
+        self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=24", "--set",
+                         "optimizer.lr=1e-30")
+        squared_norms = [float(self.losses("r")[step][1]) ** 2 for step in range(21, 25)]
+        result = self.gns("--checkpoint", "r/checkpoints/step-00000020")
+        self.assertAlmostEqual((result["squared_gradient"] + result["trace"] / 8) / (sum(squared_norms) / 4), 1, 4)
+        another = self.gns("--checkpoint", "r", "--seed", "5")
+        self.assertNotEqual(another["trace"], self.gns("--checkpoint", "r")["trace"])
+
+    def test_of_a_model_and_on_other_data(self):
+        self.assert_done("convert", "--from", "r", "--to", "hf")
+        arguments = ["--data", "corpus.txt", "--sequence-length", "32"]
+        model = self.gns("--model", "hf", *arguments)
+        self.assertEqual((model["step"], model["consumed_samples"]), (None, None))
+        run = self.gns("--checkpoint", "r", *arguments)
+        for field in ("step", "consumed_samples"):
+            run.pop(field), model.pop(field)
+        self.assertEqual(run, model)
+
+    def test_few_data_are_noted(self):
+        result = self.assert_done("gns", "--checkpoint", "r", "--batches", "100", "--large-batch", "8")
+        self.assertIn("more than once", result.stderr)
+
+    def test_mistakes(self):
+        self.refused(says=["--checkpoint", "--model"])
+        self.refused("--checkpoint", "r", "--model", "r", says=["one model"])
+        self.refused("--checkpoint", "nowhere", says=["nowhere"])
+        self.refused("--checkpoint", "r", "--batches", "1", says=["--batches"])
+        self.refused("--checkpoint", "r", "--data", "nowhere.txt", says=["nowhere.txt"])
+        self.refused("--checkpoint", "r", "--device", "tpu", says=["tpu"])
+        self.refused("--checkpoint", "r", "--sequence-length", "4096", says=["--sequence-length", "2048"])
+        self.refused("--model", "r", says=["--data"])
+        self.refused("--model", "r", "--data", "corpus.txt", says=["--sequence-length"])
+        self.assert_done("convert", "--from", "r", "--to", "hf")
+        self.refused("--checkpoint", "hf", says=["--model"])
+        self.write("corpus.txt", "entirely different words in this corpus now, and many more of them\n" * 400)
+        self.refused("--checkpoint", "r", says=["data.train", "--data"])
+        (self.folder / "corpus.txt").unlink()
+        self.refused("--checkpoint", "r", says=["corpus.txt", "config.toml", "--data"])
+
+    def test_tokens_that_are_not_the_models(self):
+        self.write("ids.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 4000, 0, 0, 1))
+        self.write("ids.bin", struct.pack("<4000H", *(2000 * [7, 300])))
+        self.refused("--checkpoint", "r", "--data", "ids", says=["id 300", "vocabulary of 256"])
+        self.write("ids.bin", struct.pack("<4000H", *(2000 * [7, 200])))
+        self.refused("--checkpoint", "r", "--data", "ids", says=["ids", "tokenized", "bytes"])
+        self.assert_done("train", "run.toml", "--run-dir", "s", "--set", "model.vocab_size=1000", "--set",
+                         "train.max_steps=1")
+        self.assert_done("convert", "--from", "s", "--to", "hf")
+        self.refused("--model", "hf", "--data", "corpus.txt", "--sequence-length", "32",
+                     says=["corpus.txt is text", "1000 tokens", "tokenize_corpus.py"])
+
+    def test_a_model_that_has_diverged(self):
+        self.assert_done("convert", "--from", "r", "--to", "hf")
+        weights = self.folder / "hf" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-4] + struct.pack("<f", math.nan))
+        self.refused("--model", "hf", "--data", "corpus.txt", "--sequence-length", "32", *self.MEASURE,
+                     says=["4 of 4 batches", "not finite"])
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class BenchGns(ProgramTest):
+    def test_rows(self):
+        result = json.loads(self.assert_done("bench", "gns", "--shapes", "tiny", "--steps", "8", "--json").stdout)
+        rows = result["rows"]
+        self.assertEqual([(row["shape"], row["micro_batches"], row["source"], row["steps"]) for row in rows],
+                         [("tiny", 1, "rank", 8), ("tiny", 2, "prefix", 8)])
+        for row in rows:
+            self.assertGreater(row["seconds_on"], 0)
+            self.assertGreater(row["seconds_off"], 0)
+            self.assertGreater(row["probe_fraction"], 0)
+            self.assertLess(row["probe_fraction"], 1)
+            lower, upper = row["overhead_fraction_quartiles"]
+            self.assertLessEqual(lower, row["overhead_fraction"])
+            self.assertGreaterEqual(upper, row["overhead_fraction"])
+        for field in ("overhead_fraction", "probe_fraction"):
+            self.assertEqual(result[field], max(row[field] for row in rows))
+
+    def test_table(self):
+        result = self.assert_done("bench", "gns", "--shapes", "tiny", "--steps", "4")
+        self.assertRegex(result.stdout, r"(?m)^ tiny +1 +rank +4 .*\n tiny +2 +prefix +4 ")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "gns", "--steps", "6", says=["--steps 6", "multiple of 4"])
+        self.assert_refused("bench", "gns", "--shapes", "c", says=["--shapes"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
+#include "copus/cli/plan.h"
+#include "copus/cli/plan_chart.h"
+#include "copus/cli/plan_explain.h"
+#include "copus/cli/plan_options.h"
+#include "copus/cli/plan_report.h"
+#include "copus/config/descriptions.h"
+#include "copus/report/performance_profile.h"
+
+namespace copus {
+
+namespace {
+
+struct Options {
+  std::string model;
+  std::string cluster;
+  int64_t gpus = 0;  // 0: what the cluster says
+  int64_t sequence_length = 2048;
+  std::string global_batch = "16..1024";
+  int64_t micro_batch = 0;  // 0: any
+  std::string precision = "bf16";
+  std::vector<std::string> schedules;
+  std::vector<std::string> recomputes;
+  std::filesystem::path profile;
+  std::filesystem::path plot;
+  std::string explain;
+  int64_t top = 10;
+  bool json = false;
+};
+
+PlanQuestion question_of(const Options& options) {
+  PlanQuestion question;
+  question.model = find_model(options.model);
+  question.cluster = find_cluster(options.cluster);
+  question.model_name = short_name(options.model, ".json");
+  question.cluster_name = short_name(options.cluster, ".toml");
+  question.precision = options.precision;
+  question.system = options.precision == "bf16" ? copus_in_bf16() : copus_in_fp32();
+  question.sequence_length = options.sequence_length;
+  if (options.sequence_length > question.model.max_position_embeddings) {
+    throw UserError(concat("--seq ", options.sequence_length, " exceeds the max_position_embeddings of ", options.model,
+                           " (", question.model.max_position_embeddings,
+                           "); shorten the sequences or raise it in the model's description"));
+  }
+  check_can_be_planned(question.cluster, options.cluster);
+  question.space.world_size = number_of_gpus(question.cluster, options.cluster, options.gpus);
+  question.space.global_batches = parse_global_batches(options.global_batch);
+  question.space.max_tensor_parallel = question.cluster.ranks_per_node;
+  if (options.micro_batch > 0) question.space.micro_batches = {options.micro_batch};
+  if (!options.schedules.empty()) {
+    question.space.schedules = by_names(SearchSpace{}.schedules, options.schedules);
+  }
+  if (!options.recomputes.empty()) question.space.recomputes = by_names(SearchSpace{}.recomputes, options.recomputes);
+  if (!options.profile.empty()) {
+    question.knowledge = read_knowledge(
+        options.profile,
+        profile_subject(question.model, question.sequence_length, question.precision, question.cluster, std::nullopt));
+  }
+  return question;
+}
+
+void write_plot(const Options& options, const PlanQuestion& question, const Plan& plan) {
+  const bool page = options.plot.extension() == ".html";
+  const std::string text = page ? to_html(question, plan, options.top) : to_svg(question, plan);
+  try {
+    write_file_durably(options.plot, text);
+  } catch (const UserError& error) {
+    throw UserError(concat("--plot: ", error.what(), "; expected a file in a folder that there is, to be written"));
+  }
+}
+
+int run_plan(const Options& options) {
+  const PlanQuestion question = question_of(options);
+  if (!options.plot.empty()) check_plot(options.plot, question.space.global_batches);
+  const std::optional<PartialConfiguration> asked =
+      options.explain.empty() ? std::nullopt : std::optional(parse_partial_configuration(options.explain));
+  const Plan plan = make_plan(question);
+  std::vector<Explanation> explanations;
+  if (asked) {
+    for (const BatchPlan& batch : plan.batches) explanations.push_back(explain(question, batch, *asked));
+  }
+  if (!options.plot.empty()) write_plot(options, question, plan);
+  if (options.json) {
+    std::cout << to_json(question, plan, options.top, explanations) << '\n';
+    return 0;
+  }
+  std::cout << (asked ? to_text(explanations) : to_text(question, plan, options.top));
+  if (!options.plot.empty()) std::cout << "\nWrote " << options.plot.string() << ".\n";
+  return 0;
+}
+
+std::vector<std::string> names_of(const auto& values) {
+  std::vector<std::string> names;
+  for (const auto value : values) names.emplace_back(to_string(value));
+  return names;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& program, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App& command =
+      *program.add_subcommand("plan", "Predict which layout of a model on a cluster trains fastest, and what fits");
+  command.add_option("--model", options->model, "A model: its config.json, or a name that ships with the program")
+      ->required();
+  command.add_option("--cluster", options->cluster, "A cluster: its TOML file, or a name that ships with the program")
+      ->required();
+  command
+      .add_option("--gpus,--ranks", options->gpus, "How many of its devices to use (all that the cluster says it has)")
+      ->check(at_least(1));
+  command.add_option("--seq", options->sequence_length, "Tokens of a sequence")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--global-batch", options->global_batch,
+          "Sequences of a step: a number, several (16,24,32), or those from one to another, doubling (16..1024)")
+      ->capture_default_str();
+  command.add_option("--micro-batch", options->micro_batch, "Only this micro-batch (any)")->check(at_least(1));
+  command.add_option("--precision", options->precision, "What to train in")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
+  command.add_option("--schedule", options->schedules, "Only these pipeline schedules (any)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names_of(SearchSpace{}.schedules)));
+  command.add_option("--recompute", options->recomputes, "Only these ways of recompute (any)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names_of(SearchSpace{}.recomputes)));
+  command.add_option("--profile", options->profile, "What was measured (profile.json), to correct the predictions by");
+  command.add_option("--top", options->top, "How many layouts to show")->check(at_least(1))->capture_default_str();
+  command.add_option(
+      "--explain", options->explain,
+      "Say why a configuration is not the one to take: d=8,t=1,p=1[,v=,mb=,zero=,sp=,schedule=,recompute=]");
+  command.add_option("--plot", options->plot, "Draw throughput over the global batch, into FILE.svg or FILE.html");
+  command.add_flag("--json", options->json, "Print one JSON object");
+  command.footer(
+      "Examples:\n"
+      "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8\n"
+      "  copus plan --model llama-2-13b --cluster h100-sxm --gpus 16 --global-batch 256 --explain d=16\n"
+      "  copus plan --model my/config.json --cluster my.toml --gpus 64 --plot plan.html");
+  command.callback([options, &action] { action = [options] { return run_plan(*options); }; });
+}
+
+}  // namespace copus

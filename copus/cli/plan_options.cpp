@@ -1,0 +1,97 @@
+#include "copus/cli/plan_options.h"
+
+#include <charconv>
+#include <set>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int64_t largest_batch = int64_t{1} << 24;  // of a run's configuration too
+constexpr size_t most_batches = 64;
+
+[[noreturn]] void refuse_batches(std::string_view text, const std::string& why) {
+  throw UserError(concat("--global-batch ", text, ": ", why,
+                         "; expected a number of sequences, several (16,24,32), or those from one to another, doubling "
+                         "(16..1024)"));
+}
+
+int64_t batch(std::string_view text, std::string_view number) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (error != std::errc() || end != number.data() + number.size() || value < 1 || value > largest_batch) {
+    refuse_batches(text, concat("\"", number, "\" is no whole number from 1 to ", largest_batch));
+  }
+  return value;
+}
+
+}  // namespace
+
+std::vector<int64_t> parse_global_batches(std::string_view text) {
+  std::set<int64_t> batches;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string_view item = text.substr(begin, comma - begin);
+    begin = comma + 1;
+    const size_t dots = item.find("..");
+    if (dots == std::string_view::npos) {
+      batches.insert(batch(text, item));
+      continue;
+    }
+    const int64_t first = batch(text, item.substr(0, dots));
+    const int64_t last = batch(text, item.substr(dots + 2));
+    if (first > last) refuse_batches(text, concat(first, " is above ", last));
+    for (int64_t value = first; value < last; value *= 2) batches.insert(value);
+    batches.insert(last);
+  }
+  if (batches.size() > most_batches) {
+    refuse_batches(text,
+                   concat("these are ", batches.size(), " batches, and a plan looks at ", most_batches, " at most"));
+  }
+  return {batches.begin(), batches.end()};
+}
+
+int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& cluster_name, int64_t asked) {
+  constexpr int64_t most = int64_t{1} << 17;
+  if (asked == 0 && cluster.num_ranks == 0) {
+    throw UserError(concat("--gpus is missing: ", cluster_name, " does not say how many devices it has (num_ranks); ",
+                           "give for example --gpus ", cluster.ranks_per_node, " for one node"));
+  }
+  const int64_t number = asked > 0 ? asked : cluster.num_ranks;
+  if (cluster.num_ranks > 0 && number > cluster.num_ranks) {
+    throw UserError(concat("--gpus ", asked, ": ", cluster_name, " has ", cluster.num_ranks,
+                           " devices (num_ranks); take fewer, or describe a larger cluster"));
+  }
+  if (number > most) throw UserError(concat("--gpus ", number, " is more than a plan looks at, ", most));
+  return number;
+}
+
+void check_can_be_planned(const ClusterDescription& cluster, const std::string& cluster_name) {
+  if (cluster.device.matmul_flops_per_second > 0 || cluster.flops_per_second > 0) return;
+  throw UserError(
+      concat("--cluster ", cluster_name, ": the description does not say how fast a device computes; ",
+             "describe it in a [device] section with matmul_teraflops, memory_gigabytes_per_second and ",
+             "memory_gigabytes (configs/clusters/h100-sxm.toml is an example), or give teraflops_per_rank"));
+}
+
+void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& global_batches) {
+  if (path.extension() != ".svg" && path.extension() != ".html") {
+    throw UserError(concat("--plot ", path.string(), ": expected a file that ends in .svg or .html"));
+  }
+  if (global_batches.size() < 2) {
+    throw UserError(concat("--plot ", path.string(),
+                           " draws throughput over the global batch, and --global-batch names ", "only ",
+                           global_batches.front(), "; give several, for example 16..1024"));
+  }
+}
+
+std::string short_name(const std::filesystem::path& name_or_path, const char* extension) {
+  std::filesystem::path path = name_or_path;
+  if (path.filename() == "config.json" && path.has_parent_path()) path = path.parent_path();
+  if (path.filename().empty() || path.filename() == ".") path = path.parent_path();
+  return (path.extension() == extension ? path.stem() : path.filename()).string();
+}
+
+}  // namespace copus

@@ -1,0 +1,147 @@
+"""Tests `copus plan` as a process: its tables, JSON and plots, and what it says about mistakes.
+
+Usage: plan_test.py PATH_TO_COPUS [unittest options].
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+COPUS = str(pathlib.Path(sys.argv[1]).resolve())
+TIMEOUT = 60  # seconds that no command here comes near
+WORKLOAD = ["--model", "llama-3.2-3b", "--cluster", "h100-sxm", "--gpus", "8"]
+CLUSTER = """
+ranks_per_node = 8
+within_node = {{ latency_microseconds = 1, gigabytes_per_second = 300 }}
+between_nodes = {{ latency_microseconds = 4, gigabytes_per_second = 50 }}
+[device]
+{device}
+"""
+DEVICE = "memory_gigabytes = 80\nmemory_gigabytes_per_second = 2500\nmatmul_teraflops = 400\n"
+
+
+class PlanTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="copus_plan_test_")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, text):
+        (self.folder / name).write_text(text)
+        return name
+
+    def plan(self, *arguments):
+        return subprocess.run([COPUS, "plan", *arguments], cwd=self.folder, text=True, capture_output=True,
+                              timeout=TIMEOUT)
+
+    def planned(self, *arguments):
+        result = self.plan(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr, "")
+        return result.stdout
+
+    def assert_refused(self, *arguments, says):
+        result = self.plan(*arguments)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
+        for words in says:
+            self.assertIn(words, result.stderr)
+
+    def test_one_batch(self):
+        text = self.planned(*WORKLOAD, "--global-batch", "64", "--top", "3")
+        self.assertIn("llama-3.2-3b on 8 x H100 SXM 80GB, sequences of 2048, bf16", text)
+        self.assertIn("Global batch 64: 3 of ", text)
+
+    def test_a_sweep_and_its_plots(self):
+        for name in ["plot.svg", "plot.html"]:
+            text = self.planned(*WORKLOAD, "--global-batch", "16..128", "--plot", name)
+            self.assertIn("The fastest layout by global batch", text)
+            self.assertIn(f"Wrote {name}", text)
+        self.assertTrue(xml.etree.ElementTree.parse(self.folder / "plot.svg").getroot().tag.endswith("svg"))
+        self.assertIn("<svg", (self.folder / "plot.html").read_text())
+
+    def test_json(self):
+        plan = json.loads(self.planned(*WORKLOAD, "--global-batch", "16,64", "--top", "2", "--json", "--explain", "d=8"))
+        self.assertEqual([batch["global_batch"] for batch in plan["batches"]], [16, 64])
+        self.assertEqual([explanation["global_batch"] for explanation in plan["explanations"]], [16, 64])
+        for batch in plan["batches"]:
+            seconds = [layout["step_seconds"] for layout in batch["layouts"]]
+            self.assertEqual(seconds, sorted(seconds))
+            for layout in batch["layouts"]:
+                self.assertEqual(layout["data_parallel"] * layout["tensor_parallel"] * layout["pipeline_parallel"], 8)
+                self.assertAlmostEqual(sum(layout["seconds"].values()), layout["step_seconds"])
+                tokens = layout["step_seconds"] * 8 * layout["tokens_per_second_per_gpu"]
+                self.assertAlmostEqual(tokens / (batch["global_batch"] * 2048), 1)
+                mfu = plan["training_flops_per_token"] * layout["tokens_per_second_per_gpu"] / 989.4e12
+                self.assertAlmostEqual(layout["mfu"], mfu)
+                memory = layout["memory_bytes"]
+                parts = sum(memory[part] for part in memory if part not in ("total", "pipeline_rank"))
+                self.assertAlmostEqual(parts / memory["total"], 1)
+                self.assertLessEqual(memory["total"], plan["device_memory_bytes"])
+
+    def test_repeats_itself(self):
+        self.assertEqual(self.planned(*WORKLOAD, "--json"), self.planned(*WORKLOAD, "--json"))
+
+    def test_explain(self):
+        text = self.planned(*WORKLOAD, "--global-batch", "64", "--explain", "d=1,t=1,p=8")
+        self.assertIn("PP8 fits", text)
+        self.assertIn("GPUs (d x t x p), and the plan is for 8", self.planned(*WORKLOAD, "--explain", "d=3"))
+
+    def test_a_cluster_of_ones_own_without_a_peak(self):
+        self.write("lab.toml", CLUSTER.format(device=DEVICE))
+        text = self.planned("--model", "llama-3.2-3b", "--cluster", "lab.toml", "--gpus", "8", "--global-batch", "64")
+        self.assertIn("llama-3.2-3b on 8 x lab", text)
+        self.assertIn("n/a", text)
+
+    def test_mistakes_in_files(self):
+        model = ["--model", "llama-3.2-3b", "--gpus", "8"]
+        self.assert_refused(*model, "--cluster", "h100", says=["no such file", "h100-sxm"])
+        self.assert_refused("--model", "llama", "--cluster", "h100-sxm", says=["no such file", "llama-2-13b"])
+        self.write("lab.toml", CLUSTER.format(device=DEVICE + "peek_teraflops = 100\n"))
+        self.assert_refused(*model, "--cluster", "lab.toml", says=["lab.toml:9", 'did you mean "peak_teraflops"?'])
+        self.write("lab.toml", CLUSTER.format(device='name = "fast"'))
+        self.assert_refused(*model, "--cluster", "lab.toml", says=["matmul_teraflops"])
+        self.write("model.json", '{"model_type": "gpt2"}')
+        self.assert_refused("--model", "model.json", "--cluster", "h100-sxm", "--gpus", "8", says=["model.json"])
+        self.write("profile.json", '{"version": 1, ')
+        self.assert_refused(*WORKLOAD, "--profile", "profile.json", says=["profile.json"])
+        self.assert_refused(*WORKLOAD, "--profile", "nowhere.json", says=["nowhere.json"])
+
+    def test_mistakes_in_options(self):
+        self.assert_refused(*WORKLOAD[:4], says=["--gpus is missing"])
+        self.assert_refused(*WORKLOAD[:4], "--gpus", "0", says=["at least 1"])
+        self.assert_refused(*WORKLOAD, "--global-batch", "many", says=["--global-batch many"])
+        self.assert_refused(*WORKLOAD, "--seq", "1000000", says=["max_position_embeddings"])
+        self.assert_refused(*WORKLOAD, "--precision", "fp8", says=["fp8"])
+        self.assert_refused(*WORKLOAD, "--schedule", "2f2b", says=["2f2b"])
+        self.assert_refused(*WORKLOAD, "--plot", "plot.png", says=[".svg or .html"])
+        self.assert_refused(*WORKLOAD, "--plot", "no/such/folder/plot.svg", says=["--plot", "plot.svg", "expected"])
+        self.assert_refused(*WORKLOAD, "--explain", "x=1", says=['"x" is no key'])
+
+    def test_explain_keeps_to_the_options(self):
+        arguments = [*WORKLOAD, "--global-batch", "64", "--recompute", "full", "--explain"]
+        self.assertIn("It is the fastest of the plan.", self.planned(*arguments, "d=8"))
+        self.assertIn("% faster.", self.planned(*arguments, "d=8,recompute=none"))
+
+    def test_a_model_in_a_folder_has_its_name(self):
+        (self.folder / "mine").mkdir()
+        self.assert_refused("--model", "mine", "--cluster", "h100-sxm", "--gpus", "8", says=["--model", "mine/config.json"])
+        shipped = pathlib.Path(__file__).resolve().parents[2] / "configs/models/llama-3.2-3b.json"
+        self.write("mine/config.json", shipped.read_text())
+        text = self.planned("--model", "mine/", "--cluster", "h100-sxm", "--gpus", "8", "--global-batch", "64")
+        self.assertIn("mine on 8 x H100", text)
+
+    def test_nothing_fits(self):
+        arguments = ["--model", "llama-3.1-70b", "--cluster", "h100-sxm", "--global-batch", "16"]
+        self.assert_refused(*arguments, "--gpus", "2",
+                            says=["no configuration of llama-3.1-70b fits on 2 x H100", "GiB", "GPUs instead of 2"])
+        self.assert_refused(*arguments, "--gpus", "97", says=["no layout of 97 GPUs", "take 96 or 98"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

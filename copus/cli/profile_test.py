@@ -1,0 +1,125 @@
+"""Tests `copus profile` as a process: what it writes, who reads it, and what it says to mistakes.
+
+Usage: profile_test.py PATH_TO_COPUS [unittest options].
+"""
+
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import unittest
+
+COPUS = str(pathlib.Path(sys.argv[1]).resolve())
+TIMEOUT = 240  # seconds that no command here comes near
+MODEL = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 256, "hidden_size": 32,
+    "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "tie_word_embeddings": False, "max_position_embeddings": 64, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+}
+RUN = """
+[model]
+config = "config.json"
+[data]
+train = "corpus.txt"
+held_out_fraction = 0.0
+[train]
+sequence_length = 32
+global_batch = 4
+micro_batch = 1
+max_steps = 1
+threads = 1
+precision = "fp32"
+"""
+# Of which every figure makes a difference of its own.
+CLUSTER = """
+ranks_per_node = 2
+teraflops_per_rank = 0.001
+within_node = { latency_microseconds = 5.0, gigabytes_per_second = 1.0 }
+between_nodes = { latency_microseconds = 50.0, gigabytes_per_second = 0.1 }
+"""
+CELLS = ["d1 t1 p1", "d2 t1 p1 zero1", "d1 t1 p2 gpipe mb2"]
+
+
+class Profile(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="copus_profile_test_")
+        self.folder = pathlib.Path(self.temporary.name)
+        (self.folder / "corpus.txt").write_text("It was a bright cold day in April. " * 200)
+        (self.folder / "config.json").write_text(json.dumps(MODEL))
+        (self.folder / "run.toml").write_text(RUN)
+        (self.folder / "cluster.toml").write_text(CLUSTER)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def copus(self, *arguments, data_bytes=None):
+        def limit():
+            if data_bytes is not None:
+                resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+
+        return subprocess.run([COPUS, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT,
+                              preexec_fn=limit, check=False)
+
+    def cells(self, *arguments, cells=tuple(CELLS), **more):
+        named = [part for cell in cells for part in ("--cell", cell)]
+        return self.copus("profile", "--config", "run.toml", "--cluster", "cluster.toml", "--set",
+                          "cluster.clock=virtual", "--steps", "2", "--rounds", "1", *named, *arguments, **more)
+
+    def refuse(self, result, *parts):
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+
+    def test_cells_are_measured_learned_and_planned_with(self):
+        result = self.cells("--output", "profile.json", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        printed = json.loads(result.stdout)
+        self.assertEqual([row["cell"] for row in printed["cells"]],
+                         ["d1 t1 p1 v1 1f1b sp0 zero0 none gb4 mb1", "d2 t1 p1 v1 1f1b sp0 zero1 none gb4 mb1",
+                          "d1 t1 p2 v1 gpipe sp0 zero0 none gb4 mb2"])
+        self.assertEqual(printed["failed"], [])
+        for row in printed["cells"]:
+            self.assertEqual(row["steps"], 2)
+            self.assertTrue(row["learned"])
+            # The clock charges what the model of time predicts.
+            self.assertAlmostEqual(row["predicted_seconds"] / row["measured_seconds"], 1, delta=0.02)
+        self.assertTrue((self.folder / "profile.json").is_file())
+        plan = self.copus("plan", "--model", "config.json", "--cluster", "cluster.toml", "--gpus", "2", "--seq", "32",
+                          "--global-batch", "4", "--precision", "fp32", "--profile", "profile.json", "--json")
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+
+    def test_learning_from_some_leaves_the_others_to_be_judged(self):
+        result = self.cells("--learn-from", "1", "--json", cells=CELLS[:2])
+        self.assertEqual([row["learned"] for row in json.loads(result.stdout)["cells"]], [True, False])
+
+    def test_cells_are_chosen(self):
+        result = self.cells("--cells", "2", "--ranks", "1", "--json", cells=[])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len({row["cell"] for row in json.loads(result.stdout)["cells"]}), 2)
+
+    def test_a_cell_that_fails_is_left_out(self):
+        result = self.cells("--json", cells=[CELLS[0], "gb32768 mb32768"], data_bytes=1 << 30)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        printed = json.loads(result.stdout)
+        self.assertEqual([row["cell"] for row in printed["cells"]], ["d1 t1 p1 v1 1f1b sp0 zero0 none gb4 mb1"])
+        self.assertEqual(printed["failed"], ["d1 t1 p1 v1 1f1b sp0 zero0 none gb32768 mb32768"])
+        self.assertIn("left out", result.stderr)
+
+    def test_mistakes_have_one_clear_message(self):
+        self.refuse(self.copus("profile"), "--machine", "--config")
+        self.refuse(self.copus("profile", "--machine", "a.toml", "--config", "run.toml"), "--machine", "--config")
+        self.refuse(self.cells(cells=["d2 t1 q4"]), '"q4"')
+        self.refuse(self.cells(cells=["d3"]), "d3", "nearest")
+        self.refuse(self.cells(cells=["p4 gpipe"]), "p4 gpipe")
+        self.refuse(self.cells("--learn-from", "9"), "--learn-from 9")
+        self.refuse(self.cells("--set", "train.precison=fp32"), "precision")
+        self.refuse(self.copus("profile", "--config", "run.toml", "--cluster", "no-such-one"), "no-such-one")
+        self.refuse(self.copus("profile", "--config", "none.toml", "--cluster", "cluster.toml"), "none.toml")
+        self.refuse(self.copus("profile", "--config", "run.toml"), "--machine")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,0 +1,110 @@
+"""What the tests of the program as a process share: a folder with a corpus and a run, and what a run leaves there.
+
+For test files that are called as TEST.py PATH_TO_COPUS [unittest options]. A build without libtorch (environment
+COPUS_WITH_TORCH=0) is tested for what it says about that.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+COPUS = str(pathlib.Path(sys.argv[1]).resolve())
+WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
+TIMEOUT = 120  # seconds that no command here comes near
+
+MODEL = """
+[model]
+architecture = "llama"
+vocab_size = 256
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+"""
+RUN = """
+[data]
+train = "corpus.txt"
+held_out_fraction = 0.1
+[train]
+sequence_length = 32
+global_batch = 8
+micro_batch = 4
+max_steps = {steps}
+threads = 1
+precision = "fp32"
+[optimizer]
+lr = 1e-3
+[evaluate]
+interval = 20
+[checkpoint]
+interval = {checkpoint_interval}
+"""
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_program_test_"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        lines = (f"line {i}: the sea and the sky and the stars are far away from here\n" for i in range(400))
+        self.write("corpus.txt", "".join(lines))
+        self.write_run("run.toml")
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def write_run(self, name, steps=20, checkpoint_interval=0, model=MODEL, more=""):
+        self.write(name, model + RUN.format(steps=steps, checkpoint_interval=checkpoint_interval) + more)
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen([COPUS, *arguments], cwd=self.folder, text=True, errors="replace",
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+    def copus(self, *arguments, **options):
+        process = self.start(*arguments, **options)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    def assert_done(self, *arguments):
+        result = self.copus(*arguments)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result
+
+    def assert_refused(self, *arguments, says, leaves_run_dir=False, **options):
+        """The user's mistake: exit code 2, one message with these words, and nothing half-written."""
+        result = self.copus(*arguments, **options)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
+        for words in says:
+            self.assertIn(words.lower(), result.stderr.lower())
+        if not leaves_run_dir:
+            self.assertFalse((self.folder / "r").exists(), "a refused command must not create the run directory")
+            self.assertFalse((self.folder / "runs").exists())
+        return result
+
+    def losses(self, run):
+        """{step: (loss, grad_norm, lr)} as written: text that is equal only if the numbers are equal bitwise."""
+        found = {}
+        for line in (self.folder / run / "run.jsonl").read_text().splitlines():
+            record = json.loads(line, parse_float=str)
+            self.assertNotIn(record["step"], found, "a step is logged twice")
+            found[record["step"]] = (record["loss"], record["grad_norm"], record["lr"])
+        self.assertEqual(sorted(found), list(range(1, len(found) + 1)))
+        return found
+
+    def wait_for_steps(self, run, steps, process):
+        log = self.folder / run / "run.jsonl"
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline and process.poll() is None:
+            if log.exists() and len(log.read_text().splitlines()) >= steps:
+                return
+            time.sleep(0.005)
+        self.fail(f"{run} did not reach step {steps}: {process.communicate()}")
