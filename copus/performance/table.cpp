@@ -1,6 +1,5 @@
 #include "copus/performance/table.h"
 
-#include <map>
 #include <utility>
 
 namespace copus {
@@ -11,8 +10,6 @@ void correct_cell(TableCell& cell, const Knowledge& knowledge) {
   cell.step = knowledge.correct(cell.configuration, cell.parts);
   cell.measured_steps = knowledge.measured_steps(cell.configuration);
 }
-
-bool is_faster(const TableCell& a, const TableCell& b) { return a.step.seconds < b.step.seconds; }
 
 }  // namespace
 
@@ -48,31 +45,6 @@ PerformanceTable with_knowledge(PerformanceTable table, const Knowledge& knowled
   for (TableCell& cell : table.cells) correct_cell(cell, knowledge);
   if (table.smallest) correct_cell(*table.smallest, knowledge);
   return table;
-}
-
-std::optional<size_t> fastest(const PerformanceTable& table, int64_t global_batch) {
-  std::optional<size_t> best;
-  for (size_t index = 0; index < table.cells.size(); ++index) {
-    const TableCell& cell = table.cells[index];
-    if (cell.configuration.global_batch != global_batch) continue;
-    if (!best || is_faster(cell, table.cells[*best])) best = index;
-  }
-  return best;
-}
-
-std::vector<BestStrategy> best_strategies(const PerformanceTable& table) {
-  std::map<int64_t, size_t> best;  // by global batch
-  for (size_t index = 0; index < table.cells.size(); ++index) {
-    const auto [entry, is_first] = best.try_emplace(table.cells[index].configuration.global_batch, index);
-    if (!is_first && is_faster(table.cells[index], table.cells[entry->second])) entry->second = index;
-  }
-  std::vector<BestStrategy> found;
-  for (const auto& [global_batch, index] : best) {
-    const ParallelStrategy& strategy = table.cells[index].configuration.strategy;
-    if (found.empty() || found.back().strategy != strategy) found.push_back({strategy, {}});
-    found.back().cells.push_back(index);
-  }
-  return found;
 }
 
 }  // namespace copus

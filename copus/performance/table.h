@@ -38,16 +38,4 @@ PerformanceTable make_table(const ModelDescription& model, int64_t sequence_leng
 // The same cells, corrected anew.
 PerformanceTable with_knowledge(PerformanceTable table, const Knowledge& knowledge);
 
-// The index of the fastest cell with this global batch; empty where there is none.
-std::optional<size_t> fastest(const PerformanceTable& table, int64_t global_batch);
-
-// A strategy that is the fastest for neighbouring global batches of a table: a crossover lies behind the last of them.
-struct BestStrategy {
-  ParallelStrategy strategy;
-  std::vector<size_t> cells;  // the fastest for each of these batches, by ascending global batch
-};
-
-// By ascending global batch.
-std::vector<BestStrategy> best_strategies(const PerformanceTable& table);
-
 }  // namespace copus

@@ -42,7 +42,7 @@ SearchSpace small_space() {
   return space;
 }
 
-PerformanceTable table_of(const ClusterDescription& cluster, const Knowledge& knowledge = no_knowledge()) {
+PerformanceTable table_of(const ClusterDescription& cluster, const Knowledge& knowledge = Knowledge()) {
   return make_table(small_model(), sequence_length, cluster, copus_in_bf16(), small_space(), knowledge);
 }
 
@@ -69,7 +69,7 @@ TEST(Table, HoldsWhatFitsAsPredicted) {
     EXPECT_EQ(cell.memory.parts, memory.predict(cell.configuration).parts);
     EXPECT_LE(cell.memory.parts.total(), cluster.device.memory_bytes);
     EXPECT_EQ(cell.parts, time.predict(cell.configuration));
-    EXPECT_EQ(cell.step.seconds, correct(no_knowledge(), cell.configuration, cell.parts).seconds);
+    EXPECT_EQ(cell.step.seconds, Knowledge().correct(cell.configuration, cell.parts).seconds);
     EXPECT_EQ(cell.throughput(), static_cast<double>(cell.configuration.global_batch) / cell.step.seconds);
     EXPECT_EQ(cell.measured_steps, 0);
   }
@@ -111,7 +111,7 @@ TEST(Table, IsCorrectedByKnowledge) {
   const PerformanceTable before = table_of(small_cluster());
   const TableCell& measured = before.cells[before.cells.size() / 2];
   const Knowledge knowledge =
-      observe(no_knowledge(), measured.configuration, measured.parts,
+      observe(Knowledge(), measured.configuration, measured.parts,
               {.steps = 50, .median_seconds = 2 * measured.parts.total(), .relative_spread = 0.01});
   const PerformanceTable after = with_knowledge(before, knowledge);
   const PerformanceTable anew = table_of(small_cluster(), knowledge);
@@ -126,42 +126,6 @@ TEST(Table, IsCorrectedByKnowledge) {
     EXPECT_EQ(anew.cells[i].measured_steps, is_measured ? 50 : 0);
     EXPECT_GT(after.cells[i].step.seconds, before.cells[i].step.seconds);
   }
-}
-
-// Five cells of two strategies over four batches.
-PerformanceTable written_by_hand() {
-  const ParallelStrategy one{.data_parallel = 2}, other{.tensor_parallel = 2};
-  const auto cell = [](const ParallelStrategy& strategy, int64_t global_batch, int64_t micro_batch, double seconds) {
-    TableCell written;
-    written.configuration = {strategy, global_batch, micro_batch};
-    written.step.seconds = seconds;
-    return written;
-  };
-  PerformanceTable table;
-  table.cells = {cell(one, 16, 1, 3), cell(one, 8, 1, 2),   cell(one, 32, 1, 5),   cell(other, 16, 1, 2),
-                 cell(one, 16, 2, 1), cell(other, 8, 1, 1), cell(other, 64, 2, 1), cell(one, 64, 2, 1)};
-  return table;
-}
-
-TEST(Table, FindsTheFastestOfABatch) {
-  const PerformanceTable table = written_by_hand();
-  EXPECT_EQ(fastest(table, 8), 5);
-  EXPECT_EQ(fastest(table, 16), 4);
-  EXPECT_EQ(fastest(table, 32), 2);
-  EXPECT_EQ(fastest(table, 64), 6);  // the earlier of equals
-  EXPECT_EQ(fastest(table, 12), std::nullopt);
-}
-
-TEST(Table, FindsCrossovers) {
-  const std::vector<BestStrategy> found = best_strategies(written_by_hand());
-  ASSERT_EQ(found.size(), 3);
-  EXPECT_EQ(found[0].strategy, ParallelStrategy{.tensor_parallel = 2});
-  EXPECT_EQ(found[0].cells, std::vector<size_t>{5});
-  EXPECT_EQ(found[1].strategy, ParallelStrategy{.data_parallel = 2});
-  EXPECT_EQ(found[1].cells, (std::vector<size_t>{4, 2}));
-  EXPECT_EQ(found[2].strategy, ParallelStrategy{.tensor_parallel = 2});
-  EXPECT_EQ(found[2].cells, std::vector<size_t>{6});
-  EXPECT_TRUE(best_strategies({}).empty());
 }
 
 }  // namespace
