@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "copus/base/error.h"
@@ -33,6 +34,7 @@ JudgedSet& set_named(std::vector<JudgedSet>& sets, const std::string& name, cons
 void predict_sets(const std::vector<PublishedRun>& runs,
                   const std::function<ClusterDescription(const std::string&)>& find_cluster,
                   PublishedAgreement& agreement) {
+  std::map<std::string, ClusterDescription> clusters;
   for (const PublishedRun& run : runs) {
     if (run.rank_set.empty()) {
       ++agreement.left_out["in no rank set"];
@@ -43,7 +45,8 @@ void predict_sets(const std::vector<PublishedRun>& runs,
       ++agreement.left_out[described.left_out];
       continue;
     }
-    ClusterDescription cluster = find_cluster(described.cluster);
+    if (!clusters.contains(described.cluster)) clusters[described.cluster] = find_cluster(described.cluster);
+    ClusterDescription cluster = clusters[described.cluster];
     if (run.gpus_per_node > 0) cluster.ranks_per_node = run.gpus_per_node;
     StepTimeModel model(described.model, run.sequence_length, cluster, described.system);
     JudgedRun judged;

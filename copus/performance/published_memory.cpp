@@ -142,9 +142,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
   // Its moments are bf16 and lie in the host's memory where the device has no room.
   if (contains(run.framework, "llm.q")) return left_out("llm.q moves state to the host");
 
-  described.model = run.model;
-  // Two matrices of a feed-forward block without a gate have the elements of three that are 2/3 as wide.
-  if (!run.gated) described.model.intermediate_size = run.model.intermediate_size * 2 / 3;
+  described.model = run.gated_model();
   described.configuration = run.configuration;
   described.sequence_length = std::max<int64_t>(1, run.sequence_length / run.context_parallel);
   int64_t& zero_stage = described.configuration.strategy.zero_stage;

@@ -304,6 +304,12 @@ PublishedRun read_run(const Row& row) {
 
 }  // namespace
 
+ModelDescription PublishedRun::gated_model() const {
+  ModelDescription result = model;
+  if (!gated) result.intermediate_size = model.intermediate_size * 2 / 3;
+  return result;
+}
+
 std::vector<PublishedRun> parse_published_runs(std::string_view text, PublishedTable table, const std::string& source) {
   const std::vector<CsvRow> rows = parse_csv(text, source);
   if (rows.empty()) throw UserError(concat(source, ": is empty; expected a line of column names and rows"));

@@ -44,6 +44,10 @@ struct PublishedRun {
   // Why the run cannot be put in Copus's terms, such as a layout that is not known; the fields above are then not all
   // set. Empty: it can.
   std::string unusable;
+
+  // The model with three feed-forward matrices: two are as many parameters and operations as three that are 2/3 as
+  // wide.
+  ModelDescription gated_model() const;
 };
 
 enum class PublishedTable {

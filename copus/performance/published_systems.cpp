@@ -158,9 +158,7 @@ PublishedCase describe_published(const PublishedRun& run) {
   }
 
   described.group = described.system.name + ", " + run.hardware;
-  described.model = run.model;
-  // Two matrices instead of three: as many parameters and operations.
-  if (!run.gated) described.model.intermediate_size = run.model.intermediate_size * 2 / 3;
+  described.model = run.gated_model();
   described.configuration = run.configuration;
   int64_t& zero_stage = described.configuration.strategy.zero_stage;
   zero_stage = std::min<int64_t>(zero_stage, 1);
