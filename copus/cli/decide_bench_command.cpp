@@ -70,7 +70,7 @@ MeasuredTable measure_table(const Job& job, int64_t rounds) {
   for (int64_t round = 0; round < rounds; ++round) {
     measured.table = {};
     const auto start = std::chrono::steady_clock::now();
-    measured.table = make_table(model, job.sequence_length, cluster, copus_in_bf16(), space, no_knowledge());
+    measured.table = make_table(model, job.sequence_length, cluster, copus_in_bf16(), space, Knowledge());
     seconds.push_back(seconds_since(start));
   }
   measured.seconds = quartiles(seconds);

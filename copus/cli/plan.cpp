@@ -187,16 +187,10 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
                               .memory = cell.memory,
                               .seconds = cell.step.seconds,
                               .relative_deviation = cell.step.relative_deviation,
-                              .parts = cell.parts,
+                              .parts = question.knowledge.under_factors(cell.parts),
                               .measured_steps = cell.measured_steps};
   // What was measured of this very configuration says nothing about its parts: it stretches all of them.
-  const auto factor = [&](Factor of) { return question.knowledge.factor(of); };
   StepTimeParts& parts = result.parts;
-  parts.compute *= factor(Factor::compute);
-  parts.tensor_communication *= factor(Factor::tensor_links);
-  parts.bubble *= factor(Factor::bubble);
-  parts.data_communication *= factor(Factor::data_links);
-  parts.optimizer *= factor(Factor::compute);
   const double stretch = result.seconds / parts.total();
   for (double* part :
        {&parts.compute, &parts.tensor_communication, &parts.bubble, &parts.data_communication, &parts.optimizer}) {

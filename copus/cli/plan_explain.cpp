@@ -251,7 +251,7 @@ Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const 
                    .memory = memory.predict(configuration),
                    .step = {},
                    .measured_steps = question.knowledge.measured_steps(configuration)};
-    cell.step = correct(question.knowledge, configuration, cell.parts);
+    cell.step = question.knowledge.correct(configuration, cell.parts);
     if (!smallest || cell.memory.parts.total() < smallest->memory.parts.total()) smallest = cell;
     if (out_of_memory_reason(cell.memory, question.cluster.device.memory_bytes)) continue;
     const bool looked_at = std::binary_search(plans_own.begin(), plans_own.end(), configuration);

@@ -180,6 +180,14 @@ int64_t Knowledge::measured_steps(const Configuration& configuration) const {
   return cell == cells_.end() ? 0 : cell->second.steps();
 }
 
+StepTimeParts Knowledge::under_factors(const StepTimeParts& parts) const {
+  return {.compute = factor(Factor::compute) * parts.compute,
+          .tensor_communication = factor(Factor::tensor_links) * parts.tensor_communication,
+          .bubble = factor(Factor::bubble) * parts.bubble,
+          .data_communication = factor(Factor::data_links) * parts.data_communication,
+          .optimizer = factor(Factor::compute) * parts.optimizer};
+}
+
 double Knowledge::relative_deviation(Factor factor) const {
   const auto i = static_cast<size_t>(factor);
   return std::sqrt(covariance_[i][i]);

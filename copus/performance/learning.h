@@ -63,6 +63,8 @@ class Knowledge {
   int64_t measured_steps(const Configuration& configuration) const;
 
   double factor(Factor factor) const { return factors_[static_cast<size_t>(factor)]; }
+  // The prediction `parts` with each part under its factor.
+  StepTimeParts under_factors(const StepTimeParts& parts) const;
   // One standard deviation of the factor's logarithm.
   double relative_deviation(Factor factor) const;
 
@@ -90,14 +92,8 @@ class Knowledge {
   std::array<Factors, num_factors> covariance_;  // of the factors' logarithms
 };
 
-inline Knowledge no_knowledge() { return {}; }
-
 // `configuration`, predicted as `parts`, was measured.
 Knowledge observe(const Knowledge& before, const Configuration& configuration, const StepTimeParts& parts,
                   const Measurement& measurement);
-
-inline Corrected correct(const Knowledge& knowledge, const Configuration& configuration, const StepTimeParts& parts) {
-  return knowledge.correct(configuration, parts);
-}
 
 }  // namespace copus

@@ -83,11 +83,11 @@ double median_of(const std::vector<double>& values) { return quantile(values, 0.
 
 TEST(Learning, BeforeAnythingIsMeasuredThePredictionStandsWithADoubt) {
   StepTimeParts parts{.compute = 1, .tensor_communication = 2, .bubble = 3, .data_communication = 4, .optimizer = 5};
-  const Corrected corrected = correct(no_knowledge(), {}, parts);
+  const Corrected corrected = Knowledge().correct({}, parts);
   EXPECT_DOUBLE_EQ(corrected.seconds, parts.total());
   EXPECT_GT(corrected.relative_deviation, 0.2);
   EXPECT_LT(corrected.relative_deviation, 0.5);
-  EXPECT_EQ(no_knowledge().measured_steps({}), 0);
+  EXPECT_EQ(Knowledge().measured_steps({}), 0);
 }
 
 TEST(Learning, AMeasuredCellConvergesToItsMedian) {
@@ -96,7 +96,7 @@ TEST(Learning, AMeasuredCellConvergesToItsMedian) {
   for (const double truth : {0.05, 0.9, 1.3, 20.0}) {
     Knowledge knowledge;
     for (int64_t i = 0; i < 20; ++i) knowledge = observe(knowledge, configuration, parts, {10, truth, 0.02});
-    const Corrected corrected = correct(knowledge, configuration, parts);
+    const Corrected corrected = knowledge.correct(configuration, parts);
     EXPECT_NEAR(corrected.seconds / truth, 1, 0.005) << truth;
     EXPECT_LT(corrected.relative_deviation, 0.015);
     EXPECT_EQ(knowledge.measured_steps(configuration), 200);
@@ -108,9 +108,9 @@ TEST(Learning, ACellThatTheFactorsDoNotExplainConvergesToo) {
   for (int64_t i = 0; i < 10; ++i) {
     knowledge = observe(knowledge, configuration_number(i), seconds_of_compute(1), {20, i == 0 ? 3.0 : 1.0, 0.02});
   }
-  EXPECT_NEAR(correct(knowledge, configuration_number(0), seconds_of_compute(1)).seconds, 3, 0.03);
+  EXPECT_NEAR(knowledge.correct(configuration_number(0), seconds_of_compute(1)).seconds, 3, 0.03);
   // And it has not spoiled the others: by a least-squares fit it would be 1.12.
-  EXPECT_NEAR(correct(knowledge, configuration_number(10), seconds_of_compute(1)).seconds, 1, 0.03);
+  EXPECT_NEAR(knowledge.correct(configuration_number(10), seconds_of_compute(1)).seconds, 1, 0.03);
 }
 
 TEST(Learning, EachPartHasItsFactor) {
@@ -145,7 +145,7 @@ TEST(Learning, SharedFactorsCarryOverToCellsThatWereNotMeasured) {
     for (int64_t i = 10; i < Machine::num_cells; ++i) {
       const auto error = [&](double seconds) { return std::abs(seconds / machine.truth(i) - 1); };
       errors_before.push_back(error(machine.parts[i].total()));
-      errors_after.push_back(error(correct(knowledge, configuration_number(i), machine.parts[i]).seconds));
+      errors_after.push_back(error(knowledge.correct(configuration_number(i), machine.parts[i]).seconds));
       residuals.push_back(error(machine.without_residual(i)));
     }
     before.push_back(median_of(errors_before));
@@ -165,7 +165,7 @@ TEST(Learning, DeviationsAreHonest) {
       Machine machine(seed);
       const Knowledge knowledge = machine.learn_from(10);
       for (int64_t i = measured ? 0 : 10; i < (measured ? 10 : Machine::num_cells); ++i) {
-        const Corrected corrected = correct(knowledge, configuration_number(i), machine.parts[i]);
+        const Corrected corrected = knowledge.correct(configuration_number(i), machine.parts[i]);
         const double distance = std::abs(std::log(machine.truth(i) / corrected.seconds)) / corrected.relative_deviation;
         within_one += distance < 1;
         within_two += distance < 2;
@@ -202,8 +202,8 @@ TEST(Learning, TheOrderDoesNotMatter) {
   std::reverse(observations.begin(), observations.end());
   const Knowledge backwards = learn();
   for (int64_t i = 0; i < Machine::num_cells; ++i) {
-    const Corrected one = correct(forwards, configuration_number(i), machine.parts[i]);
-    const Corrected other = correct(backwards, configuration_number(i), machine.parts[i]);
+    const Corrected one = forwards.correct(configuration_number(i), machine.parts[i]);
+    const Corrected other = backwards.correct(configuration_number(i), machine.parts[i]);
     EXPECT_NEAR(one.seconds / other.seconds, 1, 1e-12);
     EXPECT_NEAR(one.relative_deviation / other.relative_deviation, 1, 1e-12);
   }
@@ -217,7 +217,7 @@ TEST(Learning, RepeatingOneCellSaysLittleAboutTheOthers) {
   for (int64_t i = 0; i < 60; ++i) knowledge = observe(knowledge, configuration_number(0), parts, {10, 1.2, 0.03});
   EXPECT_GT(knowledge.relative_deviation(Factor::compute), 0.05);
   EXPECT_GT(knowledge.relative_deviation(Factor::compute), 0.9 * once);
-  EXPECT_GT(correct(knowledge, configuration_number(1), parts).relative_deviation, 0.08);
+  EXPECT_GT(knowledge.correct(configuration_number(1), parts).relative_deviation, 0.08);
   // Other cells say more.
   for (int64_t i = 1; i < 10; ++i) knowledge = observe(knowledge, configuration_number(i), parts, {10, 1.2, 0.03});
   EXPECT_LT(knowledge.relative_deviation(Factor::compute), 0.5 * once);
@@ -230,7 +230,7 @@ TEST(Learning, MoreMeasurementsMakeSurer) {
   for (int64_t i = 0; i < Machine::num_cells; ++i) {
     knowledge = observe(knowledge, configuration_number(i), machine.parts[i], {20, machine.truth(i), 0.03});
     for (int64_t other = 0; other < Machine::num_cells; ++other) {
-      const double now = correct(knowledge, configuration_number(other), machine.parts[other]).relative_deviation;
+      const double now = knowledge.correct(configuration_number(other), machine.parts[other]).relative_deviation;
       EXPECT_LT(now, 1.05 * before[other]);  // not strictly less: shares move with the factors
       before[other] = now;
     }
@@ -247,7 +247,7 @@ TEST(Learning, OneSlowStepOrMeasurementDoesNotCount) {
   const StepTimeParts parts = seconds_of_compute(1);
   Knowledge knowledge;
   for (int64_t i = 0; i < 9; ++i) knowledge = observe(knowledge, {}, parts, {10, i == 4 ? 50.0 : 1.0, 0.01});
-  EXPECT_NEAR(correct(knowledge, {}, parts).seconds, 1, 0.001);
+  EXPECT_NEAR(knowledge.correct({}, parts).seconds, 1, 0.001);
 }
 
 TEST(Learning, TheSpreadIsAStandardDeviation) {
@@ -283,7 +283,7 @@ TEST(Learning, OldMeasurementsAreForgotten) {
   for (int64_t i = 0; i < 100; ++i) knowledge = observe(knowledge, {}, parts, {10, 1, 0.01});
   for (int64_t i = 0; i < max_measurements; ++i) knowledge = observe(knowledge, {}, parts, {10, 1.5, 0.01});
   EXPECT_EQ(knowledge.cells().at({}).measurements.size(), max_measurements);
-  EXPECT_NEAR(correct(knowledge, {}, parts).seconds, 1.5, 0.005);
+  EXPECT_NEAR(knowledge.correct({}, parts).seconds, 1.5, 0.005);
 }
 
 TEST(Learning, KnowledgeIsWhatItsCellsSay) {
@@ -294,7 +294,7 @@ TEST(Learning, KnowledgeIsWhatItsCellsSay) {
 }
 
 TEST(Learning, NothingComesOfNothing) {
-  EXPECT_THROW(correct({}, {}, {}), InternalError);
+  EXPECT_THROW(Knowledge().correct({}, {}), InternalError);
   EXPECT_THROW(observe({}, {}, {}, {10, 1, 0.1}), InternalError);
   EXPECT_THROW(observe({}, {}, seconds_of_compute(1), {10, 0, 0.1}), InternalError);
   EXPECT_THROW(measurement_of({}), InternalError);

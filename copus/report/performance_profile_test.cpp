@@ -81,7 +81,7 @@ TEST_F(PerformanceProfileTest, ComesBackToTheSameBits) {
 
 TEST_F(PerformanceProfileTest, AnEmptyOneComesBackToo) {
   write_profile(path_, {small_subject(), {}});
-  EXPECT_EQ(read_profile(path_).knowledge, no_knowledge());
+  EXPECT_EQ(read_profile(path_).knowledge, Knowledge());
 }
 
 TEST_F(PerformanceProfileTest, FieldNames) {

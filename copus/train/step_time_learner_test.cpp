@@ -79,7 +79,7 @@ TEST_F(StepTimeLearnerTest, TheFirstStepsOfAProcessAndSlowOnesDoNotCount) {
   StepTimeLearner run = learner();
   const double usual = run.expected().seconds;
   add(run, 50 * usual, StepTimeLearner::warm_up_steps);
-  EXPECT_EQ(run.profile().knowledge, no_knowledge());
+  EXPECT_EQ(run.profile().knowledge, Knowledge());
   EXPECT_EQ(run.expected().seconds, usual);
   for (int64_t i = 0; i < 50; ++i) run.add(i % 7 == 3 ? 9 * usual : usual);
   EXPECT_NEAR(run.expected().seconds / usual, 1, 0.01);
@@ -147,7 +147,7 @@ TEST_F(StepTimeLearnerTest, AProfileOfSomethingElse) {
   write_profile(own_, first.profile());
   config_.cluster.description.flops_per_second = 2e9;
   // A run that goes on with another cluster measures anew, and says so.
-  EXPECT_EQ(learner().profile().knowledge, no_knowledge());
+  EXPECT_EQ(learner().profile().knowledge, Knowledge());
   EXPECT_THAT(learner().introduction(), HasSubstr("does not count: the description of the cluster is another one"));
   // One that a user has named for it is a mistake.
   config_.cluster.profile = own_;
