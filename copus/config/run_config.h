@@ -15,9 +15,25 @@ namespace copus {
 enum class Precision { automatic, fp32, bf16 };
 enum class LearningRateSchedule { constant, cosine, wsd };
 
-// The names used in the configuration: "auto", "fp32", "attention", "wsd", ...
+// Who decides the configuration of a run while it trains.
+enum class PolicyKind {
+  none,             // nobody: nothing is decided or logged
+  fixed,            // "static": decisions are logged and always hold
+  copus,            // the highest Goodput
+  cbs_pessimistic,  // the batch follows the critical batch in the layout that is fastest at the initial batch
+  cbs_optimistic,   // likewise in the one that is fastest at the largest batch
+  steps,            // a schedule of batches by consumed samples or tokens (Megatron-LM's step batch size schedule)
+  olmo,             // doubling where the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
+  norm_test,        // Lau et al. 2024, arXiv 2412.21124
+  cona,             // the next power of two where throughput / (B + phi) gains
+  oracle,           // copus with the true noise scale, from a file
+  script,           // a file of decisions
+};
+
+// The names used in the configuration: "auto", "fp32", "attention", "wsd", "cbs-pessimistic", ...
 std::string_view to_string(Precision precision);
 std::string_view to_string(LearningRateSchedule schedule);
+std::string_view to_string(PolicyKind policy);
 
 // [data]
 struct DataSource {
@@ -87,6 +103,32 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
+// [adapt]
+struct AdaptConfig {
+  PolicyKind policy = PolicyKind::none;
+  bool advise = false;  // decisions are logged, and nothing moves
+  // The configurations to choose among. Empty lists: powers of two from a quarter of train.global_batch to 64 times it;
+  // powers of two; and of what belongs to the layout only what [parallel] and [train] say. All degrees are tried.
+  std::vector<int64_t> global_batches;
+  std::vector<int64_t> micro_batches;
+  std::vector<PipelineSchedule> schedules;
+  std::vector<int64_t> virtual_stages;
+  std::vector<Recompute> recomputes;
+  std::vector<bool> sequence_parallel;
+  std::vector<int64_t> zero_stages;
+  int64_t max_tensor_parallel = 0;   // 0: the ranks of a node
+  double alpha = 0.5;                // exponent of the learning rate's factor in Goodput; 0: plain
+  double relayout_threshold = 0.10;  // relative gain of Goodput that a re-layout must bring
+  double batch_threshold = 0.03;     // that a change of batch or micro-batch alone must bring
+  int64_t interval_samples = 512;    // between decisions
+  int64_t dwell_samples = 2048;      // after a switch, without another
+  std::string schedule;              // steps: "0:768 250B:1536", batches from so many consumed samples or tokens on
+  double norm_test_eta = 0.7;        // norm_test: relative error of the gradient that is allowed
+  std::string file;                  // oracle, script
+  bool verify = false;               // compare a hash of the whole state before and after every re-layout
+  bool operator==(const AdaptConfig&) const = default;
+};
+
 // [cluster]
 struct ClusterConfig {
   ClockKind clock = ClockKind::real;
@@ -126,6 +168,7 @@ struct RunConfig {
   OptimizerConfig optimizer;
   NoiseScaleConfig noise_scale;
   ParallelConfig parallel;
+  AdaptConfig adapt;
   ClusterConfig cluster;
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;

@@ -1,0 +1,59 @@
+// Memory of each rank that the other ranks of the machine can read: training state lies in it, so that in a re-layout a
+// slice is copied once, from owner to owner. Pages that were touched are kept and used again, since fresh ones cost ten
+// times a warm copy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "copus/comm/world.h"
+
+namespace copus {
+
+// Which stretches of an arena are taken: a value, so that a sequence of allocations can be tried on a copy beforehand.
+// First fit; neighbours that are free are one.
+class ArenaSpace {
+ public:
+  static constexpr int64_t alignment = 4096;
+
+  int64_t allocate(int64_t bytes);  // the offset; grows at the end where no gap fits
+  void release(int64_t offset);     // of an allocation
+  int64_t used_bytes() const { return used_; }
+  int64_t end() const;  // of the last allocation
+  // Of all allocations since the beginning: pages below it have been touched.
+  int64_t high_water() const { return high_water_; }
+  int64_t bytes_at(int64_t offset) const;
+
+ private:
+  std::map<int64_t, int64_t> taken_;  // offset -> bytes, rounded up to the alignment
+  int64_t used_ = 0, high_water_ = 0;
+};
+
+class StateArena {
+ public:
+  // Every rank of `world` calls it. Empty on all ranks where one of them cannot map another's memory (ranks on several
+  // machines): state then travels as messages. Addresses are reserved, memory is not.
+  static std::unique_ptr<StateArena> join(World& world);
+  ~StateArena();
+
+  ArenaSpace& space() { return space_; }
+  std::byte* mine() const;                  // of this rank
+  const std::byte* of(int64_t rank) const;  // of any rank of the world, this one included
+  // Makes pages of this rank's arena present, up to `end` bytes: beside training, on any thread. False where the system
+  // has no more memory.
+  bool prefault(int64_t end);
+  // Makes what this rank is going to read present in its page table.
+  void prefault_read(int64_t rank, int64_t begin, int64_t end);
+
+ private:
+  struct Mapping;
+  explicit StateArena(std::unique_ptr<Mapping> mapping);
+  std::unique_ptr<Mapping> mapping_;
+  ArenaSpace space_;
+};
+
+}  // namespace copus
