@@ -22,7 +22,7 @@ struct BucketLayout {
   std::vector<Entry> entries;  // by offset
   int64_t chunk = 0;           // of this pipeline rank
   int64_t size = 0;            // elements, padded to a multiple of bucket_alignment
-  // The elements that this rank updates: all, or with ZeRO-1 its share.
+  // The elements that this rank updates: all, or with ZeRO-1 its share. None of a bucket that has only a gradient.
   int64_t shard_begin = 0, shard_end = 0;
   // A tied copy of the head beside its embedding: it has a gradient of its own and nothing else.
   bool gradient_only = false;
@@ -30,6 +30,17 @@ struct BucketLayout {
 
 // The buckets of the rank of `placement`, whose parameters are `parameters` = list_local_parameters(model, placement).
 std::vector<BucketLayout> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement);
+
+// A stretch of a bucket's elements.
+struct Stretch {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Stretch&) const = default;
+};
+
+// The stretches of a bucket that belong to no parameter, in order: zero in every buffer, since norms and updates run
+// over them.
+std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketLayout& bucket);
 
 // The elements of each data-parallel rank's share of a bucket, for ZeRO-1: as even as cuts at multiples of the
 // alignment allow, in the order of the ranks.

@@ -3,7 +3,11 @@
 // alone, from the two strategies.
 //
 // One coordinate space: parameter name and element index, for each kind of state. A layout maps a rank to boxes (and
-// with ZeRO-1 to stretches of buckets); the plan is the intersection of two layouts.
+// with ZeRO-1 to stretches of buckets); the plan is the intersection of two layouts. What holds the same element is
+// alike: replicas, and a tied copy of the head and its embedding.
+//
+// Buckets that have only a gradient appear nowhere in a plan. Runs deliver every element of every parameter once and
+// nothing else: the padding of a new buffer (find_padding) has to be zeroed by whoever allocates it.
 #pragma once
 
 #include <cstdint>
@@ -63,28 +67,28 @@ struct RelayoutPlan {
   RankPlan mine;               // of the rank that asked
   int64_t bytes_copied = 0;    // all ranks together, from itself included, kept buckets not
   int64_t bytes_received = 0;  // of these, from other ranks
-  // State bytes (weights or master, moments; no gradients) of the rank that holds most: before, after, and at the worst
-  // moment of the plan; and what the order promises: max(before, after) + k of the largest buckets.
+  // State bytes (weights or master, moments; no gradients), padding included, of the rank that holds most: before,
+  // after, and at the worst moment of the plan; and what the order promises: max(before, after) + k of the largest
+  // buckets. k is 1 but for rare shapes, or as many as are an eighth of the state together.
   int64_t old_bytes = 0, new_bytes = 0, peak_bytes = 0, peak_bound_bytes = 0;
   std::vector<int64_t> peak_bytes_by_rank;
   uint64_t hash = 0;  // equal on all ranks
 };
 
-// `sharding of state`: whether compute weights are the master weights. world sizes of both are equal (InternalError
-// otherwise).
+// The worlds of both strategies have one size (InternalError otherwise).
 struct RelayoutRequest {
   ModelDescription model;
   int64_t sequence_length = 0;
   ParallelStrategy from, to;
-  bool weights_are_master = true;
-  int64_t ranks_per_node = 0;  // 0: all on one; senders on the receiver's node are preferred
+  bool weights_are_master = true;  // compute weights are the master weights (fp32)
+  int64_t ranks_per_node = 0;      // 0: all on one; senders on the receiver's node are preferred
 };
 
 RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t rank);
 
 // Seconds that the plan's messages take on a cluster's links at least: the busiest rank's bytes, in either direction,
-// over its links within and between nodes, and one latency a round. For clocks that show modelled links, and for the
-// cost of a switch before one was measured.
+// over its link within or between nodes, whichever takes longer, and one latency a round; 0 where no rank takes
+// anything from another. For clocks that show modelled links, and for the cost of a switch before one was measured.
 double relayout_seconds(const RelayoutRequest& request, const ClusterDescription& cluster);
 
 }  // namespace copus

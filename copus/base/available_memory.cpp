@@ -1,0 +1,39 @@
+#include "copus/base/available_memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace copus {
+
+namespace {
+
+constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+
+int64_t available_in_system() {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  for (int64_t kib = 0; file >> name >> kib && std::getline(file, unit);) {
+    if (name == "MemAvailable:") return kib << 10;
+  }
+  return unlimited;
+}
+
+// Of the control group that a container sees as the root (cgroup v2); files cached for it could be given up.
+int64_t available_in_container() {
+  int64_t most = 0, used = 0, bytes = 0;
+  if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> most)) return unlimited;  // or it says "max"
+  if (!(std::ifstream("/sys/fs/cgroup/memory.current") >> used)) return unlimited;
+  std::ifstream statistics("/sys/fs/cgroup/memory.stat");
+  for (std::string name; statistics >> name >> bytes;) {
+    if (name == "inactive_file") used -= bytes;
+  }
+  return std::max<int64_t>(0, most - used);
+}
+
+}  // namespace
+
+int64_t available_memory_bytes() { return std::min(available_in_system(), available_in_container()); }
+
+}  // namespace copus
