@@ -9,6 +9,7 @@
 #include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
+#include "copus/config/shipped_files.h"
 
 namespace copus {
 
@@ -67,6 +68,9 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
 }
 
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {
+  for (const ShippedFile& file : shipped_clusters()) {
+    if (file.name == path) return parse_cluster(file.text, concat(path, ".toml"));
+  }
   std::string text;
   try {
     text = read_text_file(path);

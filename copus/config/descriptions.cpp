@@ -43,10 +43,9 @@ std::vector<std::string> shipped_cluster_names() { return names_of(shipped_clust
 std::vector<std::string> shipped_model_names() { return names_of(shipped_models()); }
 
 ClusterDescription find_cluster(const std::string& name_or_path) {
-  if (const ShippedFile* file = find_shipped(shipped_clusters(), name_or_path)) {
-    return parse_cluster(file->text, concat(name_or_path, ".toml"));
+  if (find_shipped(shipped_clusters(), name_or_path) == nullptr && !std::filesystem::exists(name_or_path)) {
+    refuse("cluster", name_or_path, ".toml", shipped_clusters());
   }
-  if (!std::filesystem::exists(name_or_path)) refuse("cluster", name_or_path, ".toml", shipped_clusters());
   return read_cluster_file(name_or_path, "--cluster");
 }
 

@@ -14,7 +14,8 @@ namespace copus {
 // Throws UserError: malformed TOML, unknown key (names the nearest), wrong type, value out of range, missing field.
 ClusterDescription parse_cluster(std::string_view toml_text, const std::string& source);
 
-// The same from a file. `asked_by` names what asked for it: "--cluster". Throws UserError: it cannot be read.
+// The same from a file, or by the name of one that ships with the program. `asked_by` names what asked for it:
+// "--cluster". Throws UserError: it cannot be read.
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by);
 
 // A description that parse_cluster reads back to an equal value.

@@ -1,6 +1,21 @@
 #include "copus/config/run_config.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace copus {
+
+bool decides_by_noise_scale(PolicyKind policy) {
+  switch (policy) {
+    case PolicyKind::none:
+    case PolicyKind::fixed:
+    case PolicyKind::steps:
+    case PolicyKind::script:
+      return false;
+    default:
+      return true;
+  }
+}
 
 ParallelStrategy strategy_of(const RunConfig& config) {
   const ParallelConfig& parallel = config.parallel;
@@ -18,6 +33,16 @@ Configuration configuration_of(const RunConfig& config) {
   return {.strategy = strategy_of(config),
           .global_batch = config.train.global_batch,
           .micro_batch = config.train.micro_batch};
+}
+
+int64_t limit_in_tokens(const TrainConfig& train) {
+  if (train.max_steps == 0 && train.max_tokens == 0) return 0;
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  const int64_t tokens_per_step = train.global_batch * train.sequence_length;
+  // More steps than have a number of tokens are as good as endless.
+  const int64_t by_steps =
+      train.max_steps > 0 ? std::min(train.max_steps, most / tokens_per_step) * tokens_per_step : most;
+  return std::min(by_steps, train.max_tokens > 0 ? train.max_tokens : most);
 }
 
 }  // namespace copus

@@ -35,6 +35,9 @@ std::string_view to_string(Precision precision);
 std::string_view to_string(LearningRateSchedule schedule);
 std::string_view to_string(PolicyKind policy);
 
+// Whether a policy's decisions depend on the noise scale that is measured.
+bool decides_by_noise_scale(PolicyKind policy);
+
 // [data]
 struct DataSource {
   std::string path;     // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
@@ -193,5 +196,9 @@ std::string to_toml(const RunConfig& config);
 // The layout that a run begins with, and its batches.
 ParallelStrategy strategy_of(const RunConfig& config);
 Configuration configuration_of(const RunConfig& config);
+
+// The tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither is set. A run
+// ends with a whole step, the first that reaches the limit.
+int64_t limit_in_tokens(const TrainConfig& train);
 
 }  // namespace copus

@@ -42,6 +42,49 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
   }
 }
 
+// What the clock of the run takes of the cluster's description.
+bool says_how_fast_it_computes(const ClusterConfig& cluster) {
+  if (cluster.description.device.matmul_flops_per_second > 0) return true;
+  return cluster.clock == ClockKind::virtual_time && cluster.description.flops_per_second > 0;
+}
+
+void check_adaptation(const RunConfig& config, const std::string& source) {
+  const AdaptConfig& adapt = config.adapt;
+  const std::string policy = concat("adapt.policy \"", to_string(adapt.policy), "\"");
+  if (adapt.advise && adapt.policy == PolicyKind::none) {
+    throw UserError(concat(source, ": adapt.advise logs what a policy would do, and adapt.policy is \"none\"; set ",
+                           "adapt.policy (\"copus\", for example), or leave adapt.advise out"));
+  }
+  if (adapt.max_tensor_parallel > 0 && config.parallel.tensor_parallel > adapt.max_tensor_parallel) {
+    throw UserError(concat(source, ": adapt.max_tensor_parallel (", adapt.max_tensor_parallel,
+                           ") excludes the layout that the run begins with, parallel.tensor_parallel ",
+                           config.parallel.tensor_parallel));
+  }
+  if (decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) {
+    throw UserError(concat(source, ": ", policy, " decides by the noise scale, and noise_scale.enabled is false; ",
+                           "switch the measurement on, or choose another policy"));
+  }
+  // Policies that do not weigh step times themselves log the best candidates by Goodput, which does.
+  if (adapt.policy != PolicyKind::none && !says_how_fast_it_computes(config.cluster)) {
+    throw UserError(concat(
+        source, ": ", policy, " compares how long steps take, and nothing says how fast ",
+        config.cluster.description == ClusterDescription{} ? "this machine" : "the cluster's devices",
+        " compute: measure this machine once with 'copus profile --machine machine.toml' and set cluster.config = ",
+        "\"machine.toml\", or describe the cluster's device (matmul_teraflops; on the virtual clock ",
+        "teraflops_per_rank will do)"));
+  }
+  if (adapt.policy == PolicyKind::steps && adapt.schedule.empty()) {
+    throw UserError(concat(source, ": ", policy, " needs adapt.schedule, batches from so many consumed samples or ",
+                           "tokens on: \"0:32 1M:64\""));
+  }
+  if ((adapt.policy == PolicyKind::oracle || adapt.policy == PolicyKind::script) && adapt.file.empty()) {
+    throw UserError(concat(source, ": ", policy, " needs adapt.file, ",
+                           adapt.policy == PolicyKind::script ? "the decisions to carry out: another run's "
+                                                                "decisions.jsonl, for example"
+                                                              : "the true noise scale by consumed samples"));
+  }
+}
+
 }  // namespace
 
 void check_run_config(const RunConfig& config, const std::string& source) {
@@ -53,6 +96,7 @@ void check_run_config(const RunConfig& config, const std::string& source) {
   }
   check_layout(config, source);
   check_length_of_run(config, source);
+  check_adaptation(config, source);
   if (config.train.device.empty()) {
     throw UserError(concat(source, ": train.device is empty; expected a device such as \"cpu\" or \"cuda\""));
   }

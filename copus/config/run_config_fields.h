@@ -191,6 +191,27 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("zero_stage", run.parallel.zero_stage, known_zero_stages);
   visitor.duration("wait_limit", run.parallel.wait_limit, at_least_one_second);
 
+  visitor.section("adapt");
+  visitor.field("policy", run.adapt.policy);
+  visitor.field("advise", run.adapt.advise);
+  visitor.field("global_batches", run.adapt.global_batches, batch_size);
+  visitor.field("micro_batches", run.adapt.micro_batches, batch_size);
+  visitor.field("schedules", run.adapt.schedules);
+  visitor.field("virtual_stages", run.adapt.virtual_stages, degree);
+  visitor.field("recomputes", run.adapt.recomputes);
+  visitor.field("sequence_parallel", run.adapt.sequence_parallel);
+  visitor.field("zero_stages", run.adapt.zero_stages, known_zero_stages);
+  visitor.field("max_tensor_parallel", run.adapt.max_tensor_parallel, at_least_zero);
+  visitor.field("alpha", run.adapt.alpha, share);
+  visitor.field("relayout_threshold", run.adapt.relayout_threshold, not_negative);
+  visitor.field("batch_threshold", run.adapt.batch_threshold, not_negative);
+  visitor.field("interval_samples", run.adapt.interval_samples, at_least_one);
+  visitor.field("dwell_samples", run.adapt.dwell_samples, at_least_zero);
+  visitor.field("schedule", run.adapt.schedule);
+  visitor.field("norm_test_eta", run.adapt.norm_test_eta, positive);
+  visitor.field("file", run.adapt.file);
+  visitor.field("verify", run.adapt.verify);
+
   visitor.section("cluster");
   visitor.field("clock", run.cluster.clock);
   visitor.field("profile", run.cluster.profile);
@@ -236,6 +257,12 @@ inline std::vector<PipelineSchedule> values_of() {
 template <>
 inline std::vector<ClockKind> values_of() {
   return {ClockKind::real, ClockKind::wall, ClockKind::virtual_time};
+}
+template <>
+inline std::vector<PolicyKind> values_of() {
+  return {PolicyKind::none,           PolicyKind::fixed,  PolicyKind::copus, PolicyKind::cbs_pessimistic,
+          PolicyKind::cbs_optimistic, PolicyKind::steps,  PolicyKind::olmo,  PolicyKind::norm_test,
+          PolicyKind::cona,           PolicyKind::oracle, PolicyKind::script};
 }
 inline std::string_view to_string(Architecture architecture) { return model_type(architecture); }
 

@@ -166,6 +166,14 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"parallel.sequence_parallel", "2", "true or false, got 2"},
            BadValue{"parallel.zero_stage", "3", "at least 0 and at most 1, got 3"},
            BadValue{"parallel.wait_limit", "0s", "at least 1, got the string \"0s\""},
+           BadValue{"adapt.policy", "copuss", "one of \"none\", \"static\", \"copus\", \"cbs-pessimistic\""},
+           BadValue{"adapt.global_batches", "[8, 0]", "at least 1 and at most 16777216, got 0"},
+           BadValue{"adapt.micro_batches", "['4']", "a whole number, got the string \"4\""},
+           BadValue{"adapt.schedules", "['1f1b', 'zb']", "\"zb-h1\", got the string \"zb\""},
+           BadValue{"adapt.sequence_parallel", "[true, 1]", "true or false, got 1"},
+           BadValue{"adapt.zero_stages", "[0, 2]", "at least 0 and at most 1, got 2"},
+           BadValue{"adapt.alpha", "1.5", "at least 0 and at most 1, got 1.5"},
+           BadValue{"adapt.interval_samples", "0", "at least 1, got 0"},
            BadValue{"cluster.clock", "fake", "one of \"real\", \"wall\", \"virtual\""},
            BadValue{"evaluate.interval", "-1", "at least 0"},
            BadValue{"checkpoint.keep_last", "0", "at least 1"},
@@ -245,6 +253,53 @@ wait_limit = "2m"
   EXPECT_EQ(strategy_of(interleaved).virtual_stages, 2);
 }
 
+// Lines of [cluster] that say how fast it computes, on the virtual clock.
+const std::vector<std::string> timed_cluster = {
+    "cluster.ranks_per_node=2", "cluster.within_node={ latency_microseconds = 1, gigabytes_per_second = 8 }",
+    "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }", "cluster.teraflops_per_rank=0.05",
+    "cluster.clock=virtual"};
+
+TEST(RunConfig, WhatToChooseAmongIsListed) {
+  std::vector<std::string> settings = {"adapt.policy=static",   "adapt.global_batches=[8, 16]",
+                                       "adapt.micro_batches=2", "adapt.schedules=['1f1b', 'zb-h1']",
+                                       "adapt.recomputes=full", "adapt.sequence_parallel=[true, false]",
+                                       "adapt.zero_stages=[1]"};
+  settings.insert(settings.begin(), timed_cluster.begin(), timed_cluster.end());
+  const AdaptConfig adapt = parse(minimal(), settings).adapt;
+  EXPECT_EQ(adapt.policy, PolicyKind::fixed);
+  EXPECT_THAT(adapt.global_batches, ElementsAre(8, 16));
+  EXPECT_THAT(adapt.micro_batches, ElementsAre(2));
+  EXPECT_THAT(adapt.schedules, ElementsAre(PipelineSchedule::one_f_one_b, PipelineSchedule::zb_h1));
+  EXPECT_THAT(adapt.recomputes, ElementsAre(Recompute::full));
+  EXPECT_THAT(adapt.sequence_parallel, ElementsAre(true, false));
+  EXPECT_THAT(adapt.zero_stages, ElementsAre(1));
+}
+
+TEST(RunConfig, PoliciesSayWhatTheyNeed) {
+  const auto refusal = [](std::vector<std::string> overrides, bool timed = true) {
+    if (timed) overrides.insert(overrides.begin(), timed_cluster.begin(), timed_cluster.end());
+    return message_of(minimal(), overrides);
+  };
+  EXPECT_EQ(refusal({"adapt.policy=copus"}), "no UserError");
+  EXPECT_THAT(
+      refusal({"adapt.policy=copus"}, false),
+      AllOf(HasSubstr("adapt.policy \"copus\""), HasSubstr("'copus profile --machine"), HasSubstr("cluster.config")));
+  EXPECT_THAT(refusal({"adapt.policy=cona", "cluster.clock=wall"}), HasSubstr("matmul_teraflops"))
+      << "teraflops_per_rank is of the virtual clock alone";
+  EXPECT_THAT(refusal({"adapt.policy=copus", "noise_scale.enabled=false"}), HasSubstr("noise_scale.enabled is false"));
+  EXPECT_THAT(refusal({"adapt.policy=olmo", "noise_scale.enabled=false"}), HasSubstr("noise_scale.enabled is false"));
+  EXPECT_EQ(refusal({"adapt.policy=static", "noise_scale.enabled=false"}), "no UserError");
+  EXPECT_THAT(refusal({"adapt.policy=static"}, false), HasSubstr("'copus profile --machine"))
+      << "it logs the best candidates too";
+  EXPECT_THAT(refusal({"adapt.policy=steps"}), AllOf(HasSubstr("adapt.schedule"), HasSubstr("0:32")));
+  EXPECT_THAT(refusal({"adapt.policy=script"}), AllOf(HasSubstr("adapt.file"), HasSubstr("decisions.jsonl")));
+  EXPECT_THAT(refusal({"adapt.policy=oracle"}), AllOf(HasSubstr("adapt.file"), HasSubstr("noise scale")));
+  EXPECT_EQ(refusal({"adapt.policy=script", "adapt.file=d.jsonl"}), "no UserError");
+  EXPECT_THAT(refusal({"adapt.advise=true"}), AllOf(HasSubstr("adapt.advise"), HasSubstr("adapt.policy")));
+  EXPECT_THAT(refusal({"adapt.max_tensor_parallel=1", "parallel.tensor_parallel=2"}),
+              AllOf(HasSubstr("adapt.max_tensor_parallel (1)"), HasSubstr("parallel.tensor_parallel 2")));
+}
+
 TEST(RunConfig, KeysAreListedInOrder) {
   const std::vector<std::string> keys = run_config_keys();
   EXPECT_EQ(keys.front(), "model.config");
@@ -294,6 +349,7 @@ class RandomConfigs {
       config.cluster.description = draw_cluster();
     }
     config.cluster.profile = text();
+    draw_adaptation(config);
     config.evaluate.interval = whole(0, 1000);
     config.evaluate.max_batches = whole(0, 1000);
     config.checkpoint.interval = whole(0, 1000);
@@ -341,6 +397,37 @@ class RandomConfigs {
       config.train.global_batch =
           config.train.micro_batch * parallel.data_parallel * parallel.pipeline_parallel * whole(1, 100);
     } while (infeasible_reason(config.model, configuration_of(config), config.train.sequence_length));
+  }
+
+  // Draws until nothing contradicts.
+  void draw_adaptation(RunConfig& config) {
+    AdaptConfig& adapt = config.adapt;
+    do {
+      adapt.policy = static_cast<PolicyKind>(whole(0, 10));
+    } while ((decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) ||
+             (adapt.policy != PolicyKind::none && config.cluster.description.device.matmul_flops_per_second == 0));
+    adapt.advise = adapt.policy != PolicyKind::none && coin();
+    const auto list = [this](auto& values, int64_t low, int64_t high) {
+      using Value = typename std::decay_t<decltype(values)>::value_type;
+      for (int64_t i = whole(0, 3); i > 0; --i) values.push_back(static_cast<Value>(whole(low, high)));
+    };
+    list(adapt.global_batches, 1, 1 << 24);
+    list(adapt.micro_batches, 1, 1 << 24);
+    list(adapt.schedules, 0, 3);
+    list(adapt.virtual_stages, 1, 8);
+    list(adapt.recomputes, 0, 2);
+    list(adapt.sequence_parallel, 0, 1);
+    list(adapt.zero_stages, 0, 1);
+    adapt.max_tensor_parallel = coin() ? 0 : whole(4, 64);
+    adapt.alpha = share();
+    adapt.relayout_threshold = share();
+    adapt.batch_threshold = share();
+    adapt.interval_samples = whole(1, INT64_MAX);
+    adapt.dwell_samples = whole(0, INT64_MAX);
+    adapt.schedule = "0:1" + text();
+    adapt.norm_test_eta = positive();
+    adapt.file = "file" + text();
+    adapt.verify = coin();
   }
 
   ClusterDescription draw_cluster() {

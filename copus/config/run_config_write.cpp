@@ -43,6 +43,11 @@ std::string write(int64_t value) { return std::to_string(value); }
 std::string write(double value) { return write_number(value); }
 std::string write(bool value) { return value ? "true" : "false"; }
 std::string write(const std::string& value) { return quote(value); }
+template <class Enum>
+  requires std::is_enum_v<Enum>
+std::string write(Enum value) {
+  return quote(to_string(value));
+}
 std::string write(const DataSource& source) {
   return concat("{ path = ", quote(source.path), ", weight = ", write_number(source.weight), " }");
 }
@@ -80,11 +85,7 @@ class Writer {
 
   template <class Value, class... Ignored>
   void field(const char* key, const Value& value, const Ignored&...) {
-    if constexpr (std::is_enum_v<Value>) {
-      add(key, quote(to_string(value)));
-    } else {
-      add(key, write(value));
-    }
+    add(key, write(value));
   }
   void field(const char* key, const std::optional<Llama3RopeScaling>& scaling) {
     if (scaling) add(key, write(*scaling));
@@ -147,6 +148,34 @@ std::string_view to_string(LearningRateSchedule schedule) {
       return "wsd";
   }
   fail_check("known schedule", __FILE__, __LINE__, "");
+}
+
+std::string_view to_string(PolicyKind policy) {
+  switch (policy) {
+    case PolicyKind::none:
+      return "none";
+    case PolicyKind::fixed:
+      return "static";
+    case PolicyKind::copus:
+      return "copus";
+    case PolicyKind::cbs_pessimistic:
+      return "cbs-pessimistic";
+    case PolicyKind::cbs_optimistic:
+      return "cbs-optimistic";
+    case PolicyKind::steps:
+      return "steps";
+    case PolicyKind::olmo:
+      return "olmo";
+    case PolicyKind::norm_test:
+      return "norm-test";
+    case PolicyKind::cona:
+      return "cona";
+    case PolicyKind::oracle:
+      return "oracle";
+    case PolicyKind::script:
+      return "script";
+  }
+  fail_check("known policy", __FILE__, __LINE__, "");
 }
 
 std::vector<std::string> run_config_keys() {

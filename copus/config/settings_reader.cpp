@@ -47,6 +47,11 @@ int64_t SettingsReader::whole_number(const Setting& setting) const {
   fail(setting, "must be a whole number, got ", copus::describe(setting));
 }
 
+bool SettingsReader::truth(const Setting& setting) const {
+  if (setting.kind != Setting::Kind::boolean) fail(setting, "must be true or false, got ", copus::describe(setting));
+  return std::get<bool>(setting.value);
+}
+
 double SettingsReader::number(const Setting& setting) const {
   if (setting.kind == Setting::Kind::integer) return static_cast<double>(std::get<int64_t>(setting.value));
   if (setting.kind != Setting::Kind::number) fail(setting, "must be a number, got ", copus::describe(setting));
@@ -77,11 +82,24 @@ void SettingsReader::field(const char* key, double& value, const Range<double>& 
 
 void SettingsReader::field(const char* key, bool& value) {
   const Setting* setting = find(key);
+  if (setting) value = truth(*setting);
+}
+
+void SettingsReader::field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range) {
+  const Setting* setting = find(key);
   if (!setting) return;
-  if (setting->kind != Setting::Kind::boolean) {
-    fail(*setting, "must be true or false, got ", copus::describe(*setting));
+  value.clear();
+  for (const Setting& item : items_of(*setting)) {
+    value.push_back(whole_number(item));
+    check_range(item, value.back(), range);
   }
-  value = std::get<bool>(setting->value);
+}
+
+void SettingsReader::field(const char* key, std::vector<bool>& value) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  value.clear();
+  for (const Setting& item : items_of(*setting)) value.push_back(truth(item));
 }
 
 void SettingsReader::field(const char* key, std::string& value) {

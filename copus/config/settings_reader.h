@@ -1,6 +1,10 @@
 // The visitor that fills a run configuration from settings, checking types and ranges (for this room's sources only).
 #pragma once
 
+#include <span>
+#include <type_traits>
+#include <vector>
+
 #include "copus/base/error.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings.h"
@@ -23,6 +27,9 @@ class SettingsReader {
   void field(const char* key, std::string& value);
   void field(const char* key, std::vector<std::string>& value);
   void field(const char* key, std::vector<DataSource>& value);
+  // Lists may also be given as their one value.
+  void field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range);
+  void field(const char* key, std::vector<bool>& value);
   void field(const char* key, std::optional<Llama3RopeScaling>& value);  // type and keys only; its value is the model's
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
@@ -34,17 +41,15 @@ class SettingsReader {
   template <class Enum>
   void field(const char* key, Enum& value) {
     static_assert(std::is_enum_v<Enum>);
+    if (const Setting* setting = find(key)) value = one_of<Enum>(*setting);
+  }
+  template <class Enum>
+    requires std::is_enum_v<Enum>
+  void field(const char* key, std::vector<Enum>& value) {
     const Setting* setting = find(key);
     if (!setting) return;
-    std::string expected;
-    for (const Enum candidate : values_of<Enum>()) {
-      if (setting->kind == Setting::Kind::text && std::get<std::string>(setting->value) == to_string(candidate)) {
-        value = candidate;
-        return;
-      }
-      expected += concat(expected.empty() ? "" : ", ", "\"", to_string(candidate), "\"");
-    }
-    fail(*setting, "must be one of ", expected, ", got ", describe(*setting));
+    value.clear();
+    for (const Setting& item : items_of(*setting)) value.push_back(one_of<Enum>(item));
   }
 
  private:
@@ -62,7 +67,24 @@ class SettingsReader {
   template <class Number>
   void check_range(const Setting& setting, Number value, const Range<Number>& range) const;
 
+  template <class Enum>
+  Enum one_of(const Setting& setting) const {
+    std::string expected;
+    for (const Enum candidate : values_of<Enum>()) {
+      if (setting.kind == Setting::Kind::text && std::get<std::string>(setting.value) == to_string(candidate)) {
+        return candidate;
+      }
+      expected += concat(expected.empty() ? "" : ", ", "\"", to_string(candidate), "\"");
+    }
+    fail(setting, "must be one of ", expected, ", got ", describe(setting));
+  }
+  // Of a list, or the one value that stands in its place.
+  static std::span<const Setting> items_of(const Setting& setting) {
+    return setting.kind == Setting::Kind::list ? std::span(setting.children) : std::span(&setting, 1);
+  }
+
   int64_t whole_number(const Setting& setting) const;
+  bool truth(const Setting& setting) const;
   double number(const Setting& setting) const;
   std::string path(const Setting& setting) const;
   DataSource data_source(const Setting& setting) const;

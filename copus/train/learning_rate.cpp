@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "copus/base/error.h"
@@ -15,16 +14,6 @@ namespace {
 double as_share(double length, double total_tokens) { return length < 1 ? length : length / total_tokens; }
 
 }  // namespace
-
-int64_t limit_in_tokens(const TrainConfig& train) {
-  if (train.max_steps == 0 && train.max_tokens == 0) return 0;
-  const int64_t most = std::numeric_limits<int64_t>::max();
-  const int64_t tokens_per_step = train.global_batch * train.sequence_length;
-  // More steps than have a number of tokens are as good as endless.
-  const int64_t by_steps =
-      train.max_steps > 0 ? std::min(train.max_steps, most / tokens_per_step) * tokens_per_step : most;
-  return std::min(by_steps, train.max_tokens > 0 ? train.max_tokens : most);
-}
 
 LearningRate::LearningRate(const OptimizerConfig& optimizer, const TrainConfig& train)
     : optimizer_(optimizer),

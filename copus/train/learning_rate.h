@@ -37,8 +37,4 @@ class LearningRate {
   double total_seconds_;  // of a run that is limited by time alone
 };
 
-// The tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither is set. A run
-// ends with a whole step, the first that reaches the limit.
-int64_t limit_in_tokens(const TrainConfig& train);
-
 }  // namespace copus
