@@ -1,6 +1,8 @@
 #include "copus/orchestrator/candidates.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace copus {
 
@@ -34,8 +36,43 @@ SearchSpace search_space_of(const RunConfig& config) {
   space.recomputes = chosen(adapt.recomputes, own.strategy.recompute);
   space.sequence_parallel = chosen(adapt.sequence_parallel, own.strategy.sequence_parallel);
   space.zero_stages = chosen(adapt.zero_stages, own.strategy.zero_stage);
-  space.max_tensor_parallel = adapt.max_tensor_parallel;
+  // Beyond a node tensor parallelism pays for two all-reduces a layer over the network: hardly ever worth a look. What
+  // the run describes itself stays possible.
+  space.max_tensor_parallel = adapt.max_tensor_parallel > 0
+                                  ? adapt.max_tensor_parallel
+                                  : std::max(config.cluster.description.ranks_per_node, own.strategy.tensor_parallel);
   return space;
+}
+
+std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candidate& current, const RunConfig& config) {
+  const bool measures = decides_by_noise_scale(config.adapt.policy);
+  const auto is_measured_rarely = [&](const Configuration& configuration) {
+    return config.noise_scale.split_interval > 1 && configuration.strategy.data_parallel == 1 &&
+           configuration.num_microbatches() == 1;
+  };
+  std::map<std::pair<ParallelStrategy, int64_t>, bool> measured_well;
+  if (measures) {
+    for (const TableCell& cell : table.cells) {
+      const Configuration& configuration = cell.configuration;
+      measured_well[{configuration.strategy, configuration.global_batch}] |= !is_measured_rarely(configuration);
+    }
+  }
+  const auto leaves_blind = [&](const Configuration& configuration) {
+    if (configuration.global_batch < 2) return true;
+    return is_measured_rarely(configuration) && measured_well[{configuration.strategy, configuration.global_batch}];
+  };
+
+  std::vector<Candidate> candidates;
+  candidates.reserve(table.cells.size() + 1);
+  bool has_current = false;
+  for (const TableCell& cell : table.cells) {
+    const bool is_current = cell.configuration == current.configuration;
+    if (measures && !is_current && leaves_blind(cell.configuration)) continue;
+    has_current |= is_current;
+    candidates.push_back({cell.configuration, cell.step.seconds, cell.step.relative_deviation, cell.measured_steps});
+  }
+  if (!has_current) candidates.push_back(current);
+  return candidates;
 }
 
 }  // namespace copus

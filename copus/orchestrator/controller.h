@@ -27,9 +27,9 @@ struct Decision {
   // The same under the other exponent of Goodput (alpha 0 where the run decides by 0.5 and the reverse): what would
   // have been chosen; empty: to stay.
   std::optional<Configuration> other_alpha_choice;
-  bool moves = false;             // announced as a switch; false where it holds, is pinned, or only advises
+  bool moves = false;             // announced as a switch; false where it holds or only advises
   int64_t commit_after_step = 0;  // of a move: the boundary at which all ranks switch
-  uint64_t inputs_hash = 0;       // of everything it was made from, to find out where a replay begins to differ
+  uint64_t inputs_hash = 0;       // of all that was observed before, to find out where a replay begins to differ
 };
 
 // What a switch was predicted to bring and what it brought, once enough steps have run in the new configuration.
@@ -38,7 +38,8 @@ struct Realised {
   Configuration from, to;
   double predicted_step_seconds = 0, realised_step_seconds = 0;
   double predicted_gain = 0;  // of Goodput, relative, when it was decided
-  double realised_gain = 0;   // with both sides' measured step seconds, at the phi measured since
+  // With both sides' measured step seconds, at the phi measured since; NaN where none is known.
+  double realised_gain = 0;
   // Loss decrease per second over the window after the switch, relative to the trend before it; empty where the trend
   // is not significant.
   std::optional<double> progress_ratio;
@@ -59,24 +60,32 @@ class Controller {
   static constexpr int64_t lead_steps = 2;
 
   // Of a run that begins in `initial` (configuration_of(config), or that of a checkpoint) with `knowledge` of step
-  // times. Throws UserError where there is nothing to choose among or nothing that says how fast the cluster computes.
-  Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge);
+  // times, and with the text of adapt.file (empty where none is named). Throws UserError where there is nothing to
+  // choose among or nothing that says how fast the cluster computes, and what make_policy throws.
+  Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge, const std::string& file = "");
   ~Controller();
+  Controller(Controller&&) noexcept;
+  Controller& operator=(Controller&&) noexcept;
 
-  // After every step. A decision where one was due.
+  // The run goes on in a new process, whose first steps set up memory and caches and do not count as measured ones.
+  void resumed();
+  // After every step, before anything else that happens at its boundary. A decision where one was due.
   std::optional<Decision> observe(const Observation& observation);
   // What the latest decision or command wants done, once.
   std::optional<SwitchIntent> take_intent();
-  // What came of it. A configuration that was vetoed or rolled back for memory is not chosen again.
+  // What came of it. A configuration that was vetoed or rolled back for memory is not chosen again. One that only
+  // advises is also told of switches that somebody else decided.
   void report(const SwitchReport& report);
-  // What became known since the last call about earlier switches.
+  // What became known since the last call about earlier switches; to be called after every `observe`.
   std::vector<Realised> take_realised();
   // Throws UserError where a target is infeasible; the message says why.
   void command(const Command& command);
 
+  // The switch that is under way: announced, and not reported yet.
+  const std::optional<SwitchIntent>& announced() const;
   bool pinned() const;
   const Configuration& current() const;
-  const Knowledge& knowledge() const;
+  Knowledge knowledge() const;
   // Of a step in the current configuration.
   Corrected expected_step() const;
 

@@ -34,7 +34,8 @@ struct SwitchReport {
   Configuration from, to;
   enum class Outcome { moved, vetoed, rolled_back } outcome = Outcome::moved;
   std::string reason;            // of a veto or roll-back: which rank, what it lacked
-  double pause_seconds = 0;      // for which training stood still
+  double critical_batch = 0;     // that the learning rate counts with since; 0: not known
+  double pause_seconds = 0;      // for which training stood still, since the last rank had ended the step
   double prepare_seconds = 0;    // beside training, of the slowest rank
   int64_t bytes_copied = 0;      // all ranks together
   int64_t bytes_received = 0;    // of these, from other ranks
@@ -46,9 +47,9 @@ struct SwitchReport {
 struct Command {
   enum class Kind {
     pin,     // stay in the current configuration until unpin
-    unpin,   //
+    unpin,   // the policy decides again
     pause,   // no steps until resume
-    resume,  //
+    resume,  // after a pause
     force,   // move to `target` at the next boundary, whatever the policy says, and stay pinned there
   } kind = Kind::pin;
   std::optional<Configuration> target;  // of force

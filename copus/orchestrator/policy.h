@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "copus/config/run_config.h"
@@ -32,11 +33,12 @@ struct Situation {
   double relayout_seconds = 0;               // that a re-layout is expected to pause training, measured ones counted
 };
 
-// A candidate as a policy ranks it.
+// A candidate with its Goodput at the exponent that the run decides by, whichever policy it is.
 struct RankedCandidate {
   Configuration configuration;
   double step_seconds = 0;
-  double goodput = 0;       // at phi; in the unit of the policy
+  double goodput = 0;       // samples/s that count like those of the reference batch, at phi; at its lower bound where
+                            // there is no more
   double goodput_low = 0;   // relative gain over the current configuration at the low end of phi's interval
   double goodput_high = 0;  // and at the high end
 };
@@ -46,17 +48,27 @@ struct Choice {
   std::string reason;                   // why it moves or holds, in words: "+23 % holds from phi 12 to 31"
   double predicted_gain = 0;          // Goodput of the target (or of the best candidate, where it holds) / current - 1
   std::vector<RankedCandidate> best;  // at most five, best first
+  // B_c that it counted with and that the learning rate is to count with once it has moved; 0: not known.
+  double critical_batch = 0;
+  // Of a script, which repeats a run: the step boundary of the switch. Empty: as soon as can be.
+  std::optional<int64_t> commit_after_step;
 };
 
-// Deterministic. A policy may remember what it has seen; it is asked at every decision of a run, in order.
+// Deterministic. A policy may remember what it has seen: it is shown every step of a run and asked at every decision,
+// in order.
 class Policy {
  public:
   virtual ~Policy() = default;
+  // After every step, before choose.
+  virtual void observe(const Observation&) {}
+  // Whether it has to be asked after this step, though the interval between decisions has not passed.
+  virtual bool is_due(const Observation&) const { return false; }
   virtual Choice choose(const Situation& situation) = 0;
 };
 
-// The policy that adapt.policy names. Throws UserError where its settings contradict each other (a script or a schedule
-// that cannot be read).
-std::unique_ptr<Policy> make_policy(const RunConfig& config);
+// The policy that adapt.policy names; PolicyKind::none names none. `file_text` is what adapt.file holds, for those that
+// need it: "oracle" (a line "consumed_samples phi" each, in between linear; # begins a comment) and "script"
+// (script.h). Throws UserError where its settings contradict each other or cannot be read.
+std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view file_text = {});
 
 }  // namespace copus

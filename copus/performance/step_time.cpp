@@ -152,6 +152,7 @@ struct StepTimeModel::Memo {
   Link stage_link(const ParallelStrategy& strategy, int64_t stage) const;
   double node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const;
   double sharing(const ParallelStrategy& strategy) const;
+  double turns(const ParallelStrategy& strategy, int64_t count) const;
   double data_communication(const Configuration& configuration, const std::vector<BlockCost>& chunk_costs,
                             const Blocks& of_blocks);
   double agreement(const ParallelStrategy& strategy) const;
@@ -372,6 +373,13 @@ double StepTimeModel::Memo::sharing(const ParallelStrategy& strategy) const {
   return as_double(ranks) / as_double(cluster.devices_per_node);
 }
 
+// Ranks that take turns at moving the bytes of groups of `count` neighbours of a kind: within a node, where what moves
+// bytes is what computes, those that share a device; between nodes it is the network, and nobody waits for a device.
+double StepTimeModel::Memo::turns(const ParallelStrategy& strategy, int64_t count) const {
+  const bool one_node = strategy.world_size() <= cluster.ranks_per_node || cluster.ranks_per_node % count == 0;
+  return one_node ? std::max(1.0, sharing(strategy)) : 1;
+}
+
 // Seconds that the devices of the busiest node need for what its ranks compute (`busy`: by pipeline rank).
 double StepTimeModel::Memo::node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const {
   const int64_t block = strategy.tensor_parallel * strategy.data_parallel, node = cluster.ranks_per_node;
@@ -416,12 +424,16 @@ double StepTimeModel::Memo::data_communication(const Configuration& configuratio
   const bool tied_across = model.tie_word_embeddings && p > 1;
   const int64_t sharers = sharing_ranks(strategy);
   const Link link = data_link(strategy, d), gather_link = data_link(strategy, sharers);
+  const double reduce_turns = turns(strategy, strategy.tensor_parallel * d),
+               gather_turns = turns(strategy, strategy.tensor_parallel * sharers);
   const auto reduce = [&](double parameters) {
     const auto bytes = static_cast<int64_t>(parameters * system.reduced_bytes);
-    return sharers > 1 && sharers == d ? reduce_scatter_seconds(link, d, bytes) : all_reduce_seconds(link, d, bytes);
+    return reduce_turns *
+           (sharers > 1 && sharers == d ? reduce_scatter_seconds(link, d, bytes) : all_reduce_seconds(link, d, bytes));
   };
   const auto gather = [&](double parameters) {
-    return all_gather_seconds(gather_link, sharers, static_cast<int64_t>(parameters * system.weight_bytes));
+    const auto bytes = static_cast<int64_t>(parameters * system.weight_bytes);
+    return gather_turns * all_gather_seconds(gather_link, sharers, bytes);
   };
   const double layer_reduction = reduce(held.layer), layer_gather = gather(held.layer);
   const double head_reduction = reduce(held.embedding), head_gather = gather(held.embedding);
@@ -467,15 +479,16 @@ double StepTimeModel::Memo::data_communication(const Configuration& configuratio
   // The two copies of a tied embedding are added before.
   if (tied_across) {
     const Link tie = link_of(cluster, RankSeries{0, strategy.world_size() / p * (p - 1), 2});
-    seconds += all_reduce_seconds(tie, 2, static_cast<int64_t>(held.embedding * system.reduced_bytes));
+    seconds += turns(strategy, strategy.world_size()) *
+               all_reduce_seconds(tie, 2, static_cast<int64_t>(held.embedding * system.reduced_bytes));
   }
   // Norms of which each rank has seen its rows alone, and key-value heads that several ranks hold.
   for (const auto& [ranks, elements_of_layer] : held.partial) {
     const auto bytes = static_cast<int64_t>(elements_of_layer * system.reduced_bytes);
-    seconds += as_double(model.num_layers) / as_double(p) *
+    seconds += as_double(model.num_layers) / as_double(p) * turns(strategy, ranks) *
                all_reduce_seconds(link_of(cluster, RankSeries{0, 1, ranks}), ranks, bytes);
   }
-  return seconds + agreement(strategy);
+  return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
 }
 
 // All ranks tell each other of the step's loss, norms and times.
@@ -540,7 +553,7 @@ StepTimeParts StepTimeModel::Memo::predict(const Configuration& configuration) {
     pipeline = std::max(pipeline, parts.compute + parts.tensor_communication);
   }
   parts.bubble = std::max(0.0, pipeline - parts.compute - parts.tensor_communication);
-  parts.data_communication = std::max(1.0, shared) * data_communication(configuration, chunk_costs, of_blocks);
+  parts.data_communication = data_communication(configuration, chunk_costs, of_blocks);
   parts.bubble += crowding(configuration);
 
   if (cluster.flops_per_second == 0) {

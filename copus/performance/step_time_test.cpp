@@ -159,6 +159,22 @@ TEST(StepTime, RanksThatShareDevicesTakeTurns) {
   EXPECT_NEAR(predict(cluster, configuration).compute, alone.compute / 2, 1e-9);
 }
 
+TEST(StepTime, BytesBetweenNodesWaitForNoDevice) {
+  ClusterDescription cluster = counting_cluster();
+  cluster.ranks_per_node = 2;
+  cluster.devices_per_node = 1;
+  cluster.within_node = cluster.between_nodes = {.latency_seconds = 0, .bytes_per_second = 1e6};
+  const ModelDescription model = small_model();
+  double bytes = 0;
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    bytes += 4 * static_cast<double>(parameter.num_elements());
+  }
+  const auto reduction = [&](ParallelStrategy strategy) { return predict(cluster, with(strategy)).data_communication; };
+  // A ring of n moves 2 (n - 1) / n of the bytes. Both ranks of one node do so in turn, on the device that they share.
+  EXPECT_NEAR(reduction({.data_parallel = 2}), 2 * bytes / 1e6, 1e-3 * bytes / 1e6);
+  EXPECT_NEAR(reduction({.data_parallel = 4}), 1.5 * bytes / 1e6, 1e-3 * bytes / 1e6);
+}
+
 TEST(StepTime, ZeroOneScattersAndGathersInstead) {
   ClusterDescription cluster = counting_cluster();
   cluster.within_node.bytes_per_second = 1e6;

@@ -26,4 +26,13 @@ double surge_factor(double batch, double noise_scale, double reference_batch) {
   return std::sqrt(linear_factor(batch, reference_batch)) * statistical_efficiency(batch, noise_scale, reference_batch);
 }
 
+double variance_ratio_after_switch(double variance_ratio, double batch_before, double batch_after) {
+  COPUS_CHECK(batch_before > 0 && batch_after > 0, batch_before, " to ", batch_after);
+  return variance_ratio * batch_after / batch_before;
+}
+
+double variance_ratio_after_update(double variance_ratio, double beta2) { return 1 - (1 - variance_ratio) * beta2; }
+
+double shrink_ramp_factor(double variance_ratio) { return std::sqrt(std::min(1.0, variance_ratio)); }
+
 }  // namespace copus

@@ -19,4 +19,15 @@ double adascale_factor(double batch, double noise_scale, double reference_batch)
 // phi, and falls beyond (sign-like optimizers, Li et al. 2024, arXiv 2405.14578, equation 4).
 double surge_factor(double batch, double noise_scale, double reference_batch);
 
+// The ramp after the batch has shrunk. Where noise dominates, Adam's second moment v goes by the variance of the
+// gradient, tr(Sigma)/B, so after a switch it is still that of the old batch: too small for a smaller one, whose
+// updates would be too long. rho is v over what it will come to, 1 at rest:
+//   a switch multiplies rho by B_new / B_old, each update makes it 1 - (1 - rho) beta2.
+// After k updates at B_new = q B_old: rho = 1 - (1 - q) beta2^k.
+double variance_ratio_after_switch(double variance_ratio, double batch_before, double batch_after);
+double variance_ratio_after_update(double variance_ratio, double beta2);
+// The factor on the learning rate of an update that leaves rho (it divides by the square root of v): sqrt(min(1, rho)).
+// A v that is too large only shortens updates for a while and is not made up for.
+double shrink_ramp_factor(double variance_ratio);
+
 }  // namespace copus

@@ -65,5 +65,40 @@ TEST(LearningRateScaling, SurgeIsHighestAtTheNoiseScale) {
   expect_limits([](double noise_scale) { return surge_factor(64, noise_scale, 16); }, 0.5, 2);
 }
 
+TEST(LearningRateScaling, AfterTheBatchShrinksItRampsUpAsTheSecondMomentGrows) {
+  const double beta2 = 0.95, q = 0.25;
+  double ratio = variance_ratio_after_switch(1, 64, 16);
+  EXPECT_DOUBLE_EQ(ratio, q);
+  for (int k = 1; k <= 200; ++k) {
+    ratio = variance_ratio_after_update(ratio, beta2);
+    EXPECT_NEAR(shrink_ramp_factor(ratio), std::sqrt(1 - (1 - q) * std::pow(beta2, k)), 1e-12) << k;
+  }
+  EXPECT_NEAR(shrink_ramp_factor(ratio), 1, 1e-4);
+}
+
+// Against Adam's own recursion: the update's length, 1 / sqrt(v) times the ramp's factor, is at once that of the new
+// batch's steady state, through one switch after another.
+TEST(LearningRateScaling, TheRampKeepsTheLengthOfUpdates) {
+  const double beta2 = 0.9, trace = 3;
+  double batch = 64, second_moment = trace / batch, ratio = 1;
+  for (const double next : {32.0, 8.0, 2.0}) {
+    ratio = variance_ratio_after_switch(ratio, batch, next);
+    batch = next;
+    for (int k = 0; k < 5; ++k) {
+      second_moment = beta2 * second_moment + (1 - beta2) * trace / batch;
+      ratio = variance_ratio_after_update(ratio, beta2);
+      EXPECT_NEAR(shrink_ramp_factor(ratio) / std::sqrt(second_moment), std::sqrt(batch / trace), 1e-9);
+    }
+  }
+}
+
+TEST(LearningRateScaling, AGrownBatchIsNotRamped) {
+  const double ratio = variance_ratio_after_switch(1, 16, 64);
+  EXPECT_DOUBLE_EQ(shrink_ramp_factor(ratio), 1);
+  // There and back before v has changed leaves nothing to ramp.
+  EXPECT_DOUBLE_EQ(shrink_ramp_factor(variance_ratio_after_switch(ratio, 64, 16)), 1);
+  EXPECT_THROW(variance_ratio_after_switch(1, 0, 16), InternalError);
+}
+
 }  // namespace
 }  // namespace copus

@@ -1,0 +1,306 @@
+#include "copus/orchestrator/controller.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "copus/base/test_support.h"
+#include "copus/orchestrator/synthetic_job.h"
+#include "copus/strategy/configuration_json.h"
+
+namespace copus {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t many_steps = 600;
+
+class ControllerTest : public testing::Test {
+ protected:
+  Controller controller() const { return Controller(config_, configuration_of(config_), Knowledge()); }
+
+  Course course_of(const std::function<void(Observation&)>& change = [](Observation&) {}) const {
+    SyntheticJob job(config_);
+    Controller steered = controller();
+    Course course;
+    run_steps(job, steered, many_steps, course, change);
+    return course;
+  }
+
+  static std::vector<uint64_t> hashes(const Course& course) {
+    std::vector<uint64_t> result;
+    for (const Decision& decision : course.decisions) result.push_back(decision.inputs_hash);
+    return result;
+  }
+
+  Configuration other_batch(int64_t batch) const {
+    Configuration configuration = configuration_of(config_);
+    configuration.global_batch = batch;
+    return configuration;
+  }
+
+  RunConfig config_ = adapting_run();
+};
+
+TEST_F(ControllerTest, TheSameSequenceGivesTheSameDecisions) {
+  const Course once = course_of(), again = course_of();
+  ASSERT_GT(once.decisions.size(), 10);
+  EXPECT_EQ(hashes(once), hashes(again));
+  ASSERT_GT(once.switches.size(), 1);
+  ASSERT_EQ(once.switches.size(), again.switches.size());
+  for (size_t i = 0; i < once.decisions.size(); ++i) {
+    EXPECT_EQ(once.decisions[i].choice.target, again.decisions[i].choice.target);
+    EXPECT_EQ(once.decisions[i].choice.reason, again.decisions[i].choice.reason);
+  }
+}
+
+TEST_F(ControllerTest, TheHashIsOfEverythingThatWasObserved) {
+  const Course usual = course_of();
+  const int64_t changed_step = usual.decisions[2].step - 1;
+  using Change = std::function<void(Observation&)>;
+  const auto least = [](double& value) { value = std::nextafter(value, std::numeric_limits<double>::infinity()); };
+  const std::vector<Change> changes = {
+      [&](Observation& o) { least(o.loss); },
+      [&](Observation& o) { least(o.grad_norm); },
+      [&](Observation& o) { least(o.step_seconds); },
+      [&](Observation& o) { least(o.elapsed_seconds); },
+      [&](Observation& o) { o.small_batch = 4; },
+      [&](Observation& o) { o.small_batch_squared_norm = 4; },
+      [&](Observation& o) { least(*o.noise_scale); },
+      [&](Observation& o) { least(*o.noise_scale_low); },
+      [&](Observation& o) { least(*o.noise_scale_high); },
+      [&](Observation& o) { o.noise_scale_high.reset(); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const Course other = course_of([&](Observation& observation) {
+      if (observation.step == changed_step) changes[i](observation);
+    });
+    EXPECT_EQ(hashes(other)[1], hashes(usual)[1]) << i;
+    EXPECT_NE(hashes(other)[2], hashes(usual)[2]) << i;
+  }
+}
+
+TEST_F(ControllerTest, DecidesAtIntervalsOfSamplesAndNeverBeforeAStepCounts) {
+  config_.adapt.interval_samples = 1;
+  EXPECT_EQ(course_of().decisions.front().step, StepTimeLearner::warm_up_steps + 1);
+  config_.adapt.interval_samples = 160;
+  const std::vector<Decision> decisions = course_of().decisions;
+  EXPECT_EQ(decisions.front().consumed_samples, 160);
+  for (size_t i = 1; i < decisions.size(); ++i) {
+    EXPECT_GE(decisions[i].consumed_samples - decisions[i - 1].consumed_samples, 160);
+  }
+}
+
+TEST_F(ControllerTest, AnnouncesASwitchOnceAndDecidesNothingUntilItIsReported) {
+  config_.adapt.interval_samples = 1;
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  std::optional<Decision> decision;
+  while (!decision || !decision->moves) decision = steered.observe(job.next_step());
+  const SwitchIntent intent = steered.take_intent().value();
+  EXPECT_EQ(intent.configuration, decision->choice.target);
+  const bool is_relayout = intent.configuration.strategy != job.current().strategy;
+  EXPECT_EQ(intent.commit_after_step, job.step() + 1 + (is_relayout ? Controller::lead_steps : 0));
+  EXPECT_EQ(intent.inputs_hash, decision->inputs_hash);
+  EXPECT_EQ(intent.critical_batch, *decision->critical_batch);
+  EXPECT_EQ(intent.critical_batch, 2 * *decision->noise_scale);
+  EXPECT_EQ(steered.take_intent(), std::nullopt);
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(steered.observe(job.next_step()));
+  EXPECT_EQ(steered.current(), configuration_of(config_));
+  job.announce(intent);
+}
+
+TEST_F(ControllerTest, ARelayoutIsAnnouncedEarlyEnoughToPrepare) {
+  const Course course = course_of();
+  std::set<bool> kinds;
+  for (const Decision& decision : course.decisions) {
+    if (!decision.moves) continue;
+    const bool is_relayout = decision.choice.target->strategy != decision.current.strategy;
+    EXPECT_EQ(decision.commit_after_step, decision.step + 1 + (is_relayout ? Controller::lead_steps : 0));
+    kinds.insert(is_relayout);
+  }
+  EXPECT_EQ(kinds.size(), 2) << "both kinds of switches happen in this job";
+}
+
+TEST_F(ControllerTest, WhileItIsPinnedNothingIsDecided) {
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  steered.command({.kind = Command::Kind::pin, .target = {}});
+  EXPECT_TRUE(steered.pinned());
+  Course course;
+  run_steps(job, steered, 100, course);
+  EXPECT_TRUE(course.decisions.empty());
+  steered.command({.kind = Command::Kind::unpin, .target = {}});
+  run_steps(job, steered, 100, course);
+  EXPECT_FALSE(course.decisions.empty());
+}
+
+// A person forces one batch upon another, and the log of it is the script of a second run.
+TEST_F(ControllerTest, WhatAPersonForcesAtTheBoundaryOfASwitchAScriptCanRepeat) {
+  config_.adapt.policy = PolicyKind::fixed;
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  Course course;
+  run_steps(job, steered, 20, course);
+  steered.command({.kind = Command::Kind::force, .target = other_batch(32)});
+  run_steps(job, steered, 1, course);
+  ASSERT_EQ(course.switches.size(), 1);
+  steered.command({.kind = Command::Kind::force, .target = other_batch(64)});
+  run_steps(job, steered, 20, course);
+  ASSERT_EQ(course.switches.size(), 2);
+
+  std::string script;
+  for (const SwitchReport& report : course.switches) {
+    script += concat(R"({"after_step": )", report.after_step, R"(, "configuration": )", to_json(report.to), "}\n");
+  }
+  config_.adapt.policy = PolicyKind::script;
+  SyntheticJob again(config_);
+  Controller scripted(config_, configuration_of(config_), Knowledge(), script);
+  Course repeated;
+  run_steps(again, scripted, 41, repeated);
+  ASSERT_EQ(repeated.switches.size(), 2);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(repeated.switches[i].after_step, course.switches[i].after_step);
+    EXPECT_EQ(repeated.switches[i].to, course.switches[i].to);
+  }
+}
+
+TEST_F(ControllerTest, ForcedItMovesAtTheNextBoundaryAndStaysThere) {
+  config_.adapt.advise = true;  // a person's word counts more
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  Course course;
+  run_steps(job, steered, 50, course);
+  EXPECT_TRUE(course.switches.empty());
+  Configuration target = other_batch(32);
+  target.strategy.data_parallel = 4;
+  target.strategy.pipeline_parallel = 1;
+  steered.command({.kind = Command::Kind::force, .target = target});
+  EXPECT_EQ(steered.announced()->commit_after_step, 50 + 1 + Controller::lead_steps);
+  EXPECT_THAT(user_error([&] { steered.command({.kind = Command::Kind::force, .target = other_batch(32)}); }),
+              HasSubstr("a switch is under way, after step 53"));
+  course = {};
+  run_steps(job, steered, 200, course);
+  ASSERT_EQ(course.switches.size(), 1);
+  EXPECT_EQ(steered.current(), target);
+  EXPECT_TRUE(course.decisions.empty());
+  EXPECT_TRUE(steered.pinned());
+  ASSERT_EQ(course.realised.size(), 1);
+  EXPECT_EQ(course.realised[0].decision_step, 50);
+  EXPECT_TRUE(std::isfinite(course.realised[0].predicted_gain));
+  steered.command({.kind = Command::Kind::force, .target = target});
+  EXPECT_FALSE(steered.take_intent()) << "already there";
+}
+
+TEST_F(ControllerTest, RefusesToBeForcedIntoWhatCannotBe) {
+  config_.cluster.description.device.memory_bytes = 2e6;
+  Controller steered = controller();
+  const auto message = [&](const Configuration& target) {
+    return user_error([&] { steered.command({.kind = Command::Kind::force, .target = target}); });
+  };
+  EXPECT_THAT(message(other_batch(17)), HasSubstr("17"));
+  Configuration eight_ranks = other_batch(16);
+  eight_ranks.strategy.data_parallel = 4;
+  EXPECT_THAT(message(eight_ranks), HasSubstr("needs 8 ranks, and the job has 4"));
+  Configuration large = other_batch(1024);
+  large.micro_batch = 512;
+  EXPECT_THAT(message(large), HasSubstr("needs "));
+  EXPECT_FALSE(steered.pinned());
+  EXPECT_FALSE(steered.take_intent());
+}
+
+TEST_F(ControllerTest, WhereItOnlyAdvisesNothingMoves) {
+  config_.adapt.advise = true;
+  const Course course = course_of();
+  EXPECT_TRUE(course.switches.empty());
+  EXPECT_TRUE(std::any_of(course.decisions.begin(), course.decisions.end(),
+                          [](const Decision& decision) { return decision.choice.target.has_value(); }));
+  for (const Decision& decision : course.decisions) EXPECT_FALSE(decision.moves);
+}
+
+TEST_F(ControllerTest, WhatWasVetoedOrRolledBackIsNotChosenAgain) {
+  for (const auto outcome : {SwitchReport::Outcome::vetoed, SwitchReport::Outcome::rolled_back}) {
+    SyntheticJob job(config_);
+    Controller steered = controller();
+    std::set<Configuration> refused;
+    for (int i = 0; i < many_steps; ++i) {
+      const auto decision = steered.observe(job.next_step());
+      if (!steered.announced()) continue;
+      const Configuration target = steered.take_intent()->configuration;
+      EXPECT_TRUE(refused.insert(target).second);
+      EXPECT_EQ(decision->choice.target, target);
+      steered.report({.after_step = job.step(),
+                      .consumed_samples = 0,
+                      .from = steered.current(),
+                      .to = target,
+                      .outcome = outcome,
+                      .reason = "rank 3 has no memory left"});
+      EXPECT_EQ(steered.current(), configuration_of(config_));
+    }
+    ASSERT_GT(refused.size(), 2);
+    EXPECT_THAT(user_error([&] { steered.command({.kind = Command::Kind::force, .target = *refused.begin()}); }),
+                HasSubstr("rank 3 has no memory left"));
+  }
+}
+
+TEST_F(ControllerTest, SaysWhatSwitchesBrought) {
+  const Course course = course_of();
+  ASSERT_GT(course.realised.size(), 1);
+  const SyntheticJob job(config_);
+  for (const Realised& realised : course.realised) {
+    EXPECT_NEAR(realised.realised_step_seconds / job.true_seconds(realised.to), 1, 0.02);
+    const auto decision = std::find_if(course.decisions.begin(), course.decisions.end(),
+                                       [&](const Decision& d) { return d.step == realised.decision_step && d.moves; });
+    ASSERT_NE(decision, course.decisions.end());
+    EXPECT_EQ(decision->choice.target, realised.to);
+    EXPECT_EQ(decision->choice.predicted_gain, realised.predicted_gain);
+    const double before = job.true_seconds(realised.from), after = job.true_seconds(realised.to);
+    const double throughput = static_cast<double>(realised.to.global_batch) / after * before /
+                              static_cast<double>(realised.from.global_batch);
+    // The efficiency of the larger batch is lower and the learning rate higher, so that this is a bound.
+    EXPECT_LT(realised.realised_gain, 2 * throughput);
+    EXPECT_GT(realised.realised_gain, -0.2);
+  }
+}
+
+TEST_F(ControllerTest, StepsThatWereSkippedSayNothingOfStepTimes) {
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  for (int i = 0; i < 20; ++i) {
+    Observation observation = job.next_step();
+    observation.loss = std::numeric_limits<double>::infinity();
+    EXPECT_FALSE(steered.observe(observation));
+  }
+  EXPECT_EQ(steered.knowledge(), Knowledge());
+}
+
+TEST_F(ControllerTest, TheFirstStepsOfAnotherProcessDoNotCount) {
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  Course course;
+  run_steps(job, steered, 5, course);
+  const Knowledge known = steered.knowledge();
+  steered.resumed();
+  run_steps(job, steered, StepTimeLearner::warm_up_steps, course,
+            [](Observation& observation) { observation.step_seconds *= 50; });
+  EXPECT_EQ(steered.knowledge(), known);
+}
+
+TEST_F(ControllerTest, NeedsSomethingToChooseAmongAndToCompareBy) {
+  RunConfig config = config_;
+  config.cluster.clock = ClockKind::wall;
+  EXPECT_THAT(user_error([&] { Controller(config, configuration_of(config), Knowledge()); }),
+              HasSubstr("nothing says how fast the cluster computes"));
+  config = config_;
+  config.adapt.global_batches = {16};
+  config.adapt.micro_batches = {4};
+  config.cluster.description.device.memory_bytes = 1000;
+  EXPECT_THAT(user_error([&] { Controller(config, configuration_of(config), Knowledge()); }),
+              HasSubstr("nothing to choose among"));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,62 @@
+// The Goodput of every candidate over the interval of the noise scale: what Copus decides by, and what all decisions
+// are logged with.
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/config/run_config.h"
+#include "copus/orchestrator/policy.h"
+
+namespace copus {
+
+// What is believed of phi, in samples. While |G|^2 is not significant there is no upper end, and `value` is the lower
+// bound; before anything is measured that is 0.
+struct NoiseBelief {
+  double value = 0;
+  double low = 0;
+  double high = std::numeric_limits<double>::infinity();
+
+  bool is_bounded() const { return high < std::numeric_limits<double>::infinity(); }
+};
+
+NoiseBelief believed_noise(const Observation& observation);
+
+// "phi 12 .. 40", "phi at least 12 (|G|^2 is not significant)", "phi not measured".
+std::string describe(const NoiseBelief& noise);
+// "+12.3 %".
+std::string percent(double fraction);
+
+// The candidate that the run is in.
+const Candidate& current_candidate(const Situation& situation);
+
+// Why no switch may follow the latest one yet; empty where one may.
+std::optional<std::string> dwell_reason(const RunConfig& config, const Situation& situation);
+
+class GoodputRanking {
+ public:
+  // Relative gains of Goodput over the current configuration.
+  struct Gains {
+    double at_value = 0, at_low = 0, at_high = 0;
+  };
+
+  // Goodput_alpha of adapt.alpha, B_c = noise_scale.calibration * phi, B_ref = train.global_batch.
+  GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation);
+
+  double critical_batch() const { return critical_batch_; }
+  // Of situation.candidates, in their order.
+  const std::vector<Gains>& gains() const { return gains_; }
+  double gain_of(const Configuration& configuration) const;
+  // At most five, best first; of equal ones the first.
+  std::vector<RankedCandidate> best() const;
+
+ private:
+  const std::vector<Candidate>& candidates_;
+  double critical_batch_;
+  double current_goodput_ = 0;
+  std::vector<Gains> gains_;
+};
+
+}  // namespace copus

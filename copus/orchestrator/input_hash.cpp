@@ -1,0 +1,63 @@
+#include "copus/orchestrator/input_hash.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+
+namespace copus {
+
+namespace {
+constexpr size_t most_words = 1024;
+}  // namespace
+
+void InputHash::add(double value) {
+  words_.push_back(std::bit_cast<uint64_t>(std::isfinite(value) ? value : std::numeric_limits<double>::quiet_NaN()));
+  if (words_.size() >= most_words) flush();
+}
+
+void InputHash::add(int64_t value) {
+  words_.push_back(static_cast<uint64_t>(value));
+  if (words_.size() >= most_words) flush();
+}
+
+void InputHash::add(const std::optional<double>& value) {
+  add(int64_t{value.has_value()});
+  add(value.value_or(0));
+}
+
+void InputHash::add(const Configuration& configuration) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  for (const int64_t value :
+       {strategy.data_parallel, strategy.tensor_parallel, strategy.pipeline_parallel, strategy.virtual_stages,
+        static_cast<int64_t>(strategy.schedule), int64_t{strategy.sequence_parallel}, strategy.zero_stage,
+        static_cast<int64_t>(strategy.recompute), configuration.global_batch, configuration.micro_batch}) {
+    add(value);
+  }
+}
+
+void InputHash::add(const Observation& observation) {
+  add(observation.step);
+  add(observation.consumed_samples);
+  for (const double value :
+       {observation.loss, observation.grad_norm, observation.step_seconds, observation.elapsed_seconds}) {
+    add(value);
+  }
+  for (const auto& value : {observation.small_batch, observation.small_batch_squared_norm, observation.noise_scale,
+                            observation.noise_scale_low, observation.noise_scale_high}) {
+    add(value);
+  }
+}
+
+uint64_t InputHash::value() {
+  flush();
+  return std::stoull(hasher_.hex().substr(0, 16), nullptr, 16);
+}
+
+void InputHash::flush() {
+  hasher_.update(std::as_bytes(std::span(words_)));
+  words_.clear();
+}
+
+}  // namespace copus

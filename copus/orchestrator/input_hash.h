@@ -1,0 +1,35 @@
+// A running hash of everything that decisions are made from: bit by bit, so that a replay that differs anywhere shows
+// it at the next decision.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "copus/base/hash.h"
+#include "copus/orchestrator/observation.h"
+
+namespace copus {
+
+class InputHash {
+ public:
+  // Numbers that are not finite count alike: a log keeps all of them as null.
+  void add(double value);
+  void add(int64_t value);
+  void add(const std::optional<double>& value);
+  void add(const Configuration& configuration);
+  // But for what is left of the run, which follows from the rest and from the run's limits: where these are raised and
+  // nothing is decided otherwise by that, a run goes on with what its controller has learned.
+  void add(const Observation& observation);
+
+  // Of everything so far.
+  uint64_t value();
+
+ private:
+  void flush();
+
+  Hasher hasher_;
+  std::vector<uint64_t> words_;  // not yet in hasher_
+};
+
+}  // namespace copus

@@ -1,0 +1,269 @@
+// The policies that Copus is compared with, on traces short enough to follow by hand.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "copus/base/error.h"
+#include "copus/orchestrator/policies.h"
+#include "copus/orchestrator/policy.h"
+#include "copus/orchestrator/policy_test_support.h"
+#include "copus/strategy/configuration_json.h"
+
+namespace copus {
+namespace {
+
+using namespace policy_test;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+const ParallelStrategy pipeline = layout(1, 2, 2), data = layout(4, 1, 1);
+
+// The pipeline is faster at batches below 80, data parallelism above.
+std::vector<Candidate> two_layouts() {
+  return both(affine_candidates(pipeline, powers_of_two(8, 256), {8, 1}),
+              affine_candidates(data, powers_of_two(8, 256), {40, 0.6}));
+}
+
+RunConfig without_dwell(PolicyKind policy, int64_t batch) {
+  RunConfig config = run_config(policy, batch);
+  config.adapt.dwell_samples = 0;
+  return config;
+}
+
+std::string failure(const RunConfig& config, std::string_view text = {}) {
+  try {
+    make_policy(config, text);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+Noise steady(double phi) {
+  return [phi](Observation& now, const Configuration&) { set_noise(now, phi); };
+}
+
+TEST(StaticPolicy, NeverMovesAndSaysWhatCopusWouldHaveSeen) {
+  Question question{two_layouts(), {pipeline, 8, 1}, {}};
+  set_noise(question.latest, 1000);
+  const Choice choice = question.ask(run_config(PolicyKind::fixed, 8));
+  EXPECT_FALSE(choice.target);
+  EXPECT_EQ(choice.best.size(), 5u);
+  EXPECT_GT(choice.predicted_gain, 1);
+}
+
+// c = 2: the batch is the power of two nearest to 2 phi by ratio.
+TEST(CriticalBatchPolicy, FollowsTheCriticalBatchInTheLayoutOfTheInitialOrOfTheLargestBatch) {
+  for (const auto& [policy, strategy] :
+       {std::pair{PolicyKind::cbs_pessimistic, pipeline}, std::pair{PolicyKind::cbs_optimistic, data}}) {
+    PaperRun run(without_dwell(policy, 16), two_layouts(), {pipeline, 16, 1});
+    int64_t end = 0;
+    for (const auto& [phi, batch] : {std::pair{9.0, 16}, std::pair{22.0, 32}, std::pair{24.0, 64}, std::pair{7.0, 16},
+                                     std::pair{9000.0, 256}, std::pair{0.0, 8}}) {
+      end += 5000;
+      run.run_to(end, steady(phi));
+      EXPECT_EQ(run.current(), (Configuration{strategy, batch, 1})) << phi;
+    }
+  }
+}
+
+TEST(CriticalBatchPolicy, TowardsALowerBoundItOnlyGrows) {
+  Question question{two_layouts(), {pipeline, 64, 1}, {}};
+  question.latest.noise_scale_low = 10;
+  const auto policy = make_policy(run_config(PolicyKind::cbs_pessimistic, 16));
+  EXPECT_FALSE(question.ask(*policy).target);
+  question.latest.noise_scale_low = 60;
+  EXPECT_EQ(question.ask(*policy).target.value(), (Configuration{pipeline, 128, 1}));
+}
+
+TEST(CriticalBatchPolicy, SettlesAgainWhereItsLayoutIsNoLongerPossible) {
+  const auto policy = make_policy(run_config(PolicyKind::cbs_optimistic, 16));
+  Question question{two_layouts(), {pipeline, 16, 1}, {}};
+  set_noise(question.latest, 8);
+  EXPECT_EQ(question.ask(*policy).target.value(), (Configuration{data, 16, 1}));
+  question.candidates = affine_candidates(pipeline, powers_of_two(8, 256), {8, 1});
+  EXPECT_FALSE(question.ask(*policy).target);
+}
+
+TEST(BatchPolicies, TakeTheFastestMicroBatch) {
+  Question question{{{{data, 8, 2}, 1, 0, 1}, {{data, 16, 1}, 3, 0, 1}, {{data, 16, 4}, 2, 0, 1}, {{data, 16, 2}, 2.5}},
+                    {data, 8, 2},
+                    {}};
+  set_noise(question.latest, 8);
+  EXPECT_EQ(question.ask(run_config(PolicyKind::cbs_pessimistic, 8)).target.value(), (Configuration{data, 16, 4}));
+  // At the batch that is wanted the micro-batch stays as it is.
+  question.current = {data, 16, 1};
+  EXPECT_FALSE(question.ask(run_config(PolicyKind::cbs_pessimistic, 8)).target);
+}
+
+TEST(StepsPolicy, SwitchesAtTheStepThatReachesAThreshold) {
+  RunConfig config = run_config(PolicyKind::steps, 16);
+  config.train.sequence_length = 100;
+  config.adapt.interval_samples = 1'000'000;
+  config.adapt.schedule = "0:16 1000:32 200K:100 1M:8";
+  PaperRun run(config, two_layouts(), {pipeline, 16, 1});
+  run.run_to(20'000, steady(50));
+  ASSERT_EQ(run.moves().size(), 3u);
+  const auto move = [&](size_t i) { return std::pair{run.moves()[i].consumed_samples, run.moves()[i].to}; };
+  EXPECT_EQ(move(0), (std::pair{int64_t{1008}, Configuration{pipeline, 32, 1}}));   // 63 steps of 16
+  EXPECT_EQ(move(1), (std::pair{int64_t{2000}, Configuration{pipeline, 128, 1}}));  // 31 more of 32
+  EXPECT_EQ(move(2), (std::pair{int64_t{10'064}, Configuration{pipeline, 8, 1}}));  // 63 more of 128
+  EXPECT_THAT(run.moves()[1].choice.reason,
+              HasSubstr("batch 100 at 2000 consumed samples; the nearest feasible batch of the layout is 128"));
+}
+
+TEST(StepsPolicy, ReadsSamplesAndTokens) {
+  EXPECT_THAT(parse_step_schedule(" 0:768  250B:1536 ", 4096), ElementsAre(Pair(0, 768), Pair(61035156, 1536)));
+  EXPECT_THAT(parse_step_schedule("0K:1 1.5M:2 2T:3", 1000),
+              ElementsAre(Pair(0, 1), Pair(1500, 2), Pair(2'000'000'000, 3)));
+}
+
+TEST(StepsPolicy, NamesThePieceThatItCannotRead) {
+  const auto refused = [](const std::string& schedule) {
+    RunConfig config = run_config(PolicyKind::steps, 16);
+    config.adapt.schedule = schedule;
+    return failure(config);
+  };
+  EXPECT_THAT(refused(""), HasSubstr("needs adapt.schedule"));
+  EXPECT_THAT(refused("0:16 32"), HasSubstr("\"32\": there is no \":\""));
+  EXPECT_THAT(refused("16:16"), HasSubstr("\"16:16\": the first piece must begin at 0"));
+  EXPECT_THAT(refused("0:16 5G:32"), HasSubstr("\"5G:32\": the threshold"));
+  EXPECT_THAT(refused("0:16 :32"), HasSubstr("\":32\": the threshold"));
+  EXPECT_THAT(refused("0:16 K:32"), HasSubstr("\"K:32\": the threshold"));
+  EXPECT_THAT(refused("0:16 -5:32"), HasSubstr("\"-5:32\": the threshold"));
+  EXPECT_THAT(refused("0:16 5:0"), HasSubstr("\"5:0\": the batch"));
+  EXPECT_THAT(refused("0:16 5:8x"), HasSubstr("\"5:8x\": the batch"));
+  EXPECT_THAT(refused("0:16 9:8 9:4"), HasSubstr("\"9:4\": it must begin after the piece before it"));
+}
+
+// c = 2: twice the batch as soon as 2 phi has reached it.
+TEST(OlmoPolicy, DoublesWhereTheCriticalBatchHasReachedTwiceTheBatchAndNeverShrinks) {
+  PaperRun run(without_dwell(PolicyKind::olmo, 16), two_layouts(), {pipeline, 16, 1});
+  run.run_to(5'000, steady(15.9));
+  EXPECT_EQ(run.moves().size(), 0u);
+  run.run_to(10'000, steady(16));
+  EXPECT_EQ(run.current().global_batch, 32);
+  run.run_to(20'000, steady(1));
+  EXPECT_EQ(run.current().global_batch, 32);
+  run.run_to(30'000, steady(100));
+  EXPECT_EQ(run.current().global_batch, 128);
+  run.run_to(40'000, [](Observation& now, const Configuration&) { now.noise_scale_low = 1000; });
+  EXPECT_EQ(run.current(), (Configuration{pipeline, 256, 1}));
+  EXPECT_EQ(run.moves().size(), 4u);
+}
+
+// B = 16 in parts of 4, A = 9, C = 3: (A - C)/3 = 2 against eta^2 C = 1.47 at 0.7: batch 16 * 2 / 1.47 = 21.8.
+TEST(NormTestPolicy, TakesTheSmallestBatchThatPasses) {
+  const auto policy = make_policy(run_config(PolicyKind::norm_test, 16));
+  Question question{two_layouts(), {pipeline, 16, 1}, {}};
+  const auto step = [&](int64_t batch, double small, double a, double c) {
+    question.latest.step += 1;
+    question.latest.consumed_samples += batch;
+    question.latest.small_batch = small;
+    question.latest.small_batch_squared_norm = a;
+    question.latest.grad_norm = std::sqrt(c);
+  };
+  step(16, 4, 9, 3);
+  EXPECT_THAT(question.ask(*policy).reason, HasSubstr("has measured gradients of parts"));  // no batch to tell it from
+  step(16, 4, 9, 3);
+  const Choice choice = question.ask(*policy);
+  EXPECT_EQ(choice.target.value(), (Configuration{pipeline, 32, 1})) << choice.reason;
+  EXPECT_THAT(choice.reason, HasSubstr("relative error of the gradient 0.8165 against eta 0.7 wants batch 22"));
+  step(16, 4, 3 + 3 * 1.46, 3);
+  EXPECT_FALSE(question.ask(*policy).target);
+  // A step without a small batch leaves the norms of the one before.
+  step(16, 4, 900, 3);
+  policy->observe(question.latest);
+  step(16, 4, 0, 0);
+  question.latest.small_batch = question.latest.small_batch_squared_norm = {};
+  EXPECT_EQ(question.ask(*policy).target.value().global_batch, 256);
+  // Norms of another batch say nothing.
+  question.current = {pipeline, 32, 1};
+  EXPECT_FALSE(question.ask(*policy).target);
+}
+
+// Throughput at 16 in the pipeline is 2/3; at 32 it is 0.8: a gain where 0.8 / (32 + phi) > 2/3 / (16 + phi), phi > 64.
+TEST(ConaPolicy, DoublesOnAnyGain) {
+  Question question{two_layouts(), {pipeline, 16, 1}, {}};
+  set_noise(question.latest, 63.9, 1, 1000);
+  const RunConfig config = run_config(PolicyKind::cona, 16);
+  EXPECT_FALSE(question.ask(config).target);
+  set_noise(question.latest, 64.1, 1, 1000);
+  EXPECT_EQ(question.ask(config).target.value(), (Configuration{pipeline, 32, 1}));
+  question.current = {pipeline, 64, 1};
+  set_noise(question.latest, 1e4);
+  EXPECT_EQ(question.ask(config).target.value(), (Configuration{data, 128, 1}));  // the fastest there
+  question.current = {data, 256, 1};
+  EXPECT_THAT(question.ask(config).reason, HasSubstr("no candidate has batch 512"));
+  question.latest = {};
+  EXPECT_THAT(question.ask(config).reason, HasSubstr("phi is not known"));
+}
+
+TEST(ConaPolicy, GoesBackOnceTheAverageOfPhiHasFallenAHundredTimes) {
+  PaperRun run(without_dwell(PolicyKind::cona, 16), two_layouts(), {pipeline, 16, 1});
+  run.run_to(512, steady(100));
+  ASSERT_EQ(run.current().global_batch, 32);
+  double phi = 60;  // no gain at batch 64, where it would have to be above 128
+  int64_t falls = 0;
+  const auto falling = [&](Observation& now, const Configuration&) { set_noise(now, phi *= 0.99), ++falls; };
+  run.run_to(512 + 32 * 99, falling);
+  EXPECT_EQ(run.current().global_batch, 32) << falls;
+  run.run_to(512 + 32 * 128, falling);
+  EXPECT_EQ(run.current().global_batch, 16) << falls;
+  EXPECT_THAT(run.moves().back().choice.reason,
+              HasSubstr("observations in a row: to batch 16 of micro-batches of 1 in layout 1x2x2"));
+}
+
+TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
+  const RunConfig config = run_config(PolicyKind::script, 16);
+  ParallelStrategy cut_data = data;
+  cut_data.zero_stage = 1;
+  const std::string script =
+      concat(R"({"event":"begin","policy":"copus"})", "\n", R"({"event":"switch","after_step":12,"to":)",
+             to_json({pipeline, 32, 1}), R"(,"outcome":"moved","critical_batch":70.5})", "\n",
+             R"({"event":"switch","after_step":20,"to":{},"outcome":"vetoed"})", "\n\n",
+             R"({"after_step":40,"configuration":)", to_json({cut_data, 100, 2}), "}\n");
+  PaperRun run(config, two_layouts(), {pipeline, 16, 1}, script);
+  run.run_to(4'000, steady(50));
+  ASSERT_EQ(run.moves().size(), 2u);
+  const Move &first = run.moves()[0], &second = run.moves()[1];
+  EXPECT_EQ(first.after_step, 9);  // announced ahead of the boundary, for all ranks to prepare
+  EXPECT_EQ(first.choice.commit_after_step, 12);
+  EXPECT_EQ(first.to, (Configuration{pipeline, 32, 1}));
+  EXPECT_DOUBLE_EQ(first.choice.critical_batch, 70.5);
+  EXPECT_EQ(second.choice.commit_after_step, 40);
+  EXPECT_EQ(second.to, (Configuration{data, 128, 1}));
+  EXPECT_THAT(
+      second.choice.reason,
+      HasSubstr("batch 100 of micro-batches of 2 in layout 4x1x1 (zero 1) is not feasible here; the nearest that is: "
+                "batch 128 of micro-batches of 1 in layout 4x1x1"));
+}
+
+TEST(ScriptPolicy, SkipsWhatAResumedRunHasBehindIt) {
+  const RunConfig config = run_config(PolicyKind::script, 16);
+  const auto policy =
+      make_policy(config, concat(R"({"after_step":10,"configuration":)", to_json({pipeline, 32, 1}), "}\n",
+                                 R"({"after_step":50,"configuration":)", to_json({pipeline, 64, 1}), "}\n"));
+  Observation now;
+  now.step = 45;
+  EXPECT_FALSE(policy->is_due(now));
+  now.step = 47;
+  EXPECT_TRUE(policy->is_due(now));
+  Question question{two_layouts(), {pipeline, 16, 1}, now};
+  EXPECT_EQ(question.ask(*policy).target.value().global_batch, 64);
+  EXPECT_FALSE(policy->is_due(now));
+}
+
+TEST(ScriptPolicy, NamesTheLineThatItCannotRead) {
+  RunConfig config = run_config(PolicyKind::script, 16);
+  config.adapt.file = "moves.jsonl";
+  EXPECT_EQ(failure(config, ""), "no error");
+  EXPECT_THAT(failure(config, "{}\n"), HasSubstr("moves.jsonl:1: \"after_step\" must be a whole number above 0"));
+  EXPECT_THAT(failure(config, "\nnonsense\n"), HasSubstr("moves.jsonl:2: expected a JSON object"));
+  EXPECT_THAT(failure(config, R"({"after_step": 3})"), HasSubstr("moves.jsonl:1: there is no \"configuration\""));
+  EXPECT_THAT(failure(config, R"({"after_step": 3, "configuration": {"data_parallel": 0}})"),
+              HasSubstr("moves.jsonl:1: "));
+}
+
+}  // namespace
+}  // namespace copus

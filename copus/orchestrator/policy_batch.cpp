@@ -1,0 +1,271 @@
+// Policies that set the batch alone and leave the layout: what Copus is compared with. They name a batch; the nearest
+// that a candidate of the layout has is taken, with the micro-batch that is fastest there.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <sstream>
+#include <string>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/orchestrator/baseline_policy.h"
+#include "copus/orchestrator/goodput_ranking.h"
+#include "copus/orchestrator/policies.h"
+#include "copus/statistics/efficiency.h"
+#include "copus/statistics/norm_test.h"
+
+namespace copus {
+
+namespace {
+
+using Layout = std::function<bool(const Candidate&)>;
+
+Layout layout_is(const ParallelStrategy& strategy) {
+  return [strategy](const Candidate& candidate) { return candidate.configuration.strategy == strategy; };
+}
+
+// Of the candidates that `allowed` lets through those whose batch is nearest by ratio, and of these the fastest; null
+// where there is none. Of two batches equally near the smaller one.
+const Candidate* fastest_near(const Situation& situation, double batch, const Layout& allowed) {
+  const Candidate* best = nullptr;
+  double best_distance = 0;
+  for (const Candidate& candidate : situation.candidates) {
+    if (!allowed(candidate)) continue;
+    const double distance = std::abs(std::log(static_cast<double>(candidate.configuration.global_batch) / batch));
+    const bool nearer =
+        best == nullptr || distance < best_distance ||
+        (distance == best_distance && candidate.configuration.global_batch < best->configuration.global_batch);
+    const bool faster = best != nullptr && candidate.configuration.global_batch == best->configuration.global_batch &&
+                        candidate.step_seconds < best->step_seconds;
+    if (!nearer && !faster) continue;
+    best = &candidate;
+    best_distance = distance;
+  }
+  return best;
+}
+
+int64_t largest_batch(const Situation& situation, const Layout& allowed) {
+  int64_t largest = 0;
+  for (const Candidate& candidate : situation.candidates) {
+    if (allowed(candidate)) largest = std::max(largest, candidate.configuration.global_batch);
+  }
+  return largest;
+}
+
+std::string number(double value) { return format_number("%.4g", value); }
+
+// The way from a wanted batch to a candidate.
+class BatchPolicy : public BaselinePolicy {
+ public:
+  using BaselinePolicy::BaselinePolicy;
+
+ protected:
+  // To `batch` in the current layout, or what comes nearest; `why` says who wants it.
+  static Choice to_batch(const Situation& situation, double batch, const std::string& why) {
+    return to_batch(situation, batch, layout_is(situation.current.strategy), why);
+  }
+
+  static Choice to_batch(const Situation& situation, double batch, const Layout& layout, const std::string& why) {
+    const Candidate* candidate = fastest_near(situation, batch, layout);
+    if (candidate == nullptr) return hold(concat(why, ", but the layout has no candidate"));
+    const Configuration& nearest = candidate->configuration;
+    const bool is_exact = static_cast<double>(nearest.global_batch) == batch;
+    const std::string said =
+        is_exact ? why : concat(why, "; the nearest feasible batch of the layout is ", nearest.global_batch);
+    if (nearest.strategy == situation.current.strategy && nearest.global_batch == situation.current.global_batch) {
+      return hold(said);
+    }
+    return move(nearest, said);
+  }
+};
+
+class FixedPolicy : public BaselinePolicy {
+ public:
+  using BaselinePolicy::BaselinePolicy;
+
+ private:
+  Choice decide(const Situation&) override { return hold("adapt.policy \"static\" never moves"); }
+};
+
+// The batch follows B_c = c phi in a layout that is settled at the first decision after the dwell: the fastest at the
+// run's initial batch (pessimistic) or at the largest candidate batch (optimistic). The baselines of arXiv 2604.26687.
+class CriticalBatchPolicy : public BatchPolicy {
+ public:
+  using BatchPolicy::BatchPolicy;
+
+ private:
+  Choice decide(const Situation& situation) override {
+    if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
+    settle_layout(situation);
+    const NoiseBelief noise = believed_noise(situation.latest);
+    const double critical = critical_batch(config().noise_scale.calibration, noise.value);
+    const auto now = static_cast<double>(situation.current.global_batch);
+    const std::string what = concat("critical batch ", number(critical), " (", describe(noise), ")");
+    // A lower bound may be grown towards, and no more.
+    if (noise.is_bounded() || critical > now) {
+      return to_batch(situation, std::max(1.0, critical), layout_is(*layout_), what);
+    }
+    return to_batch(situation, now, layout_is(*layout_), concat(what, " is no reason to shrink"));
+  }
+
+  void settle_layout(const Situation& situation) {
+    const auto any = [](const Candidate&) { return true; };
+    if (layout_ && std::any_of(situation.candidates.begin(), situation.candidates.end(), layout_is(*layout_))) return;
+    const int64_t batch = config().adapt.policy == PolicyKind::cbs_pessimistic ? config().train.global_batch
+                                                                               : largest_batch(situation, any);
+    layout_ = fastest_near(situation, static_cast<double>(batch), any)->configuration.strategy;
+  }
+
+  std::optional<ParallelStrategy> layout_;
+};
+
+// A schedule of batches by what has been consumed (Megatron-LM's --step-batch-size-schedule).
+class StepsPolicy : public BatchPolicy {
+ public:
+  explicit StepsPolicy(const RunConfig& config)
+      : BatchPolicy(config), schedule_(parse_step_schedule(config.adapt.schedule, config.train.sequence_length)) {}
+
+  // At the very step where the schedule goes on.
+  bool is_due(const Observation& observation) const override {
+    return scheduled_batch(observation.consumed_samples) != asked_for_;
+  }
+
+ private:
+  int64_t scheduled_batch(int64_t consumed_samples) const {
+    const auto after =
+        std::upper_bound(schedule_.begin(), schedule_.end(), static_cast<double>(consumed_samples),
+                         [](double samples, const std::pair<double, int64_t>& piece) { return samples < piece.first; });
+    return std::prev(after)->second;
+  }
+
+  Choice decide(const Situation& situation) override {
+    const int64_t consumed = situation.latest.consumed_samples;
+    asked_for_ = scheduled_batch(consumed);
+    return to_batch(situation, static_cast<double>(asked_for_),
+                    concat("adapt.schedule has batch ", asked_for_, " at ", consumed, " consumed samples"));
+  }
+
+  StepSchedule schedule_;
+  int64_t asked_for_ = 0;
+};
+
+// Doubles the batch once the critical batch has reached twice of it, and never shrinks: the batch warm-up of Merrill et
+// al. 2025 (arXiv 2505.23971), whose OLMo runs doubled to 2048 and 4096 where their measured critical batch crossed
+// these. They measured it by branched runs; here it is c phi.
+class OlmoPolicy : public BatchPolicy {
+ public:
+  using BatchPolicy::BatchPolicy;
+
+ private:
+  Choice decide(const Situation& situation) override {
+    if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
+    const NoiseBelief noise = believed_noise(situation.latest);
+    const double critical = critical_batch(config().noise_scale.calibration, noise.value);
+    const auto doubled = 2 * static_cast<double>(situation.current.global_batch);
+    const std::string what = concat("critical batch ", number(critical), " (", describe(noise), ") ");
+    if (critical < doubled) return hold(concat(what, "is below twice the batch, ", doubled));
+    return to_batch(situation, doubled, concat(what, "has reached twice the batch"));
+  }
+};
+
+// The norm test of Lau et al. 2024 (arXiv 2412.21124) on the norms of the latest step that measured a small batch: its
+// J = B / small_batch "workers" are the parts of that size which the step's batch has.
+class NormTestPolicy : public BatchPolicy {
+ public:
+  using BatchPolicy::BatchPolicy;
+
+  void observe(const Observation& observation) override {
+    if (last_consumed_ && observation.small_batch && observation.small_batch_squared_norm) {
+      const auto batch = static_cast<double>(observation.consumed_samples - *last_consumed_);
+      norms_ = {batch / *observation.small_batch, batch, *observation.small_batch_squared_norm,
+                observation.grad_norm * observation.grad_norm};
+    }
+    last_consumed_ = observation.consumed_samples;
+  }
+
+ private:
+  Choice decide(const Situation& situation) override {
+    if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
+    const auto batch = static_cast<double>(situation.current.global_batch);
+    if (!norms_ || norms_->batch != batch || norms_->workers < 2) {
+      return hold("no step of this batch has measured gradients of parts of it yet");
+    }
+    const Layout layout = layout_is(situation.current.strategy);
+    const auto largest = static_cast<double>(largest_batch(situation, layout));
+    const double eta = config().adapt.norm_test_eta;
+    const NormTestResult result = norm_test(*norms_, eta, std::max(batch, largest));
+    const double variance = (norms_->mean_squared_norm - norms_->squared_norm) / (norms_->workers - 1);
+    const std::string what =
+        concat("relative error of the gradient ", number(std::sqrt(std::max(0.0, variance) / norms_->squared_norm)),
+               " against eta ", number(eta));
+    if (result.passed) return hold(what);
+    // The smallest batch that passes: a nearer one below it would fail the test again.
+    const Layout passes = [&](const Candidate& candidate) {
+      return layout(candidate) && static_cast<double>(candidate.configuration.global_batch) >= result.batch;
+    };
+    return to_batch(situation, result.batch, passes, concat(what, " wants batch ", number(result.batch)));
+  }
+
+  std::optional<int64_t> last_consumed_;
+  std::optional<WorkerNorms> norms_;
+};
+
+}  // namespace
+
+// Pieces "THRESHOLD:BATCH", separated by spaces: from so many consumed samples on, or, with the suffix K, M, B or T
+// (1e3, 1e6, 1e9, 1e12), so many consumed tokens. The first begins at 0. The notation is that of Megatron-LM's
+// --step-batch-size-schedule; there every threshold of a schedule is in tokens, as soon as the sequence length is
+// known, so a plain number other than 0 means something else here.
+StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length) {
+  const auto fail = [](const std::string& piece, const std::string& what) -> void {
+    throw UserError(concat("adapt.schedule: \"", piece, "\": ", what,
+                           ". It is a list like \"0:768 250B:1536\": a batch from so many consumed samples on, or with "
+                           "the suffix K, M, B or T from so many tokens on"));
+  };
+  StepSchedule schedule;
+  std::istringstream pieces{std::string(text)};
+  std::string piece;
+  while (pieces >> piece) {
+    const size_t colon = piece.find(':');
+    if (colon == std::string::npos) fail(piece, "there is no \":\" between a threshold and its batch");
+    std::istringstream left(piece.substr(0, colon)), right(piece.substr(colon + 1));
+    double threshold = -1;
+    if (!(left >> threshold)) threshold = -1;
+    std::string suffix;
+    left.clear();
+    left >> suffix;
+    constexpr std::string_view suffixes = "KMBT";
+    const size_t thousands = suffix.size() == 1 ? suffixes.find(suffix) : std::string_view::npos;
+    if (!(threshold >= 0) || (!suffix.empty() && thousands == std::string_view::npos)) {
+      fail(piece, "the threshold is no number of samples, nor of tokens with a suffix");
+    }
+    if (!suffix.empty()) {
+      threshold = std::floor(threshold * std::pow(1000, static_cast<double>(thousands + 1)) /
+                             static_cast<double>(sequence_length));
+    }
+    int64_t batch = 0;
+    if (!(right >> batch) || batch < 1 || right.peek() != std::istringstream::traits_type::eof()) {
+      fail(piece, "the batch is no whole number of samples above 0");
+    }
+    if (schedule.empty() && threshold != 0) fail(piece, "the first piece must begin at 0");
+    if (!schedule.empty() && threshold <= schedule.back().first) {
+      fail(piece,
+           "it must begin after the piece before it, which begins at " + number(schedule.back().first) + " samples");
+    }
+    schedule.emplace_back(threshold, batch);
+  }
+  if (schedule.empty()) throw UserError("adapt.policy \"steps\" needs adapt.schedule, like \"0:768 250B:1536\"");
+  return schedule;
+}
+
+std::unique_ptr<Policy> make_fixed_policy(const RunConfig& config) { return std::make_unique<FixedPolicy>(config); }
+std::unique_ptr<Policy> make_critical_batch_policy(const RunConfig& config) {
+  return std::make_unique<CriticalBatchPolicy>(config);
+}
+std::unique_ptr<Policy> make_steps_policy(const RunConfig& config) { return std::make_unique<StepsPolicy>(config); }
+std::unique_ptr<Policy> make_olmo_policy(const RunConfig& config) { return std::make_unique<OlmoPolicy>(config); }
+std::unique_ptr<Policy> make_norm_test_policy(const RunConfig& config) {
+  return std::make_unique<NormTestPolicy>(config);
+}
+
+}  // namespace copus

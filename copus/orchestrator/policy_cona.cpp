@@ -1,0 +1,88 @@
+// CONA's rule (OSSS-KU/CONA, EMNLP 2026), as its code has it: twice the batch in the layout that is fastest there, as
+// soon as throughput / (batch + phi) gains anything by it; and back to the configuration before once the average of phi
+// has fallen a hundred observations in a row. It goes by the step times and the phi that all policies here see, and
+// keeps the dwell: there the steps ahead are predicted, those of the present measured, and phi is that of one rank.
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/orchestrator/baseline_policy.h"
+#include "copus/orchestrator/goodput_ranking.h"
+#include "copus/orchestrator/policies.h"
+
+namespace copus {
+
+namespace {
+
+constexpr double smoothing = 0.1;         // weight of the latest phi in the average that the fallback watches
+constexpr int64_t falls_to_return = 100;  // observations in a row
+
+class ConaPolicy : public BaselinePolicy {
+ public:
+  using BaselinePolicy::BaselinePolicy;
+
+  void observe(const Observation& observation) override {
+    if (!observation.noise_scale) return;
+    const double before = average_.value_or(*observation.noise_scale);
+    average_ = before + smoothing * (*observation.noise_scale - before);
+    falls_ = *average_ < before ? falls_ + 1 : 0;
+  }
+
+ private:
+  // Keeps the configurations that the run has grown out of.
+  void follow(const Configuration& current) {
+    if (last_ && *last_ != current) {
+      falls_ = 0;
+      if (!earlier_.empty() && earlier_.back() == current) {
+        earlier_.pop_back();
+      } else {
+        earlier_.push_back(*last_);
+      }
+    }
+    last_ = current;
+  }
+
+  static const Candidate* find(const Situation& situation, const Configuration& configuration) {
+    for (const Candidate& candidate : situation.candidates) {
+      if (candidate.configuration == configuration) return &candidate;
+    }
+    return nullptr;
+  }
+
+  Choice decide(const Situation& situation) override {
+    follow(situation.current);
+    if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
+    if (falls_ >= falls_to_return && !earlier_.empty() && find(situation, earlier_.back()) != nullptr) {
+      return move(earlier_.back(), concat("the average of phi has fallen ", falls_, " observations in a row"));
+    }
+    if (!situation.latest.noise_scale) return hold("phi is not known");
+    const double phi = *situation.latest.noise_scale;
+    const int64_t doubled = 2 * situation.current.global_batch;
+    const Candidate* fastest = nullptr;
+    for (const Candidate& candidate : situation.candidates) {
+      if (candidate.configuration.global_batch != doubled) continue;
+      if (fastest == nullptr || candidate.step_seconds < fastest->step_seconds) fastest = &candidate;
+    }
+    if (fastest == nullptr) return hold(concat("no candidate has batch ", doubled));
+    const auto worth = [&](const Candidate& candidate) {
+      return candidate.throughput() / (static_cast<double>(candidate.configuration.global_batch) + phi);
+    };
+    const double gain = worth(*fastest) / worth(current_candidate(situation)) - 1;
+    const std::string what = concat("throughput / (batch + phi) at batch ", doubled, ", phi ",
+                                    format_number("%.3g", phi), ": ", percent(gain));
+    if (!(gain > 0)) return hold(what);
+    return move(fastest->configuration, what);
+  }
+
+  std::optional<double> average_;
+  int64_t falls_ = 0;
+  std::optional<Configuration> last_;
+  std::vector<Configuration> earlier_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_cona_policy(const RunConfig& config) { return std::make_unique<ConaPolicy>(config); }
+
+}  // namespace copus

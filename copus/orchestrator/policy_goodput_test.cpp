@@ -1,0 +1,415 @@
+// Copus and its oracle: when they move, where to, and when they stay.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+
+#include "copus/base/error.h"
+#include "copus/orchestrator/policy.h"
+#include "copus/orchestrator/policy_test_support.h"
+
+namespace copus {
+namespace {
+
+using namespace policy_test;
+using testing::HasSubstr;
+
+const ParallelStrategy pipeline = layout(1, 2, 2), data = layout(4, 1, 1);
+
+RunConfig copus_config(int64_t batch) { return run_config(PolicyKind::copus, batch); }
+
+// The paper's rule, written down on its own: T x SE x sqrt(B), and at least 10 % better than now.
+TEST(GoodputPolicy, TheTenPercentRuleOfThePaper) {
+  RunConfig config = copus_config(16);
+  config.adapt.batch_threshold = 0.10;
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<double> any(0, 1);
+  int moved = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    const double phi = 4096;  // above all batches, where the learning rate's factor is the plain square root
+    Question question;
+    for (const ParallelStrategy& strategy : {pipeline, data}) {
+      for (const int64_t batch : powers_of_two(4, 64)) {
+        const double seconds = std::pow(static_cast<double>(batch), 1.4) * (1 + 0.3 * any(random));
+        question.candidates.push_back(candidate(strategy, batch, seconds));
+      }
+    }
+    const size_t now = trial % question.candidates.size();
+    question.current = question.candidates[now].configuration;
+    set_noise(question.latest, phi);
+    const auto worth = [&](const Candidate& c) {
+      const auto batch = static_cast<double>(c.configuration.global_batch);
+      return batch / c.step_seconds / (2 * phi + batch) * std::sqrt(batch);
+    };
+    const auto best = std::max_element(question.candidates.begin(), question.candidates.end(),
+                                       [&](const Candidate& a, const Candidate& b) { return worth(a) < worth(b); });
+    const double gain = worth(*best) / worth(question.candidates[now]) - 1;
+
+    const Choice choice = question.ask(config);
+    ASSERT_EQ(choice.target.has_value(), gain >= 0.10) << trial << ": " << gain << ", " << choice.reason;
+    EXPECT_NEAR(choice.predicted_gain, gain, 1e-9);
+    if (choice.target) {
+      EXPECT_EQ(*choice.target, best->configuration);
+    }
+    moved += choice.target.has_value();
+  }
+  EXPECT_GT(moved, 30);
+  EXPECT_LT(moved, 270);
+}
+
+// B_opt = sqrt(B_c a / k) for t(B) = a + k B without the learning rate's factor: half the elasticity of a controller
+// that follows the critical batch itself, so a calibration that is wrong by 4 costs a factor of 2 in the batch.
+TEST(GoodputPolicy, FollowsTheSquareRootOfTheCriticalBatchWhereCbsFollowsItself) {
+  const Affine time{64, 1};
+  const auto batch_at = [&](PolicyKind policy, double c) {
+    RunConfig config = run_config(policy, 16);
+    config.adapt.alpha = 0;
+    config.adapt.batch_threshold = 0;
+    config.noise_scale.calibration = c;
+    Question question{affine_candidates(data, all_from_to(1, 2500), time), {data, 16, 1}, {}};
+    set_noise(question.latest, 50);
+    return static_cast<double>(question.ask(config).target.value().global_batch);
+  };
+  std::vector<std::pair<double, double>> by_goodput, by_critical_batch;
+  for (double c = 0.5; c <= 40; c *= 1.5) {
+    by_goodput.emplace_back(c, batch_at(PolicyKind::copus, c));
+    by_critical_batch.emplace_back(c, batch_at(PolicyKind::cbs_pessimistic, c));
+    EXPECT_NEAR(by_goodput.back().second, std::sqrt(c * 50 * time.fixed / time.each), 0.51) << c;
+    EXPECT_NEAR(by_critical_batch.back().second, c * 50, 0.51) << c;
+  }
+  std::cout << "batch ~ c^x: Goodput (alpha 0) x = " << fitted_exponent(by_goodput)
+            << ", critical batch x = " << fitted_exponent(by_critical_batch) << "\n";
+  EXPECT_NEAR(fitted_exponent(by_goodput), 0.5, 0.005);
+  EXPECT_NEAR(fitted_exponent(by_critical_batch), 1, 0.005);
+}
+
+TEST(GoodputPolicy, ABatchChangeIsCheaperThanARelayout) {
+  RunConfig config = copus_config(16);
+  config.adapt.alpha = 0;
+  Question question{
+      {candidate(pipeline, 16, 1), candidate(pipeline, 32, 1.9), candidate(data, 16, 0.92)}, {pipeline, 16, 1}, {}};
+  set_noise(question.latest, 1e9);  // a sample is worth the same in any batch: gains are those of throughput
+  const Choice choice = question.ask(config);
+  ASSERT_TRUE(choice.target);
+  EXPECT_EQ(*choice.target, question.candidates[1].configuration);  // +5 % against +9 %
+  EXPECT_NEAR(choice.predicted_gain, 2 / 1.9 - 1, 1e-6);
+
+  question.candidates[2].step_seconds = 1 / 1.15;  // +15 %: 10 % and more beyond the 5 % that the batch brings
+  EXPECT_EQ(question.ask(config).target.value(), question.candidates[2].configuration);
+  question.candidates[1].step_seconds = 2 / 1.10;  // +10 %: the re-layout is not worth its higher price beside it
+  EXPECT_EQ(question.ask(config).target.value(), question.candidates[1].configuration);
+}
+
+// Each layout wins at its own end of the batches, so neither the layout alone nor the batch alone would gain enough.
+TEST(GoodputPolicy, MovesLayoutAndBatchTogether) {
+  RunConfig config = copus_config(16);
+  const std::vector<int64_t> batches{16, 512};
+  Question question{both(affine_candidates(pipeline, batches, {1, 1}), affine_candidates(data, batches, {60, 0.1})),
+                    {pipeline, 16, 1},
+                    {}};
+  config.adapt.alpha = 0;
+  set_noise(question.latest, 2000);
+  const Choice choice = question.ask(config);
+  ASSERT_TRUE(choice.target) << choice.reason;
+  EXPECT_EQ(*choice.target, (Configuration{data, 512, 1}));
+}
+
+TEST(GoodputPolicy, AGainMustHoldOverTheIntervalOfPhi) {
+  RunConfig config = copus_config(16);
+  config.adapt.alpha = 0;
+  Question question{affine_candidates(data, {16, 64}, {30, 1}), {data, 16, 1}, {}};
+  // T SE is 16/46 (B_c + 16)/(B_c + 16) against 64/94 (B_c + 16)/(B_c + 64): equal at B_c = 34.1, phi = 17.1.
+  const auto target_at = [&](double value, double low, double high) {
+    set_noise(question.latest, value, low, high);
+    return question.ask(config);
+  };
+  EXPECT_TRUE(target_at(100, 18, 170).target);
+  const Choice held = target_at(100, 16, 2000);
+  EXPECT_FALSE(held.target);
+  EXPECT_THAT(held.reason, HasSubstr("does not hold over phi's interval"));
+  EXPECT_LT(held.best.front().goodput_low, 0);
+  EXPECT_GT(held.best.front().goodput_high, 0);
+}
+
+TEST(GoodputPolicy, WithALowerBoundAloneItGrowsAndNeverShrinks) {
+  RunConfig config = copus_config(16);
+  config.adapt.alpha = 0;
+  Question question{affine_candidates(data, {16, 64, 256}, {30, 1}), {data, 64, 1}, {}};
+  question.latest.noise_scale_low = 0.5;
+  const Choice held = question.ask(config);
+  EXPECT_FALSE(held.target);
+  EXPECT_THAT(held.reason, HasSubstr("no upper bound yet"));
+  set_noise(question.latest, 0.7, 0.5, 0.9);
+  EXPECT_EQ(question.ask(config).target.value().global_batch, 16);
+  question.latest = {};
+  question.latest.noise_scale_low = 2000;
+  EXPECT_EQ(question.ask(config).target.value().global_batch, 256);
+  // Even one that is faster at a smaller batch than the current one waits for the upper bound.
+  question.candidates[0].step_seconds = 1;
+  question.candidates[2].step_seconds = 1000;
+  EXPECT_FALSE(question.ask(config).target);
+}
+
+TEST(GoodputPolicy, BeforePhiIsKnownOnlyThroughputAtTheSameBatchCounts) {
+  const RunConfig config = copus_config(16);
+  Question question{{candidate(pipeline, 16, 1), candidate(pipeline, 64, 1.5)}, {pipeline, 16, 1}, {}};
+  EXPECT_FALSE(question.ask(config).target);
+  question.candidates.push_back(candidate(data, 16, 0.8));
+  EXPECT_EQ(question.ask(config).target.value().strategy, data);
+}
+
+// A run that starts at a batch of one sample, which shows no noise scale, would otherwise stay there for ever.
+TEST(GoodputPolicy, LeavesABatchThatShowsNoNoise) {
+  const RunConfig config = copus_config(1);
+  Question question{affine_candidates(pipeline, {1, 2, 4}, {1, 1}), {pipeline, 1, 1}, {}};
+  EXPECT_EQ(question.ask(config).target.value().global_batch, 2);
+}
+
+// The small batch shows little of |G|^2: for long there is a lower bound of phi alone, which itself grows with the
+// batch.
+TEST(GoodputPolicy, IsNotTrappedAtASmallBatchWhileTheGradientIsNotSignificant) {
+  for (const double alpha : {0.0, 0.5}) {
+    for (const int dimensions : {8, 64}) {
+      for (uint64_t seed = 1; seed <= 3; ++seed) {
+        RunConfig config = copus_config(4);
+        config.adapt.alpha = alpha;
+        PaperRun run(config, affine_candidates(data, powers_of_two(2, 1024), {64, 1}), {data, 4, 1});
+        EstimatedNoise noise(seed, dimensions);
+        run.run_to(300'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, 2000); });
+        // sqrt(2 * 2000 * 64) = 506; with the learning rate's factor more.
+        EXPECT_GE(run.current().global_batch, 256) << alpha << ", " << dimensions << ", seed " << seed;
+        ASSERT_FALSE(run.moves().empty());
+        EXPECT_FALSE(run.moves().front().noise_was_bounded);
+        EXPECT_LT(run.moves().front().consumed_samples, 3 * config.adapt.dwell_samples);
+        for (const Move& move : run.moves()) {
+          EXPECT_TRUE(move.noise_was_bounded || move.to.global_batch > move.from.global_batch);
+        }
+      }
+    }
+  }
+}
+
+std::vector<Candidate> two_layouts() {
+  return both(affine_candidates(pipeline, powers_of_two(4, 512), {8, 1}),
+              affine_candidates(data, powers_of_two(4, 512), {40, 0.6}));
+}
+
+// How many switches follow the first 20,000 samples of 200,000 at a steady phi, over several of them and seeds.
+int switches_on_noise(const RunConfig& config, double claimed_deviation) {
+  int switches = 0;
+  for (const double phi : {5.0, 10.0, 20.0, 33.0, 50.0, 80.0, 130.0, 250.0}) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      PaperRun run(config, two_layouts(), {pipeline, 16, 1});
+      NoisyNoise noise(seed, 0.12, claimed_deviation);
+      run.run_to(200'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, phi); });
+      for (const Move& move : run.moves()) switches += move.consumed_samples > 20'000;
+    }
+  }
+  return switches;
+}
+
+// The estimates of docs/noise-scale.md have intervals of 0.8 to 1.3 times their value, a deviation of 0.12. A run has
+// some 90 dwells; where phi lies between two batches, one in forty of its intervals misses the truth on either side.
+TEST(GoodputPolicy, DoesNotChatterOnNoise) {
+  for (const double alpha : {0.0, 0.5}) {
+    RunConfig config = copus_config(16);
+    config.adapt.alpha = alpha;
+    const int switches = switches_on_noise(config, 0.12);
+    config.adapt.relayout_threshold = config.adapt.batch_threshold = 0;
+    config.adapt.dwell_samples = 0;
+    const int bare = switches_on_noise(config, 0);
+    std::cout << "alpha " << alpha << ": " << switches << " switches in 40 runs on noise alone, " << bare
+              << " by the highest Goodput alone\n";
+    EXPECT_LE(switches, 40) << alpha;
+    EXPECT_GT(bare, 10 * switches) << alpha;
+  }
+}
+
+// phi falls with the learning rate's inverse, and the learning rate rises with the square root of the batch: each
+// doubling takes away some of its own reason, and each of two batches may be the better one as seen from the other.
+TEST(GoodputPolicy, DoesNotChatterWherePhiFallsAsTheLearningRateRises) {
+  for (const double deviation : {1e-6, 0.12}) {
+    for (const double phi : {10.0, 20.0, 40.0, 80.0, 160.0, 320.0}) {
+      PaperRun run(copus_config(16), two_layouts(), {pipeline, 16, 1});
+      NoisyNoise noise(7, deviation, deviation);
+      run.run_to(200'000, [&](Observation& now, const Configuration& current) {
+        noise.show(now, current, phi * std::sqrt(16.0 / static_cast<double>(current.global_batch)));
+      });
+      EXPECT_LE(run.moves().size(), 8u) << phi << ", " << deviation;  // of 97 that the dwell allows
+    }
+  }
+}
+
+// What has turned often still follows a lasting change: only the price of the next turn back is raised, and not for
+// good.
+TEST(GoodputPolicy, TurnsBackAfterMuchTurning) {
+  RunConfig config = copus_config(16);
+  PaperRun run(config, affine_candidates(data, powers_of_two(4, 512), {8, 1}), {data, 16, 1});
+  const auto show = [](double phi) { return [phi](Observation& now, const Configuration&) { set_noise(now, phi); }; };
+  for (int turn = 0; turn < 6; ++turn) run.run_to(3'000 * (turn + 1), show(turn % 2 == 0 ? 80 : 30));
+  const Configuration here = run.current();
+  const size_t moves = run.moves().size();
+  ASSERT_GE(moves, 3u);
+  EXPECT_LT(moves, 6u);
+  const bool went_up = run.moves().back().to.global_batch > run.moves().back().from.global_batch;
+  run.run_to(400'000, show(went_up ? 2 : 2000));
+  ASSERT_GT(run.moves().size(), moves);
+  EXPECT_EQ(run.current().global_batch > here.global_batch, !went_up);
+}
+
+TEST(GoodputPolicy, ReactsToAStepInPhiWithinTheDwell) {
+  const RunConfig config = copus_config(16);
+  for (const double factor : {8.0, 1.0 / 8}) {
+    const double phi = 64;
+    PaperRun run(config, two_layouts(), {pipeline, 16, 1});
+    NoisyNoise noise(11, 0.12, 0.12);
+    run.run_to(100'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, phi); });
+    const size_t before = run.moves().size();
+    const int64_t batch_before = run.current().global_batch;
+    run.run_to(200'000,
+               [&](Observation& now, const Configuration& current) { noise.show(now, current, factor * phi); });
+    ASSERT_GT(run.moves().size(), before) << factor;
+    const Move& first = run.moves()[before];
+    EXPECT_LE(first.consumed_samples - 100'000, config.adapt.dwell_samples + config.adapt.interval_samples);
+    EXPECT_EQ(run.current().global_batch > batch_before, factor > 1);
+  }
+}
+
+// Through the averages of a run, which forget the old phi over their window.
+TEST(GoodputPolicy, ReactsToAStepInPhiThroughTheEstimator) {
+  const RunConfig config = copus_config(16);
+  PaperRun run(config, two_layouts(), {pipeline, 16, 1});
+  EstimatedNoise noise(5, 256);
+  run.run_to(60'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, 10); });
+  const size_t before = run.moves().size();
+  run.run_to(120'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, 200); });
+  ASSERT_GT(run.moves().size(), before);
+  EXPECT_LE(run.moves()[before].consumed_samples - 60'000, 2 * config.adapt.dwell_samples);
+  EXPECT_GT(run.moves()[before].to.global_batch, run.moves()[before].from.global_batch);
+}
+
+// The noise scale of this project's own run of batch 8 and learning rate 0.003 (docs/noise-scale.md): it doubles while
+// the run goes on, and the batch follows upwards alone.
+TEST(GoodputPolicy, FollowsARecordedTrace) {
+  struct Point {
+    int64_t samples;
+    double value, low, high;
+  };
+  const std::vector<Point> recorded{{3072, 10.5, 8.5, 13.3}, {6144, 18, 14.2, 23.4}, {9216, 20.6, 16.8, 26.1}};
+  PaperRun run(copus_config(8), affine_candidates(data, powers_of_two(2, 512), {4, 1}), {data, 8, 1});
+  run.run_to(12'000, [&](Observation& now, const Configuration&) {
+    for (const Point& point : recorded) {
+      if (now.consumed_samples >= point.samples) set_noise(now, point.value, point.low, point.high);
+    }
+  });
+  ASSERT_FALSE(run.moves().empty());
+  for (const Move& move : run.moves()) EXPECT_GT(move.to.global_batch, move.from.global_batch);
+  EXPECT_GE(run.current().global_batch, 16);
+  EXPECT_LE(run.current().global_batch, 64);
+}
+
+TEST(GoodputPolicy, ARelayoutMustPayForItsPauseBeforeTheRunEnds) {
+  const RunConfig config = copus_config(16);
+  Question question{{candidate(pipeline, 16, 1.2), candidate(data, 16, 1)}, {pipeline, 16, 1}, {}};
+  set_noise(question.latest, 30);
+  question.relayout_seconds = 10;
+  // +20 % of what is left after the pause against the pause.
+  question.latest.seconds_left = 60.1;
+  EXPECT_TRUE(question.ask(config).target);
+  question.latest.seconds_left = 59.9;
+  const Choice held = question.ask(config);
+  EXPECT_FALSE(held.target);
+  EXPECT_THAT(held.reason, HasSubstr("does not pay"));
+  question.candidates[1] = candidate(pipeline, 32, 2);  // a change of batch pauses nothing
+  EXPECT_TRUE(question.ask(config).target);
+}
+
+TEST(GoodputPolicy, AnUnsurePredictionMustPromiseMoreUpToALimit) {
+  const RunConfig config = copus_config(16);
+  const auto moves = [&](const Candidate& other) {
+    Question question{{candidate(pipeline, 16, 1), other}, {pipeline, 16, 1}, {}};
+    set_noise(question.latest, 30);
+    return question.ask(config).target.has_value();
+  };
+  EXPECT_TRUE(moves(candidate(data, 16, 1 / 1.15, 0.01)));
+  EXPECT_FALSE(moves(candidate(data, 16, 1 / 1.15, 0.18)));
+  EXPECT_TRUE(moves(candidate(data, 16, 1 / 1.21, 0.18)));
+  EXPECT_TRUE(moves(candidate(data, 16, 1 / 1.21, 5)));        // no uncertainty keeps it from ever being tried
+  EXPECT_TRUE(moves({{pipeline, 16, 2}, 1 / 1.04, 0.18, 0}));  // taken back for nothing if it was wrong
+}
+
+TEST(GoodputPolicy, NothingMovesWithinTheDwell) {
+  const RunConfig config = copus_config(16);
+  Question question{{candidate(pipeline, 16, 2), candidate(data, 16, 1)}, {pipeline, 16, 1}, {}};
+  question.samples_since_switch = config.adapt.dwell_samples - 1;
+  const Choice held = question.ask(config);
+  EXPECT_FALSE(held.target);
+  EXPECT_THAT(held.reason, HasSubstr("2047 of 2048 samples"));
+  EXPECT_DOUBLE_EQ(held.predicted_gain, 1);  // what it will be after
+  question.samples_since_switch = config.adapt.dwell_samples;
+  EXPECT_TRUE(question.ask(config).target);
+}
+
+TEST(GoodputPolicy, SaysWhatItChoseAmongAndWhy) {
+  RunConfig config = copus_config(16);
+  config.adapt.alpha = 0;
+  Question question{affine_candidates(data, powers_of_two(4, 256), {16, 1}), {data, 16, 1}, {}};
+  set_noise(question.latest, 128, 100, 150);
+  const Choice choice = question.ask(config);
+  // B_c = 256. T SE: 16: 0.5; 32: 2/3 * 272/288 = 0.6296; 64: 0.8 * 272/320 = 0.68; 128: 8/9 * 272/384 = 0.6296.
+  ASSERT_EQ(choice.best.size(), 5u);
+  EXPECT_EQ(choice.target.value().global_batch, 64);
+  EXPECT_EQ(choice.best[0].configuration.global_batch, 64);
+  EXPECT_DOUBLE_EQ(choice.best[0].goodput, 0.68);
+  EXPECT_DOUBLE_EQ(choice.best[0].step_seconds, 80);
+  EXPECT_EQ(choice.best[1].configuration.global_batch, 32);
+  EXPECT_DOUBLE_EQ(choice.best[1].goodput, choice.best[2].goodput);
+  EXPECT_DOUBLE_EQ(choice.predicted_gain, 0.36);
+  EXPECT_DOUBLE_EQ(choice.critical_batch, 256);
+  EXPECT_NEAR(choice.best[0].goodput_low, 0.8 * 216 / 264 / 0.5 - 1, 1e-12);
+  EXPECT_NEAR(choice.best[0].goodput_high, 0.8 * 316 / 364 / 0.5 - 1, 1e-12);
+  EXPECT_EQ(choice.reason,
+            "Goodput +36.0 % (+30.9 % and +38.9 % at the ends of phi's interval; phi 100 .. 150) with batch 64 of "
+            "micro-batches of 1 in layout 4x1x1; a change of batch must bring +3.0 %");
+}
+
+TEST(OraclePolicy, GoesByTheTruthOfItsFile) {
+  RunConfig config = run_config(PolicyKind::oracle, 16);
+  config.adapt.alpha = 0;
+  config.adapt.batch_threshold = 0;
+  config.adapt.file = "truth.txt";
+  const auto policy = make_policy(config, "# consumed_samples phi\n0 4\n\n1000\t4  # flat\n3000 100\n");
+  const auto batch_after = [&](int64_t samples) {
+    Question question{affine_candidates(data, all_from_to(1, 400), {16, 1}), {data, 3, 1}, {}};
+    question.latest.consumed_samples = samples;
+    set_noise(question.latest, 1e6);  // what was measured does not matter
+    return question.ask(*policy).target.value().global_batch;
+  };
+  EXPECT_EQ(batch_after(500), std::lround(std::sqrt(2.0 * 4 * 16)));
+  EXPECT_EQ(batch_after(2000), std::lround(std::sqrt(2.0 * 52 * 16)));
+  EXPECT_EQ(batch_after(9000), std::lround(std::sqrt(2.0 * 100 * 16)));
+}
+
+std::string failure(const RunConfig& config, std::string_view text = {}) {
+  try {
+    make_policy(config, text);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(OraclePolicy, RefusesAFileThatIsNoTrace) {
+  RunConfig config = run_config(PolicyKind::oracle, 16);
+  config.adapt.file = "truth.txt";
+  EXPECT_THAT(failure(config, ""), HasSubstr("truth.txt: adapt.policy \"oracle\" needs lines"));
+  EXPECT_THAT(failure(config, "0 1\n5 x\n"), HasSubstr("truth.txt:2: expected"));
+  EXPECT_THAT(failure(config, "0 1 2\n"), HasSubstr("truth.txt:1: expected"));
+  EXPECT_THAT(failure(config, "0 -1\n"), HasSubstr("not negative"));
+  EXPECT_THAT(failure(config, "5 1\n5 2\n"), HasSubstr("truth.txt:2: consumed samples must ascend"));
+}
+
+}  // namespace
+}  // namespace copus

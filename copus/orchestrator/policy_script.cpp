@@ -1,0 +1,113 @@
+// The switches of a file, each at the boundary that it names: what makes a run that has adapted repeat exactly.
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "copus/base/error.h"
+#include "copus/orchestrator/controller.h"
+#include "copus/orchestrator/goodput_ranking.h"
+#include "copus/orchestrator/policies.h"
+#include "copus/orchestrator/script.h"
+#include "copus/strategy/configuration_change.h"
+
+namespace copus {
+
+namespace {
+
+// How far a candidate is from what a script names, most important first: how its ranks are spread, how they work, the
+// batch, the micro-batch.
+std::array<double, 4> distance(const Configuration& a, const Configuration& b) {
+  const auto ratio = [](int64_t x, int64_t y) {
+    return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
+  };
+  const ParallelStrategy &s = a.strategy, &t = b.strategy;
+  const int differences = (s.schedule != t.schedule) + (s.virtual_stages != t.virtual_stages) +
+                          (s.sequence_parallel != t.sequence_parallel) + (s.zero_stage != t.zero_stage) +
+                          (s.recompute != t.recompute);
+  return {ratio(s.data_parallel, t.data_parallel) + ratio(s.tensor_parallel, t.tensor_parallel) +
+              ratio(s.pipeline_parallel, t.pipeline_parallel),
+          static_cast<double>(differences), ratio(a.global_batch, b.global_batch), ratio(a.micro_batch, b.micro_batch)};
+}
+
+const Configuration& nearest(const Situation& situation, const Configuration& wanted) {
+  const Candidate* best = &situation.candidates.front();
+  for (const Candidate& candidate : situation.candidates) {
+    if (distance(candidate.configuration, wanted) < distance(best->configuration, wanted)) best = &candidate;
+  }
+  return best->configuration;
+}
+
+class ScriptPolicy : public Policy {
+ public:
+  ScriptPolicy(const RunConfig& config, std::string_view script)
+      : config_(config), script_(parse_script(script, config.adapt.file)) {}
+
+  bool is_due(const Observation& observation) const override {
+    const ScriptedSwitch* next = upcoming(observation.step);
+    return next != nullptr && announced_after(*next) <= observation.step;
+  }
+
+  Choice choose(const Situation& situation) override {
+    Choice choice = decide(situation);
+    const GoodputRanking ranking(config_, believed_noise(situation.latest), situation);
+    choice.best = ranking.best();
+    choice.predicted_gain = ranking.gain_of(choice.target.value_or(choice.best.front().configuration));
+    return choice;
+  }
+
+ private:
+  // Early enough for all ranks to hear of a re-layout with the next step and prepare it. Nothing is announced before a
+  // step has run.
+  static int64_t announced_after(const ScriptedSwitch& entry) {
+    return std::max<int64_t>(1, entry.after_step - 1 - Controller::lead_steps);
+  }
+
+  // The first that was not announced and whose boundary has not passed.
+  const ScriptedSwitch* upcoming(int64_t step) const {
+    for (size_t i = announced_; i < script_.size(); ++i) {
+      if (script_[i].after_step > step) return &script_[i];
+    }
+    return nullptr;
+  }
+
+  Choice decide(const Situation& situation) {
+    Choice choice;
+    const ScriptedSwitch* next = upcoming(situation.latest.step);
+    if (next == nullptr) {
+      choice.reason = "holds: the script has no further switch";
+      return choice;
+    }
+    if (announced_after(*next) > situation.latest.step) {
+      choice.reason = concat("holds: the script's next switch follows step ", next->after_step);
+      return choice;
+    }
+    announced_ = static_cast<size_t>(next - script_.data()) + 1;
+    const Configuration& target = nearest(situation, next->configuration);
+    choice.reason = concat("the script's switch after step ", next->after_step);
+    if (target != next->configuration) {
+      choice.reason += concat(": ", describe_configuration(next->configuration),
+                              " is not feasible here; the nearest that is: ", describe_configuration(target));
+    }
+    if (target == situation.current) {
+      choice.reason = "holds: already there; " + choice.reason;
+      return choice;
+    }
+    choice.target = target;
+    choice.critical_batch = next->critical_batch;
+    choice.commit_after_step = next->after_step;
+    return choice;
+  }
+
+  RunConfig config_;
+  std::vector<ScriptedSwitch> script_;
+  size_t announced_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_script_policy(const RunConfig& config, std::string_view script) {
+  return std::make_unique<ScriptPolicy>(config, script);
+}
+
+}  // namespace copus

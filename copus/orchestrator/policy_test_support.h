@@ -1,0 +1,209 @@
+// Runs that exist on paper: candidates with affine step times, a noise scale that a test makes up, and a policy that is
+// asked as a run's controller would, its choices followed at once.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "copus/orchestrator/policy.h"
+#include "copus/statistics/noise_scale.h"
+
+namespace copus::policy_test {
+
+inline ParallelStrategy layout(int64_t d, int64_t t, int64_t p) {
+  return {.data_parallel = d, .tensor_parallel = t, .pipeline_parallel = p};
+}
+
+// t(B) = fixed + each * B seconds.
+struct Affine {
+  double fixed, each;
+  double seconds(int64_t batch) const { return fixed + each * static_cast<double>(batch); }
+};
+
+inline Candidate candidate(const ParallelStrategy& strategy, int64_t batch, double seconds, double deviation = 0.01) {
+  return {{strategy, batch, 1}, seconds, deviation, 10};
+}
+
+inline std::vector<Candidate> affine_candidates(const ParallelStrategy& strategy, const std::vector<int64_t>& batches,
+                                                const Affine& time) {
+  std::vector<Candidate> candidates;
+  for (const int64_t batch : batches) candidates.push_back(candidate(strategy, batch, time.seconds(batch)));
+  return candidates;
+}
+
+inline std::vector<int64_t> powers_of_two(int64_t first, int64_t last) {
+  std::vector<int64_t> powers;
+  for (int64_t power = first; power <= last; power *= 2) powers.push_back(power);
+  return powers;
+}
+
+inline std::vector<int64_t> all_from_to(int64_t first, int64_t last) {
+  std::vector<int64_t> all;
+  for (int64_t batch = first; batch <= last; ++batch) all.push_back(batch);
+  return all;
+}
+
+inline std::vector<Candidate> both(std::vector<Candidate> some, const std::vector<Candidate>& others) {
+  some.insert(some.end(), others.begin(), others.end());
+  return some;
+}
+
+inline RunConfig run_config(PolicyKind policy, int64_t batch) {
+  RunConfig config;
+  config.adapt.policy = policy;
+  config.train.global_batch = batch;
+  config.train.micro_batch = 1;
+  return config;
+}
+
+inline void set_noise(Observation& observation, double value, double low, double high) {
+  observation.noise_scale = value;
+  observation.noise_scale_low = low;
+  observation.noise_scale_high = high;
+}
+inline void set_noise(Observation& observation, double value) { set_noise(observation, value, value, value); }
+
+// One decision, the dwell long over.
+struct Question {
+  std::vector<Candidate> candidates;
+  Configuration current;
+  Observation latest;
+  double relayout_seconds = 0;
+  int64_t samples_since_switch = 1'000'000;
+
+  Choice ask(Policy& policy) const {
+    policy.observe(latest);
+    return policy.choose({latest, current, candidates, samples_since_switch, relayout_seconds});
+  }
+  Choice ask(const RunConfig& config) const { return ask(*make_policy(config)); }
+};
+
+struct Move {
+  int64_t after_step = 0;
+  int64_t consumed_samples = 0;
+  Configuration from, to;
+  Choice choice;
+  bool noise_was_bounded = false;
+};
+
+// Fills in what a step in this configuration shows of the noise.
+using Noise = std::function<void(Observation&, const Configuration&)>;
+
+class PaperRun {
+ public:
+  PaperRun(const RunConfig& config, std::vector<Candidate> candidates, const Configuration& initial,
+           std::string_view file_text = {})
+      : config_(config),
+        candidates_(std::move(candidates)),
+        policy_(make_policy(config, file_text)),
+        current_(initial) {}
+
+  const Configuration& current() const { return current_; }
+  const std::vector<Move>& moves() const { return moves_; }
+
+  // Until so many samples are consumed.
+  void run_to(int64_t samples, const Noise& noise) {
+    while (latest_.consumed_samples < samples) {
+      Observation now;
+      now.step = latest_.step + 1;
+      now.consumed_samples = latest_.consumed_samples + current_.global_batch;
+      now.elapsed_seconds = latest_.elapsed_seconds + 1;
+      noise(now, current_);
+      latest_ = now;
+      policy_->observe(now);
+      if (now.consumed_samples - decided_at_ >= config_.adapt.interval_samples || policy_->is_due(now)) decide();
+    }
+  }
+
+ private:
+  void decide() {
+    decided_at_ = latest_.consumed_samples;
+    const Choice choice =
+        policy_->choose({latest_, current_, candidates_, latest_.consumed_samples - switched_at_, relayout_seconds});
+    if (!choice.target) return;
+    moves_.push_back({latest_.step, latest_.consumed_samples, current_, *choice.target, choice,
+                      latest_.noise_scale_high.has_value()});
+    current_ = *choice.target;
+    switched_at_ = latest_.consumed_samples;
+  }
+
+  static constexpr double relayout_seconds = 0.1;
+
+  RunConfig config_;
+  std::vector<Candidate> candidates_;
+  std::unique_ptr<Policy> policy_;
+  Configuration current_;
+  Observation latest_;
+  int64_t decided_at_ = 0, switched_at_ = 0;
+  std::vector<Move> moves_;
+};
+
+// phi as a run's averages see it: the truth times noise whose logarithm forgets itself over a window of 2048 samples,
+// with a 95 % interval around it of the deviation that it claims to have.
+class NoisyNoise {
+ public:
+  NoisyNoise(uint64_t seed, double deviation, double claimed_deviation)
+      : random_(seed), deviation_(deviation), claimed_deviation_(claimed_deviation) {}
+
+  void show(Observation& observation, const Configuration& current, double truth) {
+    const double kept = std::exp(-static_cast<double>(current.global_batch) / 2048);
+    error_ = kept * error_ + std::sqrt(1 - kept * kept) * normal_(random_);
+    const double phi = truth * std::exp(deviation_ * error_);
+    set_noise(observation, phi, phi * std::exp(-1.96 * claimed_deviation_), phi * std::exp(1.96 * claimed_deviation_));
+  }
+
+ private:
+  std::mt19937_64 random_;
+  std::normal_distribution<double> normal_;
+  double deviation_, claimed_deviation_;
+  double error_ = 0;
+};
+
+// Gradients of `dimensions` numbers with |G|^2 = 1 and tr(Sigma) = phi, spread evenly, through the estimator and the
+// averages that a run uses.
+class EstimatedNoise {
+ public:
+  EstimatedNoise(uint64_t seed, int dimensions) : random_(seed), dimensions_(dimensions) {}
+
+  void show(Observation& observation, const Configuration& current, double truth) {
+    const auto batch = static_cast<double>(current.global_batch), small = batch / 2;
+    const double each = std::sqrt(truth / dimensions_ / small), mean = 1 / std::sqrt(dimensions_);
+    double small_norm = 0, large_norm = 0;
+    for (int i = 0; i < dimensions_; ++i) {
+      const double first = mean + each * normal_(random_), second = mean + each * normal_(random_);
+      small_norm += first * first;
+      large_norm += (first + second) * (first + second) / 4;
+    }
+    average_ = copus::observe(average_, {small, small_norm, batch, large_norm}, {});
+    if (const std::optional<NoiseScale> noise = noise_scale(average_)) {
+      observation.noise_scale = noise->value;
+      observation.noise_scale_low = noise->low;
+      observation.noise_scale_high = noise->high;
+    }
+  }
+
+ private:
+  std::mt19937_64 random_;
+  std::normal_distribution<double> normal_;
+  int dimensions_;
+  NoiseAverage average_;
+};
+
+// The slope of log y over log x.
+inline double fitted_exponent(const std::vector<std::pair<double, double>>& points) {
+  double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+  for (const auto& [at, value] : points) {
+    const double u = std::log(at), v = std::log(value);
+    n += 1, x += u, y += v, xx += u * u, xy += u * v;
+  }
+  return (n * xy - x * y) / (n * xx - x * x);
+}
+
+}  // namespace copus::policy_test

@@ -1,0 +1,90 @@
+#include "copus/orchestrator/step_time_learner.h"
+
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/performance/training_system.h"
+
+namespace copus {
+
+namespace {
+
+std::string describe(const Corrected& step) {
+  return concat(format_number("%.3g s", step.seconds), " give or take ",
+                format_number("%.0f %%", 100 * step.relative_deviation));
+}
+
+}  // namespace
+
+ClusterDescription cluster_as_timed(const ClusterConfig& cluster) {
+  ClusterDescription timed = cluster.description;
+  if (cluster.clock != ClockKind::virtual_time) timed.flops_per_second = 0;
+  return timed;
+}
+
+bool is_speed_known(const ClusterConfig& cluster) {
+  const ClusterDescription timed = cluster_as_timed(cluster);
+  return timed.flops_per_second > 0 || timed.device.matmul_flops_per_second > 0;
+}
+
+TrainingSystem training_system_of(const RunConfig& config) {
+  COPUS_CHECK(config.train.precision != Precision::automatic, "not resolved");
+  return config.train.precision == Precision::bf16 ? copus_in_bf16() : copus_in_fp32();
+}
+
+StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& initial, Knowledge known)
+    : model_(std::make_unique<StepTimeModel>(config.model, config.train.sequence_length,
+                                             cluster_as_timed(config.cluster), training_system_of(config))),
+      configuration_(initial),
+      parts_(model_->predict(initial)),
+      known_before_(std::move(known)),
+      expected_at_first_(known_before_.correct(configuration_, parts_)),
+      expected_(expected_at_first_) {}
+
+// Learning takes as long as many cells are known: of hundreds it would be felt beside quick steps. Only at first does
+// every step say much that is new.
+void StepTimeLearner::add(double step_seconds) {
+  if (++steps_ <= warm_up_steps) return;
+  window_.push_back(step_seconds);
+  const bool complete = std::ssize(window_) == steps_per_measurement;
+  if (steps_ > warm_up_steps + steps_per_measurement && !complete) return;
+  Knowledge known = knowledge();
+  expected_ = known.correct(configuration_, parts_);
+  ++revision_;
+  if (!complete) return;
+  known_before_ = std::move(known);
+  window_.clear();
+}
+
+void StepTimeLearner::change_configuration(const Configuration& configuration) {
+  begin_anew();
+  configuration_ = configuration;
+  parts_ = model_->predict(configuration);
+  expected_at_first_ = expected_ = known_before_.correct(configuration_, parts_);
+}
+
+void StepTimeLearner::resumed() { begin_anew(); }
+
+void StepTimeLearner::begin_anew() {
+  known_before_ = knowledge();
+  window_.clear();
+  steps_ = 0;
+  ++revision_;
+}
+
+Knowledge StepTimeLearner::knowledge() const {
+  return window_.empty() ? known_before_ : observe(known_before_, configuration_, parts_, measurement_of(window_));
+}
+
+std::string StepTimeLearner::introduction() const { return describe(expected_at_first_); }
+
+std::optional<std::string> StepTimeLearner::conclusion() const {
+  if (counted_steps() == 0) return std::nullopt;
+  const Knowledge known = knowledge();
+  const MeasuredCell& cell = known.cells().at(configuration_);
+  return concat(format_number("%.3g s", cell.seconds()), " (median of ", cell.steps(), "), predicted at first ",
+                describe(expected_at_first_), ", now ", describe(known.correct(configuration_, parts_)), ".");
+}
+
+}  // namespace copus
