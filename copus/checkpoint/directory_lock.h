@@ -18,4 +18,7 @@ class DirectoryLock {
   int descriptor_;
 };
 
+// Whether a holder lives: a process that writes into `directory`. False too where there is no such folder.
+bool is_locked(const std::filesystem::path& directory);
+
 }  // namespace copus

@@ -10,15 +10,18 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/report/decision_log.h"
 #include "copus/report/escape_html.h"
 #include "copus/report/report_page.h"
 #include "copus/report/run_log.h"
 #include "copus/report/run_summary.h"
+#include "copus/strategy/configuration_change.h"
 
 namespace copus {
 namespace {
@@ -143,8 +146,85 @@ nlohmann::json noise_scale_rows(const std::vector<StepRecord>& records) {
   return rows;
 }
 
-std::string curves(const std::vector<StepRecord>& records) {
+// ---- what changed on the way ----
+
+struct Switch {
+  SwitchReport report;
+  std::optional<double> predicted_gain;  // empty where a person wanted it
+  std::optional<Realised> realised;      // once enough is known
+};
+
+std::vector<Switch> switches_of(const std::vector<DecisionEvent>& events) {
+  std::vector<Switch> switches;
+  std::optional<double> predicted_gain;
+  for (const DecisionEvent& event : events) {
+    if (const auto* decision = std::get_if<Decision>(&event); decision && decision->moves) {
+      predicted_gain = decision->choice.predicted_gain;
+    } else if (const auto* report = std::get_if<SwitchReport>(&event)) {
+      switches.push_back({*report, std::exchange(predicted_gain, std::nullopt), std::nullopt});
+    } else if (const auto* logged = std::get_if<LoggedRealised>(&event)) {
+      const auto found = std::find_if(switches.rbegin(), switches.rend(), [&](const Switch& candidate) {
+        return candidate.report.from == logged->realised.from && candidate.report.to == logged->realised.to &&
+               candidate.report.outcome == SwitchReport::Outcome::moved;
+      });
+      if (found != switches.rend()) found->realised = logged->realised;
+    }
+  }
+  return switches;
+}
+
+// A list of [step, tokens, seconds, what changed], of the switches that moved.
+nlohmann::json switch_marks(const std::vector<Switch>& switches, const std::vector<StepRecord>& records) {
+  auto rows = nlohmann::json::array();
+  for (const Switch& one : switches) {
+    if (one.report.outcome != SwitchReport::Outcome::moved) continue;
+    const auto record = std::lower_bound(records.begin(), records.end(), one.report.after_step,
+                                         [](const StepRecord& a, int64_t step) { return a.step < step; });
+    if (record == records.end()) continue;
+    nlohmann::json row = position(*record);
+    row.push_back(describe_change(one.report.from, one.report.to));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string percent(double share) { return std::isfinite(share) ? format_number("%+.1f %%", 100 * share) : "-"; }
+
+std::string outcome_of(const SwitchReport& report) {
+  switch (report.outcome) {
+    case SwitchReport::Outcome::moved:
+      return format_number("paused %.3g ms", 1000 * report.pause_seconds);
+    case SwitchReport::Outcome::vetoed:
+      return concat("refused: ", report.reason);
+    case SwitchReport::Outcome::rolled_back:
+      return concat("moved back: ", report.reason);
+  }
+  fail_check("known outcome", __FILE__, __LINE__, "");
+}
+
+// Empty of a run that has not changed.
+std::string switch_table(const std::vector<Switch>& switches) {
+  if (switches.empty()) return "";
+  std::string rows;
+  for (const Switch& one : switches) {
+    rows += concat("<tr><td>", one.report.after_step, "</td><td>",
+                   escape_html(describe_change(one.report.from, one.report.to)), "</td><td>",
+                   one.predicted_gain ? percent(*one.predicted_gain) : "-", "</td><td>",
+                   one.realised ? percent(one.realised->realised_gain) : "-", "</td><td>",
+                   one.realised ? concat(format_number("%.3g s", one.realised->predicted_step_seconds), " / ",
+                                         format_number("%.3g s", one.realised->realised_step_seconds))
+                                : "-",
+                   "</td><td>", escape_html(outcome_of(one.report)), "</td></tr>\n");
+  }
+  return concat("<details class=\"card\" open><summary>Changes on the way</summary><div class=\"table\"><table><thead>",
+                "<tr><th>after step</th><th>change</th><th>Goodput predicted</th><th>realised</th>",
+                "<th>step predicted / realised</th><th>outcome</th></tr></thead><tbody>\n", rows,
+                "</tbody></table></div></details>\n");
+}
+
+std::string curves(const std::vector<StepRecord>& records, const std::vector<Switch>& switches) {
   const nlohmann::json data{
+      {"switches", switch_marks(switches, records)},
       {"loss", curve(records, [](const StepRecord& record) { return record.loss; })},
       {"held_out_loss", curve(records, [](const StepRecord& record) { return record.held_out_loss; })},
       {"lr", curve(records, [](const StepRecord& record) { return record.lr; })},
@@ -236,13 +316,15 @@ std::string configuration(const std::filesystem::path& run_dir) {
 void write_html_report(const std::filesystem::path& run_dir) {
   const std::vector<StepRecord> records = read_run_log(run_dir / "run.jsonl");
   const RunSummary summary = read_summary(run_dir).value_or(summary_so_far(records));
+  const std::vector<Switch> switches = switches_of(read_decision_log(run_dir / "decisions.jsonl"));
   const std::string name = std::filesystem::canonical(run_dir).filename().string();
   write_file_durably(run_dir / "report.html",
                      fill_in(report_page(), {{"title", escape_html(name)},
                                              {"subtitle", escape_html(subtitle(summary, records))},
                                              {"tiles", tiles(summary)},
+                                             {"switches", switch_table(switches)},
                                              {"configuration", configuration(run_dir)},
-                                             {"data", escape_json_in_html(curves(records))}}));
+                                             {"data", escape_json_in_html(curves(records, switches))}}));
 }
 
 }  // namespace copus

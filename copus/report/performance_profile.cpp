@@ -12,6 +12,7 @@
 #include "copus/base/error.h"
 #include "copus/base/hash.h"
 #include "copus/report/json_fields.h"
+#include "copus/report/knowledge_json.h"
 
 namespace copus {
 namespace {
@@ -21,9 +22,6 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* format_name = "copus-profile";
 constexpr int64_t format_version = 1;
-
-// Of steps that vary by as many orders of magnitude nothing can be learned, and squares stay finite.
-constexpr double most_relative_spread = 1e3;
 
 // A member that is added and not listed here does not compile: it may change what a step takes. The curves' points are
 // in it bit by bit.
@@ -81,32 +79,6 @@ void subject_fields(Subject& subject, Visitor&& visit) {
   visit("cluster", subject.cluster);
 }
 
-template <class Strategy, class Visitor>
-void strategy_fields(Strategy& strategy, Visitor&& visit) {
-  visit("data_parallel", strategy.data_parallel);
-  visit("tensor_parallel", strategy.tensor_parallel);
-  visit("pipeline_parallel", strategy.pipeline_parallel);
-  visit("virtual_stages", strategy.virtual_stages);
-  visit("sequence_parallel", strategy.sequence_parallel);
-  visit("zero_stage", strategy.zero_stage);
-}
-
-template <class Parts, class Visitor>
-void parts_fields(Parts& parts, Visitor&& visit) {
-  visit("compute", parts.compute);
-  visit("tensor_communication", parts.tensor_communication);
-  visit("bubble", parts.bubble);
-  visit("data_communication", parts.data_communication);
-  visit("optimizer", parts.optimizer);
-}
-
-template <class AMeasurement, class Visitor>
-void measurement_fields(AMeasurement& measurement, Visitor&& visit) {
-  visit("steps", measurement.steps);
-  visit("median_seconds", measurement.median_seconds);
-  visit("relative_spread", measurement.relative_spread);
-}
-
 OrderedJson to_json(const ProfileSubject& subject) {
   JsonFieldWriter writer;
   subject_fields(subject, writer);
@@ -115,109 +87,12 @@ OrderedJson to_json(const ProfileSubject& subject) {
   return object;
 }
 
-OrderedJson to_json(const Configuration& configuration, const MeasuredCell& cell) {
-  JsonFieldWriter strategy;
-  strategy_fields(configuration.strategy, strategy);
-  OrderedJson object;
-  object["configuration"] = strategy.object();
-  object["configuration"]["schedule"] = to_string(configuration.strategy.schedule);
-  object["configuration"]["recompute"] = to_string(configuration.strategy.recompute);
-  object["configuration"]["global_batch"] = configuration.global_batch;
-  object["configuration"]["micro_batch"] = configuration.micro_batch;
-  JsonFieldWriter parts;
-  parts_fields(cell.parts, parts);
-  object["predicted_seconds"] = parts.object();
-  object["steps"] = cell.steps();
-  object["median_seconds"] = cell.seconds();
-  OrderedJson measurements = OrderedJson::array();
-  for (const Measurement& measurement : cell.measurements) {
-    JsonFieldWriter writer;
-    measurement_fields(measurement, writer);
-    measurements.push_back(writer.object());
-  }
-  object["measurements"] = std::move(measurements);
-  return object;
-}
-
-const Json& member(const Json& object, const char* name) {
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  if (found == object.end()) throw UserError(concat("it has no \"", name, "\""));
-  return *found;
-}
-
-const Json& list(const Json& object, const char* name) {
-  const Json& found = member(object, name);
-  if (!found.is_array()) throw UserError(concat("\"", name, "\" is not a list"));
-  return found;
-}
-
-void require(bool condition, const char* what) {
-  if (!condition) throw UserError(what);
-}
-
-template <class Enum, size_t Count>
-Enum read_name(const JsonFieldReader& object, const char* field, const std::array<Enum, Count>& values) {
-  std::string name;
-  object(field, name);
-  const auto found =
-      std::find_if(values.begin(), values.end(), [&name](Enum value) { return to_string(value) == name; });
-  if (found == values.end()) throw UserError(concat("\"", field, "\" is \"", name, "\", which is not known"));
-  return *found;
-}
-
-Configuration read_configuration(const Json& json) {
-  const JsonFieldReader read(json);
-  Configuration configuration;
-  ParallelStrategy& strategy = configuration.strategy;
-  strategy_fields(strategy, read);
-  strategy.schedule = read_name(read, "schedule",
-                                std::array{PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
-                                           PipelineSchedule::interleaved_1f1b, PipelineSchedule::zb_h1});
-  strategy.recompute = read_name(read, "recompute", std::array{Recompute::none, Recompute::attention, Recompute::full});
-  read("global_batch", configuration.global_batch);
-  read("micro_batch", configuration.micro_batch);
-  require(std::min({strategy.data_parallel, strategy.tensor_parallel, strategy.pipeline_parallel,
-                    strategy.virtual_stages, configuration.global_batch, configuration.micro_batch}) > 0,
-          "a degree or a batch of a configuration is below 1");
-  return configuration;
-}
-
-MeasuredCell read_cell(const Json& json) {
-  const auto is_duration = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
-  MeasuredCell cell;
-  parts_fields(cell.parts, JsonFieldReader(member(json, "predicted_seconds")));
-  const StepTimeParts& parts = cell.parts;
-  for (const double seconds :
-       {parts.compute, parts.tensor_communication, parts.bubble, parts.data_communication, parts.optimizer}) {
-    require(is_duration(seconds), "a predicted time is negative or not a number");
-  }
-  require(is_duration(parts.total()) && parts.total() > 0, "the predicted times of a cell are all 0");
-  for (const Json& element : list(json, "measurements")) {
-    Measurement measurement;
-    measurement_fields(measurement, JsonFieldReader(element));
-    require(measurement.steps > 0 && measurement.steps < (int64_t{1} << 40), "a number of steps is out of range");
-    require(is_duration(measurement.median_seconds) && measurement.median_seconds > 0,
-            "\"median_seconds\" is not above 0");
-    require(measurement.relative_spread >= 0 && measurement.relative_spread < most_relative_spread,
-            "\"relative_spread\" is out of range");
-    cell.measurements.push_back(measurement);
-  }
-  require(!cell.measurements.empty() && std::ssize(cell.measurements) <= max_measurements,
-          "a cell has no measurements, or too many");
-  return cell;
-}
-
 PerformanceProfile read_version_1(const Json& json) {
   PerformanceProfile profile;
-  const JsonFieldReader subject(member(json, "subject"));
+  const JsonFieldReader subject(json_member(json, "subject"));
   subject_fields(profile.subject, subject);
   subject("clock", profile.subject.clock.emplace());
-  std::map<Configuration, MeasuredCell> cells;
-  for (const Json& element : list(json, "cells")) {
-    require(cells.emplace(read_configuration(member(element, "configuration")), read_cell(element)).second,
-            "a configuration appears twice");
-  }
-  profile.knowledge = Knowledge(std::move(cells));
+  profile.knowledge = knowledge_from_json(json_member(json, "cells"));
   return profile;
 }
 
@@ -249,20 +124,17 @@ void write_profile(const std::filesystem::path& path, const PerformanceProfile& 
   json["format"] = format_name;
   json["version"] = format_version;
   json["subject"] = to_json(profile.subject);
-  json["cells"] = OrderedJson::array();
-  for (const auto& [configuration, cell] : profile.knowledge.cells()) {
-    json["cells"].push_back(to_json(configuration, cell));
-  }
+  json["cells"] = to_json(profile.knowledge);
   write_file_durably(path, json.dump(1) + '\n');
 }
 
 PerformanceProfile read_profile(const std::filesystem::path& path) {
   const Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
   try {
-    if (const Json& format = member(json, "format"); format != format_name) {
+    if (const Json& format = json_member(json, "format"); format != format_name) {
       throw UserError(concat("\"format\" is ", format.dump()));
     }
-    const Json& version = member(json, "version");
+    const Json& version = json_member(json, "version");
     if (version == format_version) return read_version_1(json);
     if (version.is_number_integer()) {
       throw UserError(concat("it has version ", version.dump(), ", and this program reads version ", format_version));

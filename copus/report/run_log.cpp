@@ -27,6 +27,7 @@ void fields(Record& record, Visitor&& visit) {
   visit("lr", record.lr);
   visit("grad_norm", record.grad_norm);
   visit("step_seconds", record.step_seconds);
+  visit("switch_seconds", record.switch_seconds);
   visit("predicted_step_seconds", record.predicted_step_seconds);
   visit("tokens_per_second", record.tokens_per_second);
   visit("strategy", record.strategy);

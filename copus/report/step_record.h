@@ -16,6 +16,7 @@ struct StepRecord {
   double lr = 0;
   double grad_norm = 0;  // global norm before clipping
   double step_seconds = 0;
+  std::optional<double> switch_seconds;  // for which training had paused before the step, to change its configuration
   std::optional<double> predicted_step_seconds;  // before the step, corrected by the steps before it
   double tokens_per_second = 0;
   std::string strategy = "1x1x1";     // data x tensor x pipeline parallel

@@ -1,0 +1,129 @@
+#include "copus/report/control_files.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/report/json_fields.h"
+
+namespace copus {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* asked = ".json";
+constexpr const char* taken = ".taken";
+constexpr const char* replied = ".reply";
+constexpr std::chrono::milliseconds between_looks(20);
+
+fs::path control_directory(const fs::path& run_dir) { return run_dir / "control"; }
+
+template <class Request, class Visitor>
+void request_fields(Request& request, Visitor&& visit) {
+  visit("command", request.command);
+  visit("target", request.target);
+}
+
+template <class Reply, class Visitor>
+void reply_fields(Reply& reply, Visitor&& visit) {
+  visit("done", reply.done);
+  visit("message", reply.message);
+}
+
+nlohmann::json parse(const fs::path& path) {
+  return nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+}
+
+// In the order of time, and of one process only.
+std::string new_name() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return concat(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), "-", getpid());
+}
+
+}  // namespace
+
+ControlFiles::ControlFiles(const fs::path& run_dir) : directory_(control_directory(run_dir)) {
+  fs::remove_all(directory_);
+  create_directories_durably(directory_);
+}
+
+std::vector<ControlFiles::Received> ControlFiles::take() {
+  std::vector<std::string> names;
+  std::error_code unreadable;  // somebody has tidied the run directory: training matters more than commands
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory_, unreadable)) {
+    if (entry.path().extension() == asked) names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  std::vector<Received> all;
+  for (const std::string& name : names) {
+    const fs::path path = directory_ / (name + taken);
+    std::error_code withdrawn;
+    fs::rename(directory_ / (name + asked), path, withdrawn);
+    if (withdrawn) continue;
+    Received received{name, {}};
+    try {
+      const nlohmann::json object = parse(path);
+      request_fields(received.request, JsonFieldReader(object));
+      all.push_back(std::move(received));
+    } catch (const UserError& error) {
+      reply(name, {false, concat("the request cannot be read: ", error.what())});
+    }
+  }
+  return all;
+}
+
+void ControlFiles::reply(const std::string& name, const ControlReply& reply) {
+  JsonFieldWriter writer;
+  reply_fields(reply, writer);
+  write_file_durably(directory_ / (name + replied), writer.object().dump() + '\n');
+  fs::remove(directory_ / (name + taken));
+}
+
+ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std::chrono::duration<double> patience,
+                     const std::function<bool()>& is_alive) {
+  const fs::path directory = control_directory(run_dir);
+  const std::string name = new_name();
+  const fs::path path = directory / (name + asked), reply_path = directory / (name + replied);
+  if (!fs::is_directory(directory)) {
+    throw UserError(concat(directory.string(),
+                           " is missing, through which the run takes commands: the run has not begun ",
+                           "with its steps yet (try again in a moment), or somebody has removed it (make it again)"));
+  }
+  JsonFieldWriter writer;
+  request_fields(request, writer);
+  write_file_durably(path, writer.object().dump() + '\n');
+
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (true) {
+    const bool alive = is_alive();  // before looking: a run that has ended has replied before
+    if (fs::exists(reply_path)) {
+      ControlReply reply;
+      const nlohmann::json object = parse(reply_path);
+      reply_fields(reply, JsonFieldReader(object));
+      fs::remove(reply_path);
+      return reply;
+    }
+    const bool impatient = std::chrono::steady_clock::now() >= until;
+    if (!alive || impatient) {
+      std::error_code ignored;
+      const bool withdrawn = fs::remove(path, ignored);
+      if (!alive) throw UserError(concat("the run in ", run_dir.string(), " ended before it has answered"));
+      const bool taken_up = fs::exists(directory / (name + taken));
+      throw UserError(concat("the run in ", run_dir.string(), " lives and has not answered within ", patience.count(),
+                             " s; ",
+                             withdrawn  ? "it looks for commands after every step and has not come to it: the command "
+                                          "was withdrawn, wait longer with --wait"
+                             : taken_up ? "it has begun with the command; what comes of it will be in decisions.jsonl"
+                                        : "the command is gone, as what was asked before a run begins with its steps: "
+                                          "try again"));
+    }
+    std::this_thread::sleep_for(between_looks);
+  }
+}
+
+}  // namespace copus

@@ -1,0 +1,51 @@
+// RUN/control: how a person's commands reach a running job (`copus ctl`), as files, since the job may run on another
+// machine. Who asks writes <name>.json, whole or not at all; the run takes it by renaming it to <name>.taken and
+// answers in <name>.reply, which who has asked removes.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace copus {
+
+struct ControlRequest {
+  std::string command;  // "pin", "unpin", "pause", "resume", "force", "status"
+  std::string target;   // of force: "d=2,t=1,p=2,B=32" (strategy/configuration_change.h)
+  bool operator==(const ControlRequest&) const = default;
+};
+
+struct ControlReply {
+  bool done = false;    // as it was asked
+  std::string message;  // what was done, or why not
+  bool operator==(const ControlReply&) const = default;
+};
+
+// The run's side.
+class ControlFiles {
+ public:
+  // Creates the folder and empties it: who has asked an earlier process waits no longer.
+  explicit ControlFiles(const std::filesystem::path& run_dir);
+
+  struct Received {
+    std::string name;  // to reply to
+    ControlRequest request;
+  };
+  // What has come since the last call, in the order in which it was asked. Damaged files are answered at once. Cheap
+  // enough to be called after every step.
+  std::vector<Received> take();
+  void reply(const std::string& name, const ControlReply& reply);
+
+ private:
+  std::filesystem::path directory_;
+};
+
+// Who asks: writes the request and waits for the reply, asking `is_alive` now and then whether there is still a run to
+// wait for. Throws UserError when there is none any more, and after `patience`: the request is withdrawn then, unless
+// the run has begun with it, which the message says.
+ControlReply ask_run(const std::filesystem::path& run_dir, const ControlRequest& request,
+                     std::chrono::duration<double> patience, const std::function<bool()>& is_alive);
+
+}  // namespace copus

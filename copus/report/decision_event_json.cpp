@@ -1,0 +1,279 @@
+// The events of decisions.jsonl as JSON. Each event lists its fields once, in fields(event, visitor); writing and
+// reading both use that list.
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/report/decision_log.h"
+#include "copus/report/json_fields.h"
+#include "copus/report/knowledge_json.h"
+#include "copus/strategy/configuration_json.h"
+
+namespace copus {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+// A hash as text: not every reader of JSON has integers of 64 bits.
+struct HashField {
+  uint64_t& value;
+};
+struct ConstHashField {
+  uint64_t value;
+};
+HashField hash_field(uint64_t& value) { return {value}; }
+ConstHashField hash_field(const uint64_t& value) { return {value}; }
+
+constexpr std::array<std::pair<SwitchReport::Outcome, const char*>, 3> outcomes = {
+    {{SwitchReport::Outcome::moved, "moved"},
+     {SwitchReport::Outcome::vetoed, "vetoed"},
+     {SwitchReport::Outcome::rolled_back, "rolled back"}}};
+
+constexpr std::array<std::pair<Command::Kind, const char*>, 5> commands = {{{Command::Kind::pin, "pin"},
+                                                                            {Command::Kind::unpin, "unpin"},
+                                                                            {Command::Kind::pause, "pause"},
+                                                                            {Command::Kind::resume, "resume"},
+                                                                            {Command::Kind::force, "force"}}};
+
+template <class Enum, size_t Count>
+const char* name_of(Enum value, const std::array<std::pair<Enum, const char*>, Count>& names) {
+  for (const auto& [known, name] : names) {
+    if (known == value) return name;
+  }
+  fail_check("a known value", __FILE__, __LINE__, "");
+}
+
+template <class Candidate, class Visitor>
+void ranked_fields(Candidate& candidate, Visitor&& visit) {
+  visit("configuration", candidate.configuration);
+  visit("step_seconds", candidate.step_seconds);
+  visit("goodput", candidate.goodput);
+  visit("goodput_low", candidate.goodput_low);
+  visit("goodput_high", candidate.goodput_high);
+}
+
+class Writer {
+ public:
+  template <class Value>
+  void operator()(const char* name, const Value& value) {
+    writer_(name, value);
+  }
+  void operator()(const char* name, const std::optional<int64_t>& value) {
+    writer_(name, value ? OrderedJson(*value) : OrderedJson(nullptr));
+  }
+  void operator()(const char* name, const Configuration& value) { writer_(name, OrderedJson::parse(to_json(value))); }
+  void operator()(const char* name, const std::optional<Configuration>& value) {
+    writer_(name, value ? OrderedJson::parse(to_json(*value)) : OrderedJson(nullptr));
+  }
+  void operator()(const char* name, const Knowledge& value) { writer_(name, to_json(value)); }
+  void operator()(const char* name, SwitchReport::Outcome value) { writer_(name, name_of(value, outcomes)); }
+  void operator()(const char* name, Command::Kind value) { writer_(name, name_of(value, commands)); }
+  void operator()(const char* name, const ConstHashField& hash) {
+    std::string text(16, '0');
+    std::array<char, 16> digits;
+    const auto end = std::to_chars(digits.begin(), digits.end(), hash.value, 16).ptr;
+    std::copy(digits.begin(), end, text.end() - (end - digits.begin()));
+    writer_(name, text);
+  }
+  void operator()(const char* name, const std::vector<RankedCandidate>& candidates) {
+    OrderedJson list = OrderedJson::array();
+    for (const RankedCandidate& candidate : candidates) {
+      Writer writer;
+      ranked_fields(candidate, writer);
+      list.push_back(writer.object());
+    }
+    writer_(name, list);
+  }
+
+  const OrderedJson& object() const { return writer_.object(); }
+
+ private:
+  JsonFieldWriter writer_;
+};
+
+class Reader {
+ public:
+  explicit Reader(const Json& object) : object_(object), reader_(object) {}
+
+  template <class Value>
+  void operator()(const char* name, Value& value) const {
+    reader_(name, value);
+  }
+  void operator()(const char* name, std::optional<int64_t>& value) const {
+    value.reset();
+    if (json_member(object_, name).is_null()) return;
+    reader_(name, value.emplace());
+  }
+  void operator()(const char* name, Configuration& value) const {
+    value = configuration_from_json(json_member(object_, name).dump());
+  }
+  void operator()(const char* name, std::optional<Configuration>& value) const {
+    value.reset();
+    const Json& field = json_member(object_, name);
+    if (!field.is_null()) value = configuration_from_json(field.dump());
+  }
+  void operator()(const char* name, Knowledge& value) const { value = knowledge_from_json(json_member(object_, name)); }
+  void operator()(const char* name, SwitchReport::Outcome& value) const { value = one_of(name, outcomes); }
+  void operator()(const char* name, Command::Kind& value) const { value = one_of(name, commands); }
+  void operator()(const char* name, const HashField& hash) const {
+    std::string text;
+    reader_(name, text);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash.value, 16);
+    if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) {
+      throw UserError(concat("\"", name, "\" is not 16 hexadecimal digits"));
+    }
+  }
+  void operator()(const char* name, std::vector<RankedCandidate>& candidates) const {
+    const Json& list = json_member(object_, name);
+    if (!list.is_array()) throw UserError(concat("\"", name, "\" is not a list"));
+    candidates.clear();
+    for (const Json& element : list) ranked_fields(candidates.emplace_back(), Reader(element));
+  }
+
+ private:
+  template <class Enum, size_t Count>
+  Enum one_of(const char* field, const std::array<std::pair<Enum, const char*>, Count>& names) const {
+    std::string text;
+    reader_(field, text);
+    for (const auto& [value, name] : names) {
+      if (text == name) return value;
+    }
+    throw UserError(concat("\"", field, "\" is \"", text, "\", which is not known"));
+  }
+
+  const Json& object_;
+  JsonFieldReader reader_;
+};
+
+// `event` is const when it is written.
+template <class Event>
+struct Fields;
+
+template <>
+struct Fields<ControllerBegin> {
+  static constexpr const char* name = "begin";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("step", event.step);
+    visitor("policy", event.policy);
+    visitor("advise", event.advise);
+    visitor("configuration", event.configuration);
+    visitor("file", event.file);
+    visitor("knowledge", event.knowledge);
+  }
+};
+
+template <>
+struct Fields<ControllerResumed> {
+  static constexpr const char* name = "resumed";
+  static void visit(auto& event, auto&& visitor) { visitor("step", event.step); }
+};
+
+template <>
+struct Fields<Decision> {
+  static constexpr const char* name = "decision";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("step", event.step);
+    visitor("consumed_samples", event.consumed_samples);
+    visitor("policy", event.policy);
+    visitor("current", event.current);
+    visitor("moves", event.moves);
+    visitor("target", event.choice.target);
+    visitor("commit_after_step", event.commit_after_step);
+    visitor("predicted_gain", event.choice.predicted_gain);
+    visitor("reason", event.choice.reason);
+    visitor("noise_scale", event.noise_scale);
+    visitor("noise_scale_low", event.noise_scale_low);
+    visitor("noise_scale_high", event.noise_scale_high);
+    visitor("critical_batch", event.critical_batch);
+    visitor("best", event.choice.best);
+    visitor("other_alpha_choice", event.other_alpha_choice);
+    visitor("counted_critical_batch", event.choice.critical_batch);
+    visitor("wanted_boundary", event.choice.commit_after_step);
+    visitor("inputs_hash", hash_field(event.inputs_hash));
+  }
+};
+
+template <>
+struct Fields<SwitchReport> {
+  static constexpr const char* name = "switch";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("after_step", event.after_step);
+    visitor("consumed_samples", event.consumed_samples);
+    visitor("from", event.from);
+    visitor("to", event.to);
+    visitor("outcome", event.outcome);
+    visitor("reason", event.reason);
+    visitor("critical_batch", event.critical_batch);
+    visitor("pause_seconds", event.pause_seconds);
+    visitor("prepare_seconds", event.prepare_seconds);
+    visitor("bytes_copied", event.bytes_copied);
+    visitor("bytes_received", event.bytes_received);
+    visitor("peak_bytes", event.peak_bytes);
+    visitor("peak_bound_bytes", event.peak_bound_bytes);
+  }
+};
+
+template <>
+struct Fields<LoggedRealised> {
+  static constexpr const char* name = "realised";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("step", event.step);
+    visitor("decision_step", event.realised.decision_step);
+    visitor("from", event.realised.from);
+    visitor("to", event.realised.to);
+    visitor("predicted_step_seconds", event.realised.predicted_step_seconds);
+    visitor("realised_step_seconds", event.realised.realised_step_seconds);
+    visitor("predicted_gain", event.realised.predicted_gain);
+    visitor("realised_gain", event.realised.realised_gain);
+    visitor("progress_ratio", event.realised.progress_ratio);
+  }
+};
+
+template <>
+struct Fields<LoggedCommand> {
+  static constexpr const char* name = "command";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("step", event.step);
+    visitor("command", event.command.kind);
+    visitor("target", event.command.target);
+  }
+};
+
+// Of the alternatives of DecisionEvent from this one on, the one that the line names.
+template <size_t Index = 0>
+DecisionEvent read_event(const std::string& name, const Json& json) {
+  if constexpr (Index < std::variant_size_v<DecisionEvent>) {
+    using Event = std::variant_alternative_t<Index, DecisionEvent>;
+    if (name != Fields<Event>::name) return read_event<Index + 1>(name, json);
+    Event event;
+    Fields<Event>::visit(event, Reader(json));
+    return event;
+  } else {
+    throw UserError(concat("\"event\" is \"", name, "\", which is not known"));
+  }
+}
+
+}  // namespace
+
+std::string to_line(const DecisionEvent& event) {
+  return std::visit(
+      [](const auto& alternative) {
+        using EventFields = Fields<std::decay_t<decltype(alternative)>>;
+        Writer writer;
+        writer("event", EventFields::name);
+        EventFields::visit(alternative, writer);
+        return writer.object().dump();
+      },
+      event);
+}
+
+DecisionEvent decision_event_from_line(std::string_view line) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  std::string name;
+  JsonFieldReader{json}("event", name);
+  return read_event(name, json);
+}
+
+}  // namespace copus

@@ -1,0 +1,78 @@
+// decisions.jsonl: what the controller of a run decided and what came of it, one JSON object an event, appended and
+// handed to the system at once. With run.jsonl it holds everything that the controller was told, so that a resumed run
+// can bring a new one up to date and `copus replay` can ask another one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "copus/orchestrator/controller.h"
+
+namespace copus {
+
+// A controller begins, without what an earlier one knew of the run: at the beginning, and where a run is resumed with
+// another configuration file.
+struct ControllerBegin {
+  int64_t step = 0;  // after which
+  std::string policy;
+  bool advise = false;
+  Configuration configuration;
+  Knowledge knowledge;
+  std::string file;  // the text of adapt.file
+};
+
+// A new process goes on with what the controller before it knew.
+struct ControllerResumed {
+  int64_t step = 0;  // after which
+};
+
+struct LoggedRealised {
+  int64_t step = 0;  // after which it was known
+  Realised realised;
+};
+
+struct LoggedCommand {
+  int64_t step = 0;  // after which it was given
+  Command command;
+};
+
+using DecisionEvent =
+    std::variant<ControllerBegin, ControllerResumed, Decision, SwitchReport, LoggedRealised, LoggedCommand>;
+
+// The step boundary at which it happened: after the observation of that step.
+int64_t step_of(const DecisionEvent& event);
+
+// An event as its line of the file, without the line end, and back. Throws UserError that names what is wrong.
+std::string to_line(const DecisionEvent& event);
+DecisionEvent decision_event_from_line(std::string_view line);
+
+class DecisionLog {
+ public:
+  // Opens <run_dir>/decisions.jsonl. A resumed run keeps the events up to and including the boundary
+  // `resume_after_step` and cuts the rest.
+  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep; in a new run: it
+  // is there already.
+  explicit DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
+  ~DecisionLog();
+  DecisionLog(const DecisionLog&) = delete;
+  DecisionLog& operator=(const DecisionLog&) = delete;
+
+  // Throws UserError if the line cannot be written (full disk); the log then still ends with a whole line.
+  void append(const DecisionEvent& event);
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+  int64_t size_ = 0;  // bytes of whole lines
+};
+
+// Empty where there is no such file. A last line without its line end is left out. Throws UserError naming a damaged
+// line.
+std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path);
+
+}  // namespace copus

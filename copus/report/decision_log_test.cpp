@@ -1,0 +1,287 @@
+#include "copus/report/decision_log.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "copus/report/test_directory.h"
+
+namespace copus {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+Configuration configuration(int64_t batch) {
+  Configuration result;
+  result.strategy = {.data_parallel = 2, .tensor_parallel = 1, .pipeline_parallel = 2};
+  result.strategy.zero_stage = 1;
+  result.global_batch = batch;
+  result.micro_batch = 4;
+  return result;
+}
+
+ControllerBegin begin_event() {
+  ControllerBegin begin;
+  begin.step = 7;
+  begin.policy = "copus";
+  begin.advise = true;
+  begin.configuration = configuration(8);
+  begin.knowledge =
+      observe(Knowledge(), configuration(8), {.compute = 0.1, .bubble = 1.0 / 3}, measurement_of({0.1, 0.2, 0.7}));
+  begin.file = "0 12\n100 14\n";
+  return begin;
+}
+
+Decision decision_event() {
+  Decision decision;
+  decision.step = 412;
+  decision.consumed_samples = 13184;
+  decision.policy = "copus";
+  decision.current = configuration(16);
+  decision.noise_scale = 1.0 / 3;
+  decision.noise_scale_low = 0.1;
+  decision.noise_scale_high = 0.7;
+  decision.critical_batch = 2.0 / 3;
+  decision.choice.target = configuration(32);
+  decision.choice.reason = "+23 % holds from phi 12 to 31";
+  decision.choice.predicted_gain = 0.23;
+  decision.choice.best = {{configuration(32), 0.1, 2, 0.2, 0.3}, {configuration(64), 0.2, 3, -0.2, 0.4}};
+  decision.choice.critical_batch = 0.6;
+  decision.choice.commit_after_step = 415;
+  decision.other_alpha_choice = configuration(64);
+  decision.moves = true;
+  decision.commit_after_step = 416;
+  decision.inputs_hash = 0x0123456789ABCDEFULL;
+  return decision;
+}
+
+SwitchReport switch_event() {
+  SwitchReport report;
+  report.after_step = 416;
+  report.consumed_samples = 13312;
+  report.from = configuration(16);
+  report.to = configuration(32);
+  report.outcome = SwitchReport::Outcome::rolled_back;
+  report.reason = "rank 1: \"out of memory\"";
+  report.critical_batch = 24.5;
+  report.pause_seconds = 0.041;
+  report.prepare_seconds = 0.2;
+  report.bytes_copied = int64_t{1} << 60;
+  report.bytes_received = 1000;
+  report.peak_bytes = 2000;
+  report.peak_bound_bytes = 3000;
+  return report;
+}
+
+LoggedRealised realised_event() {
+  LoggedRealised event;
+  event.step = 500;
+  event.realised = {.decision_step = 412,
+                    .from = configuration(16),
+                    .to = configuration(32),
+                    .predicted_step_seconds = 0.1,
+                    .realised_step_seconds = 0.11,
+                    .predicted_gain = 0.23,
+                    .realised_gain = 0.2,
+                    .progress_ratio = 1.1};
+  return event;
+}
+
+std::vector<DecisionEvent> every_event() {
+  return {begin_event(),
+          ControllerResumed{.step = 400},
+          LoggedCommand{.step = 411, .command = {.kind = Command::Kind::force, .target = configuration(4)}},
+          decision_event(),
+          switch_event(),
+          realised_event()};
+}
+
+// Every member of what was read, spelled out: a field that writing and reading both forgot would otherwise not be seen.
+void expect_equal(const Decision& a, const Decision& b) {
+  EXPECT_EQ(a.step, b.step);
+  EXPECT_EQ(a.consumed_samples, b.consumed_samples);
+  EXPECT_EQ(a.policy, b.policy);
+  EXPECT_EQ(a.current, b.current);
+  EXPECT_EQ(a.noise_scale, b.noise_scale);
+  EXPECT_EQ(a.noise_scale_low, b.noise_scale_low);
+  EXPECT_EQ(a.noise_scale_high, b.noise_scale_high);
+  EXPECT_EQ(a.critical_batch, b.critical_batch);
+  EXPECT_EQ(a.choice.target, b.choice.target);
+  EXPECT_EQ(a.choice.reason, b.choice.reason);
+  EXPECT_EQ(a.choice.predicted_gain, b.choice.predicted_gain);
+  ASSERT_EQ(a.choice.best.size(), b.choice.best.size());
+  for (size_t i = 0; i < a.choice.best.size(); ++i) {
+    EXPECT_EQ(a.choice.best[i].configuration, b.choice.best[i].configuration);
+    EXPECT_EQ(a.choice.best[i].step_seconds, b.choice.best[i].step_seconds);
+    EXPECT_EQ(a.choice.best[i].goodput, b.choice.best[i].goodput);
+    EXPECT_EQ(a.choice.best[i].goodput_low, b.choice.best[i].goodput_low);
+    EXPECT_EQ(a.choice.best[i].goodput_high, b.choice.best[i].goodput_high);
+  }
+  EXPECT_EQ(a.choice.critical_batch, b.choice.critical_batch);
+  EXPECT_EQ(a.choice.commit_after_step, b.choice.commit_after_step);
+  EXPECT_EQ(a.other_alpha_choice, b.other_alpha_choice);
+  EXPECT_EQ(a.moves, b.moves);
+  EXPECT_EQ(a.commit_after_step, b.commit_after_step);
+  EXPECT_EQ(a.inputs_hash, b.inputs_hash);
+}
+
+void expect_equal(const SwitchReport& a, const SwitchReport& b) {
+  EXPECT_EQ(a.after_step, b.after_step);
+  EXPECT_EQ(a.consumed_samples, b.consumed_samples);
+  EXPECT_EQ(a.from, b.from);
+  EXPECT_EQ(a.to, b.to);
+  EXPECT_EQ(a.outcome, b.outcome);
+  EXPECT_EQ(a.reason, b.reason);
+  EXPECT_EQ(a.critical_batch, b.critical_batch);
+  EXPECT_EQ(a.pause_seconds, b.pause_seconds);
+  EXPECT_EQ(a.prepare_seconds, b.prepare_seconds);
+  EXPECT_EQ(a.bytes_copied, b.bytes_copied);
+  EXPECT_EQ(a.bytes_received, b.bytes_received);
+  EXPECT_EQ(a.peak_bytes, b.peak_bytes);
+  EXPECT_EQ(a.peak_bound_bytes, b.peak_bound_bytes);
+}
+
+void expect_equal(const LoggedRealised& a, const LoggedRealised& b) {
+  EXPECT_EQ(a.step, b.step);
+  EXPECT_EQ(a.realised.decision_step, b.realised.decision_step);
+  EXPECT_EQ(a.realised.from, b.realised.from);
+  EXPECT_EQ(a.realised.to, b.realised.to);
+  EXPECT_EQ(a.realised.predicted_step_seconds, b.realised.predicted_step_seconds);
+  EXPECT_EQ(a.realised.realised_step_seconds, b.realised.realised_step_seconds);
+  EXPECT_EQ(a.realised.predicted_gain, b.realised.predicted_gain);
+  EXPECT_EQ(a.realised.realised_gain, b.realised.realised_gain);
+  EXPECT_EQ(a.realised.progress_ratio, b.realised.progress_ratio);
+}
+
+class DecisionLogTest : public TestDirectory {
+ protected:
+  void write_every_event() {
+    DecisionLog log(directory_);
+    for (const DecisionEvent& event : every_event()) log.append(event);
+  }
+
+  std::filesystem::path path_ = directory_ / "decisions.jsonl";
+};
+
+TEST_F(DecisionLogTest, EveryFieldReadsBack) {
+  write_every_event();
+  const std::vector<DecisionEvent> read = read_decision_log(path_);
+  ASSERT_EQ(read.size(), every_event().size());
+  const auto begin = std::get<ControllerBegin>(read[0]);
+  EXPECT_EQ(begin.step, begin_event().step);
+  EXPECT_EQ(begin.policy, begin_event().policy);
+  EXPECT_EQ(begin.advise, begin_event().advise);
+  EXPECT_EQ(begin.configuration, begin_event().configuration);
+  EXPECT_EQ(begin.knowledge, begin_event().knowledge);
+  EXPECT_EQ(begin.file, begin_event().file);
+  EXPECT_EQ(std::get<ControllerResumed>(read[1]).step, 400);
+  const auto command = std::get<LoggedCommand>(read[2]);
+  EXPECT_EQ(command.step, 411);
+  EXPECT_EQ(command.command.kind, Command::Kind::force);
+  EXPECT_EQ(command.command.target, configuration(4));
+  expect_equal(std::get<Decision>(read[3]), decision_event());
+  expect_equal(std::get<SwitchReport>(read[4]), switch_event());
+  expect_equal(std::get<LoggedRealised>(read[5]), realised_event());
+}
+
+TEST_F(DecisionLogTest, WhatIsNotKnownReadsBackAsSuch) {
+  Decision decision;
+  decision.choice.predicted_gain = std::numeric_limits<double>::quiet_NaN();
+  const auto read = std::get<Decision>(decision_event_from_line(to_line(decision)));
+  EXPECT_TRUE(std::isnan(read.choice.predicted_gain));
+  EXPECT_EQ(read.noise_scale, std::nullopt);
+  EXPECT_EQ(read.choice.target, std::nullopt);
+  EXPECT_EQ(read.choice.commit_after_step, std::nullopt);
+  EXPECT_EQ(read.other_alpha_choice, std::nullopt);
+  const auto pin = std::get<LoggedCommand>(decision_event_from_line(to_line(LoggedCommand{})));
+  EXPECT_EQ(pin.command.kind, Command::Kind::pin);
+  EXPECT_EQ(pin.command.target, std::nullopt);
+}
+
+TEST_F(DecisionLogTest, FieldNamesAreStable) {
+  const auto fields = [](const DecisionEvent& event) {
+    std::string names;
+    const auto json = nlohmann::ordered_json::parse(to_line(event));
+    for (const auto& [name, value] : json.items()) names += name + ' ';
+    return names;
+  };
+  EXPECT_EQ(fields(begin_event()), "event step policy advise configuration file knowledge ");
+  EXPECT_EQ(fields(ControllerResumed{}), "event step ");
+  EXPECT_EQ(fields(decision_event()),
+            "event step consumed_samples policy current moves target commit_after_step predicted_gain reason "
+            "noise_scale noise_scale_low noise_scale_high critical_batch best other_alpha_choice "
+            "counted_critical_batch wanted_boundary inputs_hash ");
+  EXPECT_EQ(fields(switch_event()),
+            "event after_step consumed_samples from to outcome reason critical_batch pause_seconds prepare_seconds "
+            "bytes_copied bytes_received peak_bytes peak_bound_bytes ");
+  EXPECT_EQ(fields(realised_event()),
+            "event step decision_step from to predicted_step_seconds realised_step_seconds predicted_gain "
+            "realised_gain progress_ratio ");
+  EXPECT_EQ(fields(LoggedCommand{}), "event step command target ");
+  EXPECT_THAT(to_line(decision_event()), HasSubstr("\"inputs_hash\":\"0123456789abcdef\""));
+  EXPECT_THAT(to_line(switch_event()), HasSubstr("\"outcome\":\"rolled back\""));
+}
+
+TEST_F(DecisionLogTest, AResumedRunKeepsWhatHappenedUpToItsCheckpoint) {
+  write_every_event();
+  {
+    DecisionLog log(directory_, 412);
+    log.append(ControllerResumed{.step = 412});
+  }
+  const std::vector<DecisionEvent> read = read_decision_log(path_);
+  ASSERT_EQ(read.size(), 5);
+  EXPECT_EQ(step_of(read[3]), 412);
+  EXPECT_TRUE(std::holds_alternative<ControllerResumed>(read[4]));
+}
+
+TEST_F(DecisionLogTest, AHalfWrittenLineIsLeftOut) {
+  write_every_event();
+  std::string text = read_text_file(path_);
+  write_file_durably(path_, text.substr(0, text.size() - 20));
+  EXPECT_EQ(read_decision_log(path_).size(), 5);
+  {
+    DecisionLog log(directory_, 10000);
+  }
+  EXPECT_EQ(read_text_file(path_).back(), '\n') << "and cut when the run goes on";
+}
+
+TEST_F(DecisionLogTest, NamesADamagedLine) {
+  write_every_event();
+  const std::string text = read_text_file(path_);
+  const auto message_with = [&](const std::string& from, const std::string& to) {
+    std::string damaged = text;
+    damaged.replace(damaged.find(from), from.size(), to);
+    write_file_durably(path_, damaged);
+    return user_error([&] { read_decision_log(path_); });
+  };
+  EXPECT_THAT(message_with("\"event\":\"decision\"", "\"event\":\"precision\""),
+              AllOf(HasSubstr("line 4"), HasSubstr("precision")));
+  EXPECT_THAT(message_with("0123456789abcdef", "0123456789abcdeg"), HasSubstr("inputs_hash"));
+  EXPECT_THAT(message_with("rolled back", "rolled on"), HasSubstr("outcome"));
+  EXPECT_THAT(message_with("\"moves\":true,", ""), HasSubstr("moves"));
+  EXPECT_THAT(message_with("{\"event\":\"switch\"", "{\"event\""), HasSubstr("line 5"));
+  EXPECT_THAT(user_error([&] { DecisionLog(directory_, 10000); }), HasSubstr("line 5"));
+}
+
+TEST_F(DecisionLogTest, ANewRunBeginsAnEmptyLog) {
+  EXPECT_TRUE(read_decision_log(path_).empty());
+  write_every_event();
+  EXPECT_THAT(user_error([&] { DecisionLog log(directory_); }), HasSubstr("there is a log of a run already"));
+}
+
+TEST_F(DecisionLogTest, AFullDiskLeavesWholeLines) {
+  DecisionLog log(directory_);
+  log.append(decision_event());
+  const auto one_line = std::filesystem::file_size(path_);
+  {
+    const FileSizeLimit full(one_line + 10);
+    EXPECT_THAT(user_error([&] { log.append(decision_event()); }), HasSubstr("after step 412 cannot be written"));
+  }
+  EXPECT_EQ(std::filesystem::file_size(path_), one_line);
+}
+
+}  // namespace
+}  // namespace copus

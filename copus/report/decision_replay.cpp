@@ -1,0 +1,226 @@
+#include "copus/report/decision_replay.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+using Events = std::vector<DecisionEvent>;
+using EventIterator = Events::const_iterator;
+
+// One field of an event where its two lines differ, for a person.
+std::string first_difference(const DecisionEvent& logged, const DecisionEvent& replayed) {
+  const auto ours = nlohmann::ordered_json::parse(to_line(replayed)),
+             theirs = nlohmann::ordered_json::parse(to_line(logged));
+  for (const auto& [name, value] : theirs.items()) {
+    if (!ours.contains(name) || ours[name] != value) {
+      return concat("\"", name, "\" is ", value.dump(), " in the log and ",
+                    ours.contains(name) ? ours[name].dump() : "nothing", " in the replay");
+    }
+  }
+  return "";
+}
+
+// Whether anything that was decided is another; NaN is equal to NaN.
+bool is_same(const DecisionEvent& logged, const DecisionEvent& replayed) {
+  return to_line(logged) == to_line(replayed);
+}
+
+EventIterator latest_begin(const Events& events, int64_t until_step) {
+  auto found = events.end();
+  for (auto event = events.begin(); event != events.end(); ++event) {
+    if (step_of(*event) > until_step) break;
+    if (std::holds_alternative<ControllerBegin>(*event)) found = event;
+  }
+  return found;
+}
+
+Controller controller_of(const ControllerBegin& begin, const RunConfig& config) {
+  return {config, begin.configuration, begin.knowledge, begin.file};
+}
+
+// The events behind a beginning, up to a step boundary.
+struct Segment {
+  EventIterator begin, end;
+  int64_t after_step, until_step;
+};
+
+// Follows a log with one controller.
+class Follower {
+ public:
+  Follower(const RunConfig& config, Controller& controller, const Segment& segment)
+      : config_(config), controller_(controller), segment_(segment), event_(segment.begin) {}
+
+  void follow(const std::vector<StepRecord>& records, Replay& replay) {
+    events_after(segment_.after_step, replay);
+    for (const StepRecord& record : records) {
+      if (record.step <= segment_.after_step || replay.difference) continue;
+      if (record.step > segment_.until_step) break;
+      decision_ = controller_.observe(observation_of(record, config_));
+      realised_ = controller_.take_realised();
+      events_after(record.step, replay);
+      // Of a run that was killed, the log may lack what its last step decided.
+      const bool may_be_cut = event_ == segment_.end && &record == &records.back();
+      if (replay.difference || may_be_cut) continue;
+      if (decision_) replay.difference = {record.step, "the replay decides, and the log has no decision"};
+      if (!realised_.empty())
+        replay.difference = {record.step, "the replay knows what a switch brought, the log does not"};
+    }
+    if (!replay.difference && event_ != segment_.end) {
+      throw UserError(concat("decisions.jsonl goes on after step ", step_of(*event_),
+                             ", and run.jsonl has no such step ",
+                             "there: the two are not of one run, or one of them is damaged"));
+    }
+  }
+
+ private:
+  void events_after(int64_t step, Replay& replay) {
+    for (; event_ != segment_.end && step_of(*event_) == step && !replay.difference; ++event_) {
+      if (auto what = std::visit([this](const auto& event) { return apply(event); }, *event_)) {
+        replay.difference = {step, std::move(*what)};
+      }
+      replay.decisions += std::holds_alternative<Decision>(*event_);
+      replay.switches += std::holds_alternative<SwitchReport>(*event_);
+    }
+  }
+
+  // What is different from the log, if anything.
+  std::optional<std::string> apply(const Decision& logged) {
+    if (!decision_) return "the log has a decision, and the replay makes none";
+    const Decision replayed = *std::exchange(decision_, std::nullopt);
+    if (is_same(logged, replayed)) return std::nullopt;
+    return first_difference(logged, replayed);
+  }
+
+  std::optional<std::string> apply(const SwitchReport& report) {
+    const auto& announced = controller_.announced();
+    if (!announced) return "the log has a switch that the replay has not announced";
+    if (announced->configuration != report.to || announced->commit_after_step != report.after_step) {
+      return concat("the log has a switch, and the replay has announced another one, after step ",
+                    announced->commit_after_step);
+    }
+    controller_.report(report);
+    return std::nullopt;
+  }
+
+  std::optional<std::string> apply(const LoggedRealised& logged) {
+    if (realised_.empty()) return "the log says what a switch brought, and the replay does not know it";
+    const LoggedRealised replayed{logged.step, realised_.front()};
+    realised_.erase(realised_.begin());
+    if (is_same(logged, replayed)) return std::nullopt;
+    return first_difference(logged, replayed);
+  }
+
+  std::optional<std::string> apply(const LoggedCommand& logged) {
+    try {
+      controller_.command(logged.command);
+      return std::nullopt;
+    } catch (const UserError& error) {
+      return concat("a command is refused in the replay: ", error.what());
+    }
+  }
+
+  std::optional<std::string> apply(const ControllerResumed&) {
+    controller_.resumed();
+    return std::nullopt;
+  }
+
+  std::optional<std::string> apply(const ControllerBegin&) {
+    fail_check("a segment has one beginning", __FILE__, __LINE__, "");
+  }
+
+  const RunConfig& config_;
+  Controller& controller_;
+  Segment segment_;
+  EventIterator event_;
+  std::optional<Decision> decision_;
+  std::vector<Realised> realised_;
+};
+
+Segment segment_from(EventIterator begin, const Events& events, int64_t until_step) {
+  const auto end =
+      std::find_if(begin + 1, events.end(), [&](const DecisionEvent& event) { return step_of(event) > until_step; });
+  return {begin + 1, end, step_of(*begin), until_step};
+}
+
+void require_beginning(const Events& events) {
+  if (!events.empty() && std::holds_alternative<ControllerBegin>(events.front())) return;
+  throw UserError(events.empty()
+                      ? "nothing was decided in this run: it has no decisions.jsonl (adapt.policy is \"none\")"
+                      : "decisions.jsonl is damaged: it does not begin with the event \"begin\"");
+}
+
+}  // namespace
+
+Observation observation_of(const StepRecord& record, const RunConfig& config) {
+  Observation observation;
+  observation.step = record.step;
+  observation.consumed_samples = record.consumed_samples;
+  observation.loss = record.loss;
+  observation.grad_norm = record.grad_norm;
+  observation.step_seconds = record.step_seconds;
+  observation.elapsed_seconds = record.elapsed_seconds;
+  observation.small_batch = record.small_batch;
+  observation.small_batch_squared_norm = record.small_batch_squared_norm;
+  observation.noise_scale = record.noise_scale;
+  observation.noise_scale_low = record.noise_scale_low;
+  observation.noise_scale_high = record.noise_scale_high;
+  const auto limit = static_cast<double>(limit_in_tokens(config.train));
+  const auto tokens = static_cast<double>(record.consumed_tokens);
+  double left = std::numeric_limits<double>::infinity();
+  if (limit > 0 && tokens > 0) left = (limit - tokens) * record.elapsed_seconds / tokens;
+  if (config.train.max_seconds > 0) left = std::min(left, config.train.max_seconds - record.elapsed_seconds);
+  observation.seconds_left = std::max(0.0, left);
+  return observation;
+}
+
+std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
+                                                   const std::vector<DecisionEvent>& events, int64_t until_step) {
+  const auto begin = latest_begin(events, until_step);
+  if (begin == events.end()) return std::nullopt;
+  ReplayedController result{controller_of(std::get<ControllerBegin>(*begin), config), std::nullopt};
+  Replay replay;
+  Follower(config, result.controller, segment_from(begin, events, until_step)).follow(records, replay);
+  result.difference = std::move(replay.difference);
+  return result;
+}
+
+Replay replay(const RunConfig& config, const std::vector<StepRecord>& records,
+              const std::vector<DecisionEvent>& events) {
+  require_beginning(events);
+  constexpr int64_t end = std::numeric_limits<int64_t>::max();
+  const auto begin = latest_begin(events, end);
+  Replay replay;
+  replay.earlier_decisions = std::count_if(
+      events.begin(), begin, [](const DecisionEvent& event) { return std::holds_alternative<Decision>(event); });
+  Controller controller = controller_of(std::get<ControllerBegin>(*begin), config);
+  Follower(config, controller, segment_from(begin, events, end)).follow(records, replay);
+  return replay;
+}
+
+std::vector<Decision> replay_open_loop(const RunConfig& config, const std::string& file,
+                                       const std::vector<StepRecord>& records,
+                                       const std::vector<DecisionEvent>& events) {
+  require_beginning(events);
+  RunConfig advising = config;
+  advising.adapt.advise = true;
+  const auto& begin = std::get<ControllerBegin>(events.front());
+  Controller controller(advising, begin.configuration, begin.knowledge, file);
+  std::vector<Decision> decisions;
+  auto event = events.begin();
+  for (const StepRecord& record : records) {
+    if (auto decision = controller.observe(observation_of(record, advising))) decisions.push_back(std::move(*decision));
+    for (; event != events.end() && step_of(*event) <= record.step; ++event) {
+      if (const auto* report = std::get_if<SwitchReport>(&*event)) controller.report(*report);
+      if (std::holds_alternative<ControllerResumed>(*event)) controller.resumed();
+    }
+  }
+  return decisions;
+}
+
+}  // namespace copus

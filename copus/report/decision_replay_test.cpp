@@ -1,0 +1,305 @@
+#include "copus/report/decision_replay.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "copus/orchestrator/synthetic_job.h"
+#include "copus/report/run_log.h"
+#include "copus/report/test_directory.h"
+
+namespace copus {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+StepRecord record_of(const Observation& observation, const SyntheticJob& job) {
+  StepRecord record;
+  record.step = observation.step;
+  record.consumed_samples = observation.consumed_samples;
+  record.consumed_tokens = 64 * observation.consumed_samples;
+  record.loss = observation.loss;
+  record.grad_norm = observation.grad_norm;
+  record.step_seconds = observation.step_seconds;
+  record.elapsed_seconds = observation.elapsed_seconds;
+  record.global_batch = job.current().global_batch;
+  record.noise_scale = observation.noise_scale;
+  record.noise_scale_low = observation.noise_scale_low;
+  record.noise_scale_high = observation.noise_scale_high;
+  return record;
+}
+
+class DecisionReplayTest : public TestDirectory {
+ protected:
+  // A run as `copus train` leaves it.
+  void train(int64_t steps) {
+    SyntheticJob job(config_);
+    Controller controller(config_, configuration_of(config_), Knowledge());
+    begin();
+    go_on(job, controller, 1, steps);
+  }
+
+  void begin() {
+    RunLog{directory_};
+    DecisionLog log(directory_);
+    log.append(ControllerBegin{.step = 0,
+                               .policy = "copus",
+                               .advise = config_.adapt.advise,
+                               .configuration = configuration_of(config_),
+                               .knowledge = Knowledge(),
+                               .file = ""});
+  }
+
+  // The steps from..until of a run whose logs end before them, with a person's commands in between.
+  void go_on(SyntheticJob& job, Controller& controller, int64_t from, int64_t until) {
+    RunLog steps(directory_, from - 1);
+    DecisionLog events(directory_, from - 1);
+    for (int64_t step = from; step <= until; ++step) {
+      const StepRecord record = record_of(job.next_step(), job);
+      steps.append(record);
+      if (const auto decision = controller.observe(observation_of(record, config_))) events.append(*decision);
+      for (const Realised& realised : controller.take_realised()) events.append(LoggedRealised{step, realised});
+      for (const auto& [after_step, command] : commands_) {
+        if (after_step != step) continue;
+        controller.command(command);
+        events.append(LoggedCommand{step, command});
+      }
+      if (const auto intent = controller.take_intent()) job.announce(*intent);
+      if (const auto report = job.switch_if_due()) {
+        SwitchReport outcome = *report;
+        controller.report(outcome);
+        events.append(outcome);
+      }
+    }
+  }
+
+  std::vector<StepRecord> records() const { return read_run_log(directory_ / "run.jsonl"); }
+  std::vector<DecisionEvent> events() const { return read_decision_log(directory_ / "decisions.jsonl"); }
+  std::string log_text() const { return read_text_file(directory_ / "decisions.jsonl"); }
+
+  RunConfig config_ = adapting_run();
+  std::vector<std::pair<int64_t, Command>> commands_;
+};
+
+TEST_F(DecisionReplayTest, ARunReplaysToTheSameDecisions) {
+  Configuration target = configuration_of(config_);
+  target.global_batch = 32;
+  commands_ = {{150, {.kind = Command::Kind::pin, .target = {}}},
+               {200, {.kind = Command::Kind::unpin, .target = {}}},
+               {300, {.kind = Command::Kind::force, .target = target}},
+               {350, {.kind = Command::Kind::unpin, .target = {}}}};
+  train(500);
+  const Replay result = replay(config_, records(), events());
+  EXPECT_FALSE(result.difference) << result.difference->what;
+  EXPECT_GT(result.decisions, 20);
+  EXPECT_GT(result.switches, 1);
+}
+
+TEST_F(DecisionReplayTest, FindsWhereARecordWasAnother) {
+  train(300);
+  std::vector<StepRecord> changed = records();
+  changed[120].step_seconds = std::nextafter(changed[120].step_seconds, 0);
+  const Replay result = replay(config_, changed, events());
+  ASSERT_TRUE(result.difference);
+  const std::vector<DecisionEvent> all = events();
+  const auto next = std::find_if(all.begin(), all.end(), [](const DecisionEvent& event) {
+    return std::holds_alternative<Decision>(event) && step_of(event) >= 121;
+  });
+  EXPECT_EQ(result.difference->step, step_of(*next));
+  EXPECT_THAT(result.difference->what, HasSubstr("inputs_hash"));
+}
+
+TEST_F(DecisionReplayTest, FindsDecisionsThatAreMissingTooManyOrOthers) {
+  train(300);
+  const std::vector<DecisionEvent> all = events();
+  const auto is_decision = [](const DecisionEvent& event) { return std::holds_alternative<Decision>(event); };
+  const auto first = std::find_if(all.begin(), all.end(), is_decision) - all.begin();
+
+  std::vector<DecisionEvent> missing = all;
+  missing.erase(missing.begin() + first);
+  EXPECT_THAT(replay(config_, records(), missing).difference->what, HasSubstr("the log has no decision"));
+
+  std::vector<DecisionEvent> too_many = all;
+  too_many.insert(too_many.begin() + first, all[static_cast<size_t>(first)]);
+  EXPECT_THAT(replay(config_, records(), too_many).difference->what, HasSubstr("the replay makes none"));
+
+  std::vector<DecisionEvent> other = all;
+  std::get<Decision>(other[static_cast<size_t>(first)]).choice.predicted_gain += 1e-9;
+  EXPECT_THAT(replay(config_, records(), other).difference->what, HasSubstr("predicted_gain"));
+
+  std::vector<DecisionEvent> unannounced = all;
+  SwitchReport report;
+  report.after_step = 1;
+  unannounced.insert(unannounced.begin() + 1, report);
+  EXPECT_THAT(replay(config_, records(), unannounced).difference->what, HasSubstr("has not announced"));
+}
+
+TEST_F(DecisionReplayTest, AnotherConfigurationDecidesOtherwise) {
+  train(300);
+  config_.adapt.interval_samples = 100;
+  EXPECT_TRUE(replay(config_, records(), events()).difference);
+}
+
+TEST_F(DecisionReplayTest, FilesThatDoNotBelongTogether) {
+  train(300);
+  std::vector<StepRecord> fewer = records();
+  fewer.resize(100);
+  EXPECT_THAT(user_error([&] { replay(config_, fewer, events()); }), HasSubstr("run.jsonl has no such step"));
+  std::vector<DecisionEvent> headless = events();
+  headless.erase(headless.begin());
+  EXPECT_THAT(user_error([&] { replay(config_, records(), headless); }), HasSubstr("does not begin with"));
+  EXPECT_THAT(user_error([&] { replay(config_, records(), {}); }), HasSubstr("nothing was decided"));
+}
+
+// A run that was killed after its last step was logged and before what it decided was.
+TEST_F(DecisionReplayTest, TheLogOfAKilledRunMayEndEarly) {
+  train(300);
+  std::vector<StepRecord> steps = records();
+  std::vector<DecisionEvent> all = events();
+  while (!std::holds_alternative<Decision>(all.back())) all.pop_back();
+  steps.resize(static_cast<size_t>(step_of(all.back())));
+  all.pop_back();
+  EXPECT_FALSE(replay(config_, steps, all).difference);
+}
+
+// Interrupted after any step, also between the announcement of a switch and its boundary.
+TEST_F(DecisionReplayTest, AResumedRunGoesOnAsIfItHadNotBeenInterrupted) {
+  train(200);
+  const std::string uninterrupted = log_text();
+  const std::vector<DecisionEvent> all = events();
+  std::vector<int64_t> stops = {1, 50, 137, 199};
+  for (const DecisionEvent& event : all) {
+    if (const auto* report = std::get_if<SwitchReport>(&event)) {
+      for (int64_t step = report->after_step - 3; step <= report->after_step + 1; ++step) stops.push_back(step);
+    }
+  }
+  ASSERT_GT(stops.size(), 8);
+  for (const int64_t stop : stops) {
+    for (const char* name : {"run.jsonl", "decisions.jsonl"}) std::filesystem::remove(directory_ / name);
+    SyntheticJob job(config_);
+    {
+      Controller first(config_, configuration_of(config_), Knowledge());
+      begin();
+      go_on(job, first, 1, stop);
+    }
+    auto resumed = bring_up_to_date(config_, records(), events(), stop);
+    ASSERT_TRUE(resumed);
+    ASSERT_FALSE(resumed->difference) << resumed->difference->what;
+    EXPECT_EQ(resumed->controller.current(), job.current());
+    go_on(job, resumed->controller, stop + 1, 200);
+    ASSERT_EQ(log_text(), uninterrupted) << "stopped after step " << stop;
+  }
+}
+
+TEST_F(DecisionReplayTest, ASwitchThatIsUnderWayIsAnnouncedAgain) {
+  train(300);
+  const std::vector<DecisionEvent> all = events();
+  const auto move = std::find_if(all.begin(), all.end(), [](const DecisionEvent& event) {
+    const auto* decision = std::get_if<Decision>(&event);
+    return decision != nullptr && decision->moves;
+  });
+  ASSERT_NE(move, all.end());
+  const auto& decision = std::get<Decision>(*move);
+  auto resumed = bring_up_to_date(config_, records(), all, decision.step);
+  ASSERT_TRUE(resumed && !resumed->difference);
+  const SwitchIntent intent = resumed->controller.take_intent().value();
+  EXPECT_EQ(intent.configuration, decision.choice.target);
+  EXPECT_EQ(intent.commit_after_step, decision.commit_after_step);
+  EXPECT_EQ(intent.inputs_hash, decision.inputs_hash);
+}
+
+TEST_F(DecisionReplayTest, ARunThatGoesOnWithOtherSettingsBeginsAnew) {
+  SyntheticJob job(config_);
+  {
+    Controller controller(config_, configuration_of(config_), Knowledge());
+    begin();
+    go_on(job, controller, 1, 100);
+  }
+  const Knowledge known = bring_up_to_date(config_, records(), events(), 100)->controller.knowledge();
+  config_.adapt.dwell_samples = 64;
+  config_.adapt.interval_samples = 64;
+  EXPECT_TRUE(bring_up_to_date(config_, records(), events(), 100)->difference);
+  {
+    DecisionLog(directory_, 100).append(ControllerBegin{100, "copus", false, job.current(), known, ""});
+  }
+  auto begun = bring_up_to_date(config_, records(), events(), 100);
+  ASSERT_FALSE(begun->difference);
+  EXPECT_EQ(begun->controller.knowledge(), known);
+  go_on(job, begun->controller, 101, 200);
+  const Replay result = replay(config_, records(), events());
+  EXPECT_FALSE(result.difference) << result.difference->what;
+  EXPECT_GT(result.earlier_decisions, 0);
+  EXPECT_GT(result.decisions, 0);
+}
+
+TEST_F(DecisionReplayTest, ARunThatIsMadeLongerKeepsWhatItHasLearned) {
+  train(200);
+  config_.train.max_tokens *= 2;
+  const auto resumed = bring_up_to_date(config_, records(), events(), 200);
+  ASSERT_FALSE(resumed->difference) << resumed->difference->what;
+  EXPECT_GT(resumed->controller.knowledge().cells().size(), 1);
+}
+
+TEST_F(DecisionReplayTest, TheFirstStepsOfAnotherProcessAreLeftOutAgain) {
+  begin();
+  SyntheticJob job(config_);
+  {
+    Controller controller(config_, configuration_of(config_), Knowledge());
+    go_on(job, controller, 1, 100);
+  }
+  auto resumed = bring_up_to_date(config_, records(), events(), 100);
+  resumed->controller.resumed();
+  {
+    DecisionLog(directory_, 100).append(ControllerResumed{.step = 100});
+  }
+  go_on(job, resumed->controller, 101, 200);
+  const Replay result = replay(config_, records(), events());
+  EXPECT_FALSE(result.difference) << result.difference->what;
+}
+
+TEST_F(DecisionReplayTest, OpenLoopAsksAnotherPolicyAlongTheSameWay) {
+  train(300);
+  RunConfig other = config_;
+  other.adapt.policy = PolicyKind::fixed;
+  const std::vector<Decision> held = replay_open_loop(other, "", records(), events());
+  ASSERT_GT(held.size(), 5);
+  for (const Decision& decision : held) {
+    EXPECT_EQ(decision.policy, "static");
+    EXPECT_FALSE(decision.choice.target);
+    EXPECT_FALSE(decision.moves);
+  }
+  // It went the way of the run, not its own.
+  std::vector<Configuration> visited;
+  for (const DecisionEvent& event : events()) {
+    if (const auto* report = std::get_if<SwitchReport>(&event)) visited.push_back(report->to);
+  }
+  ASSERT_FALSE(visited.empty());
+  EXPECT_EQ(held.back().current, visited.back());
+  // The same policy would have chosen the same at first.
+  const std::vector<Decision> same = replay_open_loop(config_, "", records(), events());
+  const std::vector<DecisionEvent> all = events();
+  const auto first = std::find_if(all.begin(), all.end(),
+                                  [](const DecisionEvent& event) { return std::holds_alternative<Decision>(event); });
+  EXPECT_EQ(same.front().choice.target, std::get<Decision>(*first).choice.target);
+  EXPECT_EQ(same.front().inputs_hash, std::get<Decision>(*first).inputs_hash);
+}
+
+TEST_F(DecisionReplayTest, WhatIsLeftOfARunFollowsFromItsLimits) {
+  StepRecord record;
+  record.consumed_tokens = 1000;
+  record.elapsed_seconds = 10;
+  RunConfig config;
+  EXPECT_EQ(observation_of(record, config).seconds_left, std::numeric_limits<double>::infinity());
+  config.train.max_tokens = 4000;
+  EXPECT_EQ(observation_of(record, config).seconds_left, 30);
+  config.train.max_seconds = 25;
+  EXPECT_EQ(observation_of(record, config).seconds_left, 15);
+  config.train.max_tokens = 500;
+  EXPECT_EQ(observation_of(record, config).seconds_left, 0);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,114 @@
+#include "copus/report/knowledge_json.h"
+
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/report/json_fields.h"
+#include "copus/strategy/configuration_json.h"
+
+namespace copus {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+// Of steps that vary by as many orders of magnitude nothing can be learned, and squares stay finite.
+constexpr double most_relative_spread = 1e3;
+
+template <class Parts, class Visitor>
+void parts_fields(Parts& parts, Visitor&& visit) {
+  visit("compute", parts.compute);
+  visit("tensor_communication", parts.tensor_communication);
+  visit("bubble", parts.bubble);
+  visit("data_communication", parts.data_communication);
+  visit("optimizer", parts.optimizer);
+}
+
+template <class AMeasurement, class Visitor>
+void measurement_fields(AMeasurement& measurement, Visitor&& visit) {
+  visit("steps", measurement.steps);
+  visit("median_seconds", measurement.median_seconds);
+  visit("relative_spread", measurement.relative_spread);
+}
+
+OrderedJson to_json(const Configuration& configuration, const MeasuredCell& cell) {
+  OrderedJson object;
+  object["configuration"] = OrderedJson::parse(to_json(configuration));
+  JsonFieldWriter parts;
+  parts_fields(cell.parts, parts);
+  object["predicted_seconds"] = parts.object();
+  object["steps"] = cell.steps();
+  object["median_seconds"] = cell.seconds();
+  OrderedJson measurements = OrderedJson::array();
+  for (const Measurement& measurement : cell.measurements) {
+    JsonFieldWriter writer;
+    measurement_fields(measurement, writer);
+    measurements.push_back(writer.object());
+  }
+  object["measurements"] = std::move(measurements);
+  return object;
+}
+
+const Json& list(const Json& object, const char* name) {
+  const Json& found = json_member(object, name);
+  if (!found.is_array()) throw UserError(concat("\"", name, "\" is not a list"));
+  return found;
+}
+
+void require(bool condition, const char* what) {
+  if (!condition) throw UserError(what);
+}
+
+MeasuredCell read_cell(const Json& json) {
+  const auto is_duration = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
+  MeasuredCell cell;
+  parts_fields(cell.parts, JsonFieldReader(json_member(json, "predicted_seconds")));
+  const StepTimeParts& parts = cell.parts;
+  for (const double seconds :
+       {parts.compute, parts.tensor_communication, parts.bubble, parts.data_communication, parts.optimizer}) {
+    require(is_duration(seconds), "a predicted time is negative or not a number");
+  }
+  require(is_duration(parts.total()) && parts.total() > 0, "the predicted times of a cell are all 0");
+  for (const Json& element : list(json, "measurements")) {
+    Measurement measurement;
+    measurement_fields(measurement, JsonFieldReader(element));
+    require(measurement.steps > 0 && measurement.steps < (int64_t{1} << 40), "a number of steps is out of range");
+    require(is_duration(measurement.median_seconds) && measurement.median_seconds > 0,
+            "\"median_seconds\" is not above 0");
+    require(measurement.relative_spread >= 0 && measurement.relative_spread < most_relative_spread,
+            "\"relative_spread\" is out of range");
+    cell.measurements.push_back(measurement);
+  }
+  require(!cell.measurements.empty() && std::ssize(cell.measurements) <= max_measurements,
+          "a cell has no measurements, or too many");
+  return cell;
+}
+
+}  // namespace
+
+OrderedJson to_json(const Knowledge& knowledge) {
+  OrderedJson cells = OrderedJson::array();
+  for (const auto& [configuration, cell] : knowledge.cells()) cells.push_back(to_json(configuration, cell));
+  return cells;
+}
+
+Knowledge knowledge_from_json(const Json& json) {
+  if (!json.is_array()) throw UserError("\"cells\" is not a list");
+  std::map<Configuration, MeasuredCell> cells;
+  for (const Json& element : json) {
+    require(
+        cells.emplace(configuration_from_json(json_member(element, "configuration").dump()), read_cell(element)).second,
+        "a configuration appears twice");
+  }
+  return Knowledge(std::move(cells));
+}
+
+const Json& json_member(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  if (found == object.end()) throw UserError(concat("it has no \"", name, "\""));
+  return *found;
+}
+
+}  // namespace copus

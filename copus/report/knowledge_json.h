@@ -1,0 +1,19 @@
+// What is known of step times as JSON, in profiles and in the log of decisions.
+// Private to the .cpp files of this room: nlohmann/json stays out of every header that others include.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "copus/performance/learning.h"
+
+namespace copus {
+
+// A list of cells; corrections are not in it, since they follow from the cells.
+nlohmann::ordered_json to_json(const Knowledge& knowledge);
+// Throws UserError that names what is wrong.
+Knowledge knowledge_from_json(const nlohmann::json& cells);
+
+// The member of an object. Throws UserError where it has none of this name.
+const nlohmann::json& json_member(const nlohmann::json& object, const char* name);
+
+}  // namespace copus
