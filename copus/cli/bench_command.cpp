@@ -160,6 +160,7 @@ void add_bench(CLI::App& program, Action& action) {
   add_comm_bench(bench, action);
   add_model_bench(bench, action);
   add_decide_bench(bench, action);
+  add_relayout_bench(bench, action);
 }
 
 }  // namespace copus

@@ -15,14 +15,17 @@ using Action = std::function<int()>;
 void add_train(CLI::App& program, Action& action, const std::vector<std::string>& arguments);
 void add_generate(CLI::App& program, Action& action);
 void add_convert(CLI::App& program, Action& action);
+void add_ctl(CLI::App& program, Action& action);
 void add_report(CLI::App& program, Action& action);
+void add_replay(CLI::App& program, Action& action);
 void add_gns(CLI::App& program, Action& action);
 void add_plan(CLI::App& program, Action& action);
 void add_profile(CLI::App& program, Action& action);
 void add_bench(CLI::App& program, Action& action);
-void add_gns_bench(CLI::App& bench, Action& action);     // copus bench gns
-void add_comm_bench(CLI::App& bench, Action& action);    // copus bench comm
-void add_model_bench(CLI::App& bench, Action& action);   // copus bench model
-void add_decide_bench(CLI::App& bench, Action& action);  // copus bench decide
+void add_gns_bench(CLI::App& bench, Action& action);       // copus bench gns
+void add_comm_bench(CLI::App& bench, Action& action);      // copus bench comm
+void add_model_bench(CLI::App& bench, Action& action);     // copus bench model
+void add_decide_bench(CLI::App& bench, Action& action);    // copus bench decide
+void add_relayout_bench(CLI::App& bench, Action& action);  // copus bench relayout
 
 }  // namespace copus

@@ -1,5 +1,6 @@
-// `copus bench decide`: what predicting and choosing cost: the table of a small cluster, that of a large one, and one
-// decision among many candidates, on one core.
+// `copus bench decide`: what predicting and choosing cost: the table of a small cluster, that of a large one, one
+// decision among all configurations of a table, and what the controller of a run takes beside each of its steps, on one
+// core.
 #include <algorithm>
 #include <chrono>
 #include <iomanip>
@@ -16,8 +17,9 @@
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
+#include "copus/orchestrator/candidates.h"
+#include "copus/orchestrator/synthetic_job.h"
 #include "copus/performance/table.h"
-#include "copus/statistics/efficiency.h"
 
 namespace copus {
 namespace {
@@ -27,8 +29,8 @@ struct Options {
   bool json = false;
 };
 
-constexpr size_t num_candidates = 10000;
-constexpr int decisions_per_round = 20;
+constexpr int64_t decisions_per_round = 20;
+constexpr int64_t steps_per_round = 300;
 
 // What a table is made of.
 struct Job {
@@ -78,38 +80,94 @@ MeasuredTable measure_table(const Job& job, int64_t rounds) {
   return measured;
 }
 
-// The candidate of the highest Goodput, which is what a decision compares.
-size_t decide(const std::vector<TableCell>& candidates, double noise_scale) {
-  constexpr double calibration = 1, reference_batch = 1, alpha = 0.5;
-  const double critical = critical_batch(calibration, noise_scale);
-  size_t best = 0;
-  double highest = -std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const auto batch = static_cast<double>(candidates[i].configuration.global_batch);
-    const double worth = goodput(candidates[i].throughput(), batch, critical, reference_batch, alpha);
-    if (worth > highest) {
-      highest = worth;
-      best = i;
-    }
+// A run on all ranks of the job that may choose any configuration of the job's table.
+RunConfig adapting_run_of(const Job& job) {
+  RunConfig config;
+  config.model = find_model(job.model_name);
+  config.cluster.description = find_cluster(cluster_name);
+  config.cluster.description.num_ranks = job.world_size;
+  config.cluster.clock = ClockKind::wall;
+  config.train.sequence_length = job.sequence_length;
+  config.train.global_batch = job.smallest_batch;
+  config.train.micro_batch = 1;
+  config.train.precision = Precision::bf16;
+  config.train.max_tokens = int64_t{1} << 40;
+  config.parallel.tensor_parallel = config.cluster.description.ranks_per_node;
+  config.parallel.pipeline_parallel = job.world_size / config.parallel.tensor_parallel;
+  AdaptConfig& adapt = config.adapt;
+  adapt.policy = PolicyKind::copus;
+  const SearchSpace everything;
+  for (int64_t batch = job.smallest_batch; batch <= job.largest_batch; batch *= 2) {
+    adapt.global_batches.push_back(batch);
   }
-  return best;
+  adapt.schedules = everything.schedules;
+  adapt.virtual_stages = {1, 2, 4, 8};
+  adapt.recomputes = everything.recomputes;
+  adapt.sequence_parallel = everything.sequence_parallel;
+  adapt.zero_stages = everything.zero_stages;
+  return config;
 }
 
-Quartiles measure_decision(const std::vector<TableCell>& cells, int64_t rounds) {
-  std::vector<TableCell> candidates;
-  for (size_t i = 0; i < num_candidates; ++i) candidates.push_back(cells[i % cells.size()]);
+size_t count_candidates(const RunConfig& config) {
+  const PerformanceTable table =
+      make_table(config.model, config.train.sequence_length, cluster_as_timed(config.cluster),
+                 training_system_of(config), search_space_of(config), Knowledge());
+  return candidates_of(table, {.configuration = configuration_of(config), .step_seconds = 1}, config).size();
+}
+
+// Of a decision with all that it is made from: candidates corrected by what was measured last, both exponents of
+// Goodput, and the hash of its inputs. Nothing moves, so that one is due after every step.
+Quartiles measure_decision(RunConfig config, int64_t rounds) {
+  config.adapt.advise = true;
+  config.adapt.interval_samples = 1;
+  SyntheticJob job(config);
+  Controller controller(config, configuration_of(config), Knowledge());
+  Course warm_up;
+  run_steps(job, controller, 2 * StepTimeLearner::steps_per_measurement, warm_up);
   std::vector<double> seconds;
-  int64_t chosen_batches = 0;  // used below, so that no decision can be left out
   for (int64_t round = 0; round < rounds; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < decisions_per_round; ++i) {
-      const double noise_scale = 16 << (i % 8);
-      chosen_batches += candidates[decide(candidates, noise_scale)].configuration.global_batch;
+    double sum = 0;
+    for (int64_t i = 0; i < decisions_per_round; ++i) {
+      const Observation observation = job.next_step();
+      const auto start = std::chrono::steady_clock::now();
+      const bool decided = controller.observe(observation).has_value();
+      sum += seconds_since(start);
+      COPUS_CHECK(decided);
     }
-    seconds.push_back(seconds_since(start) / decisions_per_round);
+    seconds.push_back(sum / decisions_per_round);
   }
-  COPUS_CHECK(chosen_batches > 0);
   return quartiles(seconds);
+}
+
+struct StepCost {
+  Quartiles seconds = {};   // of the controller, for each step of the run
+  double step_seconds = 0;  // of the run's steps themselves, on average
+};
+
+// Of a run that decides and moves as it is configured, with the report of each switch and what it brought.
+StepCost measure_steps(const RunConfig& config, int64_t rounds) {
+  StepCost cost;
+  std::vector<double> seconds;
+  double run_seconds = 0;
+  for (int64_t round = 0; round < rounds; ++round) {
+    SyntheticJob job(config);
+    Controller controller(config, configuration_of(config), Knowledge());
+    double sum = 0;
+    for (int64_t step = 0; step < steps_per_round; ++step) {
+      const Observation observation = job.next_step();
+      run_seconds += observation.step_seconds;
+      const auto start = std::chrono::steady_clock::now();
+      controller.observe(observation);
+      controller.take_realised();
+      if (const auto intent = controller.take_intent()) job.announce(*intent);
+      if (const auto report = job.switch_if_due()) controller.report(*report);
+      sum += seconds_since(start);
+    }
+    seconds.push_back(sum / steps_per_round);
+  }
+  cost.seconds = quartiles(seconds);
+  cost.step_seconds = run_seconds / static_cast<double>(rounds * steps_per_round);
+  return cost;
 }
 
 nlohmann::json to_json(const Quartiles& quartiles) { return {quartiles.lower, quartiles.upper}; }
@@ -133,16 +191,33 @@ void print_table(std::ostream& out, const Job& job, const MeasuredTable& measure
       << ")\n";
 }
 
+void print_steps(std::ostream& out, const std::string& whose, const StepCost& cost) {
+  out << "the controller, for each step " << whose << ": " << cost.seconds.median * 1e6 << " us ("
+      << cost.seconds.lower * 1e6 << " to " << cost.seconds.upper * 1e6 << "), "
+      << 100 * cost.seconds.median / cost.step_seconds << " % of a step of " << cost.step_seconds * 1e3 << " ms\n";
+}
+
 int run_decide_bench(const Options& options) {
   const MeasuredTable small = measure_table(small_job, options.rounds);
   const MeasuredTable large = measure_table(large_job, options.rounds);
-  const Quartiles decision = measure_decision(small.table.cells, options.rounds);
+  const RunConfig run = adapting_run_of(small_job);
+  const size_t num_candidates = count_candidates(run);
+  const Quartiles decision = measure_decision(run, options.rounds);
+  const StepCost large_steps = measure_steps(run, options.rounds);
+  const StepCost small_steps = measure_steps(adapting_run(), options.rounds);
   if (options.json) {
     const nlohmann::json result{{"candidates", num_candidates},
                                 {"seconds_per_decision", decision.median},
                                 {"seconds_per_decision_quartiles", to_json(decision)},
                                 {"table_seconds", small.seconds.median},
                                 {"large_table_seconds", large.seconds.median},
+                                {"seconds_per_step", small_steps.seconds.median},
+                                {"seconds_per_step_quartiles", to_json(small_steps.seconds)},
+                                {"step_seconds", small_steps.step_seconds},
+                                {"step_fraction", small_steps.seconds.median / small_steps.step_seconds},
+                                {"large_seconds_per_step", large_steps.seconds.median},
+                                {"large_step_seconds", large_steps.step_seconds},
+                                {"large_step_fraction", large_steps.seconds.median / large_steps.step_seconds},
                                 {"table", to_json(small_job, small)},
                                 {"large_table", to_json(large_job, large)},
                                 {"rounds", options.rounds}};
@@ -156,6 +231,8 @@ int run_decide_bench(const Options& options) {
   print_table(out, large_job, large);
   out << "\none decision among " << num_candidates << " candidates: " << std::setprecision(4) << decision.median * 1e3
       << " ms (" << decision.lower * 1e3 << " to " << decision.upper * 1e3 << ")\n";
+  print_steps(out, "of a small run", small_steps);
+  print_steps(out, concat("of ", small_job.model_name, " on ", small_job.world_size, " GPUs"), large_steps);
   std::cout << out.str() << std::flush;
   return 0;
 }
@@ -165,7 +242,7 @@ int run_decide_bench(const Options& options) {
 void add_decide_bench(CLI::App& bench, Action& action) {
   auto options = std::make_shared<Options>();
   CLI::App& decide = *bench.add_subcommand(
-      "decide", "Predict all configurations of a small and of a large cluster, and choose among 10,000");
+      "decide", "Predict all configurations of a small and of a large cluster, and choose among them as a run does");
   decide.add_option("--rounds", options->rounds, "How often to measure")->check(at_least(1))->capture_default_str();
   decide.add_flag("--json", options->json, "Print one JSON object");
   decide.footer("Example:\n  copus bench decide --json");

@@ -45,6 +45,37 @@ class BenchComm(ProgramTest):
             self.assert_refused("bench", "comm", "--rounds", rounds, says=["--rounds", "at least 1", rounds])
 
 
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class BenchRelayout(ProgramTest):
+    def test_json(self):
+        result = self.assert_done("bench", "relayout", "--json", "--parameters", "tiny", "--from", "1x2x1", "--to",
+                                  "1x1x2", "--rounds", "2", "--directory", str(self.folder))
+        there, back = json.loads(result.stdout)["rows"]
+        for row in (there, back):
+            self.assertEqual((row["parameters"], row["ranks"], row["rounds"]), ("tiny", 2, 2))
+            self.assertGreater(row["bytes_moved"], row["bytes_received"])
+            self.assertGreater(row["bytes_received"], 0)
+            self.assertAlmostEqual(sum(row["pause_by_phase"].values()) / row["pause_seconds"], 1, delta=0.9)
+            self.assertAlmostEqual(row["bound_seconds"] * row["copy_bytes_per_second"] / row["bytes_moved"], 1,
+                                   delta=0.5)
+            self.assertGreaterEqual(row["peak_bound_bytes"], row["peak_bytes"])
+            self.assertGreater(row["peak_bytes"], 0)
+        self.assertEqual((there["from"], there["to"]), ("1x2x1", "1x1x2"))
+        self.assertEqual((back["from"], back["to"]), ("1x1x2", "1x2x1"))
+        self.assertGreater(there["checkpoint_restart_seconds"], there["checkpoint_seconds"])
+        self.assertAlmostEqual(
+            there["checkpoint_restart_over_pause"] * there["pause_seconds"] / there["checkpoint_restart_seconds"], 1)
+        self.assertIsNone(back["checkpoint_restart_seconds"])
+        self.assertEqual([path for path in self.folder.iterdir() if "relayout" in path.name], [], "the checkpoint is gone")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "relayout", "--parameters", "7B", says=["--parameters", "7B"])
+        self.assert_refused("bench", "relayout", "--from", "2x1x1", says=["--from and --to"])
+        self.assert_refused("bench", "relayout", "--from", "2x1", "--to", "1x1x2", says=["--from 2x1", "2x1x2"])
+        self.assert_refused("bench", "relayout", "--from", "2x1x1", "--to", "2x1x2",
+                            says=["--from 2x1x1 has 2 ranks", "4"])
+
+
 class BenchDecide(ProgramTest):
     def test_json(self):
         result = json.loads(self.assert_done("bench", "decide", "--json", "--rounds", "1").stdout)

@@ -31,8 +31,10 @@ int run_program(int argc, const char* const* argv) {
       "  copus train configs/runs/quickstart.toml                    train a small model\n"
       "  copus train RUN.toml --set optimizer.lr=3e-4 --run-dir r1   change a setting, name the run\n"
       "  copus train --resume --run-dir r1                           go on with an interrupted run\n"
+      "  copus ctl r1 force B=64                                     change a running job's batch or layout\n"
       "  copus generate --checkpoint r1 --prompt 'The sea '          let the model write\n"
       "  copus convert --from r1 --to r1-hf --dtype bf16             export for Hugging Face transformers\n"
+      "  copus replay r1                                             check that its decisions follow from its log\n"
       "  copus gns --checkpoint r1                                   measure its gradient noise scale\n"
       "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8 predict the fastest layouts\n"
       "'copus COMMAND --help' says more about a command.");
@@ -41,7 +43,9 @@ int run_program(int argc, const char* const* argv) {
   add_train(program, action, {argv + 1, argv + argc});
   add_generate(program, action);
   add_convert(program, action);
+  add_ctl(program, action);
   add_report(program, action);
+  add_replay(program, action);
   add_gns(program, action);
   add_plan(program, action);
   add_profile(program, action);

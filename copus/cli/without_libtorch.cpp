@@ -34,6 +34,7 @@ void add_bench(CLI::App& program, Action& action) {
   bench.require_subcommand(1);
   add_missing(bench, action, "copus bench", "step");
   add_missing(bench, action, "copus bench", "gns");
+  add_missing(bench, action, "copus bench", "relayout");
   add_comm_bench(bench, action);
   add_model_bench(bench, action);
   add_decide_bench(bench, action);

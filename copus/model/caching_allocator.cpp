@@ -44,6 +44,7 @@ class CachingAllocator final : public c10::Allocator {
     std::vector<void*>& cached = cached_[size];
     void* block = nullptr;
     if (cached.empty()) {
+      make_room(static_cast<int64_t>(size));
       block = allocate_block(size);
       memory_.reserved_bytes += static_cast<int64_t>(size);
     } else {
@@ -68,6 +69,11 @@ class CachingAllocator final : public c10::Allocator {
   void reset_peak() {
     const std::lock_guard lock(mutex_);
     memory_.peak_used_bytes = memory_.used_bytes;
+  }
+
+  void set_limit(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    limit_ = bytes;
   }
 
   // Never destroyed: tensors in static storage may outlive any order of destruction.
@@ -95,7 +101,18 @@ class CachingAllocator final : public c10::Allocator {
     }
   }
 
+  void make_room(int64_t bytes) {
+    if (limit_ == 0 || memory_.reserved_bytes + bytes <= limit_) return;
+    for (auto& [size, blocks] : cached_) {
+      for (void* const block : blocks) std::free(block);
+      memory_.reserved_bytes -= static_cast<int64_t>(size * blocks.size());
+      blocks.clear();
+    }
+    if (memory_.reserved_bytes + bytes > limit_) throw HostMemoryExceeded();
+  }
+
   std::mutex mutex_;
+  int64_t limit_ = 0;  // of reserved bytes; 0: none
   HostMemory memory_{};
   std::unordered_map<void*, size_t> sizes_;
   std::unordered_map<size_t, std::vector<void*>> cached_;
@@ -106,6 +123,8 @@ class CachingAllocator final : public c10::Allocator {
 void install_caching_allocator() { c10::SetCPUAllocator(&CachingAllocator::instance(), /*priority=*/255); }
 
 HostMemory host_memory() { return CachingAllocator::instance().memory(); }
+
+void set_host_memory_limit(int64_t bytes) { CachingAllocator::instance().set_limit(bytes); }
 
 void reset_peak_host_memory() { CachingAllocator::instance().reset_peak(); }
 

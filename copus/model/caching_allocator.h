@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 
 namespace copus {
 
@@ -19,5 +20,15 @@ void install_caching_allocator();
 
 HostMemory host_memory();
 void reset_peak_host_memory();
+
+// What a tensor, or its rank's training state, cannot get.
+class HostMemoryExceeded : public std::bad_alloc {
+ public:
+  const char* what() const noexcept override { return "the host memory that this rank may use is used up"; }
+};
+
+// A tensor for which more than `bytes` would have to be reserved throws HostMemoryExceeded, once all cached blocks have
+// gone back to the operating system; 0 (as at first): no limit. What is reserved beyond a new limit already stays.
+void set_host_memory_limit(int64_t bytes);
 
 }  // namespace copus

@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t rows_per_task = 16;
 // Rows whose contributions to a weight gradient are summed on their own: the sum's order is fixed by this number.
 constexpr int64_t rows_per_partial_sum = 64;
-constexpr int64_t elements_per_block = 16384;  // a multiple of ParameterStore::alignment
+constexpr int64_t elements_per_block = 16384;  // a multiple of bucket_alignment
 
 template <class S>
 S* data(const at::Tensor& tensor) {

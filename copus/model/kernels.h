@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 
 #include "copus/base/exact_sum.h"
 
@@ -18,6 +19,8 @@ namespace copus::kernels {
 // ---- memory -------------------------------------------------------------------------------------------------------
 
 at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
+// Over host memory that exists, of which `release` is told when no tensor refers to it any more.
+at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dtype, std::function<void()> release);
 at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
 at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device);
 at::Tensor from_host(const double* data, at::IntArrayRef shape, at::ScalarType dtype, at::Device device);

@@ -41,6 +41,11 @@ at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device)
   return at::zeros(shape, at::TensorOptions().dtype(dtype).device(device));
 }
 
+at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dtype, std::function<void()> release) {
+  const auto release_data = [release = std::move(release)](void* /*data*/) { release(); };
+  return at::from_blob(data, shape, release_data, at::TensorOptions().dtype(dtype));
+}
+
 at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device) {
   const at::Tensor view = at::from_blob(const_cast<int64_t*>(data), shape, at::TensorOptions().dtype(at::kLong));
   return empty(shape, at::kLong, device).copy_(view);

@@ -16,7 +16,7 @@ constexpr int64_t logits_per_chunk = int64_t{1} << 22;
 // message to the others.
 int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel) {
   const int64_t largest_part = (vocab_size + tensor_parallel - 1) / tensor_parallel;
-  return std::max<int64_t>(ParameterStore::alignment, logits_per_chunk / largest_part);
+  return std::max<int64_t>(bucket_alignment, logits_per_chunk / largest_part);
 }
 
 }  // namespace

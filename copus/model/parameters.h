@@ -9,7 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "copus/layout/sharding.h"
+#include "copus/layout/bucket_layout.h"
+#include "copus/model/state_memory.h"
 #include "copus/strategy/model_description.h"
 
 namespace copus {
@@ -35,7 +36,7 @@ struct JoinedParameters {
 };
 
 // The parameters of one decoder layer, or of the embedding, or of final norm and head, or the tied copy of the head.
-// Flat 1-d buffers, zero padded to a multiple of the alignment.
+// Flat 1-d buffers, zero between and behind the parameters (BucketLayout).
 struct Bucket {
   std::vector<int64_t> parameters;  // indices into ParameterStore::parameters()
   int64_t chunk;
@@ -51,19 +52,22 @@ struct Bucket {
 
 class ParameterStore {
  public:
-  // Every parameter starts on a multiple of this many elements, so that shards and norms can be cut there; only the
-  // parameters of linear layers that read the same input (query, key and value; gate and up) lie back to back.
-  static constexpr int64_t alignment = 64;
-
   // Allocates everything on `device`, zeroed. compute_dtype: kFloat, kBFloat16 or (tests) kDouble; the master dtype is
   // kDouble for kDouble and kFloat otherwise.
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device);  // the whole model
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device,
                  const Placement& placement);
+  // The same in `memory`.
+  ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
+                 StateMemory& memory);
+  // Over state that is there already, as it is: of the placement's buckets, in their order, gradients included. Shares
+  // the tensors.
+  ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
+                 const std::vector<BucketState>& state);
 
   const ModelDescription& model() const { return model_; }
   at::ScalarType compute_dtype() const { return compute_dtype_; }
-  at::ScalarType master_dtype() const { return compute_dtype_ == at::kDouble ? at::kDouble : at::kFloat; }
+  at::ScalarType master_dtype() const { return master_dtype_of(compute_dtype_); }
   at::Device device() const { return device_; }
   const Placement& placement() const { return placement_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -73,10 +77,6 @@ class ParameterStore {
 
   // The parameter's master weights, a view of the shape of its box. Only where this rank updates all of it.
   at::Tensor master(const Parameter& parameter) const;
-
-  // The elements of each data-parallel rank's share of a bucket, for ZeRO-1: as even as cuts at multiples of the
-  // alignment allow, in the order of the ranks.
-  static std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t data_parallel);
 
   // Views over parameters that lie back to back.
   JoinedParameters join(const std::vector<std::string>& names) const;
@@ -92,8 +92,7 @@ class ParameterStore {
   void zero_gradients();
 
  private:
-  int64_t arrange(Bucket& bucket);  // orders the parameters and sets their offsets; returns the bucket's size
-  void allocate(Bucket& bucket, int64_t size);
+  void place(Bucket& bucket, const BucketLayout& layout, const BucketState& state);
 
   ModelDescription model_;
   Placement placement_;

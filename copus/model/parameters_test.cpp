@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "copus/model/reference_decoder.h"
 #include "copus/model/stages_in_turn.h"
@@ -31,7 +30,7 @@ TEST(ParameterStore, ParametersStartOnAlignedElementsUnlessJoined) {
     const std::string& name = parameter.info.name;
     const bool joined = name.find("k_proj") != std::string::npos || name.find("v_proj") != std::string::npos ||
                         name.find("up_proj") != std::string::npos;
-    EXPECT_TRUE(joined || parameter.offset % ParameterStore::alignment == 0) << name;
+    EXPECT_TRUE(joined || parameter.offset % bucket_alignment == 0) << name;
     EXPECT_EQ(parameter.weight.data_ptr(), store.master(parameter).data_ptr());
   }
   const JoinedParameters joined =
@@ -145,19 +144,6 @@ TEST(ParameterStore, ATiedHeadBesideItsEmbeddingHasOnlyAGradientOfItsOwn) {
   }
 }
 
-TEST(ParameterStore, ShardsCoverABucketInTheOrderOfTheRanks) {
-  for (const int64_t units : {1, 2, 7, 100}) {
-    for (const int64_t ranks : {1, 2, 3, 8}) {
-      const std::vector<int64_t> sizes = ParameterStore::shard_sizes(units * ParameterStore::alignment, ranks);
-      ASSERT_EQ(static_cast<int64_t>(sizes.size()), ranks);
-      EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), units * ParameterStore::alignment);
-      const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
-      EXPECT_LE(*most - *least, ParameterStore::alignment);
-      for (const int64_t size : sizes) EXPECT_EQ(size % ParameterStore::alignment, 0);
-    }
-  }
-}
-
 TEST(ParameterStore, ShardsOfZero1TogetherHoldEveryMasterWeight) {
   const ModelDescription model = odd_model();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -172,7 +158,7 @@ TEST(ParameterStore, ShardsOfZero1TogetherHoldEveryMasterWeight) {
         const Bucket& bucket = store.buckets()[i];
         const int64_t count = bucket.shard_end - bucket.shard_begin;
         EXPECT_EQ(bucket.master.numel(), count);
-        EXPECT_EQ(count, ParameterStore::shard_sizes(bucket.size(), 3)[static_cast<size_t>(data)]);
+        EXPECT_EQ(count, shard_sizes(bucket.size(), 3)[static_cast<size_t>(data)]);
         if (data == 0) gathered.push_back(at::zeros_like(whole.buckets()[i].weight));
         gathered[i].narrow(0, bucket.shard_begin, count).copy_(bucket.weight.narrow(0, bucket.shard_begin, count));
         EXPECT_TRUE(bucket.master.equal(whole.buckets()[i].master.narrow(0, bucket.shard_begin, count)));

@@ -86,10 +86,15 @@ double lower_bound(const FiellerSet& set, const MeanEstimate& trace) {
 }  // namespace
 
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window) {
-  const double samples = std::min(observation.large_batch, window.samples / window.least_steps);
-  const double growing = std::max(window.largest_share * (average.samples + samples), first_window_in_steps * samples);
-  const double decay = std::exp(-samples / std::min(window.samples, growing));
-  return add(average, decay, {samples, samples * outlier_weight(average, observation)}, observation);
+  return observe(average, observation, observation.large_batch, window);
+}
+
+NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, double samples,
+                     const NoiseWindow& window) {
+  const double weight = std::min(samples, window.samples / window.least_steps);
+  const double growing = std::max(window.largest_share * (average.samples + weight), first_window_in_steps * weight);
+  const double decay = std::exp(-weight / std::min(window.samples, growing));
+  return add(average, decay, {weight, weight * outlier_weight(average, observation)}, observation);
 }
 
 NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation) {

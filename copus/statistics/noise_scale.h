@@ -9,9 +9,9 @@
 
 namespace copus {
 
-// How much of the past counts. The window is in samples of the steps that have been observed, so that a change of batch
-// does not change the memory, but at least so many steps. It grows with the run: the first gradients are so much longer
-// than later ones that averages which begin with a whole window would need several of them to forget these.
+// How much of the past counts. The window is in samples that the run has consumed, so that a change of batch
+// does not change the memory, but at least so many observed steps. It grows with the run: the first gradients are so
+// much longer than later ones that averages which begin with a whole window would need several of them to forget these.
 struct NoiseWindow {
   double samples = 2048;  // after so many, a step's weight has fallen to 1/e
   double least_steps = 32;
@@ -20,7 +20,7 @@ struct NoiseWindow {
 };
 
 // Exponentially weighted sums over steps: everything that has to be kept through a switch and a checkpoint. Each step
-// weighs as many samples as it has, at most window.samples / window.least_steps.
+// weighs as many samples as it stands for, at most window.samples / window.least_steps.
 struct NoiseAverage {
   int64_t steps = 0;
   double samples = 0;                      // of all steps, as many as each weighs
@@ -37,6 +37,11 @@ struct NoiseAverage {
 // less, by one factor for both estimates, but never nothing, so that the average follows a lasting change; one that is
 // not finite does not count at all, not even in `steps`.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window);
+
+// The same where not every step is observed: this one stands for the `samples` that the run has consumed since the step
+// that was observed before it, its own included, so that the window reaches as far back in the run.
+NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, double samples,
+                     const NoiseWindow& window);
 
 // The same where the weights stay as they are: every step counts alike and for ever, however far off it is.
 NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation);

@@ -124,6 +124,23 @@ TEST(NoiseAverage, StepsThatAreNotFiniteDoNotCount) {
   EXPECT_THROW(observe(average, {8, 1, 8, 1}, {}), InternalError);
 }
 
+// A run that measures every eighth step forgets as much of its past as one that measures them all.
+TEST(NoiseWindow, AStepThatStandsForSeveralWeighsAsTheyDo) {
+  const NoiseWindow window{.samples = 1024};
+  NoiseAverage all, eighths;
+  for (int64_t step = 1; step <= 1000; ++step) {
+    const NormObservation observation = showing({step <= 800 ? 1.0 : 4.0, 100}, 4);
+    all = observe(all, observation, window);
+    if (step % 8 == 0) eighths = observe(eighths, observation, 8 * observation.large_batch, window);
+  }
+  EXPECT_EQ(eighths.steps, 125);
+  EXPECT_DOUBLE_EQ(eighths.samples, all.samples);
+  EXPECT_NEAR(eighths.squared_gradient / eighths.weight, all.squared_gradient / all.weight, 0.02);
+  // Few large steps still leave at least so many in the window.
+  const NoiseAverage capped = observe({}, showing({1, 100}, 4), 1e6, window);
+  EXPECT_EQ(capped.samples, window.samples / window.least_steps);
+}
+
 TEST(NoiseAverage, AnOutlierMovesItLittle) {
   const QuadraticLoss loss(10, 8);
   const auto noise_scale_after = [&](const std::function<void(NormObservation&)>& spoil) {

@@ -74,9 +74,9 @@ void GradientReduction::start_data_parallel(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[static_cast<size_t>(bucket)];
   const DataType type = data_type_of(b.gradient);
   if (is_zero_1(parameters_)) {
-    works_.push_back(group.start_reduce_scatter(
-        b.gradient.data_ptr(), b.gradient.narrow(0, b.shard_begin, b.master.numel()).data_ptr(),
-        ParameterStore::shard_sizes(b.size(), group.size()), type, Reduction::sum));
+    works_.push_back(group.start_reduce_scatter(b.gradient.data_ptr(),
+                                                b.gradient.narrow(0, b.shard_begin, b.master.numel()).data_ptr(),
+                                                shard_sizes(b.size(), group.size()), type, Reduction::sum));
   } else {
     works_.push_back(group.start_all_reduce(b.gradient.data_ptr(), b.size(), type, Reduction::sum));
   }
@@ -116,8 +116,7 @@ void gather_weights(const ParameterStore& parameters, RankGroups& groups) {
     if (!bucket.weight.defined()) continue;  // a tied head beside its embedding
     const at::Tensor mine = bucket.weight.narrow(0, bucket.shard_begin, bucket.shard_end - bucket.shard_begin);
     works.push_back(group.start_all_gather(mine.data_ptr(), bucket.weight.data_ptr(),
-                                           ParameterStore::shard_sizes(bucket.size(), group.size()),
-                                           data_type_of(bucket.weight)));
+                                           shard_sizes(bucket.size(), group.size()), data_type_of(bucket.weight)));
   }
   for (const Work& work : works) work.wait();
 }

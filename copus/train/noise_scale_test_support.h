@@ -196,12 +196,13 @@ class Replay {
 
   void add(const StepRecord& record) {
     if (!record.small_batch) return;
+    const int64_t used = record.consumed_samples - record.skipped_samples;
     average_ = observe(average_,
                        {.small_batch = *record.small_batch,
                         .small_squared_norm = *record.small_batch_squared_norm,
                         .large_batch = static_cast<double>(record.global_batch),
                         .large_squared_norm = record.grad_norm * record.grad_norm},
-                       window_);
+                       static_cast<double>(used - std::exchange(observed_samples_, used)), window_);
   }
   void add(const std::vector<StepRecord>& records) {
     for (const StepRecord& record : records) add(record);
@@ -212,6 +213,7 @@ class Replay {
  private:
   NoiseWindow window_;
   NoiseAverage average_;
+  int64_t observed_samples_ = 0;
 };
 
 // What a record says of the noise scale is what the records up to it give. They hold the root of a squared norm, whose

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "copus/base/error.h"
 #include "copus/model/kernels.h"
 
 namespace copus {
@@ -14,19 +15,40 @@ bool decays(const ParameterInfo& info) {
   return info.kind == ParameterKind::embedding || info.kind == ParameterKind::linear;
 }
 
+// All zero.
+std::vector<BucketState> allocate_moments(const ParameterStore& parameters, StateMemory& memory) {
+  std::vector<BucketState> state(parameters.buckets().size());
+  for (size_t b = 0; b < state.size(); ++b) {
+    const at::Tensor& master = parameters.buckets()[b].master;
+    if (!master.defined()) continue;
+    for (at::Tensor* const moment : {&state[b].exp_avg, &state[b].exp_avg_sq}) {
+      *moment = memory.allocate(master.numel(), master.scalar_type());
+      moment->zero_();
+    }
+  }
+  return state;
+}
+
 }  // namespace
 
-AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config) : parameters_(parameters), config_(config) {
-  for (int64_t b = 0; b < static_cast<int64_t>(parameters.buckets().size()); ++b) {
+AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config)
+    : AdamW(parameters, config, *allocator_memory(parameters.device())) {}
+
+AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, StateMemory& memory)
+    : AdamW(parameters, config, allocate_moments(parameters, memory)) {}
+
+AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state)
+    : parameters_(parameters), config_(config) {
+  COPUS_CHECK(state.size() == parameters.buckets().size(), state.size());
+  for (size_t b = 0; b < state.size(); ++b) {
     const at::Tensor& master = parameters.buckets()[b].master;
-    const bool updated = master.defined();
-    exp_avg_.push_back(updated ? kernels::zeros({master.numel()}, master.scalar_type(), master.device())
-                               : at::Tensor());
-    exp_avg_sq_.push_back(updated ? kernels::zeros({master.numel()}, master.scalar_type(), master.device())
-                                  : at::Tensor());
-    if (!updated) continue;  // a tied head, which its embedding updates
-    add_update_ranges(b);
-    add_norm_ranges(b);
+    exp_avg_.push_back(state[b].exp_avg);
+    exp_avg_sq_.push_back(state[b].exp_avg_sq);
+    if (!master.defined()) continue;  // a tied head, which its embedding updates
+    COPUS_CHECK(exp_avg_[b].numel() == master.numel() && exp_avg_sq_[b].numel() == master.numel(),
+                "the moments of another bucket");
+    add_update_ranges(static_cast<int64_t>(b));
+    add_norm_ranges(static_cast<int64_t>(b));
   }
 }
 
@@ -89,6 +111,19 @@ void AdamW::step(double learning_rate, double gradient_factor) {
                     of_shard(exp_avg_[range.bucket]), of_shard(exp_avg_sq_[range.bucket]), step);
   }
   parameters_.publish_weights();
+}
+
+std::vector<BucketState> state_of(const ParameterStore& parameters, const AdamW& optimizer) {
+  std::vector<BucketState> state;
+  for (size_t b = 0; b < parameters.buckets().size(); ++b) {
+    const Bucket& bucket = parameters.buckets()[b];
+    state.push_back({.weight = bucket.weight,
+                     .gradient = bucket.gradient,
+                     .master = bucket.master,
+                     .exp_avg = optimizer.exp_avg()[b],
+                     .exp_avg_sq = optimizer.exp_avg_sq()[b]});
+  }
+  return state;
 }
 
 double clip_factor(double gradient_norm, double clip_norm) {

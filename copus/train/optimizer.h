@@ -16,8 +16,11 @@ namespace copus {
 
 class AdamW {
  public:
-  // Refers to `parameters` for its whole life. Moments start at zero.
+  // Refers to `parameters` for its whole life. Moments start at zero, in memory of the allocator's or in `memory`.
   AdamW(ParameterStore& parameters, const OptimizerConfig& config);
+  AdamW(ParameterStore& parameters, const OptimizerConfig& config, StateMemory& memory);
+  // With the moments that are there already, of `parameters`' buckets. Shares the tensors.
+  AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state);
 
   // This rank's share of the squared norm of the whole model's gradient: summed over all ranks it counts every logical
   // element once, whatever the layout, to the same bits wherever buckets are cut the same way. Synchronises with the
@@ -54,6 +57,9 @@ class AdamW {
   std::vector<GradientRange> norm_ranges_;  // those that this rank counts
   int64_t steps_ = 0;
 };
+
+// The tensors of a rank's whole state, by bucket, shared.
+std::vector<BucketState> state_of(const ParameterStore& parameters, const AdamW& optimizer);
 
 // The factor that brings a gradient of this norm down to clip_norm; 1 when it is not longer, or clip_norm is 0.
 double clip_factor(double gradient_norm, double clip_norm);

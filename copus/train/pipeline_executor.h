@@ -36,6 +36,9 @@ class PipelineExecutor {
   // Returns the sum of token losses as above. Does not wait for the stages that come after this rank's.
   ExactSum evaluate(const MicroBatch& micro_batch);
 
+  // Waits until nothing of this rank's is under way any more: before it is destroyed.
+  void finish_sends();
+
  private:
   class Pass;
   struct Message {
@@ -55,7 +58,6 @@ class PipelineExecutor {
   void receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
   void drop_finished_sends();
-  void finish_sends();
   RankClock& clock() { return groups_.world().clock(); }
   int64_t stage(int64_t chunk) const;
   int64_t num_layers(int64_t chunk) const;

@@ -24,11 +24,12 @@ struct ProbePlan {
   std::vector<int64_t> micro_batches;  // the samples of each micro-batch of a data-parallel rank
 };
 
-// What step `step` (from 1) measures. Where all of it is one micro-batch, every noise_scale.split_interval-th step is
-// cut in two. Without `measure` no step measures anything or is cut.
-ProbePlan plan_probe(const RunConfig& config, int64_t step, bool measure);
+// What step `step` (from 1) measures in a configuration. Where all of it is one micro-batch, every
+// noise_scale.split_interval-th step is cut in two. Without `measure` no step measures anything or is cut. `config`
+// says the sequence length and the interval.
+ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure);
 
-// Why no step can measure it in this layout, and what to change; empty where some can.
-std::optional<std::string> why_noise_is_not_measured(const RunConfig& config);
+// Why no step can measure it in this configuration, and what to change; empty where some can.
+std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, const Configuration& configuration);
 
 }  // namespace copus

@@ -20,6 +20,15 @@ RunConfig config_of(int64_t global_batch, int64_t micro_batch, int64_t data_para
   return config;
 }
 
+// In the configuration that the run begins with.
+ProbePlan plan_probe(const RunConfig& config, int64_t step, bool measure) {
+  return copus::plan_probe(config, configuration_of(config), step, measure);
+}
+
+std::optional<std::string> why_noise_is_not_measured(const RunConfig& config) {
+  return copus::why_noise_is_not_measured(config, configuration_of(config));
+}
+
 RunConfig sequence_parallel(RunConfig config, int64_t tensor_parallel) {
   config.parallel.sequence_parallel = true;
   config.parallel.tensor_parallel = tensor_parallel;

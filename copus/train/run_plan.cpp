@@ -11,6 +11,8 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/strategy/configuration_change.h"
+#include "copus/train/training_state.h"
 
 namespace copus {
 
@@ -63,13 +65,35 @@ RunConfig read_config(const fs::path& path, const std::vector<std::string>& over
   return parse_run_config(read_text_file(path), path.string(), overrides);
 }
 
+// Whether somebody wants another layout or batch than the run was in.
+bool overrides_configuration(const std::vector<std::string>& overrides) {
+  static const std::array keys = {"parallel.", "train.global_batch=", "train.micro_batch=", "train.recompute="};
+  return std::any_of(overrides.begin(), overrides.end(), [](const std::string& text) {
+    return !text.starts_with("parallel.wait_limit") &&
+           std::any_of(keys.begin(), keys.end(), [&](const char* key) { return text.starts_with(key); });
+  });
+}
+
+// A run that adapts goes on as it was when the checkpoint was written, unless other ranks or other settings are given.
+void go_on_in_its_configuration(const RunRequest& request, RunPlan& plan) {
+  const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
+  const std::optional<Configuration> then =
+      parse_training_state(plan.checkpoint->training_state(), source).configuration;
+  if (!then || *then == plan.start) return;
+  if (then->strategy.world_size() == plan.start.strategy.world_size() && !overrides_configuration(request.overrides)) {
+    plan.start = *then;
+  } else {
+    plan.changes.push_back(describe_change(*then, plan.start));
+  }
+}
+
 }  // namespace
 
 ChangeOnResume change_on_resume(const std::string& key) {
   static const std::array free_keys = {"model.init_from", "data.train",       "data.held_out",
                                        "train.max_steps", "train.max_tokens", "train.max_seconds",
                                        "train.threads",   "train.device",     "train.recompute"};
-  static const std::array free_sections = {"parallel.", "cluster.", "evaluate.", "checkpoint.", "log."};
+  static const std::array free_sections = {"parallel.", "adapt.", "cluster.", "evaluate.", "checkpoint.", "log."};
   static const std::array fixed = {"model.", "data.", "train.seed", "train.sequence_length"};
   const auto begins = [&](const char* prefix) { return key.starts_with(prefix); };
   if (std::find(free_keys.begin(), free_keys.end(), key) != free_keys.end()) return ChangeOnResume::free;
@@ -147,6 +171,8 @@ RunPlan plan_run(const RunRequest& request) {
     plan.changes = check_changes(then, plan.config, request.overrides);
     if (plan.config.train.precision == Precision::automatic) plan.config.train.precision = then.train.precision;
   }
+  plan.start = configuration_of(plan.config);
+  if (plan.checkpoint && plan.config.adapt.policy != PolicyKind::none) go_on_in_its_configuration(request, plan);
   return plan;
 }
 

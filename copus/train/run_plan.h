@@ -24,6 +24,7 @@ struct RunPlan {
   std::string program;      // RunRequest::program
   int64_t trace_steps = 0;  // likewise
   RunConfig config;
+  Configuration start;  // that of the configuration file, or of the checkpoint where the run adapts
   std::filesystem::path directory;
   bool resume = false;                   // the directory holds a run that goes on
   std::optional<Checkpoint> checkpoint;  // where it goes on; empty: at the beginning
@@ -38,7 +39,7 @@ RunPlan plan_run(const RunRequest& request);
 
 // How one key of the configuration may change when a run is resumed.
 enum class ChangeOnResume {
-  free,         // limits, evaluation, checkpoints, logging, device, threads, layout, cluster, where the data lie
+  free,         // limits, evaluation, checkpoints, logging, device, threads, layout, policy, cluster, data's place
   by_override,  // the optimizer, batch sizes, clipping, precision: only by one, and it is noted
   never,        // the model, the seed, the sequence length, how the data are cut
 };

@@ -65,6 +65,17 @@ TEST(CheckChanges, AllowsAnotherLayoutAndCluster) {
   EXPECT_THAT(check_changes(config_with(overrides), config_with({}), {}), SizeIs(changes));
 }
 
+TEST(CheckChanges, AllowsAnotherPolicy) {
+  std::vector<std::string> overrides = {"cluster.ranks_per_node=1",
+                                        "cluster.within_node={ latency_microseconds = 1, gigabytes_per_second = 8 }",
+                                        "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }",
+                                        "cluster.clock=virtual", "cluster.teraflops_per_rank=0.05"};
+  const RunConfig then = config_with(overrides);
+  overrides.insert(overrides.end(), {"adapt.policy=static", "adapt.global_batches=[32, 64]"});
+  EXPECT_THAT(check_changes(then, config_with(overrides), {}),
+              AllOf(SizeIs(2), Contains("adapt.policy: 'none' -> 'static'")));
+}
+
 TEST(CheckChanges, RefusesAnotherModelDataOrSeedNamingTheFieldAndBothValues) {
   const auto resume_with = [](const std::string& override_text) {
     return [override_text] { check_changes(config_with({}), config_with({override_text}), {override_text}); };

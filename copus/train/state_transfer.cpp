@@ -25,7 +25,7 @@ std::vector<float> whole_bucket(const Bucket& bucket, const at::Tensor& shard, b
   kernels::copy_to_host(shard, elements.data() + bucket.shard_begin);
   if (is_cut) {
     data_parallel.all_gather(elements.data() + bucket.shard_begin, elements.data(),
-                             ParameterStore::shard_sizes(bucket.size(), data_parallel.size()), DataType::float32);
+                             shard_sizes(bucket.size(), data_parallel.size()), DataType::float32);
   }
   return elements;
 }

@@ -1,6 +1,7 @@
 #include "copus/train/step_agreement.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <span>
@@ -11,18 +12,63 @@ namespace copus {
 
 namespace {
 
-// The message: the sums, then one entry for each rank, which only that rank fills, so that the sum over ranks is
-// everybody's. Numbers in entries travel as the bits of their doubles.
+// The message: the sums, rank 0's intent, then one entry for each rank, which only that rank fills, so that the sum
+// over ranks is everybody's. Numbers in entries travel as the bits of their doubles.
 constexpr size_t words_per_rank = 3 + static_cast<size_t>(num_step_parts);  // stop, begin, now, seconds by part
 
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
+
+// An intent, from rank 0 alone: no ranks where there is none.
+constexpr size_t words_of_intent = 13;
+
+std::array<int64_t, words_of_intent> to_words(const SwitchIntent& intent) {
+  const ParallelStrategy& strategy = intent.configuration.strategy;
+  return {strategy.data_parallel,
+          strategy.tensor_parallel,
+          strategy.pipeline_parallel,
+          strategy.virtual_stages,
+          static_cast<int64_t>(strategy.schedule),
+          static_cast<int64_t>(strategy.sequence_parallel),
+          strategy.zero_stage,
+          static_cast<int64_t>(strategy.recompute),
+          intent.configuration.global_batch,
+          intent.configuration.micro_batch,
+          intent.commit_after_step,
+          to_word(intent.critical_batch),
+          std::bit_cast<int64_t>(intent.inputs_hash)};
+}
+
+std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
+  const std::span<const int64_t> mine = words.first(words_of_intent);
+  words = words.subspan(words_of_intent);
+  if (mine[0] == 0) return std::nullopt;
+  SwitchIntent intent;
+  intent.configuration.strategy = {.data_parallel = mine[0],
+                                   .tensor_parallel = mine[1],
+                                   .pipeline_parallel = mine[2],
+                                   .virtual_stages = mine[3],
+                                   .schedule = static_cast<PipelineSchedule>(mine[4]),
+                                   .sequence_parallel = mine[5] != 0,
+                                   .zero_stage = mine[6],
+                                   .recompute = static_cast<Recompute>(mine[7])};
+  intent.configuration.global_batch = mine[8];
+  intent.configuration.micro_batch = mine[9];
+  intent.commit_after_step = mine[10];
+  intent.critical_batch = to_double(mine[11]);
+  intent.inputs_hash = std::bit_cast<uint64_t>(mine[12]);
+  return intent;
+}
 
 }  // namespace
 
 StepAgreement agree(const StepReport& report, Communicator& everyone) {
   std::vector<int64_t> words;
   for (const ExactSum* sum : {&report.squared_norm, &report.small_squared_norms, &report.loss}) append(words, *sum);
+  const bool tells = everyone.rank() == 0 && report.intent;
+  const std::array<int64_t, words_of_intent> intent =
+      tells ? to_words(*report.intent) : std::array<int64_t, words_of_intent>{};
+  words.insert(words.end(), intent.begin(), intent.end());
   const size_t first_entry = words.size();
   words.resize(first_entry + static_cast<size_t>(everyone.size()) * words_per_rank);
   int64_t* const mine = &words[first_entry + static_cast<size_t>(everyone.rank()) * words_per_rank];
@@ -38,6 +84,7 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
   agreement.squared_norm = take_sum(entries).value();
   agreement.small_squared_norms = take_sum(entries).value();
   agreement.loss = take_sum(entries).value();
+  agreement.intent = take_intent(entries);
   agreement.stop = static_cast<StopReason>(entries[0]);
   agreement.now = to_double(entries[2]);
   for (size_t entry = 0; entry < entries.size(); entry += words_per_rank) {

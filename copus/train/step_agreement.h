@@ -1,10 +1,12 @@
 // What all ranks tell each other once a step, in one small all-reduce, so that all of them go on with the same numbers.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "copus/base/exact_sum.h"
 #include "copus/comm/communicator.h"
+#include "copus/orchestrator/controller.h"
 #include "copus/performance/stragglers.h"
 #include "copus/train/stop_request.h"
 
@@ -19,6 +21,7 @@ struct StepReport {
   double begin = 0;                    // of the step, on the rank's clock; rank 0's counts
   double now = 0;                      // when the rank has come this far
   PartSeconds seconds{};               // of computing, since the last report
+  std::optional<SwitchIntent> intent;  // that the others are to know of; rank 0's counts
 };
 
 struct StepAgreement {
@@ -26,8 +29,9 @@ struct StepAgreement {
   double small_squared_norms = 0;
   double loss = 0;
   StopReason stop = StopReason::none;
-  double seconds = 0;                // from rank 0's begin until the last rank had come this far
-  double now = 0;                    // when that was
+  double seconds = 0;  // from rank 0's begin until the last rank had come this far
+  double now = 0;      // when that was
+  std::optional<SwitchIntent> intent;
   std::vector<PartSeconds> by_rank;  // in the order of the world's ranks
 };
 

@@ -5,7 +5,8 @@
 
 namespace copus {
 
-enum class StopReason { none, interrupt, terminate, time_limit };
+// A run that pauses stands still and ends nothing.
+enum class StopReason { none, interrupt, terminate, time_limit, pause };
 
 // While it lives, SIGINT and SIGTERM are noted instead of ending the process, so that a run can finish its step and
 // write a checkpoint. A second SIGINT ends the process at once. One at a time.

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/statistics/efficiency.h"
+#include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/packed_sums.h"
 #include "copus/train/state_transfer.h"
 
@@ -23,26 +25,23 @@ at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::
 }
 
 // The samples of a step that each data-parallel rank takes.
-int64_t samples_per_rank(const RunConfig& config) { return config.train.global_batch / config.parallel.data_parallel; }
-
-Schedule schedule_of(const RunConfig& config, int64_t micro_batches) {
-  const ParallelStrategy strategy = strategy_of(config);
-  return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages, micro_batches);
+int64_t samples_per_rank(const Configuration& configuration) {
+  return configuration.global_batch / configuration.strategy.data_parallel;
 }
 
-int64_t num_micro_batches(const RunConfig& config, int64_t step, bool measures_noise) {
-  return static_cast<int64_t>(plan_probe(config, step, measures_noise).micro_batches.size());
+Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
+  return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
+                       static_cast<int64_t>(plan.micro_batches.size()));
 }
 
 // The last held-out samples may be too few for sequence-parallel ranks to share their tokens evenly: fills them up with
 // sequences without loss. Returns how many there are then.
-int64_t fill_up(Batch& batch, int64_t sequences, const RunConfig& config) {
-  const ParallelStrategy strategy = strategy_of(config);
-  const int64_t length = config.train.sequence_length;
-  if (!strategy.sequence_parallel || sequences * length % strategy.tensor_parallel == 0) return sequences;
-  batch.tokens.resize(static_cast<size_t>(config.train.micro_batch * length), 0);
+int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configuration, int64_t sequence_length) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  if (!strategy.sequence_parallel || sequences * sequence_length % strategy.tensor_parallel == 0) return sequences;
+  batch.tokens.resize(static_cast<size_t>(configuration.micro_batch * sequence_length), 0);
   batch.targets.resize(batch.tokens.size(), ignored_target);
-  return config.train.micro_batch;
+  return configuration.micro_batch;
 }
 
 template <class Value>
@@ -56,82 +55,97 @@ void check_same(const Checkpoint& checkpoint, const char* field, const Value& no
 }  // namespace
 
 Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world)
+    : Trainer(config, configuration_of(config), dataset, device, world) {}
+
+Trainer::Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
+                 World& world)
     : config_(config),
       dataset_(dataset),
       device_(device),
       world_(world),
       recorder_(world),
-      groups_(world, strategy_of(config), recorder_),
       learning_rate_(config.optimizer, config.train),
-      parameters_(config.model, compute_dtype(config.train.precision), device,
-                  place(config.model, strategy_of(config), config.train.sequence_length, world.rank())),
-      executor_(parameters_, groups_),
-      probe_(parameters_, groups_, recorder_),
-      reduction_(parameters_, groups_, probe_),
-      optimizer_(parameters_, config.optimizer),
-      schedule_(schedule_of(config, num_micro_batches(config, 1, false))),
+      mover_(world, device, config.adapt.policy != PolicyKind::none && world.size() > 1),
+      model_(std::make_unique<RankModel>(config, configuration.strategy, world, recorder_, mover_.memory())),
       measures_noise_(config.noise_scale.enabled) {
-  const int64_t when_split = num_micro_batches(config, config.noise_scale.split_interval, true);
-  if (when_split != schedule_.num_microbatches) split_schedule_ = schedule_of(config, when_split);
-  parameters_.initialize(config.train.seed);
-  gather_weights(parameters_, groups_);
+  mover_.settle(model_->state());
+  model_->parameters.initialize(config.train.seed);
+  gather_weights(model_->parameters, model_->groups);
   state_.seed = config.train.seed;
   state_.sequence_length = config.train.sequence_length;
   state_.byte_tokens = dataset.bytes();
   state_.data_fingerprint = dataset.fingerprint();
+  state_.configuration = configuration;
+  plan_steps();
+}
+
+void Trainer::plan_steps() {
+  const ParallelStrategy& strategy = configuration().strategy;
+  schedule_ = schedule_of(strategy, plan_probe(config_, configuration(), 1, false));
+  split_schedule_ =
+      schedule_of(strategy, plan_probe(config_, configuration(), config_.noise_scale.split_interval, true));
 }
 
 void Trainer::load(const std::map<std::string, TensorView, std::less<>>& weights) {
-  load_weights(parameters_, weights);
-  gather_weights(parameters_, groups_);
+  load_weights(model_->parameters, weights);
+  gather_weights(model_->parameters, model_->groups);
 }
 
 void Trainer::restore(const Checkpoint& checkpoint) {
   const std::string source = (checkpoint.directory() / "training_state.json").string();
-  const TrainingState state = parse_training_state(checkpoint.training_state(), source);
+  TrainingState state = parse_training_state(checkpoint.training_state(), source);
   check_same(checkpoint, "train.seed", state_.seed, state.seed);
   check_same(checkpoint, "train.sequence_length", state_.sequence_length, state.sequence_length);
   check_same(checkpoint, "data.train (fingerprint of the contents)", state_.data_fingerprint, state.data_fingerprint);
-  load_state(parameters_, master_weights(parameters_),
+  const ParameterStore& parameters = model_->parameters;
+  AdamW& optimizer = model_->optimizer;
+  load_state(parameters, master_weights(parameters),
              [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
-  load_state(parameters_, optimizer_.exp_avg(),
+  load_state(parameters, optimizer.exp_avg(),
              [&](const std::string& name) -> const TensorView& { return checkpoint.optimizer("exp_avg." + name); });
-  load_state(parameters_, optimizer_.exp_avg_sq(),
+  load_state(parameters, optimizer.exp_avg_sq(),
              [&](const std::string& name) -> const TensorView& { return checkpoint.optimizer("exp_avg_sq." + name); });
-  publish_weights();
-  optimizer_.set_steps(state.optimizer_steps);
+  model_->publish_weights();
+  optimizer.set_steps(state.optimizer_steps);
+  state.configuration = configuration();
   state_ = state;
 }
 
-void Trainer::publish_weights() {
-  parameters_.publish_weights();
-  gather_weights(parameters_, groups_);
+// The schedule's rate at the batch that it is tuned for, times what the current batch allows (the factor that Goodput
+// counts with), and lower for a while after the batch has shrunk.
+double Trainer::learning_rate(int64_t tokens, double seconds) const {
+  const double critical = state_.critical_batch > 0 ? state_.critical_batch : std::numeric_limits<double>::infinity();
+  const double factor = capped_square_root_factor(static_cast<double>(configuration().global_batch), critical,
+                                                  static_cast<double>(config_.train.global_batch));
+  const double variance_ratio = variance_ratio_after_update(state_.variance_ratio, config_.optimizer.beta2);
+  return learning_rate_.at({tokens, seconds}) * factor * shrink_ramp_factor(variance_ratio);
 }
 
 StepRecord Trainer::step(const StopQuestion& stop) {
   const auto real_begin = std::chrono::steady_clock::now();
   world_.health().set_expected_step_seconds(expected_seconds_);
   recorder_.begin_step(state_.step + 1, std::exchange(trace_next_step_, false));
-  const int64_t samples = config_.train.global_batch;
+  const int64_t samples = configuration().global_batch;
   const int64_t tokens = samples * config_.train.sequence_length;
 
   const double begin = world_.clock().now() - seconds_after_agreement_;
   const auto loss_tokens =
       static_cast<double>(dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), samples));
-  const ProbePlan plan = plan_probe(config_, state_.step + 1, measures_noise_);
+  const ProbePlan plan = plan_probe(config_, configuration(), state_.step + 1, measures_noise_);
   const StepAgreement agreed = accumulate_gradients(plan, stop, begin, 1 / loss_tokens);
   stop_reason_ = agreed.stop;
   seconds_by_rank_ = agreed.by_rank;
   const double loss = agreed.loss / loss_tokens;
   const double gradient_norm = std::sqrt(agreed.squared_norm);
-  const double lr = learning_rate_.at({state_.consumed_tokens + tokens, state_.elapsed_seconds + agreed.seconds});
+  const double lr = learning_rate(state_.consumed_tokens + tokens, state_.elapsed_seconds + agreed.seconds);
   StepRecord record;
   if (std::isfinite(loss) && std::isfinite(gradient_norm)) {
     recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
-    optimizer_.step(lr, clip_factor(gradient_norm, config_.train.clip_norm));
+    model_->optimizer.step(lr, clip_factor(gradient_norm, config_.train.clip_norm));
     recorder_.wait_at("gathering the weights");
-    gather_weights(parameters_, groups_);
-    state_.optimizer_steps = optimizer_.steps();
+    gather_weights(model_->parameters, model_->groups);
+    state_.optimizer_steps = model_->optimizer.steps();
+    state_.variance_ratio = variance_ratio_after_update(state_.variance_ratio, config_.optimizer.beta2);
     state_.skipped_in_a_row = 0;
     observe_noise(plan, agreed, record);
   } else {
@@ -141,6 +155,7 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   state_.consumed_samples += samples;
   state_.consumed_tokens += tokens;
   state_.elapsed_seconds += agreed.seconds;
+  if (agreed.intent) prepare_switch(*agreed.intent);
   seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed.now);
   // Whoever makes no progress for a multiple of this has stalled: rather the longest of late than the latest.
   const std::chrono::duration<double> real = std::chrono::steady_clock::now() - real_begin;
@@ -155,9 +170,10 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   record.grad_norm = gradient_norm;
   record.step_seconds = agreed.seconds;
   record.tokens_per_second = static_cast<double>(tokens) / agreed.seconds;
-  record.strategy = to_string(strategy_of(config_));
+  record.strategy = to_string(configuration().strategy);
   record.global_batch = samples;
-  record.micro_batch = config_.train.micro_batch;
+  record.micro_batch = configuration().micro_batch;
+  record.switch_seconds = std::exchange(pause_seconds_, std::nullopt);
   record.skipped_samples = state_.skipped_samples;
   record.elapsed_seconds = state_.elapsed_seconds;
   if (measures_noise_) report_noise(record);
@@ -171,13 +187,16 @@ void Trainer::observe_noise(const ProbePlan& plan, const StepAgreement& agreed, 
   if (plan.source == ProbeSource::none) return;
   NormObservation observation;
   observation.small_batch = static_cast<double>(plan.small_batch);
-  observation.large_batch = static_cast<double>(config_.train.global_batch);
+  observation.large_batch = static_cast<double>(configuration().global_batch);
   const double factor = observation.large_batch / observation.small_batch;
   observation.small_squared_norm =
-      agreed.small_squared_norms / static_cast<double>(config_.parallel.data_parallel) * factor * factor;
+      agreed.small_squared_norms / static_cast<double>(configuration().strategy.data_parallel) * factor * factor;
   observation.large_squared_norm = agreed.squared_norm;
   const NoiseWindow window{.samples = config_.noise_scale.window_samples};
-  state_.noise_average = observe(state_.noise_average, observation, window);
+  // The steps before that have not been measured count with this one, but for those that were skipped.
+  const int64_t used = state_.consumed_samples + configuration().global_batch - state_.skipped_samples;
+  const auto samples = static_cast<double>(used - std::exchange(state_.observed_samples, used));
+  state_.noise_average = observe(state_.noise_average, observation, samples, window);
   record.small_batch = observation.small_batch;
   record.small_batch_squared_norm = observation.small_squared_norm;
 }
@@ -205,30 +224,31 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
                                             double loss_scale) {
   recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
   const std::vector<MicroBatch> micro_batches = read_micro_batches(plan, loss_scale);
-  parameters_.zero_gradients();
+  model_->parameters.zero_gradients();
 
   StepReport report;
   const bool is_split = static_cast<int64_t>(micro_batches.size()) != schedule_.num_microbatches;
-  probe_.begin(plan.source, micro_batches.front());
-  const ExactSum loss =
-      executor_.run(is_split ? split_schedule_ : schedule_, micro_batches, reduction_, probe_, recorder_);
-  if (groups_.here().tensor == 0) report.loss = loss;
+  model_->probe.begin(plan.source, micro_batches.front());
+  const ExactSum loss = model_->executor.run(is_split ? split_schedule_ : schedule_, micro_batches, model_->reduction,
+                                             model_->probe, recorder_);
+  if (model_->groups.here().tensor == 0) report.loss = loss;
   recorder_.wait_at("adding up gradients");
-  reduction_.finish();
-  report.small_squared_norms = probe_.finish();
+  model_->reduction.finish();
+  report.small_squared_norms = model_->probe.finish();
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
-  report.squared_norm = optimizer_.squared_gradient_norm();
+  report.squared_norm = model_->optimizer.squared_gradient_norm();
   recorder_.wait_at("waiting for all ranks");
   report.stop = stop ? stop() : StopReason::none;
   report.begin = begin;
   report.now = world_.clock().now();
   report.seconds = recorder_.take_seconds();
-  return agree(report, groups_.everyone());
+  report.intent = announced_;
+  return agree(report, model_->groups.everyone());
 }
 
 // This rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
 std::vector<MicroBatch> Trainer::read_micro_batches(const ProbePlan& plan, double loss_scale) const {
-  int64_t first = state_.consumed_samples + groups_.here().data * samples_per_rank(config_);
+  int64_t first = state_.consumed_samples + model_->groups.here().data * samples_per_rank(configuration());
   std::vector<MicroBatch> micro_batches;
   for (const int64_t count : plan.micro_batches) {
     micro_batches.push_back(
@@ -244,7 +264,7 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
 
 void Trainer::skip_step(double loss, double gradient_norm, double learning_rate) {
   state_.skipped_steps += 1;
-  state_.skipped_samples += config_.train.global_batch;
+  state_.skipped_samples += configuration().global_batch;
   state_.skipped_in_a_row += 1;
   if (state_.skipped_in_a_row < max_skipped_in_a_row) return;
   throw UserError(concat("training has diverged: the last ", max_skipped_in_a_row, " steps up to step ",
@@ -257,28 +277,32 @@ void Trainer::skip_step(double loss, double gradient_norm, double learning_rate)
 // Micro-batches are dealt to the data-parallel ranks in rounds.
 std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
   world_.health().set_place(concat("evaluation after step ", state_.step));
-  const int64_t batch_size = config_.train.micro_batch;
+  const ParallelStrategy& strategy = configuration().strategy;
+  RankGroups& groups = model_->groups;
+  const int64_t batch_size = configuration().micro_batch;
   int64_t samples = dataset_.held_out_samples();
-  if (config_.evaluate.max_batches > 0) samples = std::min(samples, config_.evaluate.max_batches * batch_size);
+  if (config_.evaluate.max_batches > 0) {  // the same samples after the micro-batch has changed
+    samples = std::min(samples, config_.evaluate.max_batches * config_.train.micro_batch);
+  }
   ExactSum loss;
   int64_t loss_tokens = 0;
-  for (int64_t round = 0; round < samples; round += batch_size * config_.parallel.data_parallel) {
-    stop_reason_ = agree_on_stop(stop(), groups_.everyone());
+  for (int64_t round = 0; round < samples; round += batch_size * strategy.data_parallel) {
+    stop_reason_ = agree_on_stop(stop(), groups.everyone());
     if (stop_reason_ != StopReason::none) return std::nullopt;
-    const int64_t first = round + groups_.here().data * batch_size;
+    const int64_t first = round + groups.here().data * batch_size;
     if (first >= samples) continue;
     const int64_t count = std::min(batch_size, samples - first);
     Batch batch = dataset_.held_out_batch(first, count);
     loss_tokens += batch.loss_tokens;
-    const int64_t sequences = fill_up(batch, count, config_);
-    loss.add(executor_.evaluate(to_micro_batch(batch, sequences, 1)));
+    const int64_t sequences = fill_up(batch, count, configuration(), config_.train.sequence_length);
+    loss.add(model_->executor.evaluate(to_micro_batch(batch, sequences, 1)));
   }
   // Each micro-batch counts on one rank of those that have seen it.
-  const bool counts = groups_.here().tensor == 0 && groups_.here().pipeline + 1 == config_.parallel.pipeline_parallel;
+  const bool counts = groups.here().tensor == 0 && groups.here().pipeline + 1 == strategy.pipeline_parallel;
   std::vector<int64_t> words;
   append(words, counts ? loss : ExactSum());
   words.push_back(counts ? loss_tokens : 0);
-  groups_.everyone().all_reduce(words.data(), static_cast<int64_t>(words.size()), DataType::int64);
+  groups.everyone().all_reduce(words.data(), static_cast<int64_t>(words.size()), DataType::int64);
   std::span<const int64_t> all = words;
   loss = take_sum(all);
   if (all.front() == 0) return std::nullopt;
@@ -288,9 +312,12 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
 std::optional<Snapshot> Trainer::snapshot(std::string run_config) {
   world_.health().set_place(concat("checkpoint after step ", state_.step));
   Snapshot snapshot;
-  snapshot.weights = collect_state(parameters_, groups_, master_weights(parameters_), "");
-  snapshot.optimizer = collect_state(parameters_, groups_, optimizer_.exp_avg(), "exp_avg.");
-  for (HostTensor& tensor : collect_state(parameters_, groups_, optimizer_.exp_avg_sq(), "exp_avg_sq.")) {
+  const ParameterStore& parameters = model_->parameters;
+  const AdamW& optimizer = model_->optimizer;
+  RankGroups& groups = model_->groups;
+  snapshot.weights = collect_state(parameters, groups, master_weights(parameters), "");
+  snapshot.optimizer = collect_state(parameters, groups, optimizer.exp_avg(), "exp_avg.");
+  for (HostTensor& tensor : collect_state(parameters, groups, optimizer.exp_avg_sq(), "exp_avg_sq.")) {
     snapshot.optimizer.push_back(std::move(tensor));
   }
   if (world_.rank() != 0) return std::nullopt;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,15 +15,13 @@
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
 #include "copus/model/parameters.h"
+#include "copus/orchestrator/controller.h"
 #include "copus/report/step_record.h"
 #include "copus/schedule/schedule.h"
-#include "copus/train/gradient_probe.h"
-#include "copus/train/gradient_reduction.h"
 #include "copus/train/learning_rate.h"
-#include "copus/train/optimizer.h"
-#include "copus/train/pipeline_executor.h"
 #include "copus/train/probe_plan.h"
-#include "copus/train/rank_groups.h"
+#include "copus/train/rank_model.h"
+#include "copus/train/relayout.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_recorder.h"
 #include "copus/train/training_state.h"
@@ -36,16 +36,19 @@ class Trainer {
   // As many steps without a finite loss and gradient, one after the other, end the run.
   static constexpr int64_t max_skipped_in_a_row = 10;
 
-  // A model with fresh weights. `config` names the precision (not automatic) and a feasible layout of as many ranks as
-  // `world` has. Refers to `dataset` and `world` for its whole life. Throws UserError when device or learning rate
-  // schedule are not to be had.
+  // A model with fresh weights. `config` names the precision (not automatic); `configuration`, feasible and for as many
+  // ranks as `world` has, is what to begin in: without it, what `config` says. Refers to `dataset` and `world` for its
+  // whole life. Throws UserError when device or learning rate schedule are not to be had.
+  Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
+          World& world);
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
 
   // Replaces the fresh weights by those of a model file with the same parameters.
   void load(const std::map<std::string, TensorView, std::less<>>& weights);
 
-  // Continues from a checkpoint, whatever layout it was written in. In a layout that differs from it in p, v, schedule,
-  // ZeRO and recompute alone, or not at all, later steps are bitwise those of the run that wrote it. Throws UserError
+  // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. In a
+  // layout that differs from it in p, v, schedule, ZeRO and recompute alone, or not at all, and with the same batches,
+  // later steps are bitwise those of the run that wrote it. Throws UserError
   // naming the field and both values when seed, sequence length or data are not the checkpoint's, and for missing
   // tensors.
   void restore(const Checkpoint& checkpoint);
@@ -54,6 +57,19 @@ class Trainer {
   // AdamW. A step whose loss or gradient norm is not finite changes no weight and is counted as skipped. Throws
   // UserError after max_skipped_in_a_row of them. The record is the same on all ranks.
   StepRecord step(const StopQuestion& stop = {});
+
+  // What steps run in: global batch, micro-batch and layout.
+  const Configuration& configuration() const { return *state_.configuration; }
+
+  // Between two steps, on rank 0 alone: all ranks are to switch at the boundary after step intent.commit_after_step,
+  // or at the first one after the next step, which tells them, where that has passed. They prepare from then on. One
+  // switch at a time: the one before has been reported.
+  void announce(const SwitchIntent& intent);
+
+  // After every step, on all ranks: makes the switch that is due. What came of it, alike on all ranks but for the pause
+  // of a switch that left the layout as it was, which is the rank's own. Empty where none was due. The pause counts in
+  // state().elapsed_seconds.
+  std::optional<SwitchReport> switch_if_due();
 
   // Whether steps measure the gradient noise scale, from the next one on; at first as noise_scale.enabled says. It
   // changes neither losses nor weights, but for the steps that are cut in two for it (plan_probe), which differ in
@@ -67,9 +83,9 @@ class Trainer {
   // Seconds by part of every rank, from before the latest step's update back to the one before.
   const std::vector<PartSeconds>& seconds_by_rank() const { return seconds_by_rank_; }
 
-  // The mean loss of a token of the held-out data, in nats, over at most evaluate.max_batches micro-batches; the same
-  // on all ranks and in all layouts of equal tensor parallelism. Empty when there is no held-out data, or when there
-  // was a reason to stop (asked before every round of micro-batches).
+  // The mean loss of a token of the held-out data, in nats, over at most evaluate.max_batches micro-batches of the
+  // size that the run was given; the same on all ranks and in all layouts of equal tensor parallelism. Empty when there
+  // is no held-out data, or when there was a reason to stop (asked before every round of micro-batches).
   std::optional<double> held_out_loss(const StopQuestion& stop);
 
   // What all ranks have agreed on in the latest step or evaluation.
@@ -86,14 +102,33 @@ class Trainer {
   double seconds_left() const;
 
   const TrainingState& state() const { return state_; }
-  const ParameterStore& parameters() const { return parameters_; }
-  ParameterStore& parameters() { return parameters_; }
+  const ParameterStore& parameters() const { return model_->parameters; }
+  ParameterStore& parameters() { return model_->parameters; }
 
  private:
+  // A switch that all ranks know of.
+  struct PendingSwitch {
+    SwitchIntent intent;
+    std::optional<std::string> refusal;              // why none of them can make it
+    std::future<PreparedRelayout> preparation = {};  // of a change of layout
+  };
+
+  void plan_steps();
+  void prepare_switch(const SwitchIntent& intent);
+  std::optional<std::string> why_not(const Configuration& configuration) const;
+  RelayoutRequest request_to(const ParallelStrategy& strategy) const;
+  void change_configuration(const SwitchIntent& intent);
+  void change_layout(PendingSwitch& pending, SwitchReport& report);
+  int64_t move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared);
+  void release_model(std::vector<BucketState>& state);
+  std::optional<std::string> assemble(const Configuration& configuration, std::vector<BucketState>& state,
+                                      const std::vector<BucketLayout>& buckets);
+  std::optional<std::string> rehearse(const Configuration& configuration) const;
+  void at(const std::string& place);
+  double learning_rate(int64_t tokens, double seconds) const;
   StepAgreement accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop, double begin, double loss_scale);
   std::vector<MicroBatch> read_micro_batches(const ProbePlan& plan, double loss_scale) const;
   MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;
-  void publish_weights();
   void observe_noise(const ProbePlan& plan, const StepAgreement& agreed, StepRecord& record);
   void report_noise(StepRecord& record) const;
   void skip_step(double loss, double gradient_norm, double learning_rate);
@@ -103,16 +138,15 @@ class Trainer {
   at::Device device_;
   World& world_;
   StepRecorder recorder_;
-  RankGroups groups_;
   LearningRate learning_rate_;
-  ParameterStore parameters_;
-  PipelineExecutor executor_;
-  GradientProbe probe_;
-  GradientReduction reduction_;
-  AdamW optimizer_;
-  Schedule schedule_;
-  Schedule split_schedule_;  // of a step that is cut in two; only where one can be
   TrainingState state_;
+  StateMover mover_;
+  std::unique_ptr<RankModel> model_;
+  Schedule schedule_;
+  Schedule split_schedule_;                // of a step that is cut in two; only where one can be
+  std::optional<SwitchIntent> announced_;  // on rank 0: what the others do not know yet
+  std::optional<PendingSwitch> pending_;
+  std::optional<double> pause_seconds_;  // of the switch since the latest step
   StopReason stop_reason_ = StopReason::none;
   bool trace_next_step_ = false;
   bool measures_noise_;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
+#include "copus/strategy/configuration_json.h"
 
 namespace copus {
 
@@ -44,6 +45,16 @@ void for_each_average(Average& average, Visit visit) {
 
 constexpr const char* noise_average = "noise_average";
 
+// What a run that changes its configuration has beside these.
+template <class State, class Visit>
+void for_each_adaptive_field(State& state, Visit visit) {
+  visit("observed_samples", state.observed_samples);
+  visit("critical_batch", state.critical_batch);
+  visit("variance_ratio", state.variance_ratio);
+}
+
+constexpr const char* configuration_name = "configuration";
+
 }  // namespace
 
 std::string to_json(const TrainingState& state) {
@@ -51,6 +62,10 @@ std::string to_json(const TrainingState& state) {
   for_each_field(state, [&](const char* name, const auto& field) { json[name] = field; });
   for_each_average(state.noise_average,
                    [&](const char* name, const auto& field) { json[noise_average][name] = field; });
+  for_each_adaptive_field(state, [&](const char* name, const auto& field) { json[name] = field; });
+  if (state.configuration) {
+    json[configuration_name] = nlohmann::ordered_json::parse(to_json(*state.configuration));
+  }
   return json.dump(2);
 }
 
@@ -60,12 +75,15 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
     throw UserError(
         concat(source, ": the training state is not a JSON object; the checkpoint is damaged, use another"));
   }
+  const auto refuse = [&](const char* name) {
+    throw UserError(concat(source, ": the training state's field '", name,
+                           "' is missing or of the wrong type; the checkpoint is damaged or of another version"));
+  };
   const auto read = [&](const nlohmann::json& object, const char* name, auto& field) {
     try {
       object.at(name).get_to(field);
     } catch (const nlohmann::json::exception&) {
-      throw UserError(concat(source, ": the training state's field '", name,
-                             "' is missing or of the wrong type; the checkpoint is damaged or of another version"));
+      refuse(name);
     }
   };
   TrainingState state;
@@ -74,6 +92,16 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
   if (json.contains(noise_average)) {
     const nlohmann::json& average = json.at(noise_average);
     for_each_average(state.noise_average, [&](const char* name, auto& field) { read(average, name, field); });
+  }
+  if (!json.contains(configuration_name)) {  // nor do they say what they could not change
+    state.observed_samples = state.consumed_samples - state.skipped_samples;
+    return state;
+  }
+  for_each_adaptive_field(state, [&](const char* name, auto& field) { read(json, name, field); });
+  try {
+    state.configuration = configuration_from_json(json.at(configuration_name).dump());
+  } catch (const UserError& error) {
+    throw UserError(concat(source, ": ", error.what(), "; the checkpoint is damaged or of another version"));
   }
   return state;
 }

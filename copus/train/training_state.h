@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "copus/statistics/noise_scale.h"
+#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 
@@ -24,6 +26,12 @@ struct TrainingState {
   bool byte_tokens = false;      // tokens are bytes of text
   std::string data_fingerprint;  // of the data; a resumed run must see the same
   NoiseAverage noise_average;    // of the steps so far: per sample, and so of any batch and layout
+  // consumed_samples - skipped_samples after the latest step that was observed for them.
+  int64_t observed_samples = 0;
+  // That the run was in; empty in checkpoints of before runs could change theirs.
+  std::optional<Configuration> configuration;
+  double critical_batch = 0;  // that the learning rate's factor counts with, in samples; 0: not known
+  double variance_ratio = 1;  // of AdamW's second moments, see statistics/learning_rate_scaling.h
 
   bool operator==(const TrainingState&) const = default;
 };

@@ -38,6 +38,19 @@ TrainingState some_state() {
                          .squared_gradient_squared = 0.1,
                          .trace_squared = 0.2,
                          .product = 0.3};
+  state.observed_samples = 512;
+  state.configuration = {.strategy = {.data_parallel = 2,
+                                      .tensor_parallel = 3,
+                                      .pipeline_parallel = 4,
+                                      .virtual_stages = 5,
+                                      .schedule = PipelineSchedule::zb_h1,
+                                      .sequence_parallel = true,
+                                      .zero_stage = 1,
+                                      .recompute = Recompute::full},
+                         .global_batch = 48,
+                         .micro_batch = 6};
+  state.critical_batch = 100.0 / 3;
+  state.variance_ratio = 0.1;
   return state;
 }
 
@@ -52,6 +65,10 @@ TEST(TrainingState, OlderOnesHaveNoAverages) {
   text.replace(comma, text.size() - comma, "}");
   TrainingState expected = some_state();
   expected.noise_average = {};
+  expected.observed_samples = expected.consumed_samples - expected.skipped_samples;
+  expected.configuration.reset();
+  expected.critical_batch = 0;
+  expected.variance_ratio = 1;
   EXPECT_EQ(parse_training_state(text, "state"), expected);
   EXPECT_THAT([&] { parse_training_state(text.substr(0, comma) + ", \"noise_average\": 3}", "x"); },
               ThrowsMessage<UserError>(HasSubstr("'steps'")));
@@ -65,6 +82,10 @@ TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {
   text = to_json(some_state());
   text.replace(text.find("trace_squared"), 5, "other");
   EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("'trace_squared'")));
+  text = to_json(some_state());
+  text.replace(text.find("zb-h1"), 5, "other");
+  EXPECT_THAT([&] { parse_training_state(text, "x"); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("x: "), HasSubstr("\"schedule\""))));
   EXPECT_THAT([] { parse_training_state("{\"step\": \"three\"}", "x"); },
               ThrowsMessage<UserError>(HasSubstr("'step'")));
   EXPECT_THAT([] { parse_training_state("{\"step\": ", "x"); }, ThrowsMessage<UserError>(HasSubstr("damaged")));

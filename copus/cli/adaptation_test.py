@@ -1,0 +1,247 @@
+"""Tests runs that adapt as processes: batches and layouts that change while training, scripts, advice, resuming, and
+`copus ctl`. On the virtual clock, so that step times, and with them decisions, are the same everywhere.
+
+Usage: adaptation_test.py PATH_TO_COPUS [unittest options].
+"""
+
+import json
+import signal
+import sys
+
+import unittest
+
+from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest
+
+CLUSTER = """
+[cluster]
+clock = "virtual"
+ranks_per_node = 2
+within_node = { latency_microseconds = 2.0, gigabytes_per_second = 8.0 }
+between_nodes = { latency_microseconds = 30.0, gigabytes_per_second = 0.5 }
+teraflops_per_rank = 0.01
+"""
+
+
+def parallel(data=1, tensor=1, pipeline=1):
+    return f"[parallel]\ndata_parallel = {data}\ntensor_parallel = {tensor}\npipeline_parallel = {pipeline}\n"
+
+
+def adapt(**settings):
+    return "[adapt]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+
+
+def configuration(data=1, tensor=1, pipeline=1, batch=8, micro=4):
+    return {"data_parallel": data, "tensor_parallel": tensor, "pipeline_parallel": pipeline, "virtual_stages": 1,
+            "schedule": "1f1b", "sequence_parallel": False, "zero_stage": 0, "recompute": "none",
+            "global_batch": batch, "micro_batch": micro}
+
+
+class AdaptationTest(ProgramTest):
+    def write_adapting_run(self, name="run.toml", steps=20, layout=None, checkpoint_interval=0, **settings):
+        self.write_run(name, steps=steps, checkpoint_interval=checkpoint_interval,
+                       more=(layout or parallel()) + adapt(**settings) + CLUSTER)
+
+    def write_script(self, *decisions):
+        """(step after which, configuration)"""
+        lines = (json.dumps({"after_step": step, "configuration": target, "critical_batch": 100.0})
+                 for step, target in decisions)
+        self.write("script.jsonl", "".join(line + "\n" for line in lines))
+
+    def events(self, run, kind=None):
+        lines = (self.folder / run / "decisions.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        return [event for event in events if kind in (None, event["event"])]
+
+    def records(self, run):
+        return [json.loads(line) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
+
+    def batches(self, run):
+        return [record["global_batch"] for record in self.records(run)]
+
+    def layouts(self, run):
+        return [record["strategy"] for record in self.records(run)]
+
+    def summary(self, run):
+        return json.loads((self.folder / run / "summary.json").read_text())
+
+
+class Mistakes(AdaptationTest):
+    def test_steering_what_does_not_run(self):
+        self.assert_refused("ctl", "r", "pin", says=["no run in r"])
+        self.assert_refused("ctl", "r", "pni", says=['"pni"', 'did you mean "pin"'])
+        self.assert_refused("ctl", "r", "force", says=["d=2,t=1,p=2,B=32"])
+        self.assert_refused("ctl", "r", "force", "d=2,t=x", says=['"t=x"', "whole number"])
+        self.assert_refused("ctl", "r", "force", "d=2,q=1", says=['"q"'])
+        self.assert_refused("ctl", "r", "pin", "d=2", says=["takes nothing more", "d=2"])
+        self.assert_refused("ctl", "r", "pin", "--wait", "soon", says=["--wait soon"])
+
+    @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+    def test_policies_that_cannot_decide(self):
+        self.write_run("run.toml", more=adapt(policy="copus"))
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["how fast", "copus profile --machine"])
+        self.write_adapting_run(policy="script", file="nowhere.jsonl")
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["nowhere.jsonl"])
+        self.write("script.jsonl", "no JSON\n")
+        self.write_adapting_run(policy="script", file="script.jsonl")
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["script.jsonl:1"])
+        self.write_adapting_run(policy="steps", schedule="0:many")
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["adapt.schedule"])
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class Batches(AdaptationTest):
+    """Changes of the batch and micro-batch alone, on one rank."""
+
+    def train_script(self, run="r", *more):
+        self.write_script((5, configuration(batch=16)), (10, configuration(batch=32, micro=8)))
+        self.write_adapting_run(policy="script", file="script.jsonl", steps=40)
+        return self.assert_done("train", "run.toml", "--run-dir", run, *more)
+
+    def test_a_script_changes_the_batch_and_says_so(self):
+        output = self.train_script().stdout
+        self.assertIn("step 5: batch 8 -> 16", output)
+        self.assertIn("step 10: batch 16 -> 32, micro-batch 4 -> 8", output)
+        records = self.records("r")
+        self.assertEqual(self.batches("r")[:12], [8] * 5 + [16] * 5 + [32] * 2)
+        self.assertEqual(records[-1]["consumed_samples"], sum(self.batches("r")))
+        self.assertGreaterEqual(records[-1]["consumed_samples"], 40 * 8, "the end is that of max_steps first batches")
+        self.assertEqual(self.summary("r")["batch_changes"], 2)
+        self.assertEqual(self.summary("r")["relayouts"], 0)
+        self.assertIn("batch 8 -&gt; 16", (self.folder / "r" / "report.html").read_text())
+
+    def test_the_log_of_a_run_as_script_repeats_it(self):
+        self.train_script()
+        self.write_adapting_run("again.toml", policy="script", file="r/decisions.jsonl", steps=40)
+        self.assert_done("train", "again.toml", "--run-dir", "again")
+        self.assertEqual(self.losses("again"), self.losses("r"))
+
+    def test_a_resumed_run_goes_on_as_it_was(self):
+        self.train_script("whole")
+        self.write_adapting_run("half.toml", policy="script", file="script.jsonl", steps=40, checkpoint_interval=7)
+        process = self.start("train", "half.toml", "--run-dir", "r")
+        self.wait_for_steps("r", 8, process)
+        process.kill()
+        process.communicate()
+        output = self.assert_done("train", "--resume", "--run-dir", "r").stdout
+        self.assertIn("resumed", output)
+        self.assertNotIn("afresh", output)
+        self.assertEqual(self.losses("r"), self.losses("whole"))
+        switches = [(event["after_step"], event["to"]["global_batch"]) for event in self.events("r", "switch")]
+        self.assertEqual(switches, [(5, 16), (10, 32)])
+
+    def test_a_schedule_by_samples(self):
+        self.write_adapting_run(policy="steps", schedule="0:8 64:16", steps=20)
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        self.assertEqual(self.batches("r")[0], 8)
+        self.assertEqual(self.batches("r")[-1], 16)
+
+    def test_advice_moves_nothing(self):
+        settings = {"interval_samples": 64, "dwell_samples": 64}
+        self.write_run("plain.toml", steps=60, more=CLUSTER)
+        self.assert_done("train", "plain.toml", "--run-dir", "plain")
+        self.write_adapting_run(policy="copus", advise=True, steps=60, **settings)
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        self.assertEqual(self.losses("r"), self.losses("plain"))
+        self.assertTrue(self.events("r", "decision"))
+        self.assertFalse(self.events("r", "switch"))
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class Layouts(AdaptationTest):
+    """Re-layouts of four ranks on two nodes."""
+
+    def test_a_script_moves_to_other_layouts_and_is_repeated_bitwise(self):
+        self.write_script((5, configuration(data=4, micro=2)), (12, configuration(tensor=2, pipeline=2, batch=16)))
+        self.write_adapting_run(policy="script", file="script.jsonl", layout=parallel(data=2, pipeline=2), verify=True)
+        output = self.assert_done("train", "run.toml", "--run-dir", "r").stdout
+        self.assertIn("layout 2x1x2 -> 4x1x1", output)
+        self.assertIn("; pause ", output)
+        self.assertEqual(self.layouts("r")[4:6] + self.layouts("r")[-1:], ["2x1x2", "4x1x1", "1x2x2"])
+        self.assertEqual(self.summary("r")["relayouts"], 2)
+        self.assertEqual(len(self.summary("r")["relayout_pause_seconds"]), 2)
+        self.write_adapting_run("again.toml", policy="script", file="r/decisions.jsonl",
+                                layout=parallel(data=2, pipeline=2))
+        self.assert_done("train", "again.toml", "--run-dir", "again")
+        self.assertEqual(self.losses("again"), self.losses("r"))
+
+    def test_copus_moves_by_itself_and_its_decisions_replay(self):
+        self.write_adapting_run(policy="copus", layout=parallel(tensor=2, pipeline=2), steps=60, interval_samples=64,
+                                dwell_samples=128)
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        self.assertGreater(self.summary("r")["relayouts"] + self.summary("r")["batch_changes"], 0)
+        self.assert_done("replay", "r")
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class Control(AdaptationTest):
+    """copus ctl and a running job."""
+
+    def start_run(self, **settings):
+        self.write_adapting_run(steps=100000, **{"policy": "static", **settings})
+        process = self.start("train", "run.toml", "--run-dir", "r")
+        self.addCleanup(process.kill)
+        self.wait_for_steps("r", 3, process)
+        return process
+
+    def end(self, process, how=signal.SIGTERM, code=75):
+        process.send_signal(how)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, code, output + errors)
+        return output
+
+    def test_a_forced_batch_comes_and_stays(self):
+        process = self.start_run()
+        self.assertIn("batch 8 -> 32", self.assert_done("ctl", "r", "force", "B=32,Bm=8").stdout)
+        self.assertIn("pinned", self.assert_done("ctl", "r", "status").stdout)
+        self.assertIn("batch 32", self.assert_done("ctl", "r", "status").stdout)
+        self.assertIn("decides again", self.assert_done("ctl", "r", "unpin").stdout)
+        self.assertNotIn("pinned", self.assert_done("ctl", "r", "status").stdout)
+        self.assertIn("stays", self.assert_done("ctl", "r", "pin").stdout)
+        self.assert_refused("ctl", "r", "force", "B=33", says=["infeasible", "33"], leaves_run_dir=True)
+        self.assert_refused("ctl", "r", "force", "d=2", says=["infeasible", "2 ranks"], leaves_run_dir=True)
+        self.end(process)
+        self.assertEqual(self.batches("r")[-1], 32)
+        self.assertEqual([event["command"] for event in self.events("r", "command")], ["force", "unpin", "pin"])
+        self.assert_refused("ctl", "r", "pin", says=["not running", "interrupted"], leaves_run_dir=True)
+
+    def test_a_pause_stands_still_and_is_no_training(self):
+        process = self.start_run()
+        self.assert_done("ctl", "r", "pause")
+        self.assertIn("paused", self.assert_done("ctl", "r", "status").stdout)
+        steps = self.steady_steps()
+        self.assertIn("once the run goes on", self.assert_done("ctl", "r", "force", "B=16").stdout)
+        self.assertEqual(len(self.records("r")), steps)
+        self.assert_done("ctl", "r", "resume")
+        self.wait_for_steps("r", steps + 3, process)
+        self.end(process)
+        self.assertEqual(self.batches("r")[-1], 16)
+        elapsed = [record["elapsed_seconds"] for record in self.records("r")]
+        longest = max(after - before for before, after in zip(elapsed, elapsed[1:]))
+        self.assertLess(longest, 0.05, "a pause does not count as training")
+
+    def test_a_signal_ends_a_pause_with_a_checkpoint(self):
+        process = self.start_run()
+        self.assert_done("ctl", "r", "pause")
+        steps = self.steady_steps()
+        self.end(process, signal.SIGINT, 130)
+        self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{steps:08}").exists())
+
+    def steady_steps(self):
+        """The steps of a run that has paused: status is answered while it stands."""
+        while True:
+            before = len(self.records("r"))
+            self.assert_done("ctl", "r", "status")
+            self.assert_done("ctl", "r", "status")
+            if len(self.records("r")) == before:
+                return before
+
+    def test_a_run_that_does_not_adapt_can_only_pause(self):
+        process = self.start_run(policy="none")
+        self.assert_refused("ctl", "r", "force", "B=16", says=["adapt.policy", "static"], leaves_run_dir=True)
+        self.assert_done("ctl", "r", "pause")
+        self.assert_done("ctl", "r", "resume")
+        self.end(process)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[__file__] + __import__("sys").argv[2:])

@@ -1,0 +1,107 @@
+// `copus ctl`: steers a running job, which answers what it did or why not.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/base/duration.h"
+#include "copus/base/error.h"
+#include "copus/base/text_distance.h"
+#include "copus/checkpoint/directory_lock.h"
+#include "copus/cli/commands.h"
+#include "copus/report/control_files.h"
+#include "copus/report/run_summary.h"
+#include "copus/strategy/configuration_change.h"
+
+namespace copus {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  fs::path run_directory;
+  ControlRequest request;
+  std::string wait = "2m";
+};
+
+bool is_alive(const fs::path& run_directory) { return is_locked(run_directory / "checkpoints"); }
+
+void check_request(const ControlRequest& request) {
+  static const std::vector<std::string> commands = {"pin", "unpin", "pause", "resume", "force", "status"};
+  if (std::find(commands.begin(), commands.end(), request.command) == commands.end()) {
+    const std::optional<std::string> similar = nearest(request.command, commands);
+    throw UserError(concat("copus ctl: there is no command \"", request.command, "\"; ",
+                           similar ? concat("did you mean \"", *similar, "\"?")
+                                   : "the commands are pin, unpin, pause, resume, force and status"));
+  }
+  const bool needs_target = request.command == "force";
+  if (needs_target && request.target.empty()) {
+    throw UserError("copus ctl RUN force: give the configuration to move to, such as d=2,t=1,p=2,B=32");
+  }
+  if (!needs_target && !request.target.empty()) {
+    throw UserError(concat("copus ctl RUN ", request.command, ": takes nothing more, got \"", request.target, "\""));
+  }
+  if (needs_target) parse_configuration_change(request.target);
+}
+
+void check_run(const fs::path& run_directory) {
+  if (!fs::exists(run_directory / "config.toml")) {
+    throw UserError(concat("there is no run in ", run_directory.string(), " (no config.toml)"));
+  }
+  if (is_alive(run_directory)) return;
+  const std::optional<RunSummary> summary = read_summary(run_directory);
+  throw UserError(concat("the run in ", run_directory.string(), " is not running",
+                         summary ? concat(": it has ended (", summary->ended, ") after step ", summary->steps) : "",
+                         "; only a running job can be steered"));
+}
+
+double patience(const std::string& wait) {
+  const std::optional<double> seconds = parse_duration(wait);
+  if (!seconds || *seconds <= 0) {
+    throw UserError(concat("--wait ", wait, ": expected a time such as \"10s\" or \"5m\""));
+  }
+  return *seconds;
+}
+
+int run(const Options& options) {
+  check_request(options.request);
+  const std::chrono::duration<double> wait(patience(options.wait));
+  check_run(options.run_directory);
+  const ControlReply reply =
+      ask_run(options.run_directory, options.request, wait, [&] { return is_alive(options.run_directory); });
+  if (!reply.done) throw UserError(reply.message);
+  std::cout << reply.message << '\n';
+  return 0;
+}
+
+}  // namespace
+
+void add_ctl(CLI::App& program, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand("ctl", "Steer a running job: its batch, its layout, a pause");
+  command.add_option("RUN_DIR", options->run_directory, "The run directory")->required();
+  command
+      .add_option(
+          "COMMAND", options->request.command,
+          "status; pin: stay in this configuration; unpin; pause: stand still; resume; force: move to TARGET and "
+          "stay there")
+      ->required();
+  command.add_option("TARGET", options->request.target,
+                     "Of force: what to change, of d, t, p, B, Bm, v, schedule, sp, zero, recompute; the rest stays");
+  command.add_option("--wait", options->wait, "How long to wait for the answer (default: 2m)")->type_name("DURATION");
+  command.footer(
+      "The run looks for commands after every step. Exit codes: 0 done, 2 not done, with the reason.\n"
+      "Examples:\n"
+      "  copus ctl r1 force d=2,t=1,p=2,B=32      move to this layout and batch at the next step, and stay\n"
+      "  copus ctl r1 force B=64,Bm=8             change the batch alone\n"
+      "  copus ctl r1 unpin                       let the policy decide again\n"
+      "  copus ctl r1 pause                       stand still until 'copus ctl r1 resume'");
+  command.callback([options, &action] { action = [options] { return run(*options); }; });
+}
+
+}  // namespace copus

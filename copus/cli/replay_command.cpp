@@ -1,0 +1,124 @@
+// `copus replay`: asks a controller again what the controller of a run was asked. Under the run's own settings it must
+// decide the same; under others it says what would have been chosen along the way.
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/cli/commands.h"
+#include "copus/report/decision_replay.h"
+#include "copus/report/run_log.h"
+#include "copus/strategy/configuration_change.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int decided_otherwise = 1;
+
+struct Options {
+  std::filesystem::path directory;
+  std::string policy;
+  std::vector<std::string> overrides;
+  bool json = false;
+
+  bool is_open_loop() const { return !policy.empty() || !overrides.empty(); }
+};
+
+std::string policy_file(const RunConfig& config) {
+  return config.adapt.file.empty() ? "" : read_text_file(config.adapt.file);
+}
+
+int print_replay(const Replay& result, const Options& options) {
+  if (options.json) {
+    nlohmann::ordered_json object{{"same", !result.difference},
+                                  {"decisions", result.decisions},
+                                  {"switches", result.switches},
+                                  {"earlier_decisions", result.earlier_decisions},
+                                  {"difference", nullptr}};
+    if (result.difference) {
+      object["difference"] = {{"step", result.difference->step}, {"what", result.difference->what}};
+    }
+    std::cout << object.dump() << '\n';
+  } else {
+    if (result.earlier_decisions > 0) {
+      std::cout << "Left out: " << result.earlier_decisions
+                << " decisions from before the run was resumed with other settings.\n";
+    }
+    if (result.difference) {
+      std::cout << "After " << result.decisions << " decisions that are the same, step " << result.difference->step
+                << ": " << result.difference->what << ".\n";
+    } else {
+      std::cout << result.decisions << " decisions and " << result.switches << " switches, all the same.\n";
+    }
+  }
+  return result.difference ? decided_otherwise : 0;
+}
+
+int print_open_loop(const std::vector<Decision>& decisions, const std::string& policy, const Options& options) {
+  int64_t moves = 0;
+  for (const Decision& decision : decisions) moves += decision.choice.target.has_value();
+  if (options.json) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const Decision& decision : decisions) list.push_back(nlohmann::ordered_json::parse(to_line(decision)));
+    std::cout << nlohmann::ordered_json{{"policy", policy}, {"moves", moves}, {"decisions", list}}.dump() << '\n';
+    return 0;
+  }
+  for (const Decision& decision : decisions) {
+    std::cout << "step " << decision.step << " in " << describe_configuration(decision.current) << ": "
+              << (decision.choice.target ? concat("-> ", describe_configuration(*decision.choice.target), "; ") : "")
+              << decision.choice.reason << '\n';
+  }
+  std::cout
+      << "Policy \"" << policy << "\" would have moved at " << moves << " of " << decisions.size()
+      << " decisions. What the run would then have done, its log cannot say: each decision is asked where the run "
+         "was.\n";
+  return 0;
+}
+
+int run_replay(const Options& options) {
+  const std::filesystem::path config_path = options.directory / "config.toml";
+  std::vector<std::string> overrides = options.overrides;
+  if (!options.policy.empty()) overrides.push_back("adapt.policy=" + options.policy);
+  const RunConfig config = parse_run_config(read_text_file(config_path), config_path.string(), overrides);
+  if (config.train.precision == Precision::automatic) {
+    throw UserError(concat(config_path.string(), ": train.precision is \"auto\", and a run writes the one that it has ",
+                           "found there: this is no configuration that a run has written"));
+  }
+  const std::vector<StepRecord> records = read_run_log(options.directory / "run.jsonl");
+  const std::vector<DecisionEvent> events = read_decision_log(options.directory / "decisions.jsonl");
+  if (!options.is_open_loop()) return print_replay(replay(config, records, events), options);
+  if (config.adapt.policy == PolicyKind::none) {
+    throw UserError("--policy none decides nothing: name another one, such as \"copus\" or \"static\"");
+  }
+  return print_open_loop(replay_open_loop(config, policy_file(config), records, events),
+                         std::string(to_string(config.adapt.policy)), options);
+}
+
+}  // namespace
+
+void add_replay(CLI::App& program, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App& command = *program.add_subcommand(
+      "replay", "Decide again what a run has decided, or what another policy would have decided in its place");
+  command.add_option("RUN_DIR", options->directory, "The run directory")->required();
+  command.add_option("--policy", options->policy, "Ask this policy instead (adapt.policy)")->type_name("NAME");
+  command.add_option("--set", options->overrides, "Ask with another setting: adapt.key=value; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
+  command.add_flag("--json", options->json, "Print one JSON object");
+  command.footer(
+      "Without --policy and --set, exits with 1 where a decision is another than the run's.\n"
+      "Examples:\n"
+      "  copus replay runs/r1\n"
+      "  copus replay runs/r1 --policy cbs-pessimistic\n"
+      "  copus replay runs/r1 --set adapt.alpha=0 --json");
+  command.callback([options, &action] { action = [options] { return run_replay(*options); }; });
+}
+
+}  // namespace copus

@@ -1,0 +1,121 @@
+#include "copus/train/adaptation.h"
+
+#include <cmath>
+#include <utility>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/report/decision_replay.h"
+#include "copus/report/run_log.h"
+#include "copus/strategy/configuration_change.h"
+
+namespace copus {
+
+namespace {
+
+std::string file_text(const RunConfig& config) {
+  return config.adapt.file.empty() ? "" : read_text_file(config.adapt.file);
+}
+
+std::string signed_percent(double share) { return format_number("%+.0f %%", 100 * share); }
+
+std::string goodput_gain(double gain) { return concat("Goodput ", signed_percent(gain)); }
+
+std::string pause_of(double seconds) {
+  return seconds < 1 ? format_number("%.3g ms", 1000 * seconds) : format_number("%.3g s", seconds);
+}
+
+}  // namespace
+
+ControllerStart start_controller(const RunPlan& plan, int64_t after_step, const Knowledge& known) {
+  std::optional<std::string> note;
+  if (plan.resume) {
+    const std::vector<DecisionEvent> events = read_decision_log(plan.directory / "decisions.jsonl");
+    const std::filesystem::path run_log = plan.directory / "run.jsonl";
+    const std::vector<StepRecord> records =
+        std::filesystem::exists(run_log) ? read_run_log(run_log) : std::vector<StepRecord>();
+    if (auto replayed = bring_up_to_date(plan.config, records, events, after_step)) {
+      if (replayed->difference) {
+        note = concat("what was decided before would be decided otherwise after step ", replayed->difference->step,
+                      " (", replayed->difference->what, ")");
+      } else if (replayed->controller.current() != plan.start) {
+        note = "the run goes on in another configuration than it was in";
+      } else {
+        replayed->controller.resumed();
+        return {std::move(replayed->controller), ControllerResumed{after_step}, std::nullopt};
+      }
+    }
+  }
+  const AdaptConfig& adapt = plan.config.adapt;
+  std::string text = file_text(plan.config);
+  Controller controller(plan.config, plan.start, known, text);
+  return {std::move(controller),
+          ControllerBegin{after_step, std::string(to_string(adapt.policy)), adapt.advise, plan.start, known,
+                          std::move(text)},
+          std::move(note)};
+}
+
+Adaptation::Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart start, Note note)
+    : config_(plan.config),
+      controller_(std::move(start.controller)),
+      log_(plan.directory, plan.resume ? std::optional(after_step) : std::nullopt),
+      note_(std::move(note)) {
+  log_.append(start.event);
+  if (start.note) note_(concat("adapting   decides afresh: ", *start.note));
+}
+
+std::optional<Decision> Adaptation::after_step(const StepRecord& record) {
+  std::optional<Decision> decision = controller_.observe(observation_of(record, config_));
+  if (decision) {
+    log_.append(*decision);
+    if (decision->moves) predicted_gain_ = decision->choice.predicted_gain;
+    if (config_.adapt.advise) advise(*decision);
+  }
+  for (Realised& realised : controller_.take_realised()) log_.append(LoggedRealised{record.step, std::move(realised)});
+  return decision;
+}
+
+void Adaptation::advise(const Decision& decision) {
+  if (!decision.choice.target || *decision.choice.target == decision.current) {
+    advised_.reset();
+  } else if (advised_ != decision.choice.target) {
+    advised_ = decision.choice.target;
+    note_(concat("step ", decision.step, ": would change ", describe_change(decision.current, *advised_), "; ",
+                 goodput_gain(decision.choice.predicted_gain), " predicted"));
+  }
+}
+
+std::string Adaptation::after_switch(const SwitchReport& report) {
+  log_.append(report);
+  const std::optional<double> gain = std::exchange(predicted_gain_, std::nullopt);
+  controller_.report(report);
+  std::string text = describe(report, gain);
+  note_(text);
+  return text;
+}
+
+void Adaptation::command(int64_t step, const Command& command) {
+  controller_.command(command);
+  log_.append(LoggedCommand{step, command});
+}
+
+std::string describe(const SwitchReport& report, std::optional<double> predicted_gain) {
+  const std::string change = describe_change(report.from, report.to);
+  switch (report.outcome) {
+    case SwitchReport::Outcome::moved:
+      return concat(
+          "step ", report.after_step, ": ", change,
+          predicted_gain && std::isfinite(*predicted_gain) ? concat("; ", goodput_gain(*predicted_gain), " predicted")
+                                                           : "",
+          report.from.strategy != report.to.strategy ? concat("; pause ", pause_of(report.pause_seconds)) : "");
+    case SwitchReport::Outcome::vetoed:
+      return concat("step ", report.after_step, ": stays as it was, instead of ", change, ": ", report.reason);
+    case SwitchReport::Outcome::rolled_back:
+      return concat("step ", report.after_step, ": moved back, instead of ", change, ": ", report.reason, "; pause ",
+                    pause_of(report.pause_seconds));
+  }
+  fail_check("known outcome", __FILE__, __LINE__, "");
+}
+
+}  // namespace copus

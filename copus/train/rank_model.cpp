@@ -1,0 +1,38 @@
+#include "copus/train/rank_model.h"
+
+#include "copus/model/precision.h"
+
+namespace copus {
+
+namespace {
+
+Placement placement_of(const RunConfig& config, const ParallelStrategy& strategy, const World& world) {
+  return place(config.model, strategy, config.train.sequence_length, world.rank());
+}
+
+}  // namespace
+
+RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
+                     StateMemory& memory)
+    : groups(world, strategy, recorder),
+      parameters(config.model, compute_dtype(config.train.precision), placement_of(config, strategy, world), memory),
+      executor(parameters, groups),
+      probe(parameters, groups, recorder),
+      reduction(parameters, groups, probe),
+      optimizer(parameters, config.optimizer, memory) {}
+
+RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
+                     const std::vector<BucketState>& state)
+    : groups(world, strategy, recorder),
+      parameters(config.model, compute_dtype(config.train.precision), placement_of(config, strategy, world), state),
+      executor(parameters, groups),
+      probe(parameters, groups, recorder),
+      reduction(parameters, groups, probe),
+      optimizer(parameters, config.optimizer, state) {}
+
+void RankModel::publish_weights() {
+  parameters.publish_weights();
+  gather_weights(parameters, groups);
+}
+
+}  // namespace copus

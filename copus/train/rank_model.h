@@ -1,0 +1,50 @@
+// What one rank of a layout trains with: everything that is made for the layout, and replaced as a whole when the
+// layout changes.
+#pragma once
+
+#include <vector>
+
+#include "copus/comm/world.h"
+#include "copus/config/run_config.h"
+#include "copus/model/parameters.h"
+#include "copus/model/state_memory.h"
+#include "copus/strategy/parallel_strategy.h"
+#include "copus/train/gradient_probe.h"
+#include "copus/train/gradient_reduction.h"
+#include "copus/train/optimizer.h"
+#include "copus/train/pipeline_executor.h"
+#include "copus/train/rank_groups.h"
+#include "copus/train/step_recorder.h"
+
+namespace copus {
+
+// Its members refer to each other: it stays where it is made.
+class RankModel {
+ public:
+  // All state is zero, and lies in `memory`. `config` says everything but the layout. Refers to `world` and `recorder`
+  // for its whole life.
+  RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
+            StateMemory& memory);
+  // Over state that is there already: of this rank's buckets in the layout, gradients included.
+  RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
+            const std::vector<BucketState>& state);
+  RankModel(const RankModel&) = delete;
+  RankModel& operator=(const RankModel&) = delete;
+
+  const ParallelStrategy& strategy() const { return parameters.placement().strategy; }
+
+  // The tensors of this rank's state, shared.
+  std::vector<BucketState> state() const { return state_of(parameters, optimizer); }
+
+  // After a change of master weights: the compute weights of all data-parallel ranks. They all call it.
+  void publish_weights();
+
+  RankGroups groups;
+  ParameterStore parameters;
+  PipelineExecutor executor;
+  GradientProbe probe;
+  GradientReduction reduction;
+  AdamW optimizer;
+};
+
+}  // namespace copus

@@ -1,0 +1,90 @@
+// The training state of all ranks, moved from one layout into another in memory: prepared beside training, carried out
+// at a step boundary. Where ranks can read each other's memory every slice is copied once, by its receiver; elsewhere
+// the same slices travel as messages.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/comm/state_arena.h"
+#include "copus/comm/world.h"
+#include "copus/layout/bucket_layout.h"
+#include "copus/layout/relayout_plan.h"
+#include "copus/model/state_memory.h"
+
+namespace copus {
+
+// Everything that a rank knows of a move before it begins.
+struct PreparedRelayout {
+  RelayoutPlan plan;
+  std::vector<LocalParameter> parameters;  // of this rank in the new layout
+  std::vector<BucketLayout> buckets;       // likewise
+  std::optional<std::string> veto;         // why this rank cannot take part
+  double seconds = 0;                      // that it took
+};
+
+// Where the state of every rank lies in its arena.
+class StateAddresses {
+ public:
+  StateAddresses() = default;
+  // Every rank calls it.
+  StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, Communicator& everyone);
+
+  // In bytes, of what the plan calls a buffer.
+  int64_t offset(int64_t rank, int64_t bucket, StateKind kind) const;
+
+ private:
+  std::vector<std::vector<int64_t>> offsets_;  // by rank: those of all kinds of the first bucket, of the second, ...
+};
+
+// The buffer of a bucket that holds this kind of state.
+const at::Tensor& buffer_of(const BucketState& state, StateKind kind);
+
+// Moves the state of one rank; all ranks of the world do so together.
+class StateMover {
+ public:
+  // With `shares_memory` state lies in arenas, if all ranks can read each other's. Refers to `world` for its whole
+  // life.
+  StateMover(World& world, at::Device device, bool shares_memory);
+
+  // What state has to be allocated from.
+  StateMemory& memory() { return *memory_; }
+  bool has_arena() const { return arena_ != nullptr; }
+
+  // Every rank calls it when its state has been allocated, and after every move.
+  void settle(const std::vector<BucketState>& state);
+
+  // Plans the move of `state`, reserves its memory and looks up the other ranks' pages, on a thread of its own. The
+  // state stays where it is until then.
+  std::future<PreparedRelayout> prepare(const RelayoutRequest& request, const std::vector<BucketState>& state,
+                                        at::ScalarType compute_dtype) const;
+
+  // Replaces the buckets of the old layout, which have no gradients, by those of the new one. Compute weights that are
+  // not the masters, and the gradients, are left to the caller. `at` is told how far it has come. Returns the state
+  // bytes (as the plan counts them) at the worst moment on this rank.
+  int64_t move(const PreparedRelayout& prepared, at::ScalarType compute_dtype, std::vector<BucketState>& state,
+               const std::function<void(const std::string& place)>& at);
+
+ private:
+  void take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const;
+  void take_as_messages(const RelayoutRound& round, const std::vector<BucketState>& from,
+                        const std::vector<BucketState>& to);
+
+  struct Message {
+    std::vector<std::byte> packed;
+    Work work;
+  };
+
+  World& world_;
+  std::shared_ptr<StateArena> arena_;  // empty: state travels as messages
+  std::unique_ptr<StateMemory> memory_;
+  StateAddresses addresses_;
+  std::vector<Message> messages_;  // under way; beyond a failure too, as long as somebody sends them
+};
+
+}  // namespace copus

@@ -1,0 +1,162 @@
+// What happens at the step boundary, while all ranks stand still.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/train/copy_runs.h"
+#include "copus/train/relayout.h"
+
+namespace copus {
+
+namespace {
+
+constexpr std::array all_kinds = {StateKind::weights, StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq};
+
+size_t index_of(StateKind kind) { return static_cast<size_t>(kind); }
+
+std::byte* bytes_of(const at::Tensor& tensor) {
+  COPUS_CHECK(tensor.device().is_cpu(), "state moves in host memory alone");
+  return static_cast<std::byte*>(tensor.data_ptr());
+}
+
+// As the plan counts them: masters and moments, and where weights are the masters all of them.
+int64_t state_bytes(const BucketState& state) {
+  if (!state.weight.defined()) return 0;
+  const bool weights_are_master = state.master.scalar_type() == state.weight.scalar_type();
+  const auto bytes =
+      (weights_are_master ? state.weight : state.master).nbytes() + state.exp_avg.nbytes() + state.exp_avg_sq.nbytes();
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
+const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
+  switch (kind) {
+    case StateKind::weights:
+      return state.weight;
+    case StateKind::master:
+      return state.master;
+    case StateKind::exp_avg:
+      return state.exp_avg;
+    case StateKind::exp_avg_sq:
+      return state.exp_avg_sq;
+  }
+  fail_check("known kind of state", __FILE__, __LINE__, "");
+}
+
+StateAddresses::StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, Communicator& everyone) {
+  std::vector<int64_t> mine;
+  for (const BucketState& bucket : state) {
+    for (const StateKind kind : all_kinds) {
+      const at::Tensor& buffer = buffer_of(bucket, kind);
+      mine.push_back(buffer.defined() ? bytes_of(buffer) - arena.mine() : -1);
+    }
+  }
+  const auto ranks = static_cast<size_t>(everyone.size());
+  std::vector<int64_t> counts(ranks);
+  const auto count = static_cast<int64_t>(mine.size());
+  everyone.all_gather(&count, counts.data(), std::vector<int64_t>(ranks, 1), DataType::int64);
+  std::vector<int64_t> all;
+  for (const int64_t words : counts) all.resize(all.size() + static_cast<size_t>(words));
+  everyone.all_gather(mine.data(), all.data(), counts, DataType::int64);
+  auto next = all.begin();
+  for (const int64_t words : counts) {
+    offsets_.emplace_back(next, next + words);
+    next += words;
+  }
+}
+
+int64_t StateAddresses::offset(int64_t rank, int64_t bucket, StateKind kind) const {
+  const size_t word = static_cast<size_t>(bucket) * all_kinds.size() + index_of(kind);
+  const int64_t found = offsets_.at(static_cast<size_t>(rank)).at(word);
+  COPUS_CHECK(found >= 0, "rank ", rank, " has no such state of bucket ", bucket);
+  return found;
+}
+
+StateMover::StateMover(World& world, at::Device device, bool shares_memory)
+    : world_(world), arena_(shares_memory && device.is_cpu() ? StateArena::join(world) : nullptr) {
+  memory_ = arena_ ? arena_memory(arena_) : allocator_memory(device);
+}
+
+void StateMover::settle(const std::vector<BucketState>& state) {
+  if (arena_) addresses_ = StateAddresses(state, *arena_, world_.everyone());
+}
+
+int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType compute_dtype,
+                         std::vector<BucketState>& state, const std::function<void(const std::string& place)>& at) {
+  std::vector<BucketState> to(prepared.buckets.size());
+  int64_t bytes = 0;
+  for (const BucketState& bucket : state) bytes += state_bytes(bucket);
+  int64_t peak = bytes;
+  for (const auto& [from_bucket, to_bucket] : prepared.plan.mine.kept) {
+    to[static_cast<size_t>(to_bucket)] = state[static_cast<size_t>(from_bucket)];
+  }
+  int64_t number = 0;
+  for (const RelayoutRound& round : prepared.plan.mine.rounds) {
+    at(concat("moving the state, round ", ++number, " of ", prepared.plan.num_rounds));
+    for (const int64_t index : round.allocate) {
+      BucketState& bucket = to[static_cast<size_t>(index)];
+      bucket = allocate_state(prepared.buckets[static_cast<size_t>(index)], compute_dtype, *memory_);
+      bytes += state_bytes(bucket);
+    }
+    peak = std::max(peak, bytes);
+    if (arena_) {
+      take_from_arenas(round, to);
+      world_.everyone().barrier();
+    } else {
+      take_as_messages(round, state, to);
+    }
+    for (const int64_t index : round.release) {
+      BucketState& bucket = state[static_cast<size_t>(index)];
+      bytes -= state_bytes(bucket);
+      bucket = {};
+    }
+  }
+  for (size_t bucket = 0; bucket < to.size(); ++bucket) {
+    clear_padding(to[bucket], prepared.buckets[bucket], prepared.parameters);
+  }
+  state = std::move(to);
+  return peak;
+}
+
+void StateMover::take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const {
+  for (const Transfer& transfer : round.receives) {
+    const at::Tensor& buffer = buffer_of(to[static_cast<size_t>(transfer.to_bucket)], transfer.kind);
+    const std::byte* const from =
+        arena_->of(transfer.sender) + addresses_.offset(transfer.sender, transfer.from_bucket, transfer.kind);
+    copy_runs(transfer.runs, from, bytes_of(buffer), static_cast<int64_t>(buffer.itemsize()));
+  }
+}
+
+// Transfers of one sender to one receiver come in the same order on both sides.
+void StateMover::take_as_messages(const RelayoutRound& round, const std::vector<BucketState>& from,
+                                  const std::vector<BucketState>& to) {
+  Communicator& everyone = world_.everyone();
+  for (const Transfer& transfer : round.sends) {
+    const at::Tensor& buffer = buffer_of(from[static_cast<size_t>(transfer.from_bucket)], transfer.kind);
+    const auto size = static_cast<int64_t>(buffer.itemsize());
+    Message& message = messages_.emplace_back();
+    message.packed.resize(static_cast<size_t>(transfer.num_elements() * size));
+    pack_runs(transfer.runs, bytes_of(buffer), message.packed.data(), size);
+    message.work = everyone.start_send(message.packed.data(), static_cast<int64_t>(message.packed.size()),
+                                       DataType::byte, transfer.receiver);
+  }
+  std::vector<std::byte> packed;
+  for (const Transfer& transfer : round.receives) {
+    const at::Tensor& buffer = buffer_of(to[static_cast<size_t>(transfer.to_bucket)], transfer.kind);
+    const auto size = static_cast<int64_t>(buffer.itemsize());
+    if (transfer.sender == world_.rank()) {
+      const at::Tensor& own = buffer_of(from[static_cast<size_t>(transfer.from_bucket)], transfer.kind);
+      copy_runs(transfer.runs, bytes_of(own), bytes_of(buffer), size);
+      continue;
+    }
+    packed.resize(static_cast<size_t>(transfer.num_elements() * size));
+    everyone.receive(packed.data(), static_cast<int64_t>(packed.size()), DataType::byte, transfer.sender);
+    unpack_runs(transfer.runs, packed.data(), bytes_of(buffer), size);
+  }
+  for (const Message& message : messages_) message.work.wait();
+  messages_.clear();
+}
+
+}  // namespace copus

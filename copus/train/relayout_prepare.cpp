@@ -1,0 +1,137 @@
+// What happens beside training before state moves: no collective, and nothing that a step could notice.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/train/relayout.h"
+
+namespace copus {
+
+namespace {
+
+// The stretches of a rank's arena that its state takes, by bucket.
+struct ArenaBlocks {
+  std::vector<int64_t> state;
+  std::vector<int64_t> gradient;
+};
+
+std::vector<ArenaBlocks> blocks_of(const std::vector<BucketState>& state, const StateArena& arena) {
+  std::vector<ArenaBlocks> blocks;
+  const auto add = [&](std::vector<int64_t>& offsets, const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.numel() == 0) return;
+    offsets.push_back(static_cast<const std::byte*>(tensor.data_ptr()) - arena.mine());
+  };
+  for (const BucketState& bucket : state) {
+    ArenaBlocks& of_bucket = blocks.emplace_back();
+    const bool owns_master = bucket.master.defined() && !bucket.master.is_alias_of(bucket.weight);
+    add(of_bucket.state, bucket.weight);
+    if (owns_master) add(of_bucket.state, bucket.master);
+    add(of_bucket.state, bucket.exp_avg);
+    add(of_bucket.state, bucket.exp_avg_sq);
+    add(of_bucket.gradient, bucket.gradient);
+  }
+  return blocks;
+}
+
+// As allocate_state and allocate_gradient take them.
+class TrialAllocation {
+ public:
+  TrialAllocation(ArenaSpace space, at::ScalarType compute_dtype)
+      : space_(std::move(space)),
+        weight_size_(static_cast<int64_t>(c10::elementSize(compute_dtype))),
+        master_size_(static_cast<int64_t>(c10::elementSize(master_dtype_of(compute_dtype)))) {}
+
+  void release(const std::vector<int64_t>& offsets) {
+    for (const int64_t offset : offsets) space_.release(offset);
+  }
+  void allocate_state(const BucketLayout& bucket) {
+    if (bucket.gradient_only) return;
+    const int64_t shard = bucket.shard_end - bucket.shard_begin;
+    allocate(bucket.size * weight_size_);
+    for (int i = weight_size_ == master_size_ ? 1 : 0; i < 3; ++i) allocate(shard * master_size_);
+  }
+  void allocate_gradient(const BucketLayout& bucket) { allocate(bucket.size * master_size_); }
+
+  int64_t high_water() const { return space_.high_water(); }
+
+ private:
+  void allocate(int64_t bytes) {
+    if (bytes > 0) space_.allocate(bytes);
+  }
+
+  ArenaSpace space_;
+  int64_t weight_size_, master_size_;
+};
+
+// The bytes of the arena that the move and the layout after it reach.
+int64_t bytes_needed(const PreparedRelayout& prepared, const std::vector<ArenaBlocks>& old, TrialAllocation trial) {
+  for (const ArenaBlocks& bucket : old) trial.release(bucket.gradient);
+  for (const RelayoutRound& round : prepared.plan.mine.rounds) {
+    for (const int64_t bucket : round.allocate) trial.allocate_state(prepared.buckets[static_cast<size_t>(bucket)]);
+    for (const int64_t bucket : round.release) trial.release(old[static_cast<size_t>(bucket)].state);
+  }
+  for (const BucketLayout& bucket : prepared.buckets) trial.allocate_gradient(bucket);
+  return trial.high_water();
+}
+
+void prefault_reads(const RelayoutPlan& plan, int64_t rank, const StateAddresses& addresses, int64_t element_size,
+                    StateArena& arena) {
+  for (const RelayoutRound& round : plan.mine.rounds) {
+    for (const Transfer& transfer : round.receives) {
+      if (transfer.sender == rank || transfer.runs.empty()) continue;
+      int64_t begin = transfer.runs.front().from, end = begin;
+      for (const CopyRun& run : transfer.runs) {
+        begin = std::min(begin, run.from);
+        end = std::max(end, run.from + (run.rows - 1) * run.from_stride + run.count);
+      }
+      const int64_t offset = addresses.offset(transfer.sender, transfer.from_bucket, transfer.kind);
+      arena.prefault_read(transfer.sender, offset + begin * element_size, offset + end * element_size);
+    }
+  }
+}
+
+}  // namespace
+
+std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request, const std::vector<BucketState>& state,
+                                                  at::ScalarType compute_dtype) const {
+  std::vector<ArenaBlocks> blocks;
+  std::optional<TrialAllocation> trial;
+  if (arena_) {
+    blocks = blocks_of(state, *arena_);
+    trial.emplace(arena_->space(), compute_dtype);
+  }
+  const int64_t rank = world_.rank();
+  const auto element_size = static_cast<int64_t>(c10::elementSize(master_dtype_of(compute_dtype)));
+  const auto get_ready = [request, rank, element_size, blocks = std::move(blocks), trial = std::move(trial),
+                          arena = arena_, addresses = addresses_](PreparedRelayout& prepared) {
+    prepared.plan = plan_relayout(request, rank);
+    const Placement placement = place(request.model, request.to, request.sequence_length, rank);
+    prepared.parameters = list_local_parameters(request.model, placement);
+    prepared.buckets = arrange_buckets(prepared.parameters, placement);
+    if (arena) {
+      const int64_t bytes = bytes_needed(prepared, blocks, *trial);
+      if (!arena->prefault(bytes)) {
+        prepared.veto = concat("there is no memory for training state of ", format_bytes(static_cast<double>(bytes)));
+      } else {
+        prefault_reads(prepared.plan, rank, addresses, element_size, *arena);
+      }
+    }
+  };
+  // Nothing has moved: whatever fails here, all ranks can go on as they are, and they learn of it by the veto.
+  const auto work = [get_ready] {
+    const auto begin = std::chrono::steady_clock::now();
+    PreparedRelayout prepared;
+    try {
+      get_ready(prepared);
+    } catch (const std::exception& error) {
+      prepared.veto = concat("it cannot prepare: ", error.what());
+    }
+    prepared.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return prepared;
+  };
+  return std::async(std::launch::async, work);
+}
+
+}  // namespace copus

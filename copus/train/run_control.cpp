@@ -1,0 +1,102 @@
+#include "copus/train/run_control.h"
+
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/strategy/configuration_change.h"
+
+namespace copus {
+
+RunControl::RunControl(const RunPlan& plan, Adaptation* adaptation)
+    : configuration_(plan.start),
+      policy_(to_string(plan.config.adapt.policy)),
+      adaptation_(adaptation),
+      files_(plan.directory) {}
+
+RunControl::~RunControl() {
+  const ControlReply ended{false, "the run has ended before it came to it"};
+  try {
+    for (const auto& received : files_.take()) files_.reply(received.name, ended);
+    for (const auto& received : waiting_) files_.reply(received.name, ended);
+    if (forced_) files_.reply(*forced_, ended);
+  } catch (const std::exception&) {
+    // The disk refuses; who waits finds that the run is gone.
+  }
+}
+
+void RunControl::look(int64_t step, bool standing) {
+  std::vector<ControlFiles::Received> received = std::exchange(waiting_, {});
+  for (ControlFiles::Received& newer : files_.take()) received.push_back(std::move(newer));
+  for (const ControlFiles::Received& one : received) {
+    try {
+      if (const auto reply = obey(one, step, standing)) files_.reply(one.name, *reply);
+    } catch (const UserError& error) {
+      files_.reply(one.name, {false, concat("infeasible: ", error.what())});
+    }
+  }
+}
+
+// Empty where the answer has to wait.
+std::optional<ControlReply> RunControl::obey(const ControlFiles::Received& received, int64_t step, bool standing) {
+  const std::string& command = received.request.command;
+  if (command == "status") return ControlReply{true, status(step)};
+  if (command == "pause" || command == "resume") {
+    const bool pause = command == "pause";
+    if (pause == pause_wanted_) return ControlReply{true, pause ? "it is paused already" : "it is not paused"};
+    pause_wanted_ = pause;
+    if (adaptation_ != nullptr) adaptation_->command(step, {pause ? Command::Kind::pause : Command::Kind::resume, {}});
+    return ControlReply{true, pause ? concat("pauses after step ", step + 1) : concat("goes on after step ", step)};
+  }
+  if (command != "pin" && command != "unpin" && command != "force") {
+    return ControlReply{false, concat("there is no command \"", command, "\"")};
+  }
+  if (adaptation_ == nullptr) {
+    return ControlReply{false, concat("nothing can change in this run, whose adapt.policy is \"none\": resume it with ",
+                                      "--set adapt.policy=static, and it changes by command")};
+  }
+  if (command == "force") return force(received, step, standing);
+  const bool pin = command == "pin";
+  adaptation_->command(step, {pin ? Command::Kind::pin : Command::Kind::unpin, {}});
+  return ControlReply{true, pin ? concat("stays with ", describe_configuration(adaptation_->controller().current()))
+                                : concat("policy \"", policy_, "\" decides again")};
+}
+
+std::optional<ControlReply> RunControl::force(const ControlFiles::Received& received, int64_t step, bool standing) {
+  Controller& controller = adaptation_->controller();
+  if (controller.announced()) {
+    waiting_.push_back(received);
+    return std::nullopt;
+  }
+  const Configuration target = apply(parse_configuration_change(received.request.target), controller.current());
+  adaptation_->command(step, {Command::Kind::force, target});
+  if (!controller.announced())
+    return ControlReply{true, concat("it is there already, and stays: ", describe_configuration(target))};
+  if (standing) {
+    return ControlReply{true,
+                        concat("changes ", describe_change(controller.current(), target), " after step ",
+                               controller.announced()->commit_after_step, ", once the run goes on, and stays there")};
+  }
+  forced_ = received.name;
+  return std::nullopt;
+}
+
+void RunControl::after_switch(const SwitchReport& report, const std::string& text) {
+  if (!forced_) return;
+  files_.reply(*std::exchange(forced_, std::nullopt), {report.outcome == SwitchReport::Outcome::moved, text});
+}
+
+std::string RunControl::status(int64_t step) const {
+  const Controller* controller = adaptation_ != nullptr ? &adaptation_->controller() : nullptr;
+  std::string text = concat("step ", step, pause_wanted_ ? ", paused" : "", ": ",
+                            describe_configuration(controller != nullptr ? controller->current() : configuration_),
+                            "; policy ", policy_);
+  if (controller == nullptr) return text;
+  if (controller->pinned()) text += ", pinned";
+  if (const auto& announced = controller->announced()) {
+    text += concat("; changes ", describe_change(controller->current(), announced->configuration), " after step ",
+                   announced->commit_after_step);
+  }
+  return text;
+}
+
+}  // namespace copus

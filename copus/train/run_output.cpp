@@ -1,0 +1,244 @@
+#include "copus/train/run_output.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+#include <variant>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/report/html_report.h"
+#include "copus/report/run_summary.h"
+#include "copus/strategy/configuration_change.h"
+#include "copus/train/probe_plan.h"
+
+namespace copus {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* profile_name = "profile.json";
+
+double now_since_epoch() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+bool adapts(const RunConfig& config) { return config.adapt.policy != PolicyKind::none; }
+
+// 0: not known, since it ends by time or its batch may change.
+int64_t known_steps(const RunConfig& config) {
+  if (adapts(config)) return 0;
+  const int64_t tokens_per_step = config.train.global_batch * config.train.sequence_length;
+  const int64_t limit = limit_in_tokens(config.train);
+  return limit / tokens_per_step + (limit % tokens_per_step > 0 ? 1 : 0);
+}
+
+// A directory with a config.toml is a run, and from then on can be resumed.
+fs::path begin_run_directory(const RunPlan& plan) {
+  if (plan.resume) return plan.directory;
+  create_directories_durably(plan.directory);
+  write_file_durably(plan.directory / "config.toml", to_toml(plan.config));
+  return plan.directory;
+}
+
+std::optional<int64_t> resumed_after(const RunPlan& plan, const Trainer& trainer) {
+  return plan.resume ? std::optional(trainer.state().step) : std::nullopt;
+}
+
+// All of the run, what was done before it was resumed included.
+void count_switches(const fs::path& directory, RunSummary& summary) {
+  for (const DecisionEvent& event : read_decision_log(directory / "decisions.jsonl")) {
+    const auto* report = std::get_if<SwitchReport>(&event);
+    if (report == nullptr || report->outcome != SwitchReport::Outcome::moved) continue;
+    if (report->from.global_batch != report->to.global_batch) summary.batch_changes += 1;
+    if (report->from.strategy == report->to.strategy) continue;
+    summary.relayouts += 1;
+    summary.relayout_pause_seconds.push_back(report->pause_seconds);
+  }
+}
+
+}  // namespace
+
+RunPredictions prepare_predictions(const RunPlan& plan, int64_t after_step) {
+  RunPredictions predictions;
+  predictions.known = knowledge_of_run(plan.config, plan.resume ? plan.directory / profile_name : fs::path());
+  if (adapts(plan.config)) {
+    predictions.controller.emplace(
+        start_controller(plan, after_step, predictions.known ? predictions.known->profile.knowledge : Knowledge()));
+  }
+  return predictions;
+}
+
+RunOutput::RunOutput(const RunPlan& plan, const Trainer& trainer, RunPredictions predictions)
+    : plan_(plan),
+      config_(plan.config),
+      directory_(begin_run_directory(plan)),
+      checkpoints_(directory_ / "checkpoints", config_.checkpoint.keep_last),
+      log_(directory_, resumed_after(plan, trainer)),
+      progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)),
+      known_(std::move(predictions.known)),
+      learner_(known_ && !predictions.controller
+                   ? std::optional<StepTimeLearner>(std::in_place, config_, plan.start, known_->profile.knowledge)
+                   : std::nullopt),
+      adaptation_(predictions.controller ? std::optional<Adaptation>(std::in_place, plan, trainer.state().step,
+                                                                     std::move(*predictions.controller),
+                                                                     [this](const std::string& line) { note(line); })
+                                         : std::nullopt),
+      control_(plan, adaptation_ ? &*adaptation_ : nullptr) {
+  if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
+  if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after(plan, trainer));
+}
+
+void RunOutput::introduce(const Dataset& dataset) {
+  const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
+  note(concat("model      ", model_type(config_.model.architecture), ", ", count(count_parameters(config_.model)),
+              " parameters: ", config_.model.num_layers, " layers, hidden ", config_.model.hidden_size, ", vocabulary ",
+              config_.model.vocab_size));
+  note(concat("data       ", count(dataset.train_tokens()), " tokens to train on, ", count(dataset.held_out_tokens()),
+              " held out"));
+  note(concat("training   ", to_string(config_.train.precision), " on ", config_.train.device, ", ",
+              plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
+  const ParallelStrategy& layout = plan_.start.strategy;
+  if (layout.world_size() > 1) {
+    note(concat("layout     ", to_string(layout), " (data x tensor x pipeline), ", to_string(layout.schedule),
+                layout.virtual_stages > 1 ? concat(" with ", layout.virtual_stages, " chunks a rank") : "",
+                layout.sequence_parallel ? ", sequence parallel" : "", ", zero ", layout.zero_stage, ", ",
+                layout.world_size(), " ranks"));
+  }
+  if (adapts(config_)) {
+    note(concat("adapting   policy ", to_string(config_.adapt.policy),
+                config_.adapt.advise ? ", which advises and moves nothing" : ""));
+  }
+  if (const auto reason = why_noise_is_not_measured(config_, plan_.start); reason && config_.noise_scale.enabled) {
+    note(concat("noise      the gradient noise scale is not measured: ", *reason));
+  }
+  if (learner_) note(concat("step time  ", learner_->introduction(), "; ", known_->grounds));
+  note(concat("run        ", directory_.string()));
+  if (!plan_.resume) return;
+  note(plan_.checkpoint ? concat("resumed    after step ", plan_.checkpoint->step())
+                        : "resumed    from the beginning: there was no checkpoint yet");
+  for (const std::string& change : plan_.changes) note(concat("changed    ", change));
+}
+
+void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss) {
+  const TrainingState& state = trainer.state();
+  note(concat("Done: ", state.step, " steps, ", format_count(static_cast<double>(state.consumed_tokens)), " tokens in ",
+              format_duration(state.elapsed_seconds), " of training."));
+  if (state.skipped_steps > 0) {
+    note(concat("Skipped: ", state.skipped_steps, " steps whose loss or gradient was not finite."));
+  }
+  if (const auto step_time = learner_ ? learner_->conclusion() : std::nullopt) {
+    note(concat("Step time: ", *step_time));
+  }
+  if (adaptation_) {
+    RunSummary summary;
+    count_switches(directory_, summary);
+    note(concat("Adapted: ", summary.relayouts, summary.relayouts == 1 ? " re-layout, " : " re-layouts, ",
+                summary.batch_changes, summary.batch_changes == 1 ? " batch change" : " batch changes", "; ended with ",
+                describe_configuration(trainer.configuration()), "."));
+  }
+  if (held_out_loss) {
+    note(concat("Held-out loss: ", *held_out_loss, dataset.bytes() ? " nats per byte" : " nats per token",
+                " (perplexity ", std::exp(*held_out_loss), ")."));
+  }
+  note(concat("Run directory: ", directory_.string(), " (open report.html there)"));
+  note(concat("Sample text:   ", plan_.program, " generate --checkpoint ", directory_.string()));
+}
+
+void RunOutput::say_how_to_go_on(const Trainer& trainer, StopReason reason) {
+  const char* what = reason == StopReason::interrupt   ? "Interrupted"
+                     : reason == StopReason::terminate ? "Terminated"
+                                                       : "Stopped by the time limit";
+  note(concat(what, " after step ", trainer.state().step, "; a checkpoint is written. To go on:"));
+  note(concat("  ", plan_.program, " train --resume --run-dir ", directory_.string()));
+}
+
+void RunOutput::add(StepRecord record, const Trainer& trainer) {
+  const bool skipped = !std::isfinite(record.loss) || !std::isfinite(record.grad_norm);
+  if (adaptation_) record.predicted_step_seconds = adaptation_->controller().expected_step().seconds;
+  if (learner_) {
+    record.predicted_step_seconds = learner_->expected().seconds;
+    if (!skipped) learner_->add(record.step_seconds);
+  }
+  log_.append(record);
+  if (tensorboard_) add_to_tensorboard(record);
+  const double left = trainer.seconds_left();
+  if (skipped) {
+    note(concat("step ", record.step, " skipped: its loss or gradient is not finite (loss ", record.loss,
+                ", gradient norm ", record.grad_norm, ")"));
+  }
+  progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1);
+  if (!adaptation_) return;
+  if (const auto decision = adaptation_->after_step(record)) {
+    add_scalar("adaptation/predicted_gain", decision->step, decision->choice.predicted_gain);
+  }
+}
+
+std::optional<SwitchIntent> RunOutput::take_intent() {
+  return adaptation_ ? adaptation_->controller().take_intent() : std::nullopt;
+}
+
+void RunOutput::add(const SwitchReport& report) {
+  control_.after_switch(report, adaptation_->after_switch(report));
+  add_scalar("adaptation/pause_seconds", report.after_step, report.pause_seconds);
+}
+
+void RunOutput::checkpoint(Snapshot snapshot) {
+  checkpoints_.write(std::move(snapshot));
+  if (!known_) return;
+  write_profile(directory_ / profile_name,
+                {known_->profile.subject, adaptation_ ? adaptation_->controller().knowledge() : learner_->knowledge()});
+}
+
+void RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended) {
+  progress_.finish();
+  checkpoints_.finish();
+  if (tensorboard_) tensorboard_->flush();
+  const TrainingState& state = trainer.state();
+  RunSummary summary;
+  summary.held_out_loss = held_out_loss;
+  summary.steps = state.step;
+  summary.consumed_samples = state.consumed_samples;
+  summary.consumed_tokens = state.consumed_tokens;
+  summary.train_seconds = state.elapsed_seconds;
+  summary.tokens_per_second =
+      state.elapsed_seconds > 0 ? static_cast<double>(state.consumed_tokens) / state.elapsed_seconds : 0;
+  summary.skipped_steps = state.skipped_steps;
+  summary.parameters = count_parameters(config_.model);
+  summary.ended = ended;
+  count_switches(directory_, summary);
+  write_summary(directory_, summary);
+  write_html_report(directory_);
+}
+
+void RunOutput::add_scalar(const char* tag, int64_t step, double value) {
+  if (tensorboard_ && std::isfinite(value)) tensorboard_->scalar(tag, step, value, now_since_epoch());
+}
+
+void RunOutput::add_to_tensorboard(const StepRecord& record) {
+  const auto add = [&](const char* tag, double value) { add_scalar(tag, record.step, value); };
+  add("train/loss", record.loss);
+  add("train/learning_rate", record.lr);
+  add("train/grad_norm", record.grad_norm);
+  add("train/tokens_per_second", record.tokens_per_second);
+  add("train/global_batch", static_cast<double>(record.global_batch));
+  add("train/micro_batch", static_cast<double>(record.micro_batch));
+  const auto add_known = [&](const char* tag, const std::optional<double>& value) {
+    if (value) add(tag, *value);
+  };
+  add_known("noise_scale/samples", record.noise_scale);
+  add_known("noise_scale/low", record.noise_scale_low);
+  add_known("noise_scale/high", record.noise_scale_high);
+  add_known("noise_scale/tokens", record.noise_scale_tokens);
+  add_known("noise_scale/critical_batch", record.critical_batch);
+  add_known("train/statistical_efficiency", record.statistical_efficiency);
+  add_known("train/goodput", record.goodput);
+  add_known("held_out/loss", record.held_out_loss);
+  if (record.held_out_loss || record.step % config_.log.interval == 0) tensorboard_->flush();
+}
+
+}  // namespace copus

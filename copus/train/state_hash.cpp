@@ -1,0 +1,67 @@
+#include "copus/train/state_hash.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/base/philox.h"
+#include "copus/layout/stretches.h"
+#include "copus/train/gradient_ranges.h"
+
+namespace copus {
+
+namespace {
+
+// Of what this rank updates of a parameter: where no other data-parallel rank does, or it is the first of them.
+uint64_t hash_of_part(const ParameterStore& parameters, const Parameter& parameter, StateKind kind,
+                      const at::Tensor& shard) {
+  COPUS_CHECK(shard.scalar_type() == at::kFloat && shard.device().is_cpu());
+  const Bucket& bucket = parameters.buckets()[static_cast<size_t>(parameter.bucket)];
+  const int64_t from = std::max<int64_t>(0, bucket.shard_begin - parameter.offset);
+  const int64_t to = std::min(parameter.box.num_elements(), bucket.shard_end - parameter.offset);
+  const float* const first = static_cast<const float*>(shard.data_ptr()) + parameter.offset - bucket.shard_begin;
+  uint64_t hash = 0;
+  for_stretches(parameter.box, parameter.info.shape, from, to, [&](int64_t position, int64_t index, int64_t count) {
+    hash += hash_elements(kind, parameter.info.name, index, {first + position, static_cast<size_t>(count)});
+  });
+  return hash;
+}
+
+}  // namespace
+
+uint64_t hash_elements(StateKind kind, const std::string& parameter, int64_t first_index,
+                       std::span<const float> values) {
+  const uint64_t key = stream_key(static_cast<uint64_t>(kind), parameter);
+  uint64_t hash = 0;
+  auto index = static_cast<uint64_t>(first_index);
+  for (const float value : values) hash += extend_hash(mix_bits(key + index++), std::bit_cast<uint32_t>(value));
+  return hash;
+}
+
+uint64_t hash_counters(const TrainingState& state) {
+  TrainingState lasting = state;
+  lasting.elapsed_seconds = 0;
+  lasting.configuration.reset();
+  lasting.critical_batch = 0;
+  lasting.variance_ratio = 1;
+  return stream_key(0, to_json(lasting));
+}
+
+uint64_t state_hash(const RankModel& model, const TrainingState& state, Communicator& everyone) {
+  const ParameterStore& parameters = model.parameters;
+  const bool shares = model.strategy().zero_stage == 1;
+  uint64_t hash = everyone.rank() == 0 ? hash_counters(state) : 0;
+  for (const Parameter& parameter : parameters.parameters()) {
+    if (!counts_here(parameters, parameter) || (!shares && parameters.placement().here.data != 0)) continue;
+    const auto bucket = static_cast<size_t>(parameter.bucket);
+    hash += hash_of_part(parameters, parameter, StateKind::master, parameters.buckets()[bucket].master) +
+            hash_of_part(parameters, parameter, StateKind::exp_avg, model.optimizer.exp_avg()[bucket]) +
+            hash_of_part(parameters, parameter, StateKind::exp_avg_sq, model.optimizer.exp_avg_sq()[bucket]);
+  }
+  auto sum = std::bit_cast<int64_t>(hash);
+  everyone.all_reduce(&sum, 1, DataType::int64);
+  return std::bit_cast<uint64_t>(sum);
+}
+
+}  // namespace copus

@@ -1,0 +1,264 @@
+// How a Trainer changes what it runs in: the half of the class that works between two steps.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <new>
+#include <utility>
+
+#include "copus/base/available_memory.h"
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/comm/rank_failure.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/model/kernels.h"
+#include "copus/model/precision.h"
+#include "copus/performance/memory.h"
+#include "copus/statistics/learning_rate_scaling.h"
+#include "copus/train/state_hash.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+
+namespace {
+
+// The first rank's reason against going on, in words that name the rank; nothing where no rank has one. Every rank
+// calls it. A number that `alike` differs in is a reason as well.
+std::optional<std::string> agree_on_obstacle(const std::optional<std::string>& mine, uint64_t alike,
+                                             Communicator& everyone) {
+  std::string reason = mine.value_or("");
+  const std::array<int64_t, 2> words = {static_cast<int64_t>(reason.size()), std::bit_cast<int64_t>(alike)};
+  std::vector<int64_t> all(2 * static_cast<size_t>(everyone.size()));
+  const std::vector<int64_t> counts(static_cast<size_t>(everyone.size()), 2);
+  everyone.all_gather(words.data(), all.data(), counts, DataType::int64);
+  for (int64_t rank = 0; rank < everyone.size(); ++rank) {
+    const int64_t size = all[2 * static_cast<size_t>(rank)];
+    if (size == 0) continue;
+    reason.resize(static_cast<size_t>(size));
+    everyone.broadcast(reason.data(), size, DataType::byte, rank);
+    return concat("rank ", rank, ": ", reason);
+  }
+  for (size_t rank = 1; rank < counts.size(); ++rank) {
+    if (all[2 * rank + 1] != all[1]) return concat("rank ", rank, ": its plan is not that of rank 0");
+  }
+  return std::nullopt;
+}
+
+MemoryModel memory_model(const RunConfig& config) {
+  return {config.model, config.train.sequence_length,
+          config.train.precision == Precision::bf16 ? copus_in_bf16() : copus_in_fp32()};
+}
+
+}  // namespace
+
+void Trainer::announce(const SwitchIntent& intent) {
+  COPUS_CHECK(world_.rank() == 0, "rank ", world_.rank(), " announces a switch");
+  COPUS_CHECK(!announced_ && !pending_, "a switch is announced while another is under way");
+  announced_ = intent;
+}
+
+// All ranks know of the switch now, and get ready for it beside training.
+void Trainer::prepare_switch(const SwitchIntent& intent) {
+  announced_.reset();
+  pending_.emplace(PendingSwitch{.intent = intent, .refusal = why_not(intent.configuration)});
+  const ParallelStrategy& strategy = intent.configuration.strategy;
+  if (pending_->refusal || strategy == configuration().strategy) return;
+  pending_->preparation = mover_.prepare(request_to(strategy), model_->state(), model_->parameters.compute_dtype());
+}
+
+// What every rank can tell without the others.
+std::optional<std::string> Trainer::why_not(const Configuration& configuration) const {
+  const int64_t ranks = configuration.strategy.world_size();
+  if (ranks != world_.size()) return concat("a layout of ", ranks, " ranks in a job of ", world_.size());
+  if (auto reason = infeasible_reason(config_.model, configuration, config_.train.sequence_length)) return reason;
+  return out_of_memory_reason(memory_model(config_).predict(configuration),
+                              config_.cluster.description.device.memory_bytes);
+}
+
+RelayoutRequest Trainer::request_to(const ParallelStrategy& strategy) const {
+  return {.model = config_.model,
+          .sequence_length = config_.train.sequence_length,
+          .from = configuration().strategy,
+          .to = strategy,
+          .weights_are_master = model_->parameters.compute_dtype() == model_->parameters.master_dtype(),
+          .ranks_per_node = config_.cluster.description.ranks_per_node};
+}
+
+void Trainer::at(const std::string& place) {
+  world_.health().set_place(concat("switching after step ", state_.step, ": ", place));
+}
+
+std::optional<SwitchReport> Trainer::switch_if_due() {
+  if (!pending_ || state_.step < pending_->intent.commit_after_step) return std::nullopt;
+  PendingSwitch pending = *std::exchange(pending_, std::nullopt);
+  const SwitchIntent& intent = pending.intent;
+  const double arrived = world_.clock().now();
+  SwitchReport report;
+  report.after_step = state_.step;
+  report.consumed_samples = state_.consumed_samples;
+  report.from = configuration();
+  report.to = intent.configuration;
+  report.critical_batch = intent.critical_batch;
+  if (pending.refusal) {
+    report.outcome = SwitchReport::Outcome::vetoed;
+    report.reason = *pending.refusal;
+    return report;
+  }
+  double begin = arrived;
+  if (pending.preparation.valid()) {
+    // Who has ended the step early would wait for the others without a switch too.
+    at("waiting for all ranks");
+    world_.everyone().barrier();
+    begin = world_.clock().now();
+    change_layout(pending, report);
+  } else if (intent.configuration.micro_batch > configuration().micro_batch) {
+    if (auto obstacle = agree_on_obstacle(rehearse(intent.configuration), 0, world_.everyone())) {
+      report.outcome = SwitchReport::Outcome::vetoed;
+      report.reason = *obstacle;
+    }
+  }
+  if (report.outcome == SwitchReport::Outcome::moved) change_configuration(intent);
+  report.pause_seconds = world_.clock().now() - begin;
+  if (intent.configuration.strategy != report.from.strategy) {
+    // All ranks go on with the numbers of the slowest one; the run's time is rank 0's.
+    const double since_arrival = world_.rank() == 0 ? world_.clock().now() - arrived : 0;
+    std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds,
+                                     static_cast<double>(report.peak_bytes), since_arrival};
+    world_.everyone().all_reduce(slowest.data(), slowest.size(), DataType::float64, Reduction::maximum);
+    report.pause_seconds = slowest[0];
+    report.prepare_seconds = slowest[1];
+    report.peak_bytes = static_cast<int64_t>(slowest[2]);
+    state_.elapsed_seconds += slowest[3];
+  }
+  pause_seconds_ = report.pause_seconds;
+  return report;
+}
+
+void Trainer::change_configuration(const SwitchIntent& intent) {
+  state_.variance_ratio =
+      variance_ratio_after_switch(state_.variance_ratio, static_cast<double>(configuration().global_batch),
+                                  static_cast<double>(intent.configuration.global_batch));
+  state_.critical_batch = intent.critical_batch;
+  state_.configuration = intent.configuration;
+  expected_seconds_ = 0;  // however long those before took
+  plan_steps();
+}
+
+void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
+  Communicator& everyone = world_.everyone();
+  at("preparing");
+  const PreparedRelayout prepared = pending.preparation.get();
+  const RelayoutPlan& plan = prepared.plan;
+  report.prepare_seconds = prepared.seconds;
+  at("agreeing");
+  if (auto obstacle = agree_on_obstacle(prepared.veto, plan.hash, everyone)) {
+    report.outcome = SwitchReport::Outcome::vetoed;
+    report.reason = *obstacle;
+    return;
+  }
+  report.bytes_copied = plan.bytes_copied;
+  report.bytes_received = plan.bytes_received;
+  report.peak_bound_bytes = plan.peak_bound_bytes;
+
+  const RelayoutRequest request = request_to(pending.intent.configuration.strategy);
+  RelayoutRequest back = request;
+  std::swap(back.from, back.to);
+  const at::ScalarType dtype = compute_dtype(config_.train.precision);
+  const bool verify = config_.adapt.verify;
+  if (verify) at("verifying");
+  const uint64_t hash = verify ? state_hash(*model_, state_, everyone) : 0;
+  try {
+    model_->executor.finish_sends();
+    std::vector<BucketState> state = model_->state();
+    report.peak_bytes = move(state, request, prepared);
+    std::optional<std::string> obstacle = assemble(report.to, state, prepared.buckets);
+    if (obstacle) {
+      at("moving back");
+      mover_.settle(state);
+      const PreparedRelayout prepared_back = mover_.prepare(back, state, dtype).get();
+      COPUS_CHECK(!prepared_back.veto, *prepared_back.veto);
+      const int64_t peak = move(state, back, prepared_back);
+      report.peak_bytes = std::max(report.peak_bytes, peak);
+      const std::optional<std::string> still = assemble(report.from, state, prepared_back.buckets);
+      COPUS_CHECK(!still, "nor can the layout before be had again: ", still.value_or(""));
+      report.outcome = SwitchReport::Outcome::rolled_back;
+      report.reason = *obstacle;
+    }
+    mover_.settle(state);
+    if (dtype != master_dtype_of(dtype)) model_->publish_weights();
+    if (verify) {
+      at("verifying");
+      const uint64_t after = state_hash(*model_, state_, everyone);
+      COPUS_CHECK(after == hash, "the state's hash is ", after, " and was ", hash);
+    }
+  } catch (const RankFailure&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw InternalError(concat("the change of layout from ", to_string(report.from.strategy), " to ",
+                               to_string(report.to.strategy), " after step ", report.after_step,
+                               " failed, and with it the training state: ", error.what(),
+                               ". Go on from the last checkpoint."));
+  }
+}
+
+// Moves this rank's whole state, whose model is taken apart. Returns the state bytes at the worst moment.
+int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request,
+                      const PreparedRelayout& prepared) {
+  const at::ScalarType dtype = compute_dtype(config_.train.precision);
+  release_model(state);
+  RankClock& clock = world_.clock();
+  const double begin = clock.now();
+  clock.begin_communication();
+  const int64_t peak = mover_.move(prepared, dtype, state, [&](const std::string& place) { at(place); });
+  clock.end_communication();
+  // Where state is copied within this machine, the cluster's links do not show by themselves.
+  if (mover_.has_arena() && config_.cluster.clock != ClockKind::real) {
+    clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
+  }
+  return peak;
+}
+
+void Trainer::release_model(std::vector<BucketState>& state) {
+  model_.reset();
+  for (BucketState& bucket : state) bucket.gradient.reset();
+}
+
+// The model over state that has been moved; what some rank lacks for it, in which case no rank has a model.
+std::optional<std::string> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
+                                             const std::vector<BucketLayout>& buckets) {
+  at("building groups");
+  const at::ScalarType dtype = compute_dtype(config_.train.precision);
+  std::optional<std::string> obstacle;
+  try {
+    for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+      state[bucket].gradient = allocate_gradient(buckets[bucket], dtype, mover_.memory());
+    }
+    model_ = std::make_unique<RankModel>(config_, configuration.strategy, world_, recorder_, state);
+    model_->optimizer.set_steps(state_.optimizer_steps);
+    obstacle = rehearse(configuration);
+  } catch (const std::bad_alloc&) {
+    obstacle = "there is no memory for its gradients";
+  }
+  obstacle = agree_on_obstacle(obstacle, 0, world_.everyone());
+  if (obstacle) release_model(state);
+  return obstacle;
+}
+
+// Takes for a moment what a step is predicted to need beside its state. Why it cannot be had.
+std::optional<std::string> Trainer::rehearse(const Configuration& configuration) const {
+  const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
+  const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[static_cast<size_t>(here.pipeline)];
+  const double bytes = parts.activations + parts.logits + parts.workspace;
+  // Host memory is promised to anybody, and missed only where it is touched; what is cached here is promised already.
+  const HostMemory memory = host_memory();
+  const double fresh = bytes - static_cast<double>(memory.reserved_bytes - memory.used_bytes);
+  bool is_there = !device_.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());
+  try {
+    if (is_there) kernels::empty({static_cast<int64_t>(bytes)}, at::kByte, device_);
+  } catch (const std::bad_alloc&) {
+    is_there = false;
+  }
+  if (is_there) return std::nullopt;
+  return concat("there is no memory for the ", format_bytes(bytes), " that a step needs beside its state");
+}
+
+}  // namespace copus

@@ -1,0 +1,431 @@
+// Runs that change batch, micro-batch and layout while they train, with ranks as threads: they go on as if they had
+// always been there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/test_support.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/model/kernels.h"
+#include "copus/performance/memory.h"
+#include "copus/statistics/learning_rate_scaling.h"
+#include "copus/train/test_layouts.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+namespace {
+
+using namespace layouts;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using Outcome = SwitchReport::Outcome;
+
+// The batches of a configuration, or its layout, after a step.
+struct Move {
+  int64_t after_step;
+  std::vector<Change> changes;
+  double critical_batch = 0;
+};
+
+struct History {
+  std::vector<StepRecord> records;
+  std::vector<SwitchReport> reports;
+  std::vector<float> weights;  // at the end
+  TrainingState state;
+
+  std::vector<double> losses() const {
+    std::vector<double> values;
+    for (const StepRecord& record : records) values.push_back(record.loss);
+    return values;
+  }
+};
+
+class TrainerSwitch : public ::testing::Test {
+ protected:
+  TrainerSwitch() { write_corpus(folder_.path() / "corpus.txt"); }
+
+  RunConfig config(const std::vector<Change>& changes) const {
+    RunConfig config = small_run(folder_.path() / "corpus.txt");
+    config.model.hidden_size = 32;
+    config.model.intermediate_size = 48;
+    config.model.num_layers = 4;
+    config.model.head_dim = 8;
+    config.data.held_out_fraction = 0.02;
+    config.train.sequence_length = 16;
+    config.train.max_steps = 1000;
+    config.optimizer.lr = 3e-3;
+    config.adapt.policy = PolicyKind::fixed;
+    config.adapt.verify = true;
+    return with_changes(config, changes);
+  }
+
+  static SwitchIntent intent_of(const RunConfig& config, const Move& move) {
+    return {.configuration = configuration_of(with_changes(config, move.changes)),
+            .commit_after_step = move.after_step,
+            .critical_batch = move.critical_batch,
+            .inputs_hash = 0};
+  }
+
+  // So many steps. Every move is announced so that all ranks know of it `lead` steps before it is due.
+  static History run(const RunConfig& config, const std::vector<Move>& moves, int64_t steps, int64_t lead = 1) {
+    History history;
+    train_on_every_rank(config, [&](Trainer& trainer, World& world, const Dataset&) {
+      History mine;
+      for (int64_t step = 0; step < steps; ++step) {
+        for (const Move& move : moves) {
+          if (world.rank() == 0 && move.after_step - lead == step) trainer.announce(intent_of(config, move));
+        }
+        mine.records.push_back(trainer.step());
+        if (auto report = trainer.switch_if_due()) mine.reports.push_back(*report);
+      }
+      const std::optional<Snapshot> snapshot = trainer.snapshot("");
+      if (world.rank() != 0) return;
+      for (const HostTensor& tensor : snapshot->weights) {
+        const std::vector<float> values = to_float(tensor.view());
+        mine.weights.insert(mine.weights.end(), values.begin(), values.end());
+      }
+      mine.state = trainer.state();
+      history = std::move(mine);
+    });
+    return history;
+  }
+
+  static void expect_moved(const History& history, size_t count) {
+    ASSERT_EQ(history.reports.size(), count);
+    for (const SwitchReport& report : history.reports) {
+      EXPECT_EQ(report.outcome, Outcome::moved) << report.reason;
+      EXPECT_LE(report.peak_bytes, report.peak_bound_bytes);
+    }
+  }
+
+  static void expect_bitwise(const History& history, const History& expected) {
+    EXPECT_EQ(history.losses(), expected.losses());
+    EXPECT_TRUE(history.weights == expected.weights);
+  }
+
+  TemporaryFolder folder_;
+};
+
+const Change messages = [](RunConfig& config) { config.adapt.policy = PolicyKind::none; };
+
+TEST_F(TrainerSwitch, WhereOnlyTheOrderOfWorkChangesTheRunIsBitwiseTheSame) {
+  for (const std::vector<Change>& base : {std::vector<Change>{ranks(2, 1, 2)},
+                                          {ranks(2, 1, 2), messages},
+                                          {ranks(2, 2, 2), tied, bf16},
+                                          {ranks(1, 1, 1), recompute(Recompute::full)}}) {
+    const RunConfig begin = config(join(base, {micro_batch(2)}));
+    const History expected = run(begin, {}, 9);
+    const bool pipelined = begin.parallel.pipeline_parallel > 1;
+    const std::vector<Change> chunks = pipelined ? std::vector<Change>{interleaved} : std::vector<Change>{};
+    const std::vector<Change> shares =
+        begin.parallel.data_parallel > 1 ? std::vector<Change>{zero_1, zb_h1} : std::vector<Change>{gpipe};
+    const History moved = run(begin,
+                              {{2, join(shares, {recompute(Recompute::attention)})},
+                               {4, chunks},
+                               {6, join(shares, chunks.empty() ? shares : std::vector<Change>{interleaved, zero_1})},
+                               {7, {}}},
+                              9);
+    expect_moved(moved, 4);
+    expect_bitwise(moved, expected);
+    EXPECT_EQ(moved.state.consumed_samples, expected.state.consumed_samples);
+    EXPECT_EQ(moved.state.optimizer_steps, 9);
+  }
+}
+
+TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
+  for (const std::vector<Change>& base : {std::vector<Change>{}, {messages}, {tied}, {biases, kv_heads(1)}}) {
+    const RunConfig begin = config(join(base, {ranks(4, 2, 1), micro_batch(1)}));
+    const History expected = run(begin, {}, 10);
+    const History moved = run(begin,
+                              {{1, {ranks(1, 4, 2), sequence_parallel}},
+                               {3, {ranks(8, 1, 1), zero_1}},
+                               {4, {ranks(2, 1, 4), zb_h1}},
+                               {6, {ranks(1, 4, 2), zero_1, micro_batch(2)}},
+                               {8, {ranks(4, 1, 2), zero_1, recompute(Recompute::full)}}},
+                              10);
+    expect_moved(moved, 5);
+    ASSERT_EQ(moved.records.size(), expected.records.size());
+    for (size_t step = 0; step < expected.records.size(); ++step) {
+      EXPECT_NEAR(moved.records[step].loss / expected.records[step].loss, 1, 1e-5) << "step " << step + 1;
+      EXPECT_NEAR(moved.records[step].grad_norm / expected.records[step].grad_norm, 1, 1e-3) << "step " << step + 1;
+      EXPECT_EQ(moved.records[step].consumed_samples, expected.records[step].consumed_samples);
+    }
+    EXPECT_EQ(moved.records[1].strategy, "1x4x2");
+    EXPECT_TRUE(moved.records[1].switch_seconds.has_value());
+    EXPECT_FALSE(moved.records[2].switch_seconds.has_value());
+    const double pauses = std::accumulate(moved.reports.begin(), moved.reports.end(), 0.0,
+                                          [](double sum, const SwitchReport& one) { return sum + one.pause_seconds; });
+    const double steps = std::accumulate(moved.records.begin(), moved.records.end(), 0.0,
+                                         [](double sum, const StepRecord& one) { return sum + one.step_seconds; });
+    // Beside these rank 0 has waited for the others to end their steps.
+    EXPECT_GE(moved.state.elapsed_seconds, steps + pauses - 1e-9);
+    EXPECT_LT(moved.state.elapsed_seconds, steps + 2 * pauses + 1);
+  }
+}
+
+// What was decided at which boundary is all that a run depends on.
+TEST_F(TrainerSwitch, TheSameMovesGiveTheSameBits) {
+  const RunConfig begin = config({ranks(2, 2, 1)});
+  const std::vector<Move> moves = {{2, {ranks(1, 2, 2), global_batch(16)}, 12},
+                                   {4, {ranks(4, 1, 1), zero_1, global_batch(4), micro_batch(1)}, 0},
+                                   {6, {ranks(2, 1, 2), global_batch(32), micro_batch(4)}, 100}};
+  const History first = run(begin, moves, 9);
+  expect_moved(first, 3);
+  for (const int64_t lead : {1, 2}) {
+    const History again = run(begin, moves, 9, lead);
+    expect_moved(again, 3);
+    expect_bitwise(again, first);
+    EXPECT_EQ(again.state.noise_average, first.state.noise_average);
+    for (size_t step = 0; step < 9; ++step) EXPECT_EQ(again.records[step].lr, first.records[step].lr);
+  }
+}
+
+// The samples of every step are those after the samples of the steps before it.
+TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
+  const RunConfig begin = config({ranks(2, 1, 1)});
+  std::optional<Snapshot> snapshot;
+  StepRecord expected;
+  train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
+    int64_t consumed = 0;
+    const std::vector<Move> moves = {{1, {global_batch(16)}, 0},
+                                     {2, {ranks(1, 2, 1), global_batch(4)}, 0},
+                                     {3, {ranks(1, 1, 2), global_batch(32), micro_batch(4)}, 0}};
+    for (int64_t step = 0; step < 4; ++step) {
+      if (world.rank() == 0 && step < 3) trainer.announce(intent_of(begin, moves[static_cast<size_t>(step)]));
+      consumed += trainer.configuration().global_batch;
+      const StepRecord record = trainer.step();
+      EXPECT_EQ(record.consumed_samples, consumed);
+      EXPECT_EQ(record.consumed_tokens, consumed * 16);
+      if (world.rank() == 0 && step == 3) expected = record;
+      trainer.switch_if_due();
+      auto now = step == 2 ? trainer.snapshot("") : std::nullopt;
+      if (now) snapshot = std::move(now);
+    }
+    EXPECT_EQ(consumed, 8 + 16 + 4 + 32);
+  });
+  // A run that never moved, from the same point.
+  CheckpointWriter writer(folder_.path() / "checkpoints", 1);
+  writer.write(std::move(*snapshot));
+  writer.finish();
+  const Checkpoint checkpoint(*writer.last_written());
+  const RunConfig there = config({ranks(1, 1, 2), global_batch(32), micro_batch(4)});
+  train_on_every_rank(there, [&](Trainer& trainer, World& world, const Dataset&) {
+    trainer.restore(checkpoint);
+    EXPECT_EQ(trainer.configuration(), configuration_of(there));
+    EXPECT_EQ(trainer.state().consumed_samples, 8 + 16 + 4);
+    const StepRecord record = trainer.step();
+    if (world.rank() != 0) return;
+    EXPECT_EQ(record.loss, expected.loss);
+    EXPECT_EQ(record.grad_norm, expected.grad_norm);
+  });
+}
+
+// One factor for the batch; below it for a while after the batch has shrunk.
+TEST_F(TrainerSwitch, TheLearningRateFollowsTheBatch) {
+  RunConfig begin = config({ranks(1, 1, 1)});
+  begin.optimizer.schedule = LearningRateSchedule::constant;
+  const double lr = begin.optimizer.lr, beta2 = begin.optimizer.beta2;
+  const History history = run(begin,
+                              {{1, {global_batch(32)}, 0},
+                               {2, {global_batch(32), micro_batch(4)}, 18},
+                               {3, {global_batch(8)}, 50},
+                               {6, {global_batch(16)}, 10}},
+                              8);
+  const auto at = [&](int64_t step) { return history.records[static_cast<size_t>(step - 1)].lr; };
+  EXPECT_EQ(at(1), lr);
+  EXPECT_DOUBLE_EQ(at(2), lr * 2);    // nothing is known of the critical batch
+  EXPECT_DOUBLE_EQ(at(3), lr * 1.5);  // sqrt(18 / 8)
+  // AdamW's second moments, relative to what they come to at the batch: they go on rising towards a larger one.
+  double ratio = 32 / 8.0;
+  for (int i = 0; i < 2; ++i) ratio = 1 - (1 - ratio) * beta2;
+  ratio *= 8 / 32.0;
+  EXPECT_LT(ratio, 1);
+  for (int64_t step = 4; step <= 6; ++step) {
+    ratio = 1 - (1 - ratio) * beta2;
+    EXPECT_DOUBLE_EQ(at(step), lr * std::sqrt(ratio));
+  }
+  EXPECT_DOUBLE_EQ(at(7), lr * std::sqrt(10.0 / 8));  // too large moments are not made up for
+}
+
+MemoryModel memory_model(const RunConfig& config) {
+  return {config.model, config.train.sequence_length, copus_in_fp32()};
+}
+
+TEST_F(TrainerSwitch, AConfigurationThatCannotBeIsVetoedAndTheRunGoesOn) {
+  RunConfig begin = config({ranks(1, 1, 2)});
+  const Configuration small = configuration_of(begin);
+  const RunConfig to = with_changes(begin, {ranks(2, 1, 1)});
+  MemoryModel memory = memory_model(begin);
+  const double needs = memory.predict(small).parts.total(),
+               would_need = memory.predict(configuration_of(to)).parts.total();
+  ASSERT_LT(needs, would_need);
+  begin.cluster.description.device.memory_bytes = (needs + would_need) / 2;
+  const History expected = run(begin, {}, 5);
+  const History vetoed = run(begin, {{2, {ranks(2, 1, 1)}}}, 5);
+  ASSERT_EQ(vetoed.reports.size(), 1);
+  EXPECT_EQ(vetoed.reports[0].outcome, Outcome::vetoed);
+  EXPECT_THAT(vetoed.reports[0].reason, HasSubstr("needs"));
+  expect_bitwise(vetoed, expected);
+
+  train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
+    SwitchIntent intent{.configuration = small, .commit_after_step = 1, .critical_batch = 0, .inputs_hash = 0};
+    intent.configuration.global_batch = 7;
+    if (world.rank() == 0) trainer.announce(intent);
+    trainer.step();
+    const std::optional<SwitchReport> report = trainer.switch_if_due();
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->outcome, Outcome::vetoed);
+    EXPECT_THAT(report->reason, HasSubstr("train.global_batch 7"));
+    EXPECT_EQ(trainer.configuration(), small);
+    trainer.step();
+  });
+}
+
+// The layout is there and its activations are not: everything goes back.
+TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
+  install_caching_allocator();
+  const RunConfig begin = config({ranks(2, 1, 2), global_batch(64), micro_batch(1), recompute(Recompute::full)});
+  const std::vector<Change> larger = {ranks(1, 1, 4), micro_batch(64), recompute(Recompute::none)};
+  const Configuration to = configuration_of(with_changes(begin, larger));
+  const auto beside_state = [&](const Configuration& configuration) {
+    const MemoryParts parts = memory_model(begin).predict(configuration).parts;
+    return parts.activations + parts.logits + parts.workspace;
+  };
+  ASSERT_LT(8 * beside_state(configuration_of(begin)), beside_state(to));
+  const History expected = run(begin, {}, 5);
+
+  History history;
+  train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
+    for (int64_t step = 0; step < 5; ++step) {
+      if (world.rank() == 0 && step == 1) trainer.announce(intent_of(begin, {2, larger}));
+      const StepRecord record = trainer.step();
+      world.everyone().barrier();
+      if (world.rank() == 0) {
+        set_host_memory_limit(host_memory().used_bytes + static_cast<int64_t>(0.6 * beside_state(to)));
+      }
+      world.everyone().barrier();
+      const std::optional<SwitchReport> report = trainer.switch_if_due();
+      world.everyone().barrier();
+      set_host_memory_limit(0);
+      if (world.rank() != 0) continue;
+      history.records.push_back(record);
+      if (report) history.reports.push_back(*report);
+    }
+    EXPECT_EQ(trainer.configuration(), configuration_of(begin));
+  });
+  ASSERT_EQ(history.reports.size(), 1);
+  EXPECT_EQ(history.reports[0].outcome, Outcome::rolled_back);
+  EXPECT_THAT(history.reports[0].reason, AllOf(HasSubstr("rank "), HasSubstr("no memory")));
+  EXPECT_EQ(history.losses(), expected.losses());
+}
+
+// Of a larger micro-batch alone nothing has to go back.
+TEST_F(TrainerSwitch, AMicroBatchThatDoesNotFitIsVetoed) {
+  install_caching_allocator();
+  const RunConfig begin = config({ranks(1, 1, 2), global_batch(64), micro_batch(1), recompute(Recompute::full)});
+  const Configuration to = configuration_of(with_changes(begin, {micro_batch(64)}));
+  const MemoryParts needed = memory_model(begin).predict(to).parts;
+  const double beside_state = needed.activations + needed.logits + needed.workspace;
+  const History expected = run(begin, {}, 4);
+  std::vector<double> losses;
+  train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
+    for (int64_t step = 0; step < 4; ++step) {
+      if (world.rank() == 0 && step == 1) trainer.announce(intent_of(begin, {2, {micro_batch(64)}}));
+      const StepRecord record = trainer.step();
+      world.everyone().barrier();
+      set_host_memory_limit(host_memory().used_bytes + static_cast<int64_t>(0.4 * beside_state));
+      world.everyone().barrier();
+      const std::optional<SwitchReport> report = trainer.switch_if_due();
+      world.everyone().barrier();
+      set_host_memory_limit(0);
+      EXPECT_EQ(report.has_value(), step == 1);
+      if (report) {
+        EXPECT_EQ(report->outcome, Outcome::vetoed);
+        EXPECT_THAT(report->reason, AllOf(HasSubstr("rank "), HasSubstr("no memory")));
+      }
+      EXPECT_EQ(trainer.configuration(), configuration_of(begin));
+      if (world.rank() == 0) losses.push_back(record.loss);
+    }
+  });
+  EXPECT_EQ(losses, expected.losses());
+}
+
+// A world of one rank that notes how long its steps are said to take.
+class NotingWorld final : public World, private Health {
+ public:
+  int64_t rank() const override { return world_->rank(); }
+  int64_t size() const override { return world_->size(); }
+  Communicator& group(const std::vector<int64_t>& ranks) override { return world_->group(ranks); }
+  Health& health() override { return *this; }
+  RankClock& clock() override { return world_->clock(); }
+
+  std::vector<double> expected;  // as each step begins, and 0 as it ends
+
+ private:
+  void set_place(std::string_view /*place*/) override {}
+  void set_expected_step_seconds(double seconds) override { expected.push_back(seconds); }
+  void begin_wait() override {}
+  void end_wait() override {}
+  void report(const FailureReport& /*report*/) override {}
+  std::optional<FailureReport> failure() const override { return std::nullopt; }
+
+  std::unique_ptr<World> world_ = single_rank_world();
+};
+
+// Or the first long step of a large batch would count as one that has stalled.
+TEST_F(TrainerSwitch, NothingIsExpectedOfTheFirstStepInAnotherConfiguration) {
+  const RunConfig begin = config({ranks(1, 1, 1)});
+  const Dataset dataset = open_data(begin);
+  NotingWorld world;
+  Trainer trainer(begin, dataset, at::kCPU, world);
+  trainer.step();
+  trainer.announce(intent_of(begin, {2, {micro_batch(8)}}));
+  for (int i = 0; i < 3; ++i) {
+    trainer.step();
+    trainer.switch_if_due();
+  }
+  ASSERT_EQ(world.expected.size(), 8);
+  EXPECT_EQ(world.expected[0], 0);
+  EXPECT_GT(world.expected[2], 0);
+  EXPECT_EQ(world.expected[4], 0);
+  EXPECT_GT(world.expected[6], 0);
+}
+
+TEST_F(TrainerSwitch, EvaluationAndCheckpointsFollow) {
+  const auto never = [] { return StopReason::none; };
+  RunConfig begin = config({ranks(2, 1, 2)});
+  begin.evaluate.max_batches = 1;  // the same samples in micro-batches of another size
+  std::optional<double> expected;
+  train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
+    for (int i = 0; i < 2; ++i) trainer.step();
+    const auto loss = trainer.held_out_loss(never);
+    if (world.rank() == 0) expected = loss;
+  });
+  train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
+    trainer.step();
+    if (world.rank() == 0) trainer.announce(intent_of(begin, {2, {ranks(1, 2, 2), micro_batch(4)}}));
+    trainer.step();
+    trainer.held_out_loss(never);  // whose last messages may still be under way
+    ASSERT_TRUE(trainer.switch_if_due().has_value());
+    EXPECT_NEAR(trainer.held_out_loss(never).value() / *expected, 1, 1e-5);
+    const std::optional<Snapshot> snapshot = trainer.snapshot("");
+    if (world.rank() != 0) return;
+    EXPECT_EQ(parse_training_state(snapshot->training_state, "").configuration, trainer.configuration());
+    EXPECT_EQ(trainer.configuration().micro_batch, 4);
+  });
+}
+
+}  // namespace
+}  // namespace copus
