@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -66,10 +67,12 @@ Change usual_change(int64_t ranks) { return ranks == 4 ? Change{"4x1x1", "1x2x2"
 // "4x1x2": data x tensor x pipeline.
 ParallelStrategy parse_layout(const std::string& text, const std::string& option) {
   ParallelStrategy strategy;
-  char behind = 0;
-  const int read = std::sscanf(text.c_str(), "%ldx%ldx%ld%c", &strategy.data_parallel, &strategy.tensor_parallel,
-                               &strategy.pipeline_parallel, &behind);
-  if (read != 3 || strategy.data_parallel < 1 || strategy.tensor_parallel < 1 || strategy.pipeline_parallel < 1) {
+  std::istringstream stream(text);
+  char first = 0, second = 0;
+  stream >> strategy.data_parallel >> first >> strategy.tensor_parallel >> second >> strategy.pipeline_parallel;
+  const bool is_read =
+      stream && stream.peek() == std::istringstream::traits_type::eof() && first == 'x' && second == 'x';
+  if (!is_read || strategy.data_parallel < 1 || strategy.tensor_parallel < 1 || strategy.pipeline_parallel < 1) {
     throw UserError(concat(option, " ", text, ": a layout is data x tensor x pipeline ranks, such as 2x1x2"));
   }
   return strategy;

@@ -213,7 +213,7 @@ TEST(StateArena, is_had_by_all_ranks_or_by_none) {
       if (world.rank() == 1) {
         const int next = dup(0);
         close(next);
-        const auto limit = static_cast<rlim_t>(next + files);
+        const auto limit = static_cast<rlim_t>(next) + static_cast<rlim_t>(files);
         const rlimit limits{limit, limit};
         ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limits), 0);
       }

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/policy.h"
@@ -11,7 +12,7 @@ namespace copus {
 
 class BaselinePolicy : public Policy {
  public:
-  explicit BaselinePolicy(const RunConfig& config) : config_(config) {}
+  explicit BaselinePolicy(RunConfig config) : config_(std::move(config)) {}
 
   Choice choose(const Situation& situation) final;
 

@@ -53,8 +53,8 @@ std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& 
 }  // namespace
 
 struct Controller::State {
-  State(const RunConfig& the_config, const Configuration& initial, Knowledge knowledge, const std::string& file)
-      : config(the_config),
+  State(RunConfig the_config, const Configuration& initial, Knowledge knowledge, const std::string& file)
+      : config(std::move(the_config)),
         policy(make_policy(config, file)),
         other_policy(other_alpha_policy(config, file)),
         table(table_of(config, knowledge)),

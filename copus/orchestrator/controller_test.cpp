@@ -20,7 +20,7 @@ constexpr int64_t many_steps = 600;
 
 class ControllerTest : public testing::Test {
  protected:
-  Controller controller() const { return Controller(config_, configuration_of(config_), Knowledge()); }
+  Controller controller() const { return {config_, configuration_of(config_), Knowledge()}; }
 
   Course course_of(const std::function<void(Observation&)>& change = [](Observation&) {}) const {
     SyntheticJob job(config_);

@@ -39,7 +39,8 @@ double noise_at(const NoiseTrace& trace, double consumed_samples) {
 
 class GoodputPolicy : public Policy {
  public:
-  GoodputPolicy(const RunConfig& config, std::optional<NoiseTrace> truth) : config_(config), truth_(std::move(truth)) {}
+  GoodputPolicy(RunConfig config, std::optional<NoiseTrace> truth)
+      : config_(std::move(config)), truth_(std::move(truth)) {}
 
   Choice choose(const Situation& situation) override {
     follow(situation);

@@ -73,7 +73,8 @@ TEST(GoodputPolicy, FollowsTheSquareRootOfTheCriticalBatchWhereCbsFollowsItself)
     return static_cast<double>(question.ask(config).target.value().global_batch);
   };
   std::vector<std::pair<double, double>> by_goodput, by_critical_batch;
-  for (double c = 0.5; c <= 40; c *= 1.5) {
+  for (int power = 0; power <= 10; ++power) {
+    const double c = 0.5 * std::pow(1.5, power);
     by_goodput.emplace_back(c, batch_at(PolicyKind::copus, c));
     by_critical_batch.emplace_back(c, batch_at(PolicyKind::cbs_pessimistic, c));
     EXPECT_NEAR(by_goodput.back().second, std::sqrt(c * 50 * time.fixed / time.each), 0.51) << c;
@@ -248,7 +249,7 @@ TEST(GoodputPolicy, TurnsBackAfterMuchTurning) {
   RunConfig config = copus_config(16);
   PaperRun run(config, affine_candidates(data, powers_of_two(4, 512), {8, 1}), {data, 16, 1});
   const auto show = [](double phi) { return [phi](Observation& now, const Configuration&) { set_noise(now, phi); }; };
-  for (int turn = 0; turn < 6; ++turn) run.run_to(3'000 * (turn + 1), show(turn % 2 == 0 ? 80 : 30));
+  for (int turn = 0; turn < 6; ++turn) run.run_to(int64_t{3'000} * (turn + 1), show(turn % 2 == 0 ? 80 : 30));
   const Configuration here = run.current();
   const size_t moves = run.moves().size();
   ASSERT_GE(moves, 3u);

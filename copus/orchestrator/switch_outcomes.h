@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "copus/config/run_config.h"
@@ -28,7 +29,7 @@ LossTrend loss_trend(const std::vector<LossPoint>& points);
 
 class SwitchOutcomes {
  public:
-  explicit SwitchOutcomes(const RunConfig& config) : config_(config) {}
+  explicit SwitchOutcomes(RunConfig config) : config_(std::move(config)) {}
 
   struct Promise {
     int64_t decision_step = 0;

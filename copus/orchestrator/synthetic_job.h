@@ -106,7 +106,7 @@ inline void run_steps(
     Observation observation = job.next_step();
     change(observation);
     if (auto decision = controller.observe(observation)) course.decisions.push_back(std::move(*decision));
-    for (Realised& realised : controller.take_realised()) course.realised.push_back(std::move(realised));
+    for (const Realised& realised : controller.take_realised()) course.realised.push_back(realised);
     if (const auto intent = controller.take_intent()) job.announce(*intent);
     if (const auto report = job.switch_if_due()) {
       controller.report(*report);

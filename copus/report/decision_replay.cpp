@@ -130,7 +130,7 @@ class Follower {
     return std::nullopt;
   }
 
-  std::optional<std::string> apply(const ControllerBegin&) {
+  static std::optional<std::string> apply(const ControllerBegin&) {
     fail_check("a segment has one beginning", __FILE__, __LINE__, "");
   }
 

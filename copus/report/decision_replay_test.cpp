@@ -43,7 +43,7 @@ class DecisionReplayTest : public TestDirectory {
   }
 
   void begin() {
-    RunLog{directory_};
+    const RunLog empty(directory_);
     DecisionLog log(directory_);
     log.append(ControllerBegin{.step = 0,
                                .policy = "copus",
