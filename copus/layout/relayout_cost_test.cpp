@@ -40,7 +40,7 @@ int64_t peak_in_canonical_order(const RelayoutRequest& request) {
       for (size_t b = 0; b < layout.buckets.size(); ++b) {
         const auto first = static_cast<size_t>(layout.buckets[b].entries.front().parameter);
         const int64_t bytes = bucket_bytes(request, layout, b);
-        (is_new ? new_bytes : old_bytes)[order.at(layout.parameters[first].info.name)].push_back({rank, bytes});
+        (is_new ? new_bytes : old_bytes)[order.at(layout.parameters[first].info.name)].emplace_back(rank, bytes);
         if (!is_new) live[rank] += bytes;
       }
     }

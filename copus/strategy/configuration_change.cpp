@@ -27,8 +27,8 @@ class Part {
     return number;
   }
 
-  template <class Enum, size_t count>
-  Enum one_of(const std::array<Enum, count>& values) const {
+  template <class Enum, size_t num_values>
+  Enum one_of(const std::array<Enum, num_values>& values) const {
     std::string expected;
     for (const Enum value : values) {
       if (to_string(value) == value_) return value;

@@ -72,7 +72,7 @@ std::optional<Decision> Adaptation::after_step(const StepRecord& record) {
     if (decision->moves) predicted_gain_ = decision->choice.predicted_gain;
     if (config_.adapt.advise) advise(*decision);
   }
-  for (Realised& realised : controller_.take_realised()) log_.append(LoggedRealised{record.step, std::move(realised)});
+  for (const Realised& realised : controller_.take_realised()) log_.append(LoggedRealised{record.step, realised});
   return decision;
 }
 
