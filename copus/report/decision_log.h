@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "copus/orchestrator/controller.h"
+#include "copus/report/line_log.h"
 
 namespace copus {
 
@@ -58,17 +59,12 @@ class DecisionLog {
   // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep; in a new run: it
   // is there already.
   explicit DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
-  ~DecisionLog();
-  DecisionLog(const DecisionLog&) = delete;
-  DecisionLog& operator=(const DecisionLog&) = delete;
 
   // Throws UserError if the line cannot be written (full disk); the log then still ends with a whole line.
   void append(const DecisionEvent& event);
 
  private:
-  std::filesystem::path path_;
-  int descriptor_;
-  int64_t size_ = 0;  // bytes of whole lines
+  LineLog lines_;
 };
 
 // Empty where there is no such file. A last line without its line end is left out. Throws UserError naming a damaged

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "copus/report/line_log.h"
 #include "copus/report/step_record.h"
 
 namespace copus {
@@ -18,17 +19,12 @@ class RunLog {
   // steps are done again, and the last line may be half-written.
   // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep.
   explicit RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
-  ~RunLog();
-  RunLog(const RunLog&) = delete;
-  RunLog& operator=(const RunLog&) = delete;
 
   // Throws UserError if the line cannot be written (full disk); the log then still ends with a whole line.
   void append(const StepRecord& record);
 
  private:
-  std::filesystem::path path_;
-  int descriptor_;
-  int64_t size_ = 0;  // bytes of whole lines
+  LineLog lines_;
 };
 
 // Reads a run.jsonl. A last line without its line end is left out: its writer is busy or was killed.
