@@ -37,10 +37,10 @@ struct Situation {
 struct RankedCandidate {
   Configuration configuration;
   double step_seconds = 0;
-  double goodput = 0;       // samples/s that count like those of the reference batch, at phi; at its lower bound where
-                            // there is no more
-  double goodput_low = 0;   // relative gain over the current configuration at the low end of phi's interval
-  double goodput_high = 0;  // and at the high end
+  double goodput = 0;    // samples/s that count like those of the reference batch, at phi; at its lower bound where
+                         // there is no more
+  double gain_low = 0;   // relative gain over the current configuration at the low end of phi's interval
+  double gain_high = 0;  // and at the high end
 };
 
 struct Choice {

@@ -130,8 +130,8 @@ TEST(GoodputPolicy, AGainMustHoldOverTheIntervalOfPhi) {
   const Choice held = target_at(100, 16, 2000);
   EXPECT_FALSE(held.target);
   EXPECT_THAT(held.reason, HasSubstr("does not hold over phi's interval"));
-  EXPECT_LT(held.best.front().goodput_low, 0);
-  EXPECT_GT(held.best.front().goodput_high, 0);
+  EXPECT_LT(held.best.front().gain_low, 0);
+  EXPECT_GT(held.best.front().gain_high, 0);
 }
 
 TEST(GoodputPolicy, WithALowerBoundAloneItGrowsAndNeverShrinks) {
@@ -369,8 +369,8 @@ TEST(GoodputPolicy, SaysWhatItChoseAmongAndWhy) {
   EXPECT_DOUBLE_EQ(choice.best[1].goodput, choice.best[2].goodput);
   EXPECT_DOUBLE_EQ(choice.predicted_gain, 0.36);
   EXPECT_DOUBLE_EQ(choice.critical_batch, 256);
-  EXPECT_NEAR(choice.best[0].goodput_low, 0.8 * 216 / 264 / 0.5 - 1, 1e-12);
-  EXPECT_NEAR(choice.best[0].goodput_high, 0.8 * 316 / 364 / 0.5 - 1, 1e-12);
+  EXPECT_NEAR(choice.best[0].gain_low, 0.8 * 216 / 264 / 0.5 - 1, 1e-12);
+  EXPECT_NEAR(choice.best[0].gain_high, 0.8 * 316 / 364 / 0.5 - 1, 1e-12);
   EXPECT_EQ(choice.reason,
             "Goodput +36.0 % (+30.9 % and +38.9 % at the ends of phi's interval; phi 100 .. 150) with batch 64 of "
             "micro-batches of 1 in layout 4x1x1; a change of batch must bring +3.0 %");

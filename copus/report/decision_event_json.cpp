@@ -50,8 +50,8 @@ void ranked_fields(Candidate& candidate, Visitor&& visit) {
   visit("configuration", candidate.configuration);
   visit("step_seconds", candidate.step_seconds);
   visit("goodput", candidate.goodput);
-  visit("goodput_low", candidate.goodput_low);
-  visit("goodput_high", candidate.goodput_high);
+  visit("gain_low", candidate.gain_low);
+  visit("gain_high", candidate.gain_high);
 }
 
 class Writer {

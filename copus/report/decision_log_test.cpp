@@ -117,8 +117,8 @@ void expect_equal(const Decision& a, const Decision& b) {
     EXPECT_EQ(a.choice.best[i].configuration, b.choice.best[i].configuration);
     EXPECT_EQ(a.choice.best[i].step_seconds, b.choice.best[i].step_seconds);
     EXPECT_EQ(a.choice.best[i].goodput, b.choice.best[i].goodput);
-    EXPECT_EQ(a.choice.best[i].goodput_low, b.choice.best[i].goodput_low);
-    EXPECT_EQ(a.choice.best[i].goodput_high, b.choice.best[i].goodput_high);
+    EXPECT_EQ(a.choice.best[i].gain_low, b.choice.best[i].gain_low);
+    EXPECT_EQ(a.choice.best[i].gain_high, b.choice.best[i].gain_high);
   }
   EXPECT_EQ(a.choice.critical_batch, b.choice.critical_batch);
   EXPECT_EQ(a.choice.commit_after_step, b.choice.commit_after_step);
