@@ -31,7 +31,7 @@ void RunControl::look(int64_t step, bool standing) {
     try {
       if (const auto reply = obey(one, step, standing)) files_.reply(one.name, *reply);
     } catch (const UserError& error) {
-      files_.reply(one.name, {false, concat("infeasible: ", error.what())});
+      files_.reply(one.name, {false, error.what()});
     }
   }
 }
