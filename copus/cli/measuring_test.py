@@ -79,8 +79,8 @@ class BenchRelayout(ProgramTest):
 class BenchDecide(ProgramTest):
     def test_json(self):
         result = json.loads(self.assert_done("bench", "decide", "--json", "--rounds", "1").stdout)
-        self.assertEqual(result["candidates"], 10000)
-        for name in ("seconds_per_decision", "table_seconds", "large_table_seconds"):
+        self.assertGreater(result["candidates"], 5000)
+        for name in ("seconds_per_decision", "table_seconds", "large_table_seconds", "seconds_per_step"):
             self.assertGreater(result[name], 0)
         for table, gpus in (("table", 32), ("large_table", 16384)):
             self.assertEqual(result[table]["gpus"], gpus)
@@ -90,7 +90,7 @@ class BenchDecide(ProgramTest):
     def test_text(self):
         result = self.assert_done("bench", "decide", "--rounds", "1")
         self.assertRegex(result.stdout, r"(?m)^llama-3.1-405b +16384 ")
-        self.assertRegex(result.stdout, r"among 10000 candidates: [0-9.]+ ms")
+        self.assertRegex(result.stdout, r"among [0-9]+ candidates: [0-9.]+ ms")
 
     def test_mistakes(self):
         self.assert_refused("bench", "decide", "--rounds", "0", says=["--rounds", "at least 1"])
