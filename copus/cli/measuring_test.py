@@ -56,9 +56,8 @@ class BenchRelayout(ProgramTest):
             self.assertGreater(row["bytes_moved"], row["bytes_received"])
             self.assertGreater(row["bytes_received"], 0)
             self.assertIn("moving the state", row["pause_by_phase"])
-            self.assertTrue(all(seconds >= 0 for seconds in row["pause_by_phase"].values()))
-            self.assertGreater(row["bound_seconds"], 0)
-            self.assertGreater(row["copy_bytes_per_second"], 0)
+            self.assertAlmostEqual(sum(row["pause_by_phase"].values()) / row["pause_seconds"], 1, delta=0.9)
+            self.assertAlmostEqual(row["bound_seconds"] * row["copy_bytes_per_second"] / row["bytes_moved"], 1)
             self.assertGreaterEqual(row["peak_bound_bytes"], row["peak_bytes"])
             self.assertGreater(row["peak_bytes"], 0)
         self.assertEqual((there["from"], there["to"]), ("1x2x1", "1x1x2"))
@@ -80,7 +79,7 @@ class BenchRelayout(ProgramTest):
 class BenchDecide(ProgramTest):
     def test_json(self):
         result = json.loads(self.assert_done("bench", "decide", "--json", "--rounds", "1").stdout)
-        self.assertGreater(result["candidates"], 5000)
+        self.assertEqual(result["candidates"], 6930)
         for name in ("seconds_per_decision", "table_seconds", "large_table_seconds", "seconds_per_step"):
             self.assertGreater(result[name], 0)
         for table, gpus in (("table", 32), ("large_table", 16384)):
@@ -91,7 +90,7 @@ class BenchDecide(ProgramTest):
     def test_text(self):
         result = self.assert_done("bench", "decide", "--rounds", "1")
         self.assertRegex(result.stdout, r"(?m)^llama-3.1-405b +16384 ")
-        self.assertRegex(result.stdout, r"among [0-9]+ candidates: [0-9.]+ ms")
+        self.assertRegex(result.stdout, r"among 6930 candidates: [0-9.]+ ms")
 
     def test_mistakes(self):
         self.assert_refused("bench", "decide", "--rounds", "0", says=["--rounds", "at least 1"])

@@ -140,6 +140,7 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
   for (const MeasuredSwitch& one : switches) peak = std::max(peak, one.report.peak_bytes);
   const nlohmann::json pause = all([](const MeasuredSwitch& one) { return one.report.pause_seconds; });
   const SwitchReport& report = switches.front().report;
+  const double copy_rate = all([](const MeasuredSwitch& one) { return one.copy_rate; })["median"];
   return {{"from", to_string(report.from.strategy)},
           {"to", to_string(report.to.strategy)},
           {"pause_seconds", pause["median"]},
@@ -149,8 +150,8 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
           {"prepare_seconds", all([](const MeasuredSwitch& one) { return one.report.prepare_seconds; })["median"]},
           {"bytes_moved", report.bytes_copied},
           {"bytes_received", report.bytes_received},
-          {"copy_bytes_per_second", all([](const MeasuredSwitch& one) { return one.copy_rate; })["median"]},
-          {"bound_seconds", all(bound)["median"]},
+          {"copy_bytes_per_second", copy_rate},
+          {"bound_seconds", static_cast<double>(report.bytes_copied) / copy_rate},
           // Of each switch with the copies right after it, so that a busy machine is so for both.
           {"pause_over_limit", all([&](const MeasuredSwitch& one) {
              return one.report.pause_seconds / (most_of_pause_over_bound * bound(one) + most_seconds_beyond);

@@ -48,7 +48,8 @@ Configuration in(const ParallelStrategy& strategy) {
   return {.strategy = strategy, .global_batch = global_batch, .micro_batch = 1};
 }
 
-// Notes when this rank says that it is somewhere else.
+// Notes when this rank says that it is somewhere else. Until the last rank has ended the step nothing counts, as in
+// SwitchReport::pause_seconds.
 class PhaseNotes final : public Health {
  public:
   explicit PhaseNotes(Health& health) : health_(health) {}
@@ -58,7 +59,7 @@ class PhaseNotes final : public Health {
     constexpr std::string_view announcement = "switching after step ";
     if (place.starts_with(announcement)) {
       const std::string_view phase = place.substr(place.find(": ") + 2);
-      phase_ = phase.substr(0, phase.find(','));
+      if (phase != "waiting for all ranks") phase_ = phase.substr(0, phase.find(','));
     }
     health_.set_place(place);
   }

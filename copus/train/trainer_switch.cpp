@@ -118,6 +118,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   }
   if (report.outcome == SwitchReport::Outcome::moved) change_configuration(intent);
   report.pause_seconds = world_.clock().now() - begin;
+  world_.health().set_place(concat("after the switch behind step ", state_.step));
   if (intent.configuration.strategy != report.from.strategy) {
     // All ranks go on with the numbers of the slowest one; the run's time is rank 0's.
     const double since_arrival = world_.rank() == 0 ? world_.clock().now() - arrived : 0;
