@@ -4,25 +4,12 @@
 
 #include <algorithm>
 
+#include "copus/model/odd_model.h"
 #include "copus/model/reference_decoder.h"
 #include "copus/model/stages_in_turn.h"
 
 namespace copus {
 namespace {
-
-ModelDescription odd_model() {
-  ModelDescription model;
-  model.architecture = Architecture::qwen2;
-  model.vocab_size = 37;
-  model.hidden_size = 12;
-  model.intermediate_size = 20;
-  model.num_layers = 2;
-  model.num_heads = 3;
-  model.num_kv_heads = 1;
-  model.head_dim = 6;
-  model.qkv_bias = true;
-  return model;
-}
 
 TEST(ParameterStore, ParametersStartOnAlignedElementsUnlessJoined) {
   const ParameterStore store(odd_model(), at::kFloat, at::kCPU);

@@ -8,25 +8,11 @@
 
 #include "copus/comm/world.h"
 #include "copus/model/caching_allocator.h"
+#include "copus/model/odd_model.h"
 #include "copus/model/parameters.h"
 
 namespace copus {
 namespace {
-
-// Every bucket has padding.
-ModelDescription odd_model() {
-  ModelDescription model;
-  model.architecture = Architecture::qwen2;
-  model.vocab_size = 37;
-  model.hidden_size = 12;
-  model.intermediate_size = 20;
-  model.num_layers = 2;
-  model.num_heads = 3;
-  model.num_kv_heads = 1;
-  model.head_dim = 6;
-  model.qkv_bias = true;
-  return model;
-}
 
 Placement placement_of(const ModelDescription& model, int64_t data_parallel, int64_t data) {
   Placement placement = whole_model(model);
