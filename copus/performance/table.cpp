@@ -41,10 +41,4 @@ PerformanceTable make_table(const ModelDescription& model, int64_t sequence_leng
   return table;
 }
 
-PerformanceTable with_knowledge(PerformanceTable table, const Knowledge& knowledge) {
-  for (TableCell& cell : table.cells) correct_cell(cell, knowledge);
-  if (table.smallest) correct_cell(*table.smallest, knowledge);
-  return table;
-}
-
 }  // namespace copus

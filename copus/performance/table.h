@@ -35,7 +35,4 @@ struct PerformanceTable {
 PerformanceTable make_table(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                             const TrainingSystem& system, const SearchSpace& space, const Knowledge& knowledge);
 
-// The same cells, corrected anew.
-PerformanceTable with_knowledge(PerformanceTable table, const Knowledge& knowledge);
-
 }  // namespace copus

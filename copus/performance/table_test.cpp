@@ -113,17 +113,13 @@ TEST(Table, IsCorrectedByKnowledge) {
   const Knowledge knowledge =
       observe(Knowledge(), measured.configuration, measured.parts,
               {.steps = 50, .median_seconds = 2 * measured.parts.total(), .relative_spread = 0.01});
-  const PerformanceTable after = with_knowledge(before, knowledge);
-  const PerformanceTable anew = table_of(small_cluster(), knowledge);
+  const PerformanceTable after = table_of(small_cluster(), knowledge);
   ASSERT_EQ(after.cells.size(), before.cells.size());
-  ASSERT_EQ(anew.cells.size(), before.cells.size());
   for (size_t i = 0; i < before.cells.size(); ++i) {
     const bool is_measured = before.cells[i].configuration == measured.configuration;
     EXPECT_EQ(after.cells[i].configuration, before.cells[i].configuration);
     EXPECT_EQ(after.cells[i].parts, before.cells[i].parts);
-    EXPECT_EQ(after.cells[i].step.seconds, anew.cells[i].step.seconds);
     EXPECT_EQ(after.cells[i].measured_steps, is_measured ? 50 : 0);
-    EXPECT_EQ(anew.cells[i].measured_steps, is_measured ? 50 : 0);
     EXPECT_GT(after.cells[i].step.seconds, before.cells[i].step.seconds);
   }
 }
