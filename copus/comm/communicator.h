@@ -1,6 +1,10 @@
 // Communication within one ordered group of ranks. Torch-free: callers pass addresses and counts. Reductions sum in the
 // order of the group's ranks, element by element (bfloat16 in fp32, rounded once), so that results repeat bitwise and
-// do not depend on message sizes or on how a buffer is cut.
+// do not depend on message sizes or on how a buffer is cut. (Of device memory over NCCL, the order is NCCL's.)
+//
+// Buffers are host memory, or memory of the rank's GPU (device_runtime.h). An operation on device memory comes after
+// what its caller's current stream held when it was started, and what that stream is given after wait(), or after a
+// blocking call, comes after the operation. Neither need block the host; done() means done on the device.
 //
 // Every member of a group must start the same collectives in the same order. Nothing waits for ever: a wait that finds
 // a rank failed, or that exceeds the world's deadline, throws RankFailure naming who is missing.
@@ -66,6 +70,22 @@ class Communicator {
 
   virtual void receive(void* data, int64_t count, DataType type, int64_t from) = 0;
   virtual void barrier() = 0;
+
+  // Bytes to or from one member.
+  struct Message {
+    int64_t member;
+    void* data;
+    int64_t bytes;
+  };
+  // Messages between any members at once, at most one from each to each. Every member calls it, if with no messages.
+  virtual void exchange(std::span<const Message> outgoing, std::span<const Message> incoming) {
+    std::vector<Work> sends;
+    for (const Message& message : outgoing) {
+      sends.push_back(start_send(message.data, message.bytes, DataType::byte, message.member));
+    }
+    for (const Message& message : incoming) receive(message.data, message.bytes, DataType::byte, message.member);
+    for (const Work& send : sends) send.wait();
+  }
 
   // Each starts the operation and waits for it.
   virtual void all_reduce(void* data, int64_t count, DataType type, Reduction reduction = Reduction::sum) {

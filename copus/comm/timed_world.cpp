@@ -23,6 +23,8 @@ class TimedWorld : public World {
   Health& health() override { return world_->health(); }
   RankClock& clock() override { return own_clock_ ? *own_clock_ : world_->clock(); }
 
+  void prepare(const std::vector<GroupUse>& groups) override { world_->prepare(groups); }
+
   Communicator& group(const std::vector<int64_t>& ranks) override {
     auto& group = groups_[ranks];
     if (!group) group = std::make_unique<TimedCommunicator>(world_->group(ranks), clock(), cluster_);

@@ -12,6 +12,13 @@
 
 namespace copus {
 
+// A group of ranks that a layout communicates in.
+struct GroupUse {
+  std::vector<int64_t> ranks;       // in the group's order
+  bool neighbours_message = false;  // each sends messages to the next and the previous one, the last being next to the
+                                    // first
+};
+
 class World {
  public:
   virtual ~World() = default;
@@ -23,6 +30,11 @@ class World {
   // kept. Ranks may ask for their groups in different orders: making one waits for nobody.
   virtual Communicator& group(const std::vector<int64_t>& ranks) = 0;
   Communicator& everyone();
+
+  // Every rank calls it between two steps, when nothing is under way, with the same list of the groups of all ranks,
+  // before it asks for its own of them. Where ranks connect by working together (NCCL) this is when they do so, and
+  // when groups that are not in the list may be closed; elsewhere there is nothing to do.
+  virtual void prepare(const std::vector<GroupUse>& /*groups*/) {}
 
   virtual Health& health() = 0;
   virtual RankClock& clock() = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -360,6 +361,12 @@ ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
   });
   return sum;
 }
+
+NormSum::NormSum(at::Device /*device*/) {}
+
+void NormSum::add(const at::Tensor& flat, int64_t begin, int64_t end) { sum_.add(squared_norm(flat, begin, end)); }
+
+ExactSum NormSum::take() { return std::exchange(sum_, {}); }
 
 void set_num_threads(int64_t threads) { at::set_num_threads(static_cast<int>(threads)); }
 

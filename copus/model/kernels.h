@@ -136,6 +136,20 @@ inline constexpr int64_t squared_norm_block = 64;
 // between whose ranges a tensor is cut at such places can change it. Waits for the result.
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);
 
+// A squared norm of many stretches, added up where they lie: the host waits in take() alone.
+class NormSum {
+ public:
+  // Of tensors on this device.
+  explicit NormSum(at::Device device);
+  // As squared_norm of the same elements.
+  void add(const at::Tensor& flat, int64_t begin, int64_t end);
+  // The sum since the last take. Waits for the device.
+  ExactSum take();
+
+ private:
+  ExactSum sum_;
+};
+
 // Copies master weights into compute weights, rounding to nearest even.
 void round_to(const at::Tensor& from, const at::Tensor& to);
 

@@ -1,0 +1,68 @@
+// A rank's GPU as communication needs it: memory, copies, streams and events. Torch-free. CUDA and HIP are behind
+// gpu_runtime.cpp; tests run on host memory that behaves like a device's (fake_device_runtime.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace copus {
+
+// Calls may come from any thread of the rank. A failed call of the platform's is an InternalError that names it.
+class DeviceRuntime {
+ public:
+  // The platform's handle: cudaStream_t, hipStream_t.
+  using Stream = void*;
+
+  // A point in a stream.
+  class Event {
+   public:
+    virtual ~Event() = default;
+    virtual bool done() const = 0;
+    virtual void synchronize() const = 0;  // the host waits
+  };
+
+  virtual ~DeviceRuntime() = default;
+  DeviceRuntime(const DeviceRuntime&) = delete;
+  DeviceRuntime& operator=(const DeviceRuntime&) = delete;
+
+  virtual bool is_device_memory(const void* address) const = 0;
+
+  // Where the calling thread's kernels go.
+  virtual Stream current_stream() const = 0;
+  // One that waits for no other; lives as long as the runtime.
+  virtual Stream make_stream() = 0;
+  virtual std::unique_ptr<Event> record(Stream stream) = 0;
+  // What the stream is given from now on comes after the event. The event may be destroyed at once.
+  virtual void wait(Stream stream, const Event& event) = 0;
+  virtual void synchronize(Stream stream) = 0;
+
+  // Between any two places, on the stream. Host memory that is not pinned makes the host wait.
+  virtual void copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
+  // `rows` stretches of `bytes` each, whose beginnings lie to_stride and from_stride bytes apart.
+  virtual void copy_rows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t bytes,
+                         int64_t rows, Stream stream) = 0;
+
+  // Freed when the last copy of the pointer is gone, which must not be while a stream still uses the memory.
+  virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;         // of the device
+  virtual std::shared_ptr<void> allocate_pinned(int64_t bytes) = 0;  // of the host, for fast copies
+
+  // Of the device, as a whole and as far as nobody uses it.
+  struct Memory {
+    int64_t total_bytes;
+    int64_t free_bytes;
+  };
+  virtual Memory memory() const = 0;
+
+ protected:
+  DeviceRuntime() = default;
+};
+
+// Device `index` of this process. `current_stream` gives the stream that the calling thread's kernels go to. Throws
+// InternalError in a build without a GPU platform.
+std::shared_ptr<DeviceRuntime> make_gpu_runtime(int64_t index, std::function<void*()> current_stream);
+
+// The platform that this build is for: "cuda", "hip", or "" for none.
+const char* gpu_platform();
+
+}  // namespace copus

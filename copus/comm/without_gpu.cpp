@@ -1,0 +1,13 @@
+// A build without a GPU platform.
+#include "copus/base/error.h"
+#include "copus/comm/device_runtime.h"
+
+namespace copus {
+
+std::shared_ptr<DeviceRuntime> make_gpu_runtime(int64_t index, std::function<void*()> /*current_stream*/) {
+  throw InternalError(concat("no GPU platform in this build, and device ", index, " is asked for"));
+}
+
+const char* gpu_platform() { return ""; }
+
+}  // namespace copus
