@@ -5,18 +5,22 @@
 #   USES         the rooms it depends on (all above it in the root CMakeLists.txt)
 #   LIBRARIES    libraries outside the project
 #   TORCH        the room uses ATen
+#
+# The tests of a room with TORCH have the label `unit`, the others `unit_torch_free`: those are the same program in a
+# build with libtorch as in one without, and scripts/test runs them once.
 include(GoogleTest)
 
 add_library(copus_options INTERFACE)
 target_include_directories(copus_options INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(copus_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
+set(HOST_OPTIONS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
   # COPUS_CHECK(condition) without a detail is C++20; clang 14 still calls it an extension.
   $<$<CXX_COMPILER_ID:Clang>:-Wno-gnu-zero-variadic-macro-arguments>)
 if(COPUS_SANITIZE)
-  target_compile_options(copus_options INTERFACE -fsanitize=${COPUS_SANITIZE} -fno-omit-frame-pointer -g)
+  list(APPEND HOST_OPTIONS -fsanitize=${COPUS_SANITIZE} -fno-omit-frame-pointer -g)
   target_link_options(copus_options INTERFACE -fsanitize=${COPUS_SANITIZE})
 endif()
+# Device code has options of its own (CopusGpu.cmake).
+target_compile_options(copus_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${HOST_OPTIONS}>")
 
 function(copus_room)
   cmake_parse_arguments(ROOM "TORCH" "NAME" "SOURCES;TESTS;USES;LIBRARIES" ${ARGN})
@@ -29,9 +33,16 @@ function(copus_room)
   if(ROOM_TESTS)
     add_executable(${ROOM_NAME}_test ${ROOM_TESTS})
     target_link_libraries(${ROOM_NAME}_test PRIVATE copus_${ROOM_NAME} GTest::gtest GTest::gmock GTest::gtest_main)
+    # What is tested is compiled as for users; the tests themselves, which are templates for the most part, are not what
+    # a compiler should spend its time on.
+    target_compile_options(${ROOM_NAME}_test PRIVATE $<$<CONFIG:Release>:-O1>)
+    set(LABEL unit)
+    if(NOT ROOM_TORCH)
+      set(LABEL unit_torch_free)
+    endif()
     # Listed when CTest runs, so that a broken test program fails a test run and never a build. One thread: tests run
     # side by side, and OpenMP threads that outnumber the cores spin; a test about threads sets their number itself.
     gtest_discover_tests(${ROOM_NAME}_test TEST_PREFIX ${ROOM_NAME}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-      PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
+      PROPERTIES LABELS ${LABEL} TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
   endif()
 endfunction()

@@ -1,35 +1,48 @@
 # Finds libtorch as the target copus_libtorch: the one given by -DTorch_DIR, else the pip wheel in the project's .venv.
+# Sets COPUS_TORCH_PLATFORM to "cuda", "hip" or "" (CPUs only) and, for CUDA, COPUS_TORCH_CUDA_VERSION.
+#
+# libtorch's own TorchConfig.cmake is not used: that of a CUDA wheel asks for every library that PyTorch itself was built
+# with (cuBLAS, cuDNN, ...), of which Copus calls none.
 if(NOT Torch_DIR)
   file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)
   if(WHEEL_TORCH)
     set(Torch_DIR ${WHEEL_TORCH} CACHE PATH "Folder with TorchConfig.cmake")
   endif()
 endif()
-# TorchConfig of a wheel for CUDA ends the configuration where there is no toolkit, and does not say what to do.
-file(GLOB TORCH_VERSION_FILE ${Torch_DIR}/../../../version.py)
-if(TORCH_VERSION_FILE)
-  file(STRINGS ${TORCH_VERSION_FILE} TORCH_CUDA_VERSION REGEX "^cuda: .* = '")
-  if(TORCH_CUDA_VERSION)
-    find_package(CUDAToolkit QUIET)
-    if(NOT CUDAToolkit_FOUND)
-      message(FATAL_ERROR "The libtorch in ${Torch_DIR} is built for CUDA, and no CUDA toolkit was found. Install the "
-        "toolkit, or replace the wheel by the one for CPUs: .venv/bin/python -m pip install --force-reinstall "
-        "-r scripts/requirements-torch.txt --index-url https://download.pytorch.org/whl/cpu")
-    endif()
-  endif()
-endif()
-# TorchConfig warns of static libraries that the wheel does not ship and nobody needs (kineto).
-set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
-find_package(Torch 2.11 QUIET)
-unset(CMAKE_MESSAGE_LOG_LEVEL)
-if(NOT Torch_FOUND)
-  message(FATAL_ERROR "libtorch >= 2.11 was not found. Run `make setup` (installs the pip wheel into .venv), "
+if(NOT EXISTS ${Torch_DIR}/TorchConfigVersion.cmake)
+  message(FATAL_ERROR "libtorch was not found. Run `make setup` (installs the pip wheel into .venv), "
     "give -DTorch_DIR=<folder with TorchConfig.cmake>, or build the rooms that need none with -DCOPUS_WITH_TORCH=OFF.")
+endif()
+file(STRINGS ${Torch_DIR}/TorchConfigVersion.cmake TORCH_VERSION REGEX "PACKAGE_VERSION \"" LIMIT_COUNT 1)
+string(REGEX MATCH "[0-9]+\\.[0-9]+(\\.[0-9]+)?" TORCH_VERSION "${TORCH_VERSION}")
+if(TORCH_VERSION VERSION_LESS 2.11)
+  message(FATAL_ERROR "The libtorch in ${Torch_DIR} is ${TORCH_VERSION}; Copus needs 2.11 or newer. Run `make setup`, "
+    "or give another one with -DTorch_DIR=<folder with TorchConfig.cmake>.")
+endif()
+get_filename_component(TORCH_ROOT ${Torch_DIR}/../../.. ABSOLUTE)
+
+set(TORCH_LIBRARIES torch torch_cpu c10)
+set(COPUS_TORCH_PLATFORM "")
+if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
+  set(COPUS_TORCH_PLATFORM cuda)
+  list(APPEND TORCH_LIBRARIES torch_cuda c10_cuda)
+  # "cuda: Optional[str] = '13.0'"; libtorch's archives without Python lack the file.
+  if(EXISTS ${TORCH_ROOT}/version.py)
+    file(STRINGS ${TORCH_ROOT}/version.py COPUS_TORCH_CUDA_VERSION REGEX "^cuda: .* = '")
+    string(REGEX MATCH "[0-9]+\\.[0-9]+" COPUS_TORCH_CUDA_VERSION "${COPUS_TORCH_CUDA_VERSION}")
+  endif()
+elseif(EXISTS ${TORCH_ROOT}/lib/libtorch_hip.so)
+  set(COPUS_TORCH_PLATFORM hip)
+  list(APPEND TORCH_LIBRARIES torch_hip c10_hip)
+endif()
+if(COPUS_TORCH_PLATFORM)
+  message(STATUS "libtorch: ${TORCH_VERSION} for ${COPUS_TORCH_PLATFORM} ${COPUS_TORCH_CUDA_VERSION} in ${TORCH_ROOT}")
+else()
+  message(STATUS "libtorch: ${TORCH_VERSION} for CPUs in ${TORCH_ROOT}")
 endif()
 
 # The thread pool that ATen itself uses: linking a second OpenMP runtime beside it would give every process two pools.
-get_filename_component(TORCH_LIB_DIR ${TORCH_LIBRARY} DIRECTORY)
-file(GLOB TORCH_OPENMP_LIBRARY ${TORCH_LIB_DIR}/libgomp*.so* ${TORCH_LIB_DIR}/../../torch.libs/libgomp*.so*)
+file(GLOB TORCH_OPENMP_LIBRARY ${TORCH_ROOT}/lib/libgomp*.so* ${TORCH_ROOT}/../torch.libs/libgomp*.so*)
 if(TORCH_OPENMP_LIBRARY)
   list(GET TORCH_OPENMP_LIBRARY 0 TORCH_OPENMP_LIBRARY)
 else()
@@ -38,7 +51,23 @@ else()
 endif()
 
 add_library(copus_libtorch INTERFACE)
-target_link_libraries(copus_libtorch INTERFACE ${TORCH_LIBRARIES} ${TORCH_OPENMP_LIBRARY})
-target_include_directories(copus_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-separate_arguments(TORCH_FLAGS UNIX_COMMAND "${TORCH_CXX_FLAGS}")
-target_compile_options(copus_libtorch INTERFACE ${TORCH_FLAGS})
+target_include_directories(copus_libtorch SYSTEM INTERFACE
+  ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+set(COPUS_LIBTORCH_OPTIONS "" CACHE STRING "More compiler options for the sources that include libtorch")
+target_compile_options(copus_libtorch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${COPUS_LIBTORCH_OPTIONS}>")
+target_compile_definitions(copus_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
+  if(NOT EXISTS ${TORCH_ROOT}/lib/lib${LIBRARY}.so)
+    message(FATAL_ERROR "The libtorch in ${TORCH_ROOT} lacks lib/lib${LIBRARY}.so. "
+      "Copus needs one with shared libraries.")
+  endif()
+  # The libraries of a device are used through what they register when they are loaded, by no symbol of ours.
+  target_link_libraries(copus_libtorch INTERFACE
+    "-Wl,--push-state,--no-as-needed,${TORCH_ROOT}/lib/lib${LIBRARY}.so,--pop-state")
+endforeach()
+target_link_libraries(copus_libtorch INTERFACE ${TORCH_OPENMP_LIBRARY})
+target_link_options(copus_libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
+if(COPUS_TORCH_PLATFORM)
+  # libtorch finds cuBLAS and its like beside itself when the program starts; to link it they need not be there.
+  target_link_options(copus_libtorch INTERFACE -Wl,--allow-shlib-undefined)
+endif()
