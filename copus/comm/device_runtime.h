@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace copus {
 
@@ -26,6 +27,11 @@ class DeviceRuntime {
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;
 
+  // Of the physical device, among all machines of a job: ranks with the same one share it.
+  virtual std::string identity() const = 0;
+  // As its maker calls the model.
+  virtual std::string name() const = 0;
+
   virtual bool is_device_memory(const void* address) const = 0;
 
   // Where the calling thread's kernels go.
@@ -39,9 +45,6 @@ class DeviceRuntime {
 
   // Between any two places, on the stream. Host memory that is not pinned makes the host wait.
   virtual void copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
-  // `rows` stretches of `bytes` each, whose beginnings lie to_stride and from_stride bytes apart.
-  virtual void copy_rows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t bytes,
-                         int64_t rows, Stream stream) = 0;
 
   // Freed when the last copy of the pointer is gone, which must not be while a stream still uses the memory.
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;         // of the device

@@ -13,4 +13,7 @@ namespace copus {
 // `world`, with its fixed order of summation. Works wherever `world` does.
 std::unique_ptr<World> stage_through_host(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime);
 
+// Whether two ranks compute on one physical device. Every rank calls it; the same answer on all.
+bool ranks_share_a_device(World& world, const DeviceRuntime& runtime);
+
 }  // namespace copus

@@ -37,4 +37,16 @@ class Health {
   }
 };
 
+// While it lives, this rank waits for others.
+class WaitingForOthers {
+ public:
+  explicit WaitingForOthers(Health& health) : health_(health) { health_.begin_wait(); }
+  WaitingForOthers(const WaitingForOthers&) = delete;
+  WaitingForOthers& operator=(const WaitingForOthers&) = delete;
+  ~WaitingForOthers() { health_.end_wait(); }
+
+ private:
+  Health& health_;
+};
+
 }  // namespace copus

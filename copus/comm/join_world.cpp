@@ -14,6 +14,7 @@
 #include "copus/comm/rank_failure.h"
 #include "copus/comm/shared_memory_world.h"
 #include "copus/comm/tcp_store.h"
+#include "copus/comm/tcp_world.h"
 
 namespace copus {
 
@@ -48,7 +49,7 @@ int open_descriptor_of(const std::string& process, const std::string& descriptor
 
 // Rank 0 makes the segment and says where it is; it keeps the store, which it may serve, until all have come. Each rank
 // joins as soon as it can, so that those that have come know what becomes of one another.
-std::unique_ptr<World> meet(const RankEnvironment& environment, double wait_seconds) {
+std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
   const Deadline deadline(wait_seconds);
   const bool first = environment.rank == 0;
   const std::string prefix = concat("copus/", environment.attempt, "/");
@@ -81,16 +82,43 @@ std::unique_ptr<World> meet(const RankEnvironment& environment, double wait_seco
   return world;
 }
 
-// mpirun's ranks use its own connections wherever this build can. Ranks on several machines have no others, and only
-// SLURM besides mpirun starts MPI programs.
+// The store is there until all have come: after that, nobody asks it any more.
+std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double wait_seconds) {
+  if (environment.master_address.empty() || environment.master_port == 0) {
+    throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
+                           environment.world_size,
+                           " are on this one), and its launcher does not say where they meet; set MASTER_ADDR to the "
+                           "address of rank 0's machine and MASTER_PORT to a port that is free there, for all ranks"));
+  }
+  const Deadline deadline(wait_seconds);
+  const bool first = environment.rank == 0;
+  const std::string key = concat("copus/", environment.attempt, "/tcp");
+  TcpStore store(environment.master_address, environment.master_port, first && !environment.launcher_serves_store,
+                 wait_seconds);
+  TcpMeeting meeting;
+  if (first) meeting.host = own_host_towards(environment.master_address, environment.master_port);
+  meeting.publish = [&](const std::string& place) { store.set(key, place); };
+  meeting.find = [&] {
+    const std::optional<std::string> place = store.get(key, deadline.seconds_left());
+    if (!place) throw RankFailure(did_not_come(0, wait_seconds));
+    return *place;
+  };
+  return join_tcp({.rank = environment.rank,
+                   .size = environment.world_size,
+                   .first_of_machine = environment.rank - environment.local_rank,
+                   .num_of_machine = environment.local_world_size,
+                   .wait_seconds = wait_seconds,
+                   .watch = true},
+                  meeting);
+}
+
+// mpirun's ranks use its own connections wherever this build can, and so do those of SLURM on several machines, which
+// besides mpirun is the only one that starts MPI programs.
 bool uses_mpi(const RankEnvironment& environment) {
-  if (environment.launcher == LauncherKind::open_mpi && has_mpi()) return true;
-  if (environment.local_world_size == environment.world_size) return false;
-  if (has_mpi() && environment.launcher == LauncherKind::slurm) return true;
-  throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
-                         environment.world_size, " are on this one), and nothing that connects them: ",
-                         has_mpi() ? "start them with mpirun or srun" : "build with MPI and start them with mpirun",
-                         ", or start all ranks on one machine"));
+  if (!has_mpi()) return false;
+  const bool one_machine = environment.local_world_size == environment.world_size;
+  return environment.launcher == LauncherKind::open_mpi ||
+         (environment.launcher == LauncherKind::slurm && !one_machine);
 }
 
 // An MPI library that does not know the launcher takes each rank for a job of its own.
@@ -106,9 +134,15 @@ std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environmen
 
 }  // namespace
 
+const char* connection_of(const RankEnvironment& environment) {
+  if (uses_mpi(environment)) return "MPI";
+  return environment.local_world_size < environment.world_size ? "TCP" : "shared memory";
+}
+
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds) {
   if (uses_mpi(environment)) return join_same_rank_over_mpi(environment, wait_seconds);
-  if (environment.launcher != LauncherKind::copus) return meet(environment, wait_seconds);
+  if (environment.local_world_size < environment.world_size) return meet_over_tcp(environment, wait_seconds);
+  if (environment.launcher != LauncherKind::copus) return meet_in_shared_memory(environment, wait_seconds);
   return join_shared_memory(
       std::make_shared<SharedSegment>(SharedSegment::open(environment.segment, environment.world_size)),
       environment.rank, environment.world_size, wait_seconds, true);

@@ -38,10 +38,12 @@ std::optional<RankEnvironment> read_rank_environment();
 // The same, with variables from elsewhere: `lookup` gives a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
 
-// Joins the job that the environment describes: over MPI where mpirun started it and this build has MPI, or where ranks
-// are on several machines; else over shared memory.
-// Throws UserError when neither can be had, RankFailure when ranks do not come within `wait_seconds`.
+// Joins the job that the environment describes: over MPI where mpirun started it, or SLURM on several machines, and
+// this build has MPI; else over shared memory, or TCP where ranks are on several machines. Throws UserError when that
+// cannot be had, RankFailure when ranks do not come within `wait_seconds`.
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds);
+// What that world's messages go over: "MPI", "TCP", "shared memory".
+const char* connection_of(const RankEnvironment& environment);
 
 // Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of the job:
 // that of rank 0, or 1 with one message on stderr when a rank died. SIGINT and SIGTERM go on to the ranks. No process

@@ -21,6 +21,8 @@ import time
 import unittest
 
 PROGRAM = str(pathlib.Path(sys.argv[1]).resolve())
+TWO_HOSTS = str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "two-hosts")
+SKIPPED = 77  # what it exits with where it cannot make hosts
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "6"))
 TORCHRUN = os.environ.get("COPUS_TORCHRUN", "torchrun")
@@ -362,6 +364,83 @@ class OtherLaunchers(LauncherTest):
         self.assertEqual(jobs[1].process.returncode, 1)
         self.assert_one_message(errors, f"rank 0 (pid {jobs[0].process.pid}) failed: its process ended")
         jobs[0].finish()
+
+
+@unittest.skipUnless(WITH_TORCH, "a build without libtorch has no rendezvous with other launchers")
+class TwoHosts(LauncherTest):
+    """Ranks that torchrun starts on two machines, without MPI."""
+
+    RANKS = 4
+
+    def start_on_two_hosts(self, *options):
+        if shutil.which(TORCHRUN) is None:
+            self.skipTest(f"torchrun is not installed ({TORCHRUN})")
+        job = Job([TWO_HOSTS, "--ranks", str(self.RANKS), "--torchrun", TORCHRUN, PROGRAM, *options])
+        self.addCleanup(job.kill)
+        self.addCleanup(self.take_down, job)
+        return job
+
+    @staticmethod
+    def take_down(job):
+        """In good order: the hosts go too."""
+        if job.process.poll() is None:
+            job.process.terminate()
+            job.process.wait(TIMEOUT)
+
+    def start_endless(self):
+        job = self.start_on_two_hosts(*ENDLESS)
+        if not job.process.stdout.readline():
+            self.finish(job)
+            self.fail("the job did not start")
+        return job, job.ranks("RANK")
+
+    def finish(self, job):
+        output, errors = job.finish()
+        if job.process.returncode == SKIPPED:
+            self.skipTest(errors.strip())
+        return output, errors
+
+    def assert_one_message_on_each_host(self, job, *causes):
+        """Whatever the launchers have to say beside ours."""
+        _, errors = self.finish(job)
+        messages = [line for line in errors.splitlines() if "copus: error:" in line]
+        self.assertEqual(len(messages), 2, errors)
+        for message in messages:
+            self.assertTrue(any(re.search(cause, message) for cause in causes), errors)
+        self.assertNotEqual(job.process.returncode, 0)
+        self.assert_nothing_left(job, GONE_WITHIN)
+
+    def test_a_job_runs_to_its_end(self):
+        job = self.start_on_two_hosts("--steps", "50")
+        output, errors = self.finish(job)
+        self.assertEqual(job.process.returncode, 0, errors)
+        self.assertIn("step 50", output)
+        self.assertEqual(errors.count("done"), self.RANKS)
+        self.assertNotIn("copus:", errors)
+        self.assert_nothing_left(job, GONE_WITHIN)
+
+    def test_a_rank_that_is_killed_or_stopped(self):
+        for rank, kind, cause in [(3, signal.SIGKILL, "its process ended"), (0, signal.SIGSTOP, "no heartbeat for 3 s")]:
+            job, ranks = self.start_endless()
+            os.kill(ranks[rank], kind)
+            others = {pid for other, pid in ranks.items() if other != rank}
+            wait_until(lambda: not others & set(job.pids()), GONE_WITHIN)
+            if kind == signal.SIGSTOP:
+                os.kill(ranks[rank], signal.SIGKILL)  # it is torchrun's to end, which would take 30 s
+            # Without its place where no heartbeat had carried one yet.
+            failed = rf"rank {rank} \(pid {ranks[rank]}\) failed( at step \d+, \S+)?: {cause}"
+            self.assert_one_message_on_each_host(job, failed)
+
+    def test_a_cable_that_is_cut(self):
+        job, ranks = self.start_endless()
+        host = subprocess.run(["ip", "netns", "identify", str(ranks[3])], capture_output=True, text=True,
+                              check=True).stdout.strip()
+        links = subprocess.run(["ip", "-n", host, "-brief", "link"], capture_output=True, text=True, check=True).stdout
+        subprocess.run(["ip", "-n", host, "link", "set", re.search(r"cp\d+b", links)[0], "down"], check=True)
+        wait_until(lambda: not set(ranks.values()) & set(job.pids()), GONE_WITHIN)
+        job.process.terminate()  # torchrun would wait for the other host, which it does not reach
+        # Each host names a rank of the other.
+        self.assert_one_message_on_each_host(job, r"rank [023] .*no heartbeat for 3 s")
 
 
 if __name__ == "__main__":

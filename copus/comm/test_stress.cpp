@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -61,10 +62,42 @@ Operation draw_operation(Random& random, int64_t number, int64_t size) {
   return operation;
 }
 
+// Bytes on the host or on a device, where kernels write and read them.
+class Place {
+ public:
+  Place(const Bytes& bytes, FakeDeviceRuntime* device) : host_(bytes), device_(device) {
+    if (device == nullptr) return;
+    memory_ = device->allocate(static_cast<int64_t>(bytes.size()));
+    device->launch([=, to = address()] { std::copy(bytes.begin(), bytes.end(), device->on_host<std::byte>(to)); },
+                   device->current_stream());
+  }
+
+  void* address() { return memory_ ? memory_.get() : host_.data(); }
+
+  // Of a device, what lies there now. No copy is given to the host in between.
+  Bytes contents() {
+    if (device_ == nullptr) return host_;
+    const DeviceRuntime::Stream stream = device_->current_stream();
+    device_->launch(
+        [this] {
+          const auto* const from = device_->on_host<std::byte>(memory_.get());
+          std::copy_n(from, host_.size(), host_.begin());
+        },
+        stream);
+    device_->synchronize(stream);
+    return host_;
+  }
+
+ private:
+  Bytes host_;
+  FakeDeviceRuntime* device_;
+  std::shared_ptr<void> memory_;
+};
+
 // What this rank does in an operation, and what should come of it.
 class Part {
  public:
-  Part(World& world, const Operation& operation, uint64_t seed)
+  Part(World& world, const Operation& operation, uint64_t seed, FakeDeviceRuntime* device)
       : operation_(operation), communicator_(world.group(operation.ranks)) {
     const int64_t member = communicator_.rank();
     const auto data_seed = seed * 1000 + static_cast<uint64_t>(operation.number);
@@ -73,52 +106,54 @@ class Part {
     const int64_t begin =
         element * std::accumulate(operation.counts.begin(), operation.counts.begin() + member, int64_t{0});
     const int64_t own = element * operation.counts[member];
-    data_ = inputs[member];
+    Bytes data = inputs[member], output;
     switch (operation.kind) {
       case Kind::all_reduce:
         expected_ = reduce_reference(inputs, operation.type, operation.reduction);
         break;
       case Kind::reduce_scatter:
         expected_ = slice(reduce_reference(inputs, operation.type, Reduction::sum), begin, own);
-        output_.resize(expected_.size());
+        output.resize(expected_.size());
         break;
       case Kind::all_gather:
         expected_ = inputs[0];
-        output_.resize(expected_.size());
-        data_ = slice(expected_, begin, own);
+        output.resize(expected_.size());
+        data = slice(expected_, begin, own);
         break;
       case Kind::broadcast:
         expected_ = inputs[operation.root];
         break;
       case Kind::message:
-        expected_ = member == operation.receiver ? inputs[operation.root] : data_;
+        expected_ = member == operation.receiver ? inputs[operation.root] : data;
         break;
       case Kind::barrier:
-        expected_ = data_;
+        expected_ = data;
         break;
     }
+    data_.emplace(data, device);
+    output_.emplace(output, device);
   }
 
   void start(bool blocking) {
     const auto [number, ranks, kind, type, reduction, count, counts, root, receiver] = operation_;
     switch (kind) {
       case Kind::all_reduce:
-        work_ = communicator_.start_all_reduce(data_.data(), count, type, reduction);
+        work_ = communicator_.start_all_reduce(data_->address(), count, type, reduction);
         break;
       case Kind::reduce_scatter:
-        work_ = communicator_.start_reduce_scatter(data_.data(), output_.data(), counts, type, Reduction::sum);
+        work_ = communicator_.start_reduce_scatter(data_->address(), output_->address(), counts, type, Reduction::sum);
         break;
       case Kind::all_gather:
-        if (blocking) return communicator_.all_gather(data_.data(), output_.data(), counts, type);
-        work_ = communicator_.start_all_gather(data_.data(), output_.data(), counts, type);
+        if (blocking) return communicator_.all_gather(data_->address(), output_->address(), counts, type);
+        work_ = communicator_.start_all_gather(data_->address(), output_->address(), counts, type);
         break;
       case Kind::broadcast:
-        if (blocking) return communicator_.broadcast(data_.data(), count, type, root);
-        work_ = communicator_.start_broadcast(data_.data(), count, type, root);
+        if (blocking) return communicator_.broadcast(data_->address(), count, type, root);
+        work_ = communicator_.start_broadcast(data_->address(), count, type, root);
         break;
       case Kind::message:
-        if (communicator_.rank() == root) work_ = communicator_.start_send(data_.data(), count, type, receiver);
-        if (communicator_.rank() == receiver) communicator_.receive(data_.data(), count, type, root);
+        if (communicator_.rank() == root) work_ = communicator_.start_send(data_->address(), count, type, receiver);
+        if (communicator_.rank() == receiver) communicator_.receive(data_->address(), count, type, root);
         break;
       case Kind::barrier:
         communicator_.barrier();
@@ -131,7 +166,7 @@ class Part {
   std::string finish() {
     work_.wait();
     const bool in_place = operation_.kind != Kind::reduce_scatter && operation_.kind != Kind::all_gather;
-    if ((in_place ? data_ : output_) == expected_) return "";
+    if ((in_place ? data_ : output_)->contents() == expected_) return "";
     return concat("operation ", operation_.number, " of kind ", static_cast<int>(operation_.kind), ", ",
                   operation_.count, " elements of type ", static_cast<int>(operation_.type));
   }
@@ -139,13 +174,14 @@ class Part {
  private:
   const Operation operation_;
   Communicator& communicator_;
-  Bytes data_, output_, expected_;
+  std::optional<Place> data_, output_;
+  Bytes expected_;
   Work work_;
 };
 
 }  // namespace
 
-std::string run_random_operations(World& world, uint64_t seed, int64_t operations) {
+std::string run_random_operations(World& world, uint64_t seed, int64_t operations, FakeDeviceRuntime* device) {
   Random shared(seed);
   Random own(seed * 64 + static_cast<uint64_t>(world.rank()));
   std::deque<std::unique_ptr<Part>> started;
@@ -158,7 +194,7 @@ std::string run_random_operations(World& world, uint64_t seed, int64_t operation
   for (int64_t number = 0; number < operations; ++number) {
     const Operation operation = draw_operation(shared, number, world.size());
     if (std::find(operation.ranks.begin(), operation.ranks.end(), world.rank()) == operation.ranks.end()) continue;
-    started.push_back(std::make_unique<Part>(world, operation, seed));
+    started.push_back(std::make_unique<Part>(world, operation, seed, number % 2 == 0 ? device : nullptr));
     for (int64_t pause = draw(own, 4); pause > 0; --pause) std::this_thread::yield();
     started.back()->start(draw(own, 2) == 0);
     while (draw(own, 3) == 0 && !started.empty()) finish_first();

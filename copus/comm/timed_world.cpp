@@ -24,6 +24,7 @@ class TimedWorld : public World {
   RankClock& clock() override { return own_clock_ ? *own_clock_ : world_->clock(); }
 
   void prepare(const std::vector<GroupUse>& groups) override { world_->prepare(groups); }
+  int64_t communicator_bytes() const override { return world_->communicator_bytes(); }
 
   Communicator& group(const std::vector<int64_t>& ranks) override {
     auto& group = groups_[ranks];

@@ -11,26 +11,13 @@
 #include <random>
 #include <stdexcept>
 
+#include "copus/comm/borrowed_world.h"
 #include "copus/performance/link_cost.h"
 #include "copus/schedule/schedule.h"
 #include "copus/schedule/timing.h"
 
 namespace copus {
 namespace {
-
-// A world that belongs to the test's thread.
-class BorrowedWorld : public World {
- public:
-  explicit BorrowedWorld(World& world) : world_(world) {}
-  int64_t rank() const override { return world_.rank(); }
-  int64_t size() const override { return world_.size(); }
-  Communicator& group(const std::vector<int64_t>& ranks) override { return world_.group(ranks); }
-  Health& health() override { return world_.health(); }
-  RankClock& clock() override { return world_.clock(); }
-
- private:
-  World& world_;
-};
 
 // Two ranks a node; charge(x) is x seconds of computing. A message of 8 bytes takes 2 s within a node, 12 s between.
 constexpr ClusterDescription cluster{

@@ -1,12 +1,12 @@
 #include "copus/comm/watchdog.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <exception>
 #include <optional>
+
+#include "copus/comm/background_thread.h"
 
 namespace copus {
 
@@ -25,13 +25,7 @@ Watchdog::Watchdog(SharedHealth& health, HealthLimits limits)
       exceptions_before_(std::uncaught_exceptions()),
       monitor_(health, RankMonitor::Role::rank, limits) {
   health_.beat();
-  // A thread begins with the mask of its parent: Ctrl-C and SIGTERM are for the main thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = background_thread([this] { watch(); });
 }
 
 Watchdog::~Watchdog() {

@@ -36,6 +36,9 @@ class World {
   // when groups that are not in the list may be closed; elsewhere there is nothing to do.
   virtual void prepare(const std::vector<GroupUse>& /*groups*/) {}
 
+  // Memory of this rank's device that its connections take.
+  virtual int64_t communicator_bytes() const { return 0; }
+
   virtual Health& health() = 0;
   virtual RankClock& clock() = 0;
 };

@@ -1,0 +1,74 @@
+// One group's operations by messages between two ranks alone, where ranks share no memory. All sums are ours, in the
+// order of the members.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "copus/comm/transport.h"
+
+namespace copus {
+
+class HeartbeatHealth;
+
+class MessageTransport : public Transport {
+ public:
+  void all_reduce(void* data, int64_t count, DataType type, Reduction reduction) override;
+  void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
+                      Reduction reduction) override;
+  void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
+  void broadcast(void* data, int64_t count, DataType type, int64_t root) override;
+  void barrier() override;
+  void send(const void* data, int64_t bytes, int64_t to) override;
+  void receive(void* data, int64_t bytes, int64_t from) override;
+
+ protected:
+  // Messages of one channel never meet those of another.
+  enum class Channel { collective, barrier, message };
+  static constexpr int num_channels = 3;
+
+  // The messages of one operation that are under way. Those between two members arrive in their order; a message of no
+  // bytes is none. The end of its life leaves the buffers of messages that did not finish alone.
+  class Messages {
+   public:
+    Messages() = default;
+    Messages(const Messages&) = delete;
+    Messages& operator=(const Messages&) = delete;
+    virtual ~Messages() = default;
+    virtual void send(const void* data, int64_t bytes, int64_t to) = 0;
+    virtual void receive(void* data, int64_t bytes, int64_t from) = 0;
+    // Returns once all of them are done; then others may be started. Throws RankFailure.
+    virtual void finish() = 0;
+  };
+
+  // `ranks`: the group in world ranks; `rank`: this rank's place among them.
+  MessageTransport(std::vector<int64_t> ranks, int64_t rank, HeartbeatHealth& health, double wait_seconds);
+
+  virtual std::unique_ptr<Messages> start(Channel channel) = 0;
+
+  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+  int64_t world_rank(int64_t member) const { return ranks_[static_cast<size_t>(member)]; }
+  HeartbeatHealth& health() const { return health_; }
+  double wait_seconds() const { return wait_seconds_; }
+  // Ends the job because of this world rank.
+  [[noreturn]] void blame(int64_t missing, const std::string& cause);
+  // The cause where one has kept this rank waiting for too long.
+  std::string kept_waiting() const;
+
+ private:
+  void reduce_parts(const std::byte* input, std::byte* output, std::span<const int64_t> counts, DataType type,
+                    Reduction reduction);
+  void gather_parts(const void* input, std::byte* output, std::span<const int64_t> counts, int64_t element_bytes);
+
+  const std::vector<int64_t> ranks_;
+  const int64_t rank_;
+  HeartbeatHealth& health_;
+  const double wait_seconds_;
+  std::vector<std::byte> received_;  // parts of the others that a reduction sums
+};
+
+}  // namespace copus

@@ -1,0 +1,20 @@
+// Stretches of a thread's time that a GPU's profiler shows by name beside what the GPU does then (NVTX, for nsys and
+// ncu). In builds for other platforms, and while no profiler is attached, they do nothing.
+#pragma once
+
+namespace copus {
+
+// Ranges of a thread end in the reverse order of their beginnings. The name is copied.
+void push_profiler_range(const char* name);
+void pop_profiler_range();
+
+// From here to the end of the scope.
+class ProfilerRange {
+ public:
+  explicit ProfilerRange(const char* name) { push_profiler_range(name); }
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+  ~ProfilerRange() { pop_profiler_range(); }
+};
+
+}  // namespace copus

@@ -1,0 +1,95 @@
+// Sockets between ranks: addresses, connections, and a door that lets in none but ranks of the job.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace copus {
+
+// A host as a number, IPv4 or IPv6, and a port.
+struct TcpAddress {
+  std::string host;
+  int64_t port = 0;
+};
+
+// Owns a descriptor, which exec closes. Never blocks; -1: none.
+class TcpSocket {
+ public:
+  TcpSocket() = default;
+  explicit TcpSocket(int descriptor) : descriptor_(descriptor) {}
+  TcpSocket(TcpSocket&& other) noexcept;
+  TcpSocket& operator=(TcpSocket&& other) noexcept;
+  ~TcpSocket();
+
+  int descriptor() const { return descriptor_; }
+  bool is_open() const { return descriptor_ >= 0; }
+
+  // Send (the two one after the other) and receive as much as goes without waiting, and return how much that was; -1:
+  // the connection is over.
+  int64_t send(std::span<const std::byte> first, std::span<const std::byte> second = {});
+  int64_t receive(std::span<std::byte> data);
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Begins to connect; once the socket can be written to, it is connected or over. Throws UserError for an address that
+// cannot be tried.
+TcpSocket start_connecting(const TcpAddress& address);
+// Waits until it is connected, and says whether it is.
+bool finish_connecting(const TcpSocket& socket, double seconds);
+// This machine's address on the way to a host, given by name or number: one that other machines may reach, even where
+// the host is this machine itself and has its name from /etc/hosts. Throws UserError for one that is not known.
+std::string own_host_towards(const std::string& host, int64_t port);
+// That of a socket that is connected.
+std::string own_host_of(const TcpSocket& socket);
+
+// As many as the system lets this process have: the first limit is 1024 on most, and rank 0 has one for each rank.
+void allow_many_sockets();
+
+// 32 random letters, which nobody else can know.
+std::string make_token();
+
+// What a rank says first when it connects.
+std::vector<std::byte> hello(const std::string& token, int64_t rank);
+
+// Waits for connections at one address of this machine. Those that do not begin with the job's hello are dropped.
+class TcpDoor {
+ public:
+  // At a free port. Throws UserError when the host is not this machine's.
+  TcpDoor(const std::string& host, std::string token, int64_t num_ranks);
+
+  const TcpAddress& address() const { return address_; }
+  const std::string& token() const { return token_; }
+
+  struct Guest {
+    int64_t rank;
+    TcpSocket socket;
+  };
+  // Those that have said hello since the last call. To be called when a descriptor can be read from, and now and then.
+  std::vector<Guest> admit();
+  void add_descriptors(std::vector<pollfd>& descriptors) const;
+
+ private:
+  struct Stranger {
+    TcpSocket socket;
+    std::vector<std::byte> said;
+    std::chrono::steady_clock::time_point since;
+  };
+  enum class Judgement { unknown, guest, unwelcome };
+  Judgement judge(Stranger& stranger);
+
+  const std::string token_;
+  const int64_t num_ranks_;
+  TcpSocket listener_;
+  TcpAddress address_;
+  std::vector<Stranger> strangers_;
+};
+
+}  // namespace copus
