@@ -1,3 +1,4 @@
+#include <cmath>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
+#include "copus/config/descriptions.h"
 #include "copus/train/step_bench.h"
 
 namespace copus {
@@ -16,8 +18,10 @@ namespace {
 
 struct Options {
   StepBenchOptions bench;
+  std::string model;  // by name or path, instead of its sizes
   std::string precision = "auto";
   std::string recompute = "none";
+  std::string cluster;
   int64_t steps = 10;
   bool json = false;
   bool serve = false;
@@ -31,6 +35,7 @@ nlohmann::json to_json(const StepBenchResult& r) {
           {"gflops", r.gflops},
           {"matmul_peak_gflops", r.matmul_peak_gflops},
           {"mfu", r.mfu},
+          {"mfu_uniform", std::isnan(r.mfu_uniform) ? nlohmann::json() : nlohmann::json(r.mfu_uniform)},
           {"peak_memory_bytes", r.peak_memory_bytes},
           {"precision", r.precision},
           {"steps", r.steps},
@@ -52,7 +57,8 @@ void print_table(const StepBenchResult& r) {
       << r.steps << "; " << r.fastest_seconds * 1e3 << " to " << r.slowest_seconds * 1e3 << ")\n"
       << std::setprecision(1) << "throughput   " << r.tokens_per_second << " tokens/s, " << r.gflops << " GFLOP/s\n"
       << "MFU          " << r.mfu * 100 << " % of the " << r.precision << " matmul peak measured here, "
-      << r.matmul_peak_gflops << " GFLOP/s\n"
+      << r.matmul_peak_gflops << " GFLOP/s"
+      << (std::isnan(r.mfu_uniform) ? "" : format_number(", %.1f %% of the data sheet's", r.mfu_uniform * 100)) << "\n"
       << "memory       " << format_bytes(static_cast<double>(r.peak_memory_bytes)) << " at the peak; a copy moves "
       << r.memory_bandwidth / 1e9 << " GB/s\n\n"
       << "part           ms/step   floor ms   share\n";
@@ -73,38 +79,58 @@ void print_table(const StepBenchResult& r) {
   std::cout << out.str();
 }
 
-// The protocol of bench/pytorch: "run N" answers with the median seconds of N steps, until "quit" or end of input.
-void serve(StepBench& bench) {
-  bench.run(2);
-  std::cout << nlohmann::json{{"ready", true}}.dump() << '\n' << std::flush;
+// The protocol of bench/pytorch and bench/gpu: "run N" answers with the median seconds of N steps, "report N" with what
+// --json prints; "release" gives the memory back until the next of them, which begins anew with two steps that do not
+// count. Until "quit" or end of input.
+void serve(const StepBenchOptions& options) {
+  std::unique_ptr<StepBench> bench;
+  const auto warm_up = [&] {
+    if (bench) return;
+    bench = std::make_unique<StepBench>(options);
+    bench->run(2);
+  };
+  const auto answer = [](const nlohmann::json& message) { std::cout << message.dump() << '\n' << std::flush; };
+  warm_up();
+  answer({{"ready", true}});
   std::string word;
   while (std::cin >> word && word != "quit") {
     int64_t steps = 0;
-    if (word != "run" || !(std::cin >> steps) || steps <= 0) {
-      throw UserError("--serve expects lines 'run N' or 'quit' on standard input");
+    if (word == "release") {
+      bench.reset();
+      answer({{"released", true}});
+    } else if ((word == "run" || word == "report") && std::cin >> steps && steps > 0) {
+      warm_up();
+      answer(word == "run" ? nlohmann::json{{"seconds_per_step", bench->run(steps)}} : to_json(bench->measure(steps)));
+    } else {
+      throw UserError("--serve expects lines 'run N', 'report N', 'release' or 'quit' on standard input");
     }
-    std::cout << nlohmann::json{{"seconds_per_step", bench.run(steps)}}.dump() << '\n' << std::flush;
   }
 }
 
 int run_step_bench(Options& options) {
   ModelDescription& model = options.bench.model;
-  if (model.num_heads % model.num_kv_heads != 0 || model.hidden_size % model.num_heads != 0 ||
-      model.hidden_size / model.num_heads % 2 != 0) {
+  if (!options.model.empty()) {
+    model = find_model(options.model);
+  } else if (model.num_heads % model.num_kv_heads != 0 || model.hidden_size % model.num_heads != 0 ||
+             model.hidden_size / model.num_heads % 2 != 0) {
     throw UserError(concat("--hidden ", model.hidden_size, ", --heads ", model.num_heads, ", --kv-heads ",
                            model.num_kv_heads,
                            ": heads must divide hidden into an even head size, and kv heads must divide heads"));
+  } else {
+    model.head_dim = model.hidden_size / model.num_heads;
   }
-  model.head_dim = model.hidden_size / model.num_heads;
   options.bench.precision = precision_of(options.precision);
   options.bench.recompute = options.recompute == "none"   ? Recompute::none
                             : options.recompute == "full" ? Recompute::full
                                                           : Recompute::attention;
-  StepBench bench(options.bench);
+  if (!options.cluster.empty()) {
+    options.bench.device_peak_flops_per_second = find_cluster(options.cluster).device.peak_flops_per_second;
+  }
   if (options.serve) {
-    serve(bench);
+    serve(options.bench);
     return 0;
   }
+  StepBench bench(options.bench);
   const StepBenchResult result = bench.measure(options.steps);
   if (options.json) {
     std::cout << to_json(result).dump() << '\n' << std::flush;
@@ -128,16 +154,18 @@ void add_bench(CLI::App& program, Action& action) {
   model.num_heads = 8;
   model.num_kv_heads = 4;
   CLI::App& step = *bench.add_subcommand("step", "One training step: tokens/s, MFU, memory, time by part");
+  CLI::Option* const named =
+      step.add_option("--model", options->model, "A model that ships, or a Hugging Face config.json, instead of sizes");
   const auto size = [&](const char* name, int64_t& value, const char* help) {
-    step.add_option(name, value, help)->check(at_least(1))->capture_default_str();
+    return step.add_option(name, value, help)->check(at_least(1))->capture_default_str();
   };
-  size("--layers", model.num_layers, "Decoder layers");
-  size("--hidden", model.hidden_size, "Hidden size");
-  size("--heads", model.num_heads, "Attention heads");
-  size("--kv-heads", model.num_kv_heads, "Key-value heads");
-  size("--ffn", model.intermediate_size, "Feed-forward size");
-  size("--vocab", model.vocab_size, "Vocabulary");
-  step.add_flag("--tied", model.tie_word_embeddings, "Tie the head to the embedding");
+  size("--layers", model.num_layers, "Decoder layers")->excludes(named);
+  size("--hidden", model.hidden_size, "Hidden size")->excludes(named);
+  size("--heads", model.num_heads, "Attention heads")->excludes(named);
+  size("--kv-heads", model.num_kv_heads, "Key-value heads")->excludes(named);
+  size("--ffn", model.intermediate_size, "Feed-forward size")->excludes(named);
+  size("--vocab", model.vocab_size, "Vocabulary")->excludes(named);
+  step.add_flag("--tied", model.tie_word_embeddings, "Tie the head to the embedding")->excludes(named);
   size("--sequence", options->bench.sequence_length, "Tokens per sequence");
   size("--micro-batch", options->bench.micro_batch, "Sequences per micro-batch");
   size("--micro-batches", options->bench.micro_batches, "Micro-batches per step");
@@ -149,9 +177,12 @@ void add_bench(CLI::App& program, Action& action) {
       ->capture_default_str();
   step.add_option("--threads", options->bench.threads, "Threads; 0: all cores")->check(at_least(0));
   step.add_option("--device", options->bench.device, "cpu or cuda[:N]");
+  step.add_option("--cluster", options->cluster,
+                  "Name or file of the cluster whose device this is: MFU against its data sheet too");
   size("--steps", options->steps, "Steps to measure");
   step.add_flag("--json", options->json, "Print one JSON object");
-  step.add_flag("--serve", options->serve, "Take turns with other programs: 'run N' on standard input, one line back");
+  step.add_flag("--serve", options->serve,
+                "Take turns with other programs: 'run N', 'report N', 'release' or 'quit' on standard input");
   step.footer(
       "Example:\n  copus bench step --layers 6 --hidden 256 --heads 4 --kv-heads 4 --ffn 704 --vocab 256 "
       "--sequence 128 --micro-batch 16");

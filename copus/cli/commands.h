@@ -22,6 +22,7 @@ void add_gns(CLI::App& program, Action& action);
 void add_plan(CLI::App& program, Action& action);
 void add_profile(CLI::App& program, Action& action);
 void add_bench(CLI::App& program, Action& action);
+void add_selftest(CLI::App& program, Action& action, const std::vector<std::string>& arguments);
 void add_gns_bench(CLI::App& bench, Action& action);       // copus bench gns
 void add_comm_bench(CLI::App& bench, Action& action);      // copus bench comm
 void add_model_bench(CLI::App& bench, Action& action);     // copus bench model

@@ -188,6 +188,7 @@ int gns(const Options& options) {
   const StoredModel model(options.checkpoint.empty() ? options.model : options.checkpoint);
   const std::optional<TrainingState> state = find_training_state(options, model);
   const at::Device device = find_device(options.device);
+  use_device(device);
   install_caching_allocator();
   configure_aten(options.threads);
   const Samples samples = state ? open_samples_of_run(options, model, *state) : open_samples_of_model(options, model);

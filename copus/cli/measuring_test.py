@@ -8,11 +8,12 @@ import json
 import math
 import os
 import struct
+import subprocess
 import sys
 import unittest
 import unittest.mock
 
-from program_test_support import WITH_TORCH, ProgramTest
+from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
 
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
 
@@ -46,13 +47,35 @@ class BenchComm(ProgramTest):
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class BenchStep(ProgramTest):
+    SHAPE = ("bench", "step", "--model", "tiny-llama", "--sequence", "8", "--micro-batch", "1", "--micro-batches", "2",
+             "--threads", "1", "--precision", "fp32")
+
+    def test_serves_steps_and_reports_until_it_is_told_to_end(self):
+        process = self.start(*self.SHAPE, "--serve", stdin=subprocess.PIPE)
+        output, errors = process.communicate("run 1\nrelease\nreport 2\nrun 1\nquit\nrun 1\n", timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 0, errors)
+        ready, first, released, report, last = (json.loads(line) for line in output.splitlines())
+        self.assertEqual((ready, released), ({"ready": True}, {"released": True}))
+        self.assertGreater(first["seconds_per_step"], 0)
+        self.assertGreater(last["seconds_per_step"], 0)
+        self.assertEqual(report["steps"], 2)
+        self.assertAlmostEqual(report["tokens_per_second"] * report["seconds_per_step"] / 16, 1)
+        self.assertGreater(report["peak_memory_bytes"], 16 * 1869504, "fp32 weights, gradients and moments")
+
+    def test_mistakes(self):
+        self.assert_refused(*self.SHAPE, "--layers", "2", says=["--layers", "--model"])
+        self.assert_refused("bench", "step", "--model", "tiny-lama", says=["tiny-lama", "tiny-llama"])
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class BenchRelayout(ProgramTest):
     def test_json(self):
         result = self.assert_done("bench", "relayout", "--json", "--parameters", "tiny", "--from", "1x2x1", "--to",
                                   "1x1x2", "--rounds", "2", "--directory", str(self.folder))
         there, back = json.loads(result.stdout)["rows"]
         for row in (there, back):
-            self.assertEqual((row["parameters"], row["ranks"], row["rounds"]), ("tiny", 2, 2))
+            self.assertEqual((row["parameters"], row["ranks"], row["rounds"], row["device"]), ("tiny", 2, 2, "cpu"))
             self.assertGreater(row["bytes_moved"], row["bytes_received"])
             self.assertGreater(row["bytes_received"], 0)
             self.assertIn("moving the state", row["pause_by_phase"])
@@ -74,12 +97,13 @@ class BenchRelayout(ProgramTest):
         self.assert_refused("bench", "relayout", "--from", "2x1", "--to", "1x1x2", says=["--from 2x1", "2x1x2"])
         self.assert_refused("bench", "relayout", "--from", "2x1x1", "--to", "2x1x2",
                             says=["--from 2x1x1 has 2 ranks", "4"])
+        self.assert_refused("bench", "relayout", "--device", "tpu", says=["--device", "cuda"])
 
 
 class BenchDecide(ProgramTest):
     def test_json(self):
         result = json.loads(self.assert_done("bench", "decide", "--json", "--rounds", "1").stdout)
-        self.assertEqual(result["candidates"], 6930)
+        self.assertEqual(result["candidates"], 8170)
         for name in ("seconds_per_decision", "table_seconds", "large_table_seconds", "seconds_per_step"):
             self.assertGreater(result[name], 0)
         for table, gpus in (("table", 32), ("large_table", 16384)):
@@ -90,7 +114,7 @@ class BenchDecide(ProgramTest):
     def test_text(self):
         result = self.assert_done("bench", "decide", "--rounds", "1")
         self.assertRegex(result.stdout, r"(?m)^llama-3.1-405b +16384 ")
-        self.assertRegex(result.stdout, r"among 6930 candidates: [0-9.]+ ms")
+        self.assertRegex(result.stdout, r"among 8170 candidates: [0-9.]+ ms")
 
     def test_mistakes(self):
         self.assert_refused("bench", "decide", "--rounds", "0", says=["--rounds", "at least 1"])

@@ -4,12 +4,15 @@ Usage: profile_test.py PATH_TO_COPUS [unittest options].
 """
 
 import json
+import os
 import pathlib
 import resource
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
+import unittest.mock
 
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
 TIMEOUT = 240  # seconds that no command here comes near
@@ -107,6 +110,25 @@ class Profile(unittest.TestCase):
         self.assertEqual([row["cell"] for row in printed["cells"]], ["d1 t1 p1 v1 1f1b sp0 zero0 none gb4 mb1"])
         self.assertEqual(printed["failed"], ["d1 t1 p1 v1 1f1b sp0 zero0 none gb32768 mb32768"])
         self.assertIn("left out", result.stderr)
+
+    def test_the_cores_are_described_as_a_cluster(self):
+        result = self.copus("profile", "--machine", "here.toml", "--device", "cpu", "--precision", "fp32")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        described = tomllib.loads((self.folder / "here.toml").read_text())
+        self.assertEqual(described["devices_per_node"], len(os.sched_getaffinity(0)))
+        device = described["device"]
+        self.assertRegex(device["name"], ", one core, fp32$")
+        self.assertGreater(device["matmul_teraflops"], 0)
+        self.assertEqual([rows for rows, _ in device["matmul_by_rows"]], [16, 32, 64, 128, 256, 512, 1024, 2048])
+        self.assertEqual([length for length, _ in device["attention_backward"]], [32, 64, 128, 256, 512, 1024])
+        plan = self.copus("plan", "--model", "config.json", "--cluster", "here.toml", "--gpus", "2", "--seq", "32",
+                          "--global-batch", "4", "--precision", "fp32", "--json")
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+
+    def test_no_gpu_is_described_where_there_is_none(self):
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES=""):
+            self.refuse(self.copus("profile", "--machine", "here.toml", "--device", "cuda"), "cuda")
+        self.assertFalse((self.folder / "here.toml").exists())
 
     def test_mistakes_have_one_clear_message(self):
         self.refuse(self.copus("profile"), "--machine", "--config")

@@ -50,6 +50,7 @@ int run_program(int argc, const char* const* argv) {
   add_plan(program, action);
   add_profile(program, action);
   add_bench(program, action);
+  add_selftest(program, action, {argv + 1, argv + argc});
 
   try {
     program.parse(argc, argv);

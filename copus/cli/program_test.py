@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest
 
@@ -484,8 +485,9 @@ class SeveralRanks(ProgramTest):
                             says=["global_batch"])
         self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", 'data.train="missing.txt"',
                             says=["missing.txt"])
-        self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", 'train.device="cuda"',
-                            says=["train.device", "cpu"])
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES=""):
+            self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", 'train.device="cuda"',
+                                says=["train.device", "cpu"])
         self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", "optimizer.lr=1e30", "--set",
                             "optimizer.schedule=constant", "--set", "train.clip_norm=0", says=["diverged"],
                             leaves_run_dir=True)

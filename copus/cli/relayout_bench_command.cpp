@@ -50,6 +50,7 @@ struct Options {
   std::string from, to;  // empty: those of usual_change
   int64_t rounds = 5;
   std::string directory;
+  std::string device = "cpu";
   bool json = false;
   // Of the processes that the command starts.
   std::string as_rank;  // the file that rank 0 writes its result to
@@ -122,13 +123,11 @@ nlohmann::json spread(std::vector<double> values) {
 
 // One direction.
 nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
+  const auto bound = [](const MeasuredSwitch& one) { return static_cast<double>(one.bound_bytes) / one.copy_rate; };
   const auto all = [&](const auto& value) {
     std::vector<double> values;
     for (const MeasuredSwitch& one : switches) values.push_back(value(one));
     return spread(values);
-  };
-  const auto bound = [](const MeasuredSwitch& one) {
-    return static_cast<double>(one.report.bytes_copied) / one.copy_rate;
   };
   std::map<std::string, std::vector<double>> phases;
   for (const MeasuredSwitch& one : switches) {
@@ -151,7 +150,7 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
           {"bytes_moved", report.bytes_copied},
           {"bytes_received", report.bytes_received},
           {"copy_bytes_per_second", copy_rate},
-          {"bound_seconds", static_cast<double>(report.bytes_copied) / copy_rate},
+          {"bound_seconds", static_cast<double>(switches.front().bound_bytes) / copy_rate},
           // Of each switch with the copies right after it, so that a busy machine is so for both.
           {"pause_over_limit", all([&](const MeasuredSwitch& one) {
              return one.report.pause_seconds / (most_of_pause_over_bound * bound(one) + most_seconds_beyond);
@@ -163,18 +162,21 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
 int run_as_rank(const Options& options) {
   const std::optional<RankEnvironment> environment = read_rank_environment();
   if (!environment) throw UserError("--as-rank is for the processes that 'copus bench relayout' starts");
-  const std::unique_ptr<World> world = join_world(*environment, default_wait_seconds);
+  std::unique_ptr<World> world = join_world(*environment, default_wait_seconds);
+  RelayoutBenchOptions bench = bench_of(options);
+  bench.device = options.device;
+  bench.local_rank = environment->local_rank;
   nlohmann::json result;
   if (options.restart) {
-    result = {{"ready_at", measure_restart(bench_of(options), *world)}};
+    result = {{"ready_at", measure_restart(bench, std::move(world))}};
   } else {
-    const RelayoutBenchResult measured = measure_relayout(bench_of(options), *world);
+    const RelayoutBenchResult measured = measure_relayout(bench, std::move(world));
     result = {{"there", to_json(measured.there)},
               {"back", to_json(measured.back)},
               {"decided_at", measured.decided_at},
               {"written_at", measured.written_at}};
   }
-  if (world->rank() == 0) write_results(options.as_rank, result.dump());
+  if (environment->rank == 0) write_results(options.as_rank, result.dump());
   return 0;
 }
 
@@ -218,7 +220,8 @@ std::optional<nlohmann::json> start_ranks(int64_t ranks, const Options& options,
                                      "--from",       options.from,
                                      "--to",         options.to,
                                      "--rounds",     std::to_string(options.rounds),
-                                     "--zero-stage", std::to_string(options.zero_stage)};
+                                     "--zero-stage", std::to_string(options.zero_stage),
+                                     "--device",     options.device};
   if (restart) arguments.emplace_back("--restart");
   exit_code = launch_ranks(ranks, arguments);
   if (exit_code != 0) return std::nullopt;
@@ -274,6 +277,7 @@ std::vector<nlohmann::json> measure_change(const Options& options, int64_t ranks
     row["parameters"] = options.parameters.front();
     row["elements"] = count_parameters(model_of(options.parameters.front()));
     row["ranks"] = ranks;
+    row["device"] = options.device;
     row["zero_stage"] = options.zero_stage;
     row["rounds"] = options.rounds;
     for (const char* const field :
@@ -349,6 +353,9 @@ void add_relayout_bench(CLI::App& bench, Action& action) {
   relayout.add_option("--to", options->to, "The layout to change to, and back; usually 1x2x2 or 4x2x1");
   relayout.add_option("--rounds", options->rounds, "Changes there and back")->check(at_least(1))->capture_default_str();
   relayout.add_option("--directory", options->directory, "Where the checkpoint goes; otherwise the temporary files'");
+  relayout.add_option("--device", options->device, "cpu or cuda; the ranks share its GPUs")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   relayout.add_flag("--json", options->json, "Print one JSON object");
   relayout.add_option("--as-rank", options->as_rank)->group("");
   relayout.add_option("--corpus", options->corpus)->group("");

@@ -28,6 +28,9 @@ void add_generate(CLI::App& program, Action& action) { add_missing(program, acti
 
 void add_gns(CLI::App& program, Action& action) { add_missing(program, action, "copus", "gns"); }
 void add_profile(CLI::App& program, Action& action) { add_missing(program, action, "copus", "profile"); }
+void add_selftest(CLI::App& program, Action& action, const std::vector<std::string>& /*arguments*/) {
+  add_missing(program, action, "copus", "selftest");
+}
 
 void add_bench(CLI::App& program, Action& action) {
   CLI::App& bench = *program.add_subcommand("bench", "Measure this machine");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "copus/model/reference_decoder.h"
+#include "copus/model/test_device.h"
 
 namespace copus {
 namespace {
@@ -20,13 +21,13 @@ TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
   model.head_dim = 8;
   model.qkv_bias = true;
   at::manual_seed(3);
-  ParameterStore store(model, at::kFloat, at::kCPU);
+  ParameterStore store(model, at::kFloat, test_device());
   store.initialize(3);
   const DecoderLayer layer(store, 0, TensorParallel());
-  RotaryTable table(model, at::kFloat, at::kCPU);
+  RotaryTable table(model, at::kFloat, test_device());
   const kernels::AttentionShape shape{2, 30, 4, 2, 8};
   const RotaryTable::Rows rotary = table.rows(0, 30);
-  const at::Tensor x = at::randn({60, 40}), dy = at::randn({60, 40});
+  const at::Tensor x = at::randn({60, 40}).to(test_device()), dy = at::randn({60, 40}).to(test_device());
 
   const auto run = [&](WeightGradients::Mode mode, const auto& between) {
     store.zero_gradients();

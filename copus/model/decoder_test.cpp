@@ -5,6 +5,7 @@
 
 #include "copus/model/reference_decoder.h"
 #include "copus/model/stages_in_turn.h"
+#include "copus/model/test_device.h"
 
 namespace copus {
 namespace {
@@ -48,8 +49,8 @@ struct Input {
 };
 
 Input random_input(const ModelDescription& model, int64_t batch, int64_t sequence) {
-  Input input{at::randint(model.vocab_size, {batch, sequence}, at::kLong),
-              at::randint(model.vocab_size, {batch, sequence}, at::kLong)};
+  Input input{at::randint(model.vocab_size, {batch, sequence}, at::kLong).to(test_device()),
+              at::randint(model.vocab_size, {batch, sequence}, at::kLong).to(test_device())};
   input.targets[0][sequence / 2] = ignored_target;
   return input;
 }
@@ -66,7 +67,7 @@ TEST(Decoder, EveryGradientMatchesAutogradInFloat64) {
     for (const auto& [batch, sequence] : {std::pair{1, 1}, {2, 33}, {1, 80}}) {
       SCOPED_TRACE(variant.name + ", sequence " + std::to_string(sequence));
       at::manual_seed(99);
-      ParameterStore store(variant.model, at::kDouble, at::kCPU);
+      ParameterStore store(variant.model, at::kDouble, test_device());
       randomize(store);
       Input input = random_input(variant.model, batch, sequence);
       if (sequence == 1) input.targets[0][0] = 5;
@@ -97,7 +98,7 @@ TEST(Decoder, RecomputeChangesNoBit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const Variant& variant : variants()) {
       at::manual_seed(5);
-      ParameterStore store(variant.model, dtype, at::kCPU);
+      ParameterStore store(variant.model, dtype, test_device());
       randomize(store);
       const Input input = random_input(variant.model, 2, 40);
       std::vector<std::vector<at::Tensor>> results;
@@ -119,7 +120,7 @@ TEST(Decoder, Float32AndBfloat16StayNearFloat64) {
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 6e-2}}) {
     for (const Variant& variant : variants()) {
       at::manual_seed(6);
-      ParameterStore exact(variant.model, at::kDouble, at::kCPU), store(variant.model, dtype, at::kCPU);
+      ParameterStore exact(variant.model, at::kDouble, test_device()), store(variant.model, dtype, test_device());
       randomize(exact);
       for (size_t i = 0; i < store.buckets().size(); ++i) {
         const Bucket& bucket = store.buckets()[i];
@@ -141,14 +142,14 @@ TEST(Decoder, Float32AndBfloat16StayNearFloat64) {
 TEST(Decoder, MicroBatchesAccumulate) {
   const ModelDescription model = small_model();
   at::manual_seed(11);
-  ParameterStore store(model, at::kDouble, at::kCPU);
+  ParameterStore store(model, at::kDouble, test_device());
   randomize(store);
   const Input input = random_input(model, 4, 12);
   Decoder decoder(store, Recompute::none);
   const at::Tensor whole = decoder.forward_backward(input.tokens, input.targets, 1.0);
   const auto expected = all_gradients(store);
   store.zero_gradients();
-  at::Tensor parts = at::zeros({}, at::kDouble);
+  at::Tensor parts = at::zeros({}, whole.options());
   for (int64_t first = 0; first < 4; first += 2) {
     parts += decoder.forward_backward(input.tokens.narrow(0, first, 2), input.targets.narrow(0, first, 2), 1.0);
   }
@@ -161,7 +162,7 @@ TEST(Decoder, MicroBatchesAccumulate) {
 TEST(Decoder, GenerationSeesWhatTrainingSees) {
   for (const Variant& variant : variants()) {
     at::manual_seed(12);
-    ParameterStore store(variant.model, at::kDouble, at::kCPU);
+    ParameterStore store(variant.model, at::kDouble, test_device());
     randomize(store);
     const at::Tensor tokens = random_input(variant.model, 2, 21).tokens;
     Decoder decoder(store, Recompute::none);
@@ -177,12 +178,12 @@ TEST(Decoder, GenerationSeesWhatTrainingSees) {
 }
 
 TEST(Decoder, HeadChunksCoverEveryToken) {
-  // 2^22 / 30,011 logits: chunks of 139 rows, so 300 tokens need three, the last one short.
+  // On a CPU 2^22 / 30,011 logits: chunks of 139 rows, so 300 tokens need three, the last one short.
   ModelDescription model = small_model();
   model.vocab_size = 30011;
   model.num_layers = 1;
   at::manual_seed(13);
-  ParameterStore store(model, at::kDouble, at::kCPU);
+  ParameterStore store(model, at::kDouble, test_device());
   randomize(store);
   const Input input = random_input(model, 3, 100);
   const auto weights = reference::leaves(store);

@@ -1,372 +1,173 @@
-// model/kernels.h on the CPU: spreads the fused kernels of cpu/ over ATen's thread pool. What they do not take goes to
-// kernels_generic.cpp. Work is cut at fixed places, so that no result depends on the number of threads.
+// Chooses who computes: the fused kernels of the CPU or of the GPU for what they take, the generic ones for the rest.
 #include "copus/model/kernels.h"
 
 #include <ATen/Parallel.h>
 
-#include <algorithm>
-#include <cmath>
-#include <mutex>
 #include <utility>
-#include <vector>
 
-#include "copus/base/error.h"
-#include "copus/model/cpu/kernels.h"
+#include "copus/model/kernels_fused.h"
 #include "copus/model/kernels_generic.h"
 #include "copus/model/part_timer.h"
-#include "copus/strategy/model_description.h"
 
 namespace copus::kernels {
-
-static_assert(cpu::ignored_target == ignored_target);
-
 namespace {
 
-constexpr int64_t rows_per_task = 16;
-// Rows whose contributions to a weight gradient are summed on their own: the sum's order is fixed by this number.
-constexpr int64_t rows_per_partial_sum = 64;
-constexpr int64_t elements_per_block = 16384;  // a multiple of bucket_alignment
+#if defined(COPUS_GPU_EMULATED)
+// Tests have the GPU's kernels compute on the CPU's tensors.
+constexpr bool has_gpu = true;
+constexpr at::DeviceType gpu = at::kCPU;
+#else
+constexpr bool has_gpu = COPUS_HAS_GPU;
+constexpr at::DeviceType gpu = at::kCUDA;  // so does libtorch call AMD's, too
+#endif
 
-template <class S>
-S* data(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<S*>(tensor.data_ptr()) : nullptr;
+// The kernels of a GPU, or, where there are none, others that are never chosen in their place.
+#if COPUS_HAS_GPU || defined(COPUS_GPU_EMULATED)
+namespace fused_on_gpu = on_gpu;
+#else
+namespace fused_on_gpu = generic;
+#endif
+
+bool runs_fused_on_gpu(const at::Tensor& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return has_gpu && tensor.device().type() == gpu && tensor.is_contiguous() &&
+         (dtype == at::kFloat || dtype == at::kBFloat16);
 }
 
-bool fused(const at::Tensor& tensor) {
+bool runs_fused_on_cpu(const at::Tensor& tensor) {
   const at::ScalarType dtype = tensor.scalar_type();
   return tensor.device().is_cpu() && tensor.is_contiguous() &&
          (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
 }
 
-// Calls f with a value of the storage type of the tensor's dtype.
-template <class F>
-decltype(auto) with_storage_type(const at::Tensor& tensor, F f) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return f(float{});
-    case at::kDouble:
-      return f(double{});
-    default:
-      return f(cpu::BFloat16{});
-  }
+// The form of a kernel that takes this tensor.
+template <class Kernel>
+Kernel* choose(const at::Tensor& tensor, Kernel* on_gpu, Kernel* on_cpu, Kernel* generic) {
+  return runs_fused_on_gpu(tensor) ? on_gpu : runs_fused_on_cpu(tensor) ? on_cpu : generic;
 }
-
-template <class F>
-void parallel_rows(int64_t rows, F f) {
-  at::parallel_for(0, rows, rows_per_task, f);
-}
-
-at::ScalarType master_dtype(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-int64_t count_blocks(const at::Tensor& flat) { return (flat.numel() + elements_per_block - 1) / elements_per_block; }
 
 }  // namespace
 
+#define COPUS_CHOOSE(tensor, kernel) choose(tensor, fused_on_gpu::kernel, on_cpu::kernel, generic::kernel)
+
 NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(residual)) return generic::add_rms_norm(residual, delta, weight, epsilon);
-  const int64_t rows = residual.size(0), width = residual.size(1);
-  NormResult result;
-  result.sum = delta.defined() ? empty({rows, width}, residual.scalar_type(), residual.device()) : residual;
-  result.normed = empty({rows, width}, residual.scalar_type(), residual.device());
-  result.rstd = empty({rows}, master_dtype(residual), residual.device());
-  with_storage_type(residual, [&]<class S>(S) {
-    using C = cpu::Compute<S>;
-    const cpu::RmsNormForward<S> arguments{
-        width,           static_cast<C>(epsilon), data<S>(residual),      data<S>(delta),
-        data<S>(weight), data<S>(result.sum),     data<S>(result.normed), data<C>(result.rstd)};
-    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().rms_norm_forward(arguments, begin, end); });
-  });
-  return result;
+  return COPUS_CHOOSE(residual, add_rms_norm)(residual, delta, weight, epsilon);
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
                              const at::Tensor& weight, const at::Tensor& residual_gradient,
                              const at::Tensor& weight_gradient) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(dy)) return generic::rms_norm_backward(dy, input, rstd, weight, residual_gradient, weight_gradient);
-  const int64_t rows = dy.size(0), width = dy.size(1);
-  const int64_t partial_sums = (rows + rows_per_partial_sum - 1) / rows_per_partial_sum;
-  at::Tensor input_gradient = empty({rows, width}, dy.scalar_type(), dy.device());
-  const at::Tensor partial = empty({partial_sums, width}, master_dtype(dy), dy.device());
-  with_storage_type(dy, [&]<class S>(S) {
-    using C = cpu::Compute<S>;
-    at::parallel_for(0, partial_sums, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const cpu::RmsNormBackward<S> arguments{width,
-                                                data<S>(dy),
-                                                data<S>(input),
-                                                data<S>(weight),
-                                                data<C>(rstd),
-                                                data<S>(residual_gradient),
-                                                data<S>(input_gradient),
-                                                data<C>(partial) + i * width};
-        cpu::kernels<S>().rms_norm_backward(arguments, i * rows_per_partial_sum,
-                                            std::min(rows, (i + 1) * rows_per_partial_sum));
-      }
-    });
-  });
-  add_linear_bias_gradient(weight_gradient, partial);
-  return input_gradient;
+  return COPUS_CHOOSE(dy, rms_norm_backward)(dy, input, rstd, weight, residual_gradient, weight_gradient);
 }
 
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(qkv)) return generic::rotary_(qkv, shape, cosine, sine, backward);
-  with_storage_type(qkv, [&]<class S>(S) {
-    using C = cpu::Compute<S>;
-    const cpu::Rotary<S> arguments{shape.sequence, shape.heads + shape.kv_heads,
-                                   shape.head_dim, shape.row(),
-                                   data<S>(qkv),   data<C>(cosine),
-                                   data<C>(sine),  backward};
-    parallel_rows(qkv.size(0), [&](int64_t begin, int64_t end) { cpu::kernels<S>().rotary(arguments, begin, end); });
-  });
+  COPUS_CHOOSE(qkv, rotary_)(qkv, shape, cosine, sine, backward);
 }
-
-namespace {
-
-// Where the key heads and the value heads begin in a row of the query-key-value matrix.
-int64_t first_key(const AttentionShape& shape) { return shape.heads * shape.head_dim; }
-int64_t first_value(const AttentionShape& shape) { return first_key(shape) + shape.kv_heads * shape.head_dim; }
-
-template <class S>
-cpu::AttentionInput<S> attention_input(const at::Tensor& qkv, const AttentionShape& shape) {
-  const S* query = data<S>(qkv);
-  return {shape.batch,
-          shape.sequence,
-          shape.heads,
-          shape.kv_heads,
-          shape.head_dim,
-          static_cast<cpu::Compute<S>>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
-          shape.row(),
-          shape.heads * shape.head_dim,
-          query,
-          query + first_key(shape),
-          query + first_value(shape)};
-}
-
-// Runs one task per (sequence, kv head), each thread with scratch memory of its own.
-template <class C, class F>
-void parallel_heads(int64_t tasks, int64_t scratch_elements, at::ScalarType dtype, F f) {
-  const int64_t threads = std::min<int64_t>(tasks, num_threads());
-  const at::Tensor scratch = empty({threads, scratch_elements}, dtype, at::kCPU);
-  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t thread = begin; thread < end; ++thread) {
-      for (int64_t task = thread * tasks / threads; task < (thread + 1) * tasks / threads; ++task) {
-        f(task, data<C>(scratch) + thread * scratch_elements);
-      }
-    }
-  });
-}
-
-}  // namespace
 
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
   const PartTimer timer(Part::attention);
-  if (!fused(qkv)) return generic::attention(qkv, shape);
-  AttentionResult result;
-  result.output = empty({qkv.size(0), shape.heads * shape.head_dim}, qkv.scalar_type(), qkv.device());
-  result.log_sum_exp = empty({shape.batch, shape.heads, shape.sequence}, master_dtype(qkv), qkv.device());
-  with_storage_type(qkv, [&]<class S>(S) {
-    using C = cpu::Compute<S>;
-    const cpu::AttentionForward<S> arguments{attention_input<S>(qkv, shape), data<S>(result.output),
-                                             data<C>(result.log_sum_exp)};
-    const cpu::Kernels<S>& table = cpu::kernels<S>();
-    parallel_heads<C>(shape.batch * shape.kv_heads, table.attention_forward_scratch(arguments), master_dtype(qkv),
-                      [&](int64_t task, C* scratch) { table.attention_forward(arguments, task, scratch); });
-  });
-  return result;
+  return runs_fused_on_cpu(qkv) ? on_cpu::attention(qkv, shape) : generic::attention(qkv, shape);
 }
 
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
                               const AttentionShape& shape) {
   const PartTimer timer(Part::attention);
-  if (!fused(qkv)) return generic::attention_backward(output_gradient, qkv, forward, shape);
-  at::Tensor qkv_gradient = empty({qkv.size(0), shape.row()}, qkv.scalar_type(), qkv.device());
-  with_storage_type(qkv, [&]<class S>(S) {
-    using C = cpu::Compute<S>;
-    S* gradient = data<S>(qkv_gradient);
-    const cpu::AttentionBackward<S> arguments{attention_input<S>(qkv, shape),
-                                              data<S>(forward.output),
-                                              data<S>(output_gradient),
-                                              data<C>(forward.log_sum_exp),
-                                              gradient,
-                                              gradient + first_key(shape),
-                                              gradient + first_value(shape)};
-    const cpu::Kernels<S>& table = cpu::kernels<S>();
-    parallel_heads<C>(shape.batch * shape.kv_heads, table.attention_backward_scratch(arguments), master_dtype(qkv),
-                      [&](int64_t task, C* scratch) { table.attention_backward(arguments, task, scratch); });
-  });
-  return qkv_gradient;
+  const auto kernel = runs_fused_on_cpu(qkv) ? on_cpu::attention_backward : generic::attention_backward;
+  return kernel(output_gradient, qkv, forward, shape);
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(gate_up)) return generic::swiglu(gate_up);
-  const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
-  at::Tensor activation = empty({rows, width}, gate_up.scalar_type(), gate_up.device());
-  with_storage_type(gate_up, [&]<class S>(S) {
-    const cpu::SwigluForward<S> arguments{width, data<S>(gate_up), data<S>(activation)};
-    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().swiglu_forward(arguments, begin, end); });
-  });
-  return activation;
+  return COPUS_CHOOSE(gate_up, swiglu)(gate_up);
 }
 
 SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(gate_up)) return generic::swiglu_backward(activation_gradient, gate_up);
-  with_storage_type(gate_up, [&]<class S>(S) {
-    const cpu::SwigluBackward<S> arguments{gate_up.size(1) / 2, data<S>(gate_up), data<S>(activation_gradient)};
-    parallel_rows(gate_up.size(0),
-                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().swiglu_backward(arguments, begin, end); });
-  });
-  return {gate_up, activation_gradient};
+  return COPUS_CHOOSE(gate_up, swiglu_backward)(activation_gradient, gate_up);
 }
 
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(dy)) return generic::add_linear_bias_gradient(gradient, dy);
-  with_storage_type(dy, [&]<class S>(S) {
-    at::parallel_for(0, dy.size(1), 64, [&](int64_t begin, int64_t end) {
-      cpu::kernels<S>().add_column_sums(data<S>(dy), dy.size(0), dy.size(1), data<cpu::Compute<S>>(gradient), begin,
-                                        end);
-    });
-  });
+  COPUS_CHOOSE(dy, add_linear_bias_gradient)(gradient, dy);
 }
 
 at::Tensor embedding_part(const at::Tensor& weight, const at::Tensor& tokens, int64_t first_token) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(weight)) return generic::embedding_part(weight, tokens, first_token);
-  const int64_t rows = tokens.size(0), width = weight.size(1);
-  at::Tensor out = empty({rows, width}, weight.scalar_type(), weight.device());
-  with_storage_type(weight, [&]<class S>(S) {
-    const cpu::EmbeddingPart<S> arguments{first_token,     weight.size(0),        width,
-                                          data<S>(weight), data<int64_t>(tokens), data<S>(out)};
-    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().embedding_part(arguments, begin, end); });
-  });
-  return out;
+  return COPUS_CHOOSE(weight, embedding_part)(weight, tokens, first_token);
 }
 
 void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens,
                             int64_t first_token) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(dy)) return generic::add_embedding_gradient(gradient, dy, tokens, first_token);
-  with_storage_type(dy, [&]<class S>(S) {
-    at::parallel_for(0, dy.size(1), 64, [&](int64_t begin, int64_t end) {
-      cpu::kernels<S>().add_embedding_gradient(data<S>(dy), data<int64_t>(tokens), dy.size(0), dy.size(1), first_token,
-                                               gradient.size(0), data<cpu::Compute<S>>(gradient), begin, end);
-    });
-  });
+  COPUS_CHOOSE(dy, add_embedding_gradient)(gradient, dy, tokens, first_token);
 }
-
-namespace {
-
-void fused_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
-                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
-  const int64_t rows = logits.size(0);
-  std::vector<double> losses(static_cast<size_t>(rows));
-  with_storage_type(logits, [&]<class S>(S) {
-    const cpu::CrossEntropy<S> arguments{.first_token = first_token,
-                                         .vocab = logits.size(1),
-                                         .gradient = gradient,
-                                         .loss_scale = loss_scale,
-                                         .logits = data<S>(logits),
-                                         .targets = data<int64_t>(targets),
-                                         .losses = losses.data(),
-                                         .statistics = data<double>(statistics),
-                                         .parts = statistics.defined() ? statistics.size(0) : 1,
-                                         .rows = rows};
-    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().cross_entropy(arguments, begin, end); });
-  });
-  double sum = 0;
-  for (const double loss : losses) sum += loss;
-  *data<double>(loss_sum) += sum;
-}
-
-}  // namespace
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
                     const at::Tensor& loss_sum) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(logits)) return generic::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum);
-  fused_cross_entropy(logits, targets, 0, {}, loss_scale, gradient, loss_sum);
+  COPUS_CHOOSE(logits, cross_entropy_)(logits, targets, loss_scale, gradient, loss_sum);
 }
 
 at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token) {
   const PartTimer timer(Part::elementwise);
-  if (!fused(logits)) return generic::softmax_statistics(logits, targets, first_token);
-  const int64_t rows = logits.size(0);
-  at::Tensor statistics = empty({rows, 3}, at::kDouble, logits.device());
-  with_storage_type(logits, [&]<class S>(S) {
-    const cpu::SoftmaxStatistics<S> arguments{first_token, logits.size(1), data<S>(logits), data<int64_t>(targets),
-                                              data<double>(statistics)};
-    parallel_rows(rows,
-                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().softmax_statistics(arguments, begin, end); });
-  });
-  return statistics;
+  return COPUS_CHOOSE(logits, softmax_statistics)(logits, targets, first_token);
 }
 
 void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
                          const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
   const PartTimer timer(Part::elementwise);
-  const auto kernel = fused(logits) ? fused_cross_entropy : generic::cross_entropy_part_;
-  kernel(logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
+  COPUS_CHOOSE(logits, cross_entropy_part_)
+  (logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
 }
 
 void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
             const at::Tensor& exp_avg_sq, const AdamWStep& step) {
   const PartTimer timer(Part::optimizer);
-  if (!fused(master)) return generic::adamw_(master, gradient, exp_avg, exp_avg_sq, step);
-  with_storage_type(master, [&]<class S>(S) {
-    using C = cpu::Compute<S>;
-    const cpu::AdamW<C> arguments{data<C>(master),
-                                  data<C>(exp_avg),
-                                  data<C>(exp_avg_sq),
-                                  data<C>(gradient),
-                                  step.lr,
-                                  step.beta1,
-                                  step.beta2,
-                                  step.epsilon,
-                                  step.weight_decay,
-                                  step.gradient_scale,
-                                  step.bias_correction1,
-                                  step.bias_correction2};
-    at::parallel_for(0, count_blocks(master), 1, [&](int64_t begin, int64_t end) {
-      cpu::kernels<S>().adamw(arguments, begin * elements_per_block,
-                              std::min(master.numel(), end * elements_per_block));
-    });
-  });
+  COPUS_CHOOSE(master, adamw_)(master, gradient, exp_avg, exp_avg_sq, step);
 }
 
+#undef COPUS_CHOOSE
+
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
+  NormSum sum(flat.device());
+  sum.add(flat, begin, end);
+  return sum.take();
+}
+
+NormSum::NormSum(at::Device device) {
+  if (has_gpu && device.type() == gpu) words_ = zeros({ExactSum::num_words}, at::kLong, device);
+}
+
+void NormSum::add(const at::Tensor& flat, int64_t begin, int64_t end) {
   const PartTimer timer(Part::optimizer);
-  if (!fused(flat)) return generic::squared_norm(flat, begin, end);
-  ExactSum sum;
-  std::mutex mutex;
-  with_storage_type(flat, [&]<class S>(S) {
-    const auto* values = data<cpu::Compute<S>>(flat);
-    const int64_t first = begin / squared_norm_block, last = (end + squared_norm_block - 1) / squared_norm_block;
-    at::parallel_for(first, last, elements_per_block / squared_norm_block, [&](int64_t from, int64_t to) {
-      ExactSum part;
-      for (int64_t block = from; block < to; ++block) {
-        part.add(cpu::kernels<S>().squared_norm(values, std::max(begin, block * squared_norm_block),
-                                                std::min(end, (block + 1) * squared_norm_block)));
-      }
-      const std::lock_guard guard(mutex);
-      sum.add(part);
-    });
-  });
+  if constexpr (has_gpu) {
+    const bool takes = runs_fused_on_gpu(flat) && flat.scalar_type() == at::kFloat;
+    if (takes) return on_gpu::add_squared_norm(words_, flat, begin, end);
+  }
+  sum_.add(runs_fused_on_cpu(flat) ? on_cpu::squared_norm(flat, begin, end) : generic::squared_norm(flat, begin, end));
+}
+
+ExactSum NormSum::take() {
+  ExactSum sum = std::exchange(sum_, {});
+  if (words_.defined()) {
+    ExactSum on_device;
+    copy_to_host(words_, on_device.words().data());
+    words_.zero_();
+    sum.add(on_device);
+  }
   return sum;
 }
 
-NormSum::NormSum(at::Device /*device*/) {}
-
-void NormSum::add(const at::Tensor& flat, int64_t begin, int64_t end) { sum_.add(squared_norm(flat, begin, end)); }
-
-ExactSum NormSum::take() { return std::exchange(sum_, {}); }
+void round_to(const at::Tensor& from, const at::Tensor& to) {
+  const PartTimer timer(Part::optimizer);
+  const bool rounds = from.scalar_type() == at::kFloat && to.scalar_type() == at::kBFloat16;
+  const bool takes = rounds && runs_fused_on_gpu(from) && runs_fused_on_gpu(to);
+  (takes ? fused_on_gpu::round_to : generic::round_to)(from, to);
+}
 
 void set_num_threads(int64_t threads) { at::set_num_threads(static_cast<int>(threads)); }
 

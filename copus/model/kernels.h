@@ -1,6 +1,6 @@
 // Every tensor kernel that training calls, in one place: this header is what the product stands on. The model is
-// written against it and names no ATen operator itself. On the CPU most of these are our own fused kernels (cpu/);
-// elsewhere, and for shapes those do not take, they are compositions of ATen operators (kernels_generic.cpp).
+// written against it and names no ATen operator itself. Most of these are our own fused kernels, on the CPU (cpu/) and
+// on GPUs (gpu/); what those do not take are compositions of ATen operators (kernels_generic.cpp).
 //
 // Activations are row-major [rows, width] in the compute dtype (float32, bfloat16, float64 in tests), one row a token;
 // main gradients and optimizer state are in the master dtype (float32; float64 in tests). Results are fresh tensors
@@ -22,6 +22,7 @@ at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype, at::Device device)
 // Over host memory that exists, of which `release` is told when no tensor refers to it any more.
 at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dtype, std::function<void()> release);
 at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
+// Does not wait for a GPU; `data` may change as soon as it returns.
 at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device);
 at::Tensor from_host(const double* data, at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
 // Copies a tensor's elements, in row-major order, to host memory and waits for them.
@@ -36,7 +37,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 at::Tensor linear_input_gradient(const at::Tensor& dy, const at::Tensor& weight);
 // The same into `out`, rows of a larger matrix.
 void linear_input_gradient_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight);
-// gradient [out, in] += dy^T x.
+// gradient [out, in] += dy^T x. A float32 gradient of bfloat16 factors takes part in the product's own sums where the
+// device can do that, which is found out at the first call.
 void add_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& x);
 // gradient [out] += sum of dy's rows.
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy);
@@ -147,7 +149,8 @@ class NormSum {
   ExactSum take();
 
  private:
-  ExactSum sum_;
+  ExactSum sum_;      // of tensors that no GPU kernel takes
+  at::Tensor words_;  // on a GPU: those of an ExactSum
 };
 
 // Copies master weights into compute weights, rounding to nearest even.

@@ -1,10 +1,15 @@
 #include "copus/model/kernels_generic.h"
 
+#include <ATen/SDPBackend.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
@@ -19,11 +24,13 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "copus/base/error.h"
 #include "copus/model/part_timer.h"
@@ -46,9 +53,13 @@ at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dt
   return at::from_blob(data, shape, release_data, at::TensorOptions().dtype(dtype));
 }
 
+// To a GPU by way of pinned memory, from which the copy goes on by itself: ATen's allocator does not hand that memory
+// out again before.
 at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device) {
-  const at::Tensor view = at::from_blob(const_cast<int64_t*>(data), shape, at::TensorOptions().dtype(at::kLong));
-  return empty(shape, at::kLong, device).copy_(view);
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kLong);
+  const at::Tensor host = at::empty(shape, options.pinned_memory(!device.is_cpu()));
+  std::copy_n(data, host.numel(), static_cast<int64_t*>(host.data_ptr()));
+  return device.is_cpu() ? host : empty(shape, at::kLong, device).copy_(host, /*non_blocking=*/true);
 }
 
 at::Tensor from_host(const double* data, at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
@@ -87,12 +98,74 @@ void linear_input_gradient_into(const at::Tensor& out, const at::Tensor& dy, con
   at::mm_out(target, dy, weight);
 }
 
+namespace {
+
+// How a product of bfloat16 matrices is added to a float32 one.
+enum class WideSum {
+  in_product,     // the product's sums go on from the float32 elements, which are read and written once
+  after_product,  // the product in float32, then added
+  after_rounding  // the product in bfloat16, then added
+};
+
+void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, WideSum way) {
+  at::Tensor target = sum;
+  switch (way) {
+    case WideSum::in_product:
+      at::addmm_outf(sum, a, b, sum.scalar_type(), 1, 1, target);
+      break;
+    case WideSum::after_product:
+      target.add_(at::mm(a, b, sum.scalar_type()));
+      break;
+    case WideSum::after_rounding:
+      target.add_(at::mm(a, b));
+      break;
+  }
+}
+
+// Whether `way` adds a small product to the bit. All its terms are whole numbers and the sum has a fraction that
+// float32 just holds, and bfloat16 does not. An operator that this libtorch or device lacks throws.
+bool is_exact(WideSum way, at::Device device) {
+  constexpr int64_t rows = 64, in = 32, out = 48;
+  const auto whole_numbers = [&](int64_t columns) {
+    return at::arange(rows * columns, at::TensorOptions().dtype(at::kFloat).device(device))
+        .remainder_(7)
+        .sub_(3)
+        .view({rows, columns});
+  };
+  const at::Tensor dy = whole_numbers(out), x = whole_numbers(in);
+  const at::Tensor sum = at::empty({out, in}, dy.options()).fill_(1 + std::ldexp(1.0, -12));
+  const at::Tensor expected = sum + at::mm(dy.t(), x);
+  try {
+    add_product(sum, dy.to(at::kBFloat16).t(), x.to(at::kBFloat16), way);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error&) {
+    return false;
+  }
+  return sum.equal(expected);
+}
+
+// The devices of a process are alike, and are asked once. With CUDA, libtorch 2.11 and 2.13 have all three ways; ROCm's
+// may refuse results wider than the factors.
+WideSum wide_sum(at::Device device) {
+  if (device.is_cpu()) return WideSum::after_rounding;
+  static const WideSum best = [&] {
+    for (const WideSum way : {WideSum::in_product, WideSum::after_product}) {
+      if (is_exact(way, device)) return way;
+    }
+    return WideSum::after_rounding;
+  }();
+  return best;
+}
+
+}  // namespace
+
 void add_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& x) {
   const PartTimer timer(Part::matmul);
   if (gradient.scalar_type() == dy.scalar_type()) {
     gradient.addmm_(dy.t(), x);
   } else {
-    gradient.add_(at::mm(dy.t(), x));
+    add_product(gradient, dy.t(), x, wide_sum(dy.device()));
   }
 }
 
@@ -101,10 +174,11 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens) {
   return at::embedding(weight, tokens);
 }
 
-void round_to(const at::Tensor& from, const at::Tensor& to) {
-  const PartTimer timer(Part::optimizer);
-  to.copy_(from);
-}
+namespace generic {
+
+void round_to(const at::Tensor& from, const at::Tensor& to) { to.copy_(from); }
+
+}  // namespace generic
 
 // ---- device -------------------------------------------------------------------------------------------------------
 
@@ -114,8 +188,10 @@ void synchronize(at::Device device) {
   guard.synchronizeStream(guard.getStream(device));
 }
 
+// Of numbers whose bits vary: a GPU multiplies ones faster, for they take less power.
 double time_matmul(int64_t n, at::ScalarType dtype, at::Device device) {
-  const at::Tensor a = at::ones({n, n}, at::TensorOptions().dtype(dtype).device(device));
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat).device(device);
+  const at::Tensor a = at::arange(n * n, options).remainder_(251).div_(251).sub_(0.5).to(dtype).view({n, n});
   at::Tensor out = at::mm(a, a);
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 5; ++round) {
@@ -159,9 +235,26 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key) {
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-// The operator itself pads no head: ATen's front end, which would, is an autograd function.
-bool has_flash_attention(const at::Tensor& tensor, int64_t head_dim) {
-  return tensor.device().is_cuda() && tensor.scalar_type() == at::kBFloat16 && head_dim % 8 == 0 && head_dim <= 256;
+// The operator that attends to these heads, of which ATen has several on a GPU: math stands for our own composition,
+// which also computes what they do not take, float32 among it. All read query, key and value where they lie, and let
+// key and value heads serve several query heads. ATen's choice counts in device, shape and determinism: where kernels
+// are to be deterministic (configure_aten) it is flash attention on compute capabilities 8.0 to 12.1, for the backward
+// pass of cuDNN's, which is the faster one on 9.0 and 10.x, adds in any order. What the operators themselves, called
+// without ATen's front end, cannot do is left out first: heads of odd sizes, which that would pad, and sizes between
+// 192 and 256, which flash attention has no backward pass for on some devices.
+at::SDPBackend attention_operator(const Heads& h) {
+  const int64_t head_dim = h.query.size(3);
+  if (!h.query.is_cuda() || h.query.scalar_type() != at::kBFloat16) return at::SDPBackend::math;
+  if (head_dim % 8 != 0 || (head_dim > 192 && head_dim != 256)) return at::SDPBackend::math;
+  const auto choice = static_cast<at::SDPBackend>(at::_fused_sdp_choice(
+      h.query, h.key, h.value, std::nullopt, 0.0, /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true));
+  const bool is_known = choice == at::SDPBackend::flash_attention || choice == at::SDPBackend::cudnn_attention;
+  return is_known ? choice : at::SDPBackend::math;
+}
+
+// [batch, heads, sequence, head_dim] -> [batch * sequence, heads * head_dim]: the same memory where it is laid out so.
+at::Tensor join_heads(const at::Tensor& heads) {
+  return heads.transpose(1, 2).reshape({heads.size(0) * heads.size(2), heads.size(1) * heads.size(3)});
 }
 
 }  // namespace
@@ -201,54 +294,81 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
   rotated.narrow(3, half, half).copy_(second * c + first * s);
 }
 
+namespace {
+
+AttentionResult attention_by_math(const Heads& h) {
+  const int64_t shared = h.query.size(1) / h.key.size(1);
+  const at::Tensor scores = masked_scores(h.query, repeat_heads(h.key, shared));
+  const at::Tensor weights = at::softmax(scores, 3).to(h.query.scalar_type());
+  return {at::matmul(weights, repeat_heads(h.value, shared)), scores.logsumexp(3)};
+}
+
+Heads attention_backward_by_math(const at::Tensor& dy, const Heads& h, const at::Tensor& output,
+                                 const at::Tensor& log_sum_exp) {
+  const int64_t shared = h.query.size(1) / h.key.size(1);
+  const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
+  const double scale = 1 / std::sqrt(static_cast<double>(h.query.size(3)));
+  const at::ScalarType wide = master_dtype(dy), narrow = dy.scalar_type();
+  const at::Tensor p = (masked_scores(h.query, key) - log_sum_exp.unsqueeze(3)).exp();
+  const at::Tensor dp = at::matmul(dy, value.transpose(2, 3)).to(wide);
+  const at::Tensor dot = (dy.to(wide) * output.to(wide)).sum(3, true);
+  const at::Tensor ds = (p * (dp - dot) * scale).to(narrow);
+  const auto sum_shared = [&](const at::Tensor& gradient) {
+    return gradient.unflatten(1, {h.key.size(1), shared}).sum(2).to(narrow);
+  };
+  return {at::matmul(ds, key), sum_shared(at::matmul(ds.transpose(2, 3), h.query)),
+          sum_shared(at::matmul(p.to(narrow).transpose(2, 3), dy))};
+}
+
+}  // namespace
+
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
   const Heads h = split_heads(qkv, shape);
-  const int64_t shared = shape.heads / shape.kv_heads;
-  const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
-  at::Tensor output, log_sum_exp;
-  if (has_flash_attention(qkv, shape.head_dim)) {
-    const auto result = at::_scaled_dot_product_flash_attention(h.query, key, value, 0.0, true);
-    output = std::get<0>(result);
-    log_sum_exp = std::get<1>(result);
-  } else {
-    const at::Tensor scores = masked_scores(h.query, key);
-    log_sum_exp = scores.logsumexp(3);
-    output = at::matmul(at::softmax(scores, 3).to(qkv.scalar_type()), value);
+  AttentionResult result;
+  switch (attention_operator(h)) {
+    case at::SDPBackend::flash_attention: {
+      const auto all = at::_scaled_dot_product_flash_attention(h.query, h.key, h.value, 0.0, /*is_causal=*/true);
+      result = {std::get<0>(all), std::get<1>(all)};
+      break;
+    }
+    case at::SDPBackend::cudnn_attention: {
+      const auto all = at::_scaled_dot_product_cudnn_attention(h.query, h.key, h.value, std::nullopt,
+                                                               /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true);
+      result = {std::get<0>(all), std::get<1>(all)};
+      break;
+    }
+    default:
+      result = attention_by_math(h);
   }
-  return {output.transpose(1, 2).reshape({qkv.size(0), shape.heads * shape.head_dim}), log_sum_exp};
+  result.output = join_heads(result.output);
+  return result;
 }
 
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
                               const AttentionShape& shape) {
   const Heads h = split_heads(qkv, shape);
-  const int64_t shared = shape.heads / shape.kv_heads;
-  const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
   const auto per_head = [&](const at::Tensor& rows) {
     return rows.view({shape.batch, shape.sequence, shape.heads, shape.head_dim}).transpose(1, 2);
   };
   const at::Tensor dy = per_head(output_gradient), output = per_head(forward.output);
-  at::Tensor dq, dk, dv;
-  if (has_flash_attention(qkv, shape.head_dim)) {
-    // Without dropout the random state is not read.
-    const at::Tensor unused = empty({}, at::kLong, at::kCPU);
-    std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(
-        dy, h.query, key, value, output, forward.log_sum_exp, at::Tensor(), at::Tensor(), shape.sequence,
-        shape.sequence, 0.0, true, unused, unused);
-  } else {
-    const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
-    const at::ScalarType wide = master_dtype(qkv);
-    const at::Tensor p = (masked_scores(h.query, key) - forward.log_sum_exp.unsqueeze(3)).exp();
-    dv = at::matmul(p.to(qkv.scalar_type()).transpose(2, 3), dy);
-    const at::Tensor dp = at::matmul(dy, value.transpose(2, 3)).to(wide);
-    const at::Tensor dot = (dy.to(wide) * output.to(wide)).sum(3, true);
-    const at::Tensor ds = (p * (dp - dot) * scale).to(qkv.scalar_type());
-    dq = at::matmul(ds, key);
-    dk = at::matmul(ds.transpose(2, 3), h.query);
+  // Without dropout nobody reads the random state, and without packed sequences nobody where they begin.
+  const at::Tensor state = empty({}, at::kLong, at::kCPU), none;
+  Heads d;
+  switch (attention_operator(h)) {
+    case at::SDPBackend::flash_attention:
+      std::tie(d.query, d.key, d.value) = at::_scaled_dot_product_flash_attention_backward(
+          dy, h.query, h.key, h.value, output, forward.log_sum_exp, none, none, shape.sequence, shape.sequence, 0.0,
+          /*is_causal=*/true, state, state);
+      break;
+    case at::SDPBackend::cudnn_attention:
+      std::tie(d.query, d.key, d.value) = at::_scaled_dot_product_cudnn_attention_backward(
+          dy, h.query, h.key, h.value, output, forward.log_sum_exp, state, state, none, none, none, shape.sequence,
+          shape.sequence, 0.0, /*is_causal=*/true);
+      break;
+    default:
+      d = attention_backward_by_math(dy, h, output, forward.log_sum_exp);
   }
-  const auto sum_shared = [&](const at::Tensor& gradient) {
-    return gradient.unflatten(1, {shape.kv_heads, shared}).sum(2).to(qkv.scalar_type());
-  };
-  return at::cat({dq, sum_shared(dk), sum_shared(dv)}, 1).transpose(1, 2).reshape({qkv.size(0), shape.row()});
+  return at::cat({join_heads(d.query), join_heads(d.key), join_heads(d.value)}, 1);
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {

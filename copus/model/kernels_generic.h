@@ -29,5 +29,6 @@ void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, in
 void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
             const at::Tensor& exp_avg_sq, const AdamWStep& step);
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);
+void round_to(const at::Tensor& from, const at::Tensor& to);
 
 }  // namespace copus::kernels::generic

@@ -1,10 +1,12 @@
-// Every kernel, fused and generic, against autograd through a plain formula in float64, over random shapes.
+// Every kernel, fused and generic, against autograd through a plain formula in float64, over random shapes; on the
+// device of the tests.
 #include "copus/model/kernels.h"
 
 #include <gtest/gtest.h>
 
 #include "copus/model/kernels_generic.h"
 #include "copus/model/reference_decoder.h"
+#include "copus/model/test_device.h"
 
 namespace copus {
 namespace {
@@ -26,13 +28,17 @@ double tolerance(at::ScalarType dtype) {
 
 at::ScalarType master(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
+at::TensorOptions on_device(at::ScalarType dtype) { return at::TensorOptions(dtype).device(test_device()); }
+
 class Kernels : public testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override { at::manual_seed(20260101); }
 
   static at::ScalarType dtype() { return GetParam(); }
   // Random values that the dtype holds exactly, as float64.
-  static at::Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kFloat).to(dtype()).to(at::kDouble); }
+  static at::Tensor random(at::IntArrayRef shape) {
+    return at::randn(shape, at::kFloat).to(test_device(), dtype()).to(at::kDouble);
+  }
   static at::Tensor narrow(const at::Tensor& tensor) { return tensor.detach().to(dtype(), false, true).contiguous(); }
   static void expect_close(const at::Tensor& ours, const at::Tensor& expected, const std::string& what) {
     EXPECT_LE(relative_error(ours, expected), tolerance(dtype())) << what;
@@ -55,7 +61,7 @@ TEST_P(Kernels, RmsNorm) {
         const auto backward = generic ? kernels::generic::rms_norm_backward : kernels::rms_norm_backward;
         const auto result = forward(narrow(residual), with_delta ? narrow(delta) : at::Tensor(), narrow(weight), 1e-5);
         expect_close(result.normed, normed, "normed");
-        at::Tensor weight_gradient = at::ones({width}, master(dtype()));
+        at::Tensor weight_gradient = at::ones({width}, on_device(master(dtype())));
         const at::Tensor dx =
             backward(narrow(dy), result.sum, result.rstd, narrow(weight), narrow(upstream), weight_gradient);
         expect_close(dx, expected[0] + upstream, "input gradient");
@@ -98,7 +104,7 @@ TEST_P(Kernels, RotaryAndAttention) {
     const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
     const int64_t rows = c.batch * c.sequence, half = c.head_dim / 2;
     const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
-    const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble) * 6;
+    const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble).to(test_device()) * 6;
     const at::Tensor cosine = angle.cos().to(master(dtype())), sine = angle.sin().to(master(dtype()));
     const at::Tensor heads = qkv.view({c.batch, c.sequence, c.heads + 2 * c.kv_heads, c.head_dim}).transpose(1, 2);
     // What is stored between the two kernels is rounded to the dtype; the gradient passes straight through.
@@ -140,13 +146,13 @@ TEST_P(Kernels, CachedAttentionIsTheEndOfFullAttention) {
 TEST_P(Kernels, CrossEntropy) {
   for (const auto& [rows, vocab] : {std::pair{1, 2}, {50, 256}, {33, 1000}, {17, 31}}) {
     const at::Tensor logits = (random({rows, vocab}) * 3).set_requires_grad(true);
-    at::Tensor targets = at::randint(vocab, {rows}, at::kLong);
+    at::Tensor targets = at::randint(vocab, {rows}, at::kLong).to(test_device());
     if (rows > 1) targets[rows / 2] = ignored_target;
     const at::Tensor loss = reference::loss(logits.unsqueeze(0), targets.unsqueeze(0));
     const at::Tensor expected = gradients(loss, {logits})[0] * 0.25;
     for (const bool generic : {false, true}) {
       const auto kernel = generic ? kernels::generic::cross_entropy_ : kernels::cross_entropy_;
-      const at::Tensor sum = at::ones({}, at::kDouble), values = narrow(logits);
+      const at::Tensor sum = at::ones({}, on_device(at::kDouble)), values = narrow(logits);
       kernel(values, targets, 0.25, false, sum);
       EXPECT_TRUE(values.equal(narrow(logits))) << "without gradient the logits stay";
       expect_close(sum - 1, loss, "loss");
@@ -161,8 +167,8 @@ TEST_P(Kernels, CrossEntropyPassesOnWhatIsNotFinite) {
   for (const double bad : {std::nan(""), static_cast<double>(INFINITY)}) {
     const at::Tensor logits = narrow(random({3, 40}));
     logits[1][7] = bad;
-    const at::Tensor sum = at::zeros({}, at::kDouble);
-    kernels::cross_entropy_(logits, at::tensor({1, 2, 3}, at::kLong), 1.0, true, sum);
+    const at::Tensor sum = at::zeros({}, on_device(at::kDouble));
+    kernels::cross_entropy_(logits, at::tensor({1, 2, 3}, at::kLong).to(test_device()), 1.0, true, sum);
     EXPECT_FALSE(std::isfinite(sum.item<double>()));
   }
 }
@@ -174,20 +180,20 @@ TEST_P(Kernels, LinearAndEmbedding) {
   const auto expected = gradients(y, {x, weight, bias}, dy);
   expect_close(kernels::linear(narrow(x), narrow(weight), narrow(bias)), y, "output");
   expect_close(kernels::linear_input_gradient(narrow(dy), narrow(weight)), expected[0], "input gradient");
-  const at::Tensor weight_gradient = at::ones({40, 24}, master(dtype()));
+  const at::Tensor weight_gradient = at::ones({40, 24}, on_device(master(dtype())));
   kernels::add_linear_weight_gradient(weight_gradient, narrow(dy), narrow(x));
   expect_close(weight_gradient - 1, expected[1], "weight gradient");
-  const at::Tensor bias_gradient = at::ones({40}, master(dtype()));
+  const at::Tensor bias_gradient = at::ones({40}, on_device(master(dtype())));
   kernels::add_linear_bias_gradient(bias_gradient, narrow(dy));
   expect_close(bias_gradient - 1, expected[2], "bias gradient");
 
-  const at::Tensor tokens = at::randint(40, {37}, at::kLong);
+  const at::Tensor tokens = at::randint(40, {37}, at::kLong).to(test_device());
   expect_close(kernels::embedding(narrow(weight), tokens), at::embedding(weight, tokens), "embedding");
   const at::Tensor row_gradient = random({37, 24});
   const at::Tensor table_gradient = gradients(at::embedding(weight, tokens), {weight}, row_gradient)[0];
   for (const bool generic : {false, true}) {
     const auto kernel = generic ? kernels::generic::add_embedding_gradient : kernels::add_embedding_gradient;
-    const at::Tensor gradient = at::ones({40, 24}, master(dtype()));
+    const at::Tensor gradient = at::ones({40, 24}, on_device(master(dtype())));
     kernel(gradient, narrow(row_gradient), tokens, 0);
     expect_close(gradient - 1, table_gradient, "embedding gradient");
   }
@@ -198,7 +204,7 @@ TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
   const int64_t vocab = 131, rows = 37;
   const std::vector<int64_t> begin = {0, 64, 65, vocab};
   const at::Tensor table = random({vocab, 24}), dy = random({rows, 24});
-  const at::Tensor tokens = at::randint(vocab, {rows}, at::kLong);
+  const at::Tensor tokens = at::randint(vocab, {rows}, at::kLong).to(test_device());
   tokens[3] = 64;
   const at::Tensor logits = (random({rows, vocab}) * 3).set_requires_grad(true);
   at::Tensor targets = tokens.roll(1);
@@ -215,18 +221,18 @@ TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
     const auto part_of = [&](const at::Tensor& whole, int64_t dimension, size_t part) {
       return narrow(whole.narrow(dimension, begin[part], begin[part + 1] - begin[part]));
     };
-    at::Tensor embedded = at::zeros({rows, 24}, at::kDouble);
+    at::Tensor embedded = at::zeros({rows, 24}, on_device(at::kDouble));
     std::vector<at::Tensor> statistics;
     for (size_t part = 0; part < 3; ++part) {
       embedded += look_up(part_of(table, 0, part), tokens, begin[part]);
-      const at::Tensor gradient = at::ones({begin[part + 1] - begin[part], 24}, master(dtype()));
+      const at::Tensor gradient = at::ones({begin[part + 1] - begin[part], 24}, on_device(master(dtype())));
       add_gradient(gradient, narrow(dy), tokens, begin[part]);
       expect_close(gradient - 1, table_gradient.narrow(0, begin[part], gradient.size(0)), "embedding gradient");
       statistics.push_back(statistics_of(part_of(logits, 1, part), targets, begin[part]));
     }
     EXPECT_TRUE(embedded.equal(at::embedding(table, tokens)));
     for (size_t part = 0; part < 3; ++part) {
-      const at::Tensor values = part_of(logits, 1, part), sum = at::ones({}, at::kDouble);
+      const at::Tensor values = part_of(logits, 1, part), sum = at::ones({}, on_device(at::kDouble));
       cross_entropy(values, targets, begin[part], at::stack(statistics), 0.25, false, sum);
       EXPECT_TRUE(values.equal(part_of(logits, 1, part))) << "without gradient the logits stay";
       expect_close(sum - 1, loss, "loss");
@@ -238,13 +244,13 @@ TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
 }
 
 TEST_P(Kernels, APartPassesOnWhatIsNotFinite) {
-  const at::Tensor targets = at::tensor({1, 2, 3}, at::kLong);
+  const at::Tensor targets = at::tensor({1, 2, 3}, at::kLong).to(test_device());
   for (const double bad : {std::nan(""), static_cast<double>(INFINITY)}) {
     const at::Tensor first = narrow(random({3, 20})), second = narrow(random({3, 20}));
     second[1][7] = bad;
     const at::Tensor statistics =
         at::stack({kernels::softmax_statistics(first, targets, 0), kernels::softmax_statistics(second, targets, 20)});
-    const at::Tensor sum = at::zeros({}, at::kDouble);
+    const at::Tensor sum = at::zeros({}, on_device(at::kDouble));
     kernels::cross_entropy_part_(first, targets, 0, statistics, 1.0, true, sum);
     EXPECT_FALSE(std::isfinite(sum.item<double>()));
   }
@@ -257,13 +263,13 @@ TEST_P(Kernels, ResultsDoNotDependOnTheNumberOfThreads) {
   const auto run = [&](int64_t threads) {
     kernels::set_num_threads(threads);
     const auto result = kernels::attention(qkv, shape);
-    const at::Tensor weight_gradient = at::zeros({64}, master(dtype()));
+    const at::Tensor weight_gradient = at::zeros({64}, on_device(master(dtype())));
     const auto norm = kernels::add_rms_norm(result.output, dy, weight, 1e-5);
     const at::Tensor dx = kernels::rms_norm_backward(dy, norm.sum, norm.rstd, weight, dy, weight_gradient);
     const at::Tensor gradient = kernels::attention_backward(dx, qkv, result, shape);
-    return at::cat(
-        {gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
-         at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000}), 0, 64000).value(), at::kDouble)});
+    return at::cat({gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
+                    at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000}), 0, 64000).value(),
+                             on_device(at::kDouble))});
   };
   const int64_t before = kernels::num_threads();
   const at::Tensor one = run(1), two = run(2), three = run(3);
@@ -279,11 +285,12 @@ TEST(AdamW, MatchesItsDefinitionInFloat64) {
   at::manual_seed(7);
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     for (const bool generic : {false, true}) {
-      const at::Tensor start = at::randn({1000}, at::kDouble).to(dtype);
-      at::Tensor ours = start.clone(), m = at::zeros({1000}, dtype), v = at::zeros({1000}, dtype);
-      at::Tensor expected = start.to(at::kDouble), mean = at::zeros({1000}, at::kDouble), square = mean.clone();
+      const at::Tensor start = at::randn({1000}, at::kDouble).to(test_device(), dtype);
+      at::Tensor ours = start.clone(), m = at::zeros({1000}, on_device(dtype)), v = at::zeros({1000}, on_device(dtype));
+      at::Tensor expected = start.to(at::kDouble), mean = at::zeros({1000}, on_device(at::kDouble)),
+                 square = mean.clone();
       for (int t = 1; t <= 5; ++t) {
-        const at::Tensor gradient = at::randn({1000}, at::kDouble).to(dtype);
+        const at::Tensor gradient = at::randn({1000}, at::kDouble).to(test_device(), dtype);
         const kernels::AdamWStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1 - std::pow(0.9, t), 1 - std::pow(0.95, t)};
         (generic ? kernels::generic::adamw_ : kernels::adamw_)(ours, gradient, m, v, step);
         const at::Tensor scaled = gradient.to(at::kDouble) * 0.5;
@@ -299,7 +306,7 @@ TEST(AdamW, MatchesItsDefinitionInFloat64) {
 
 TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
   at::manual_seed(9);
-  const at::Tensor start = at::randn({100003}), gradient = at::randn({100003});
+  const at::Tensor start = at::randn({100003}).to(test_device()), gradient = at::randn({100003}).to(test_device());
   const kernels::AdamWStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.37, 0.1, 0.05};
   const auto run = [&](int64_t threads) {
     kernels::set_num_threads(threads);
@@ -317,7 +324,7 @@ TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
 TEST(SquaredNorm, MatchesFloat64) {
   at::manual_seed(8);
   for (const int64_t size : {1, 63, 64, 16384, 100003}) {
-    const at::Tensor values = at::randn({size + 7}, at::kFloat);
+    const at::Tensor values = at::randn({size + 7}, at::kFloat).to(test_device());
     const double expected = values.narrow(0, 5, size).to(at::kDouble).square().sum().item<double>();
     EXPECT_NEAR(kernels::squared_norm(values, 5, 5 + size).value() / expected, 1, 1e-6) << size;
     EXPECT_NEAR(kernels::generic::squared_norm(values, 5, 5 + size).value() / expected, 1, 1e-6) << size;
@@ -326,7 +333,7 @@ TEST(SquaredNorm, MatchesFloat64) {
 
 TEST(SquaredNorm, CutsAtBlocksChangeNoBit) {
   at::manual_seed(9);
-  const at::Tensor values = at::randn({10000}, at::kFloat);
+  const at::Tensor values = at::randn({10000}, at::kFloat).to(test_device());
   const auto norm_of = [&](auto kernel) {
     const double whole = kernel(values, 10, 9999).value();
     for (const int64_t cut : {64, 640, 9984}) {

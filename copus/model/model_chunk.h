@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "copus/config/run_config.h"
 #include "copus/model/parameters.h"
@@ -21,6 +22,8 @@ struct MicroBatch {
   at::Tensor tokens;
   at::Tensor targets;
   double loss_scale = 1;  // the gradient is that of loss_scale * (sum of token losses)
+  // The tokens once more for the host, row by row, for who must read them without waiting for the device.
+  std::vector<int64_t> host_tokens = {};
 };
 
 // What a chunk keeps of one micro-batch between forward and backward.

@@ -7,6 +7,7 @@
 
 #include "copus/model/decoder.h"
 #include "copus/model/stages_in_turn.h"
+#include "copus/model/test_device.h"
 
 namespace copus {
 namespace {
@@ -29,8 +30,8 @@ ModelDescription four_layers(bool tied) {
 std::vector<MicroBatch> two_micro_batches(const ModelDescription& model) {
   std::vector<MicroBatch> all;
   for (int i = 0; i < 2; ++i) {
-    all.push_back(
-        {at::randint(model.vocab_size, {2, 12}, at::kLong), at::randint(model.vocab_size, {2, 37}, at::kLong), 0.37});
+    all.push_back({at::randint(model.vocab_size, {2, 12}, at::kLong).to(test_device()),
+                   at::randint(model.vocab_size, {2, 37}, at::kLong).to(test_device()), 0.37});
     all.back().targets[i][11] = ignored_target;
   }
   return all;
@@ -52,7 +53,7 @@ TEST(ModelChunk, AnyCutIsTheWholeModelToTheBit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const bool tied : {false, true}) {
       at::manual_seed(41);
-      ParameterStore whole(four_layers(tied), dtype, at::kCPU);
+      ParameterStore whole(four_layers(tied), dtype, test_device());
       randomize(whole);
       const std::vector<MicroBatch> micro_batches = two_micro_batches(whole.model());
       Decoder decoder(whole, Recompute::none);
@@ -90,7 +91,7 @@ TEST(ModelChunk, AnyCutIsTheWholeModelToTheBit) {
 TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
   for (const ParallelStrategy& strategy : cuts) {
     at::manual_seed(42);
-    ParameterStore whole(four_layers(/*tied=*/true), at::kFloat, at::kCPU);
+    ParameterStore whole(four_layers(/*tied=*/true), at::kFloat, test_device());
     randomize(whole);
     const MicroBatch micro_batch = two_micro_batches(whole.model()).front();
     StagesInTurn stages(whole, strategy, TensorParallel());
@@ -105,7 +106,8 @@ TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
     for (size_t i = kept.size(); i-- > 0;) {
       const ParameterStore& store = *stages.stores()[i % stages.stores().size()];
       gradient = stages.stages()[i].backward(
-          micro_batch, gradient, std::move(kept[i]), weight_gradients, at::zeros({}, at::kDouble), [&](int64_t index) {
+          micro_batch, gradient, std::move(kept[i]), weight_gradients,
+          at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble)), [&](int64_t index) {
             const Bucket& bucket = store.buckets()[static_cast<size_t>(index)];
             const Parameter& first = store.parameters()[static_cast<size_t>(bucket.parameters.front())];
             order.push_back(first.tied_copy ? "tied" : first.info.name);
@@ -121,14 +123,15 @@ TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
 
 TEST(ModelChunk, DeferredWeightGradientsAreLinearLayersAlone) {
   at::manual_seed(43);
-  ParameterStore store(four_layers(/*tied=*/true), at::kFloat, at::kCPU);
+  ParameterStore store(four_layers(/*tied=*/true), at::kFloat, test_device());
   randomize(store);
   const MicroBatch micro_batch = two_micro_batches(store.model()).front();
   ModelChunk chunk(store, 0, Recompute::none, TensorParallel());
   ChunkActivations kept;
   chunk.forward(micro_batch, {}, kept);
   WeightGradients weight_gradients(WeightGradients::Mode::deferred);
-  chunk.backward(micro_batch, {}, std::move(kept), weight_gradients, at::zeros({}, at::kDouble));
+  chunk.backward(micro_batch, {}, std::move(kept), weight_gradients,
+                 at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble)));
   for (const Parameter& parameter : store.parameters()) {
     const bool deferred = parameter.info.layer >= 0 && parameter.info.kind != ParameterKind::norm;
     EXPECT_EQ(parameter.gradient.abs().max().item<float>() == 0, deferred) << parameter.info.name;

@@ -4,19 +4,19 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/layout/head_chunks.h"
 #include "copus/model/kernels.h"
 
 namespace copus {
 namespace {
 
-// The head works on this many logits at a time, so that the full [tokens, vocab] matrix never exists.
-constexpr int64_t logits_per_chunk = int64_t{1} << 22;
-
 // Equal on all tensor-parallel ranks, though their parts of the vocabulary may differ by a token: every chunk ends in a
-// message to the others.
-int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel) {
+// message to the others. A multiple of the alignment, which products of GPUs are cut by.
+int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel, at::Device device) {
   const int64_t largest_part = (vocab_size + tensor_parallel - 1) / tensor_parallel;
-  return std::max<int64_t>(bucket_alignment, logits_per_chunk / largest_part);
+  if (device.is_cpu()) return std::max<int64_t>(bucket_alignment, logits_at_once_on_cpu / largest_part);
+  const int64_t rows = logits_at_once_on_gpu / largest_part;
+  return std::max<int64_t>(bucket_alignment, rows / bucket_alignment * bucket_alignment);
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel) {
 OutputHead::OutputHead(const ParameterStore& parameters, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel),
       epsilon_(parameters.model().rms_norm_eps),
-      rows_per_chunk_(rows_per_chunk(parameters.model().vocab_size, tensor_parallel.size())),
+      rows_per_chunk_(rows_per_chunk(parameters.model().vocab_size, tensor_parallel.size(), parameters.device())),
       norm_(parameters.find("model.norm.weight")),
       head_(parameters.model().tie_word_embeddings ? *parameters.find_tied_copy() : parameters.find("lm_head.weight")) {
 }

@@ -1,5 +1,7 @@
 #include "copus/model/parameters.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
 #include "copus/base/error.h"
@@ -11,6 +13,9 @@
 namespace copus {
 
 namespace {
+
+// A millisecond of random numbers, about.
+constexpr int64_t values_per_task = 1 << 16;
 
 // All zero.
 std::vector<BucketState> allocate_zeros(const ModelDescription& model, at::ScalarType compute_dtype,
@@ -136,7 +141,10 @@ void ParameterStore::initialize(uint64_t seed) {
     if (parameter.info.kind == ParameterKind::embedding || parameter.info.kind == ParameterKind::linear) {
       const uint64_t key = stream_key(seed, parameter.info.name);
       for_stretches(parameter.box, parameter.info.shape, from, to, [&](int64_t position, int64_t index, int64_t count) {
-        fill_normal(key, index, count, model_.initializer_range, values + position - from);
+        at::parallel_for(0, count, values_per_task, [&](int64_t begin, int64_t end) {
+          fill_normal(key, static_cast<uint64_t>(index + begin), static_cast<uint64_t>(end - begin),
+                      model_.initializer_range, values + position - from + begin);
+        });
       });
     } else {
       std::fill_n(values, to - from, parameter.info.kind == ParameterKind::norm ? 1.0F : 0.0F);

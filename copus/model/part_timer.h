@@ -1,28 +1,43 @@
 // Where a step's time goes, for `copus bench step`: seconds by kind of kernel, summed while a PartTimes is active.
 #pragma once
 
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <optional>
+#include <vector>
 
 namespace copus {
 
 enum class Part : size_t { matmul, attention, elementwise, optimizer };
 inline constexpr size_t num_parts = 4;
 
-// While it lives, times kernels that the constructing thread calls. Kernels must be synchronous to be timed (CPU).
+// While it lives, times kernels that the constructing thread calls: on a CPU by the host's clock, on a GPU by events in
+// the current stream before and after them, so that the host can be ahead.
 class PartTimes {
  public:
-  PartTimes();
+  explicit PartTimes(at::Device device);
   ~PartTimes();
   PartTimes(const PartTimes&) = delete;
   PartTimes& operator=(const PartTimes&) = delete;
 
-  double seconds(Part part) const { return seconds_[static_cast<size_t>(part)]; }
+  // So far. On a GPU, what has been called must be done (kernels::synchronize).
+  double seconds(Part part) const;
 
  private:
   friend class PartTimer;
+  struct Span {
+    Part part;
+    c10::Event begin, end;
+  };
+  c10::Event record() const;
+
+  at::Device device_;
   std::array<double, num_parts> seconds_{};
+  std::vector<Span> spans_;
 };
 
 // Adds its life time to the active PartTimes. Nested timers count once, for the outermost.
@@ -37,6 +52,7 @@ class PartTimer {
   Part part_;
   bool counting_;
   std::chrono::steady_clock::time_point start_;
+  std::optional<c10::Event> begin_;  // on a GPU
 };
 
 }  // namespace copus

@@ -29,7 +29,7 @@ inline at::Tensor attention(const at::Tensor& query, const at::Tensor& key, cons
   const int64_t shared = query.size(1) / key.size(1), sequence = query.size(2);
   const at::Tensor scores = at::matmul(query, key.repeat_interleave(shared, 1).transpose(2, 3)) /
                             std::sqrt(static_cast<double>(query.size(3)));
-  const at::Tensor hidden_keys = at::ones({sequence, sequence}, at::kBool).triu(1);
+  const at::Tensor hidden_keys = at::ones({sequence, sequence}, query.options().dtype(at::kBool)).triu(1);
   return at::matmul(at::softmax(scores.masked_fill(hidden_keys, -INFINITY), -1), value.repeat_interleave(shared, 1));
 }
 

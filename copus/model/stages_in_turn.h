@@ -71,7 +71,7 @@ class StagesInTurn {
       stream = stages_[i].forward(micro_batch, stream, kept[i]);
       if (stream.defined()) TORCH_CHECK(stream.sizes() == stages_[i].empty_stream(micro_batch).sizes());
     }
-    const at::Tensor loss_sum = at::zeros({}, at::kDouble);
+    const at::Tensor loss_sum = at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble));
     at::Tensor gradient;
     WeightGradients weight_gradients(mode);
     for (size_t i = stages_.size(); i-- > 0;) {
@@ -82,7 +82,7 @@ class StagesInTurn {
   }
 
   double evaluate(const MicroBatch& micro_batch) {
-    const at::Tensor loss_sum = at::zeros({}, at::kDouble);
+    const at::Tensor loss_sum = at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble));
     at::Tensor stream;
     for (ModelChunk& stage : stages_) stream = stage.evaluate(micro_batch, stream, loss_sum);
     return loss_sum.item<double>();

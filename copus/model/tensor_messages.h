@@ -8,9 +8,10 @@
 
 namespace copus {
 
-// How a tensor's elements are communicated. Ranks exchange host memory: the tensor lies there and is contiguous.
+// How the elements of a tensor, which is contiguous, are communicated: on the host, or on the device that the rank's
+// world knows (comm/device_world.h).
 inline DataType data_type_of(const at::Tensor& tensor) {
-  COPUS_CHECK(tensor.device().is_cpu() && tensor.is_contiguous());
+  COPUS_CHECK(tensor.is_contiguous());
   switch (tensor.scalar_type()) {
     case at::kFloat:
       return DataType::float32;

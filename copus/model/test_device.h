@@ -1,6 +1,7 @@
 // For tests: the device that they compute on, which is the CPU unless COPUS_TEST_DEVICE names another.
 #pragma once
 
+#include <ATen/Context.h>
 #include <c10/core/Device.h>
 
 #include <cstdlib>
@@ -8,9 +9,17 @@
 
 namespace copus {
 
+// On a GPU, kernels are deterministic from the first call on, as in training (train/device.h).
 inline at::Device test_device() {
   const char* const name = std::getenv("COPUS_TEST_DEVICE");
-  return at::Device(name != nullptr ? std::string(name) : "cpu");
+  const at::Device device(name != nullptr ? std::string(name) : "cpu");
+  if (!device.is_cpu()) {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  }
+  // With the index that tensors there tell: 0 where none is named.
+  return device.is_cpu() || device.has_index() ? device : at::Device(device.type(), 0);
 }
 
 }  // namespace copus

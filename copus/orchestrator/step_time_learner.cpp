@@ -28,9 +28,14 @@ bool is_speed_known(const ClusterConfig& cluster) {
   return timed.flops_per_second > 0 || timed.device.matmul_flops_per_second > 0;
 }
 
+Processor processor_of(const RunConfig& config) {
+  return config.train.device == "cpu" ? Processor::cpu : Processor::gpu;
+}
+
 TrainingSystem training_system_of(const RunConfig& config) {
   COPUS_CHECK(config.train.precision != Precision::automatic, "not resolved");
-  return config.train.precision == Precision::bf16 ? copus_in_bf16() : copus_in_fp32();
+  const Processor processor = processor_of(config);
+  return config.train.precision == Precision::bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor);
 }
 
 StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& initial, Knowledge known)

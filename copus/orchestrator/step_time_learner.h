@@ -15,6 +15,9 @@
 
 namespace copus {
 
+// What a run computes on.
+Processor processor_of(const RunConfig& config);
+
 // The run's cluster as far as its clock shows it: teraflops_per_rank is of the virtual clock alone.
 ClusterDescription cluster_as_timed(const ClusterConfig& cluster);
 // Whether that says how fast the cluster computes, so that steps can be predicted.

@@ -47,9 +47,10 @@ TEST(Memory, OneRankCountedByHand) {
   // of keys and values, 2 x 256 of gate and up.
   EXPECT_EQ(parts.activations, 8 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) * 2);
   // 256 x 1024 logits, fewer than are worked on at once, and five tensors of 256 x 128.
-  EXPECT_EQ(parts.logits, 256 * 1024 * 14 + 5 * 256 * 128 * 2);
-  // The gradients of the layer that is worked on, 4 x 128 and 24 x 256 wide, and the device's own.
-  EXPECT_EQ(parts.workspace, 256 * (4 * 128 + 24 * 256) * 2 + (1 << 30));
+  EXPECT_EQ(parts.logits, 256 * 1024 * 2 + 5 * 256 * 128 * 2);
+  // The gradients of the layer that is worked on, 2 x 128 of the stream, 8 x 128 and 4 x 64 of attention and 256 of the
+  // feed-forward wide, and the device's own.
+  EXPECT_EQ(parts.workspace, 256 * (2 * 128 + 8 * 128 + 4 * 64 + 256) * 2 + (1 << 30));
   EXPECT_EQ(parts.total(),
             parts.weights + parts.gradients + parts.optimizer + parts.activations + parts.logits + parts.workspace);
 }
@@ -204,8 +205,11 @@ TEST(Memory, GrowsWithTheMicroBatchAndPieceByPieceInTheHead) {
     EXPECT_GT(parts.total(), before);
     before = parts.total();
   }
-  // 64 x 128 x 1024 logits are more than 2^22.
-  EXPECT_EQ(parts_of(with({}, 64)).logits, 14.0 * (1 << 22) + 5 * 64 * 128 * 128 * 2);
+  // 64 x 128 x 1024 logits are more than a CPU works on at once, and fewer than a GPU does.
+  const double hidden = 5 * 64 * 128 * 128 * 2;
+  EXPECT_EQ(parts_of(with({}, 64), copus_in_bf16(Processor::cpu)).logits, 2.0 * (1 << 22) + hidden);
+  EXPECT_EQ(parts_of(with({}, 64)).logits, 2.0 * 64 * 128 * 1024 + hidden);
+  EXPECT_EQ(parts_of(with({}, 64 * 128)).logits, 2.0 * (1 << 29) + 128 * hidden);
 }
 
 TEST(Memory, NamesTheRankThatNeedsMost) {

@@ -1,6 +1,7 @@
 #include "copus/performance/training_system.h"
 
 #include "copus/base/error.h"
+#include "copus/layout/head_chunks.h"
 
 namespace copus {
 
@@ -49,7 +50,7 @@ MemoryUse copus_memory_use() {
   // Logits become their gradient in place, in pieces; the head keeps the stream in two terms, its sum, its norm and the
   // gradient.
   use.logit_bytes = 4;
-  use.logits_at_once = int64_t{1} << 22;
+  use.logits_at_once = logits_at_once_on_cpu;
   use.head_hidden = 5;
   use.separate_tied_gradient = true;
   return use;
@@ -57,34 +58,43 @@ MemoryUse copus_memory_use() {
 
 namespace {
 
-TrainingSystem copus_in_any_precision() {
+// On a GPU, flash attention's backward pass has gradients of queries, keys and values of its own beside the joint one,
+// those of keys and values also once for each query head that shares them, and sums of the queries' in fp32, twice
+// where it is deterministic and sequences times heads are no fewer than half the multiprocessors. A context and NCCL's
+// buffers take about 1 GiB.
+void move_to_gpu(MemoryUse& use) {
+  use.working.query = 8;
+  use.working.key_value = 4;
+  use.logits_at_once = logits_at_once_on_gpu;
+  use.fixed_bytes = 1024.0 * 1024 * 1024;
+}
+
+TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
   // Three exact sums, of which everybody adds up the words, and a few numbers of each rank (train/step_agreement.cpp).
   system.agreement_bytes = 3 * 72 * 8;
   system.agreement_bytes_per_rank = 6 * 8;
+  if (processor == Processor::gpu) move_to_gpu(system.memory);
   return system;
 }
 
 }  // namespace
 
-TrainingSystem copus_in_bf16() {
-  TrainingSystem system = copus_in_any_precision();
-  // As on a GPU, where kernels other than products and attention are ATen's, in fp32: twelve tensors as wide as the
-  // feed-forward in SwiGLU's backward pass; of a logit its fp32 copy, its gradient and what leads to it. A context and
-  // NCCL's buffers take about 1 GiB.
-  system.memory.working = {.hidden = 4, .feed_forward = 24};
-  system.memory.logit_bytes = 14;
-  system.memory.fixed_bytes = 1024.0 * 1024 * 1024;
+TrainingSystem copus_in_bf16(Processor processor) {
+  TrainingSystem system = copus_on(processor);
+  system.memory.logit_bytes = 2;
   return system;
 }
 
-TrainingSystem copus_in_fp32() {
-  TrainingSystem system = copus_in_any_precision();
+TrainingSystem copus_in_fp32(Processor processor) {
+  TrainingSystem system = copus_on(processor);
   system.weight_bytes = 4;
   system.optimizer_bytes = 8;
   system.activation_bytes = 4;
   system.logit_bytes = 20;
   system.optimizer_traffic = 28;
+  // Flash attention takes no fp32: scores, probabilities, their gradients and what leads to them are written out.
+  if (processor == Processor::gpu) system.memory.working.score_bytes = 6 * 4;
   return system;
 }
 

@@ -20,8 +20,11 @@ enum class StageCut {
   equal,       // the same number of layers everywhere
 };
 
-// What Copus keeps, with its own kernels on a CPU: see decoder_layer.h and output_head.cpp.
+// What Copus keeps, with its own kernels on a CPU and in single precision: see decoder_layer.h and output_head.cpp.
 MemoryUse copus_memory_use();
+
+// What Copus computes on, whose kernels work in pieces of other sizes and take other memory beside.
+enum class Processor { cpu, gpu };
 
 struct TrainingSystem {
   std::string name = "copus";
@@ -79,10 +82,9 @@ struct TrainingSystem {
   bool operator==(const TrainingSystem&) const = default;
 };
 
-// Copus with bf16 weights and activations, on GPUs, or with everything in fp32 (where weights are their own masters) on
-// CPUs.
-TrainingSystem copus_in_bf16();
-TrainingSystem copus_in_fp32();
+// Copus with bf16 weights and activations, or with everything in fp32 (where weights are their own masters).
+TrainingSystem copus_in_bf16(Processor processor = Processor::gpu);
+TrainingSystem copus_in_fp32(Processor processor = Processor::cpu);
 
 // The layers of each stage under this system. Stages may come out empty under `thresholds` and `equal`.
 std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,

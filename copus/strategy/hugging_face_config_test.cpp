@@ -120,7 +120,8 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
   for (const PublishedModel& published :
        {PublishedModel{"llama-3.2-1b", 1235814400}, PublishedModel{"llama-3.2-3b", 3212749824},
         PublishedModel{"qwen2.5-0.5b", 494032768}, PublishedModel{"qwen2.5-1.5b", 1543714304},
-        PublishedModel{"mistral-7b-v0.3", 7248023552}, PublishedModel{"tiny-llama", 1869504}}) {
+        PublishedModel{"qwen2.5-3b", 3085938688}, PublishedModel{"mistral-7b-v0.3", 7248023552},
+        PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
   }

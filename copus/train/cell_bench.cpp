@@ -1,7 +1,10 @@
 #include "copus/train/cell_bench.h"
 
-#include <memory>
+#include <stdexcept>
+#include <utility>
 
+#include "copus/base/error.h"
+#include "copus/comm/timed_world.h"
 #include "copus/data/dataset.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/train/device.h"
@@ -9,8 +12,13 @@
 
 namespace copus {
 
-CellTimes measure_cell(RunConfig config, int64_t steps, World& world, int64_t local_ranks) {
-  const at::Device device = find_device(config.train.device);
+CellTimes measure_cell(RunConfig config, int64_t steps, std::unique_ptr<World> joined, int64_t local_rank,
+                       int64_t local_ranks) {
+  const at::Device device =
+      joined->size() == 1 ? find_device(config.train.device) : find_device(config.train.device, local_rank);
+  joined = connect_devices(std::move(joined), device, config.parallel.wait_limit);
+  joined = with_links(std::move(joined), config.cluster.description, config.cluster.clock);
+  World& world = *joined;
   install_caching_allocator();
   configure_aten(config.train.threads, local_ranks);
   config.train.precision = agree_on_precision(config.train.precision, device, world);
@@ -23,6 +31,9 @@ CellTimes measure_cell(RunConfig config, int64_t steps, World& world, int64_t lo
       const double seconds = trainer->step().step_seconds;
       if (step >= warm_up_steps) times.step_seconds.push_back(seconds);
     }
+  } catch (const UserError& error) {  // this cell's alone, which is then left out: of too little memory, say
+    [[maybe_unused]] const Trainer* kept = trainer.release();
+    throw std::runtime_error(error.what());
   } catch (...) {
     [[maybe_unused]] const Trainer* kept = trainer.release();
     throw;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "copus/comm/world.h"
@@ -14,12 +15,13 @@ inline constexpr int64_t warm_up_steps = 2;
 
 struct CellTimes {
   Precision precision = Precision::automatic;  // that was trained in
-  std::vector<double> step_seconds;            // on the clock of the world
+  std::vector<double> step_seconds;            // on the clock that the configuration names
 };
 
 // Trains as `config` says, with fresh weights, for warm_up_steps and `steps` more, without evaluation, checkpoints or
-// any file. Every rank of `world`, which has as many as the layout, calls it alike; all get the same. `local_ranks`:
-// ranks on this machine. Throws UserError as run_training does.
-CellTimes measure_cell(RunConfig config, int64_t steps, World& world, int64_t local_ranks);
+// any file. Every rank of `world`, which has as many as the layout, calls it alike; all get the same. `local_rank` is
+// the rank's number among the `local_ranks` of this machine. Throws UserError as run_training does.
+CellTimes measure_cell(RunConfig config, int64_t steps, std::unique_ptr<World> world, int64_t local_rank,
+                       int64_t local_ranks);
 
 }  // namespace copus

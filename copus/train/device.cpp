@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <utility>
 
 #include "copus/base/cores.h"
 #include "copus/base/error.h"
+#include "copus/comm/device_world.h"
+#include "copus/comm/nccl_world.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
+#include "copus/train/device_facts.h"
 
 namespace copus {
 
@@ -41,6 +45,31 @@ at::Device find_device(const std::string& name) {
   return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
+at::Device find_device(const std::string& name, int64_t local_rank) {
+  const at::Device device = find_device(name);
+  if (device.is_cpu()) return device;
+  if (name != "cuda") {
+    throw UserError(concat("train.device = \"", name,
+                           "\" is one GPU, and the job has several ranks; set train.device = ",
+                           "\"cuda\": the ranks of a machine then take its GPUs in turn (CUDA_VISIBLE_DEVICES says ",
+                           "which), or set all degrees of [parallel] to 1"));
+  }
+  const int64_t devices = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+  return {device.type(), static_cast<c10::DeviceIndex>(local_rank % devices)};
+}
+
+void use_device(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+}
+
+std::unique_ptr<World> connect_devices(std::unique_ptr<World> world, at::Device device, double wait_seconds) {
+  use_device(device);
+  if (device.is_cpu() || world->size() == 1) return world;
+  std::shared_ptr<DeviceRuntime> runtime = gpu_runtime(device);
+  if (ranks_share_a_device(*world, *runtime)) return stage_through_host(std::move(world), std::move(runtime));
+  return over_nccl(std::move(world), std::move(runtime), wait_seconds);
+}
+
 Precision agree_on_precision(Precision wanted, at::Device device, World& world) {
   int64_t chosen = 0;
   if (world.rank() == 0) chosen = static_cast<int64_t>(resolve_precision(wanted, device));
@@ -52,8 +81,13 @@ bool configure_aten(int64_t threads, int64_t local_ranks) {
   const int64_t cores = usable_cores();
   const int64_t threads_per_rank = threads > 0 ? threads : std::max<int64_t>(1, cores / local_ranks);
   kernels::set_num_threads(threads_per_rank);
-  // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment.
+  // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment when it is
+  // first used: no product may come before this.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  // float32 is float32, also on a GPU whose quickest products of it keep ten bits. And where a product of bfloat16 is
+  // cut into several sums, these are added up in float32: ATen's default is to round each of them to bfloat16 first.
+  at::globalContext().setFloat32MatmulPrecision("highest");
+  at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
   // Not as warnings alone: CUDA's flash attention would then keep its backward pass that adds in any order.
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "copus/comm/world.h"
@@ -14,6 +15,18 @@ namespace copus {
 // "cpu", "cuda" or "cuda:N". Throws UserError for another name, when this libtorch was built without CUDA, and when
 // there is no such device.
 at::Device find_device(const std::string& name);
+
+// Of one rank of several: with "cuda" the machine's ranks take its GPUs in turn. Throws UserError as find_device does,
+// and for "cuda:N", which is one GPU for all of them.
+at::Device find_device(const std::string& name, int64_t local_rank);
+
+// What the calling thread does on a GPU without naming one is on this one from now on.
+void use_device(at::Device device);
+
+// How the ranks of `world` communicate where each computes on such a device: over NCCL, or through the host where two
+// share a GPU; on CPUs as they are. Every rank calls it, on the thread that it computes on. Throws UserError where
+// there is no NCCL.
+std::unique_ptr<World> connect_devices(std::unique_ptr<World> world, at::Device device, double wait_seconds);
 
 // What `wanted` means on rank 0's device, since others may measure otherwise. Every rank calls it.
 Precision agree_on_precision(Precision wanted, at::Device device, World& world);

@@ -23,12 +23,16 @@ int64_t next_block(int64_t element) {
   return (element + kernels::squared_norm_block - 1) / kernels::squared_norm_block * kernels::squared_norm_block;
 }
 
-ExactSum squared_norm(const at::Tensor& values) { return kernels::squared_norm(values.view({-1}), 0, values.numel()); }
+void add_all(kernels::NormSum& sum, const at::Tensor& values) { sum.add(values.view({-1}), 0, values.numel()); }
 
 }  // namespace
 
 GradientProbe::GradientProbe(ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder)
-    : parameters_(parameters), groups_(groups), recorder_(recorder) {
+    : parameters_(parameters),
+      groups_(groups),
+      recorder_(recorder),
+      sum_(parameters.device()),
+      subtracted_(parameters.device()) {
   list_ranges();
   find_tied();
 }
@@ -98,30 +102,27 @@ void GradientProbe::read(const Read& read) {
 
 void GradientProbe::add(const GradientRange& range) {
   const at::Tensor& gradient = parameters_.buckets()[static_cast<size_t>(range.bucket)].gradient;
-  sum_.add(kernels::squared_norm(gradient, range.begin, range.end));
+  sum_.add(gradient, range.begin, range.end);
 }
 
 void GradientProbe::begin(ProbeSource source, const MicroBatch& first) {
   source_ = source;
-  sum_ = {};
   parts_to_come_ = num_parts * prefix_ranges_.size();
-  if (source == ProbeSource::prefix && !is_row_.empty()) read([&] { list_rows(first.tokens); });
+  if (source == ProbeSource::prefix && !is_row_.empty()) read([&] { list_rows(first.host_tokens); });
 }
 
-void GradientProbe::list_rows(const at::Tensor& tokens) {
-  std::vector<int64_t> values(static_cast<size_t>(tokens.numel()));
-  kernels::copy_to_host(tokens, values.data());
+void GradientProbe::list_rows(const std::vector<int64_t>& tokens) {
   const Box& part = (embedding_ != nullptr ? embedding_ : head_)->box;
   std::fill(is_row_.begin(), is_row_.end(), uint8_t{0});
-  for (const int64_t token : values) {
+  for (const int64_t token : tokens) {
     const int64_t row = token - part.begin.front();
     if (row >= 0 && row < part.shape.front()) is_row_[static_cast<size_t>(row)] = 1;
   }
-  values.clear();
+  std::vector<int64_t> rows;
   for (size_t row = 0; row < is_row_.size(); ++row) {
-    if (is_row_[row] != 0) values.push_back(static_cast<int64_t>(row));
+    if (is_row_[row] != 0) rows.push_back(static_cast<int64_t>(row));
   }
-  rows_ = kernels::from_host(values.data(), {static_cast<int64_t>(values.size())}, tokens.device());
+  rows_ = kernels::from_host(rows.data(), {static_cast<int64_t>(rows.size())}, parameters_.device());
 }
 
 void GradientProbe::first_micro_batch_done(int64_t chunk, GradientPart part) {
@@ -192,14 +193,14 @@ void GradientProbe::before_data_parallel(int64_t bucket) {
   });
 }
 
-ExactSum GradientProbe::finish() {
+void GradientProbe::finish() {
   if (source_ == ProbeSource::prefix) {
     COPUS_CHECK(parts_to_come_ == 0, parts_to_come_, " parts of the first micro-batch's gradients were never done");
     recorder_.wait_at("partial gradients of a smaller batch");
     for (PartialVector& vector : partial_) std::exchange(vector.work, {}).wait();
     read([&] {
       for (const PartialVector& vector : partial_) {
-        if (vector.counts) sum_.add(squared_norm(vector.values));
+        if (vector.counts) add_all(sum_, vector.values);
       }
       add_tied();
     });
@@ -207,14 +208,19 @@ ExactSum GradientProbe::finish() {
     embedding_rows_.reset();
     head_rows_.reset();
   }
-  source_ = ProbeSource::none;
-  return sum_;
+}
+
+ExactSum GradientProbe::take() {
+  if (std::exchange(source_, ProbeSource::none) == ProbeSource::none) return {};
+  ExactSum sum = sum_.take();
+  sum.subtract(subtracted_.take());
+  return sum;
 }
 
 void GradientProbe::add_tied() {
   if (embedding_ == nullptr || rows_.numel() == 0) return;
-  sum_.add(squared_norm(embedding_rows_.add_(head_rows_)));
-  sum_.subtract(squared_norm(head_rows_));
+  add_all(sum_, embedding_rows_.add_(head_rows_));
+  add_all(subtracted_, head_rows_);
 }
 
 }  // namespace copus

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/base/exact_sum.h"
+#include "copus/model/kernels.h"
 #include "copus/model/model_chunk.h"
 #include "copus/model/parameters.h"
 #include "copus/train/gradient_ranges.h"
@@ -41,10 +42,12 @@ class GradientProbe {
   // rank: partial and tied gradients of the bucket are added; its data-parallel reduction has not begun.
   void before_data_parallel(int64_t bucket);
 
-  // Waits for what is under way. This rank's share of the sum, over data-parallel ranks, of the squared norms of their
-  // small-batch gradients, as they stand in the main gradients (with the step's loss scale); summed over all ranks it
-  // counts every logical element of each once.
-  ExactSum finish();
+  // The end of the step's gradients: what is under way arrives, in the order of the device's work.
+  void finish();
+  // This rank's share of the sum, over data-parallel ranks, of the squared norms of their small-batch gradients, as
+  // they stood in the main gradients (with the step's loss scale); summed over all ranks it counts every logical
+  // element of each once. Once after each finish. Waits for the device.
+  ExactSum take();
 
  private:
   static constexpr size_t num_parts = 2;
@@ -70,7 +73,7 @@ class GradientProbe {
   void list_partial(int64_t bucket, GradientPart part);
   PartialVector& partial_vector(const Parameter& parameter);
   void find_tied();
-  void list_rows(const at::Tensor& tokens);
+  void list_rows(const std::vector<int64_t>& tokens);
   void copy_partial(int64_t chunk, GradientPart part);
   void start_partial();
   void read_tied(int64_t chunk);
@@ -91,7 +94,7 @@ class GradientProbe {
 
   // Of one step.
   ProbeSource source_ = ProbeSource::none;
-  ExactSum sum_;
+  kernels::NormSum sum_, subtracted_;
   size_t parts_to_come_ = 0;
   // The distinct tokens of the first micro-batch that are in this rank's part of the vocabulary, as ascending rows of
   // the part, and the gradients of these rows, [rows, hidden].

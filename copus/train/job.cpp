@@ -11,6 +11,7 @@
 #include "copus/comm/launcher.h"
 #include "copus/comm/timed_world.h"
 #include "copus/comm/world.h"
+#include "copus/train/device.h"
 #include "copus/train/run.h"
 
 namespace copus {
@@ -28,12 +29,13 @@ void check_ranks(const RunConfig& config, int64_t ranks) {
   }
 }
 
-// Several ranks exchange host memory.
+// Without asking for devices, which is left to the process that is going to use one.
 void check_device(const RunConfig& config) {
-  if (strategy_of(config).world_size() > 1 && config.train.device != "cpu") {
-    throw UserError(concat("train.device = \"", config.train.device, "\": several ranks train on \"cpu\" alone; set ",
-                           "train.device = \"cpu\", or all degrees of [parallel] to 1"));
-  }
+  const std::string& device = config.train.device;
+  if (strategy_of(config).world_size() == 1 || device == "cpu" || device == "cuda") return;
+  throw UserError(concat("train.device = \"", device,
+                         "\": several ranks train on \"cpu\", or on \"cuda\", where those of a ",
+                         "machine take its GPUs in turn; set one of these, or all degrees of [parallel] to 1"));
 }
 
 // All ranks may have found the same mistake, and one message is enough: rank 0's, or this one's where rank 0 does not
@@ -48,12 +50,13 @@ bool is_told_by_another(World& world) {
   }
 }
 
-// An exception that leaves this function ends `world` with it, which tells the other ranks.
-int run_rank(std::unique_ptr<World> world, const std::function<int(World&)>& body) {
+// An exception that leaves this function ends `world` with it, which tells the other ranks. `body` may put a world
+// around it.
+int run_rank(std::unique_ptr<World> world, const std::function<int(std::unique_ptr<World>&)>& body) {
   try {
-    return body(*world);
+    return body(world);
   } catch (const UserError&) {
-    if (!is_told_by_another(*world)) throw;
+    if (!world || !is_told_by_another(*world)) throw;
     return users_mistake;
   }
 }
@@ -82,15 +85,22 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
     }
     const std::unique_ptr<World> world =
         with_links(single_rank_world(), plan->config.cluster.description, plan->config.cluster.clock);
-    return static_cast<int>(run_training(std::move(*plan), max_seconds, start, *world, 1));
+    const at::Device device = find_device(plan->config.train.device);
+    use_device(device);
+    return static_cast<int>(run_training(std::move(*plan), max_seconds, start, *world, device, 1));
   }
 
-  std::unique_ptr<World> world =
+  std::unique_ptr<World> joined =
       join_world(*environment, mistake ? default_wait_seconds : plan->config.parallel.wait_limit);
-  if (!mistake) world = with_links(std::move(world), plan->config.cluster.description, plan->config.cluster.clock);
-  return run_rank(std::move(world), [&](World& joined) {
+  return run_rank(std::move(joined), [&](std::unique_ptr<World>& world) {
     if (mistake) std::rethrow_exception(mistake);
-    return static_cast<int>(run_training(std::move(*plan), max_seconds, start, joined, environment->local_world_size));
+    const RunConfig& config = plan->config;
+    const at::Device device = world->size() == 1 ? find_device(config.train.device)
+                                                 : find_device(config.train.device, environment->local_rank);
+    world = connect_devices(std::move(world), device, config.parallel.wait_limit);
+    world = with_links(std::move(world), config.cluster.description, config.cluster.clock);
+    return static_cast<int>(
+        run_training(std::move(*plan), max_seconds, start, *world, device, environment->local_world_size));
   });
 }
 

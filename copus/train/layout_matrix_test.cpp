@@ -54,11 +54,15 @@ class LayoutMatrix : public ::testing::Test {
   }
 
   // Runs `body` with a trainer on every rank.
-  static void train(const RunConfig& config, const std::function<void(Trainer&, World&)>& body) {
-    train_on_every_rank(config, [&](Trainer& trainer, World& world, const Dataset& dataset) {
-      EXPECT_EQ(dataset.held_out_samples(), 13) << "should fill neither all ranks nor the last micro-batch";
-      body(trainer, world);
-    });
+  static void train(const RunConfig& config, const std::function<void(Trainer&, World&)>& body,
+                    const Connect& connect = on_test_device) {
+    train_on_every_rank(
+        config,
+        [&](Trainer& trainer, World& world, const Dataset& dataset) {
+          EXPECT_EQ(dataset.held_out_samples(), 13) << "should fill neither all ranks nor the last micro-batch";
+          body(trainer, world);
+        },
+        connect);
   }
 
   // On rank 0; empty elsewhere.
@@ -96,9 +100,9 @@ class LayoutMatrix : public ::testing::Test {
     if (world.rank() == 0) result = std::move(mine);
   }
 
-  Result run(const std::vector<Change>& changes) const {
+  Result run(const std::vector<Change>& changes, const Connect& connect = on_test_device) const {
     Result result;
-    train(config(changes), [&](Trainer& trainer, World& world) { finish(trainer, world, result); });
+    train(config(changes), [&](Trainer& trainer, World& world) { finish(trainer, world, result); }, connect);
     return result;
   }
 
@@ -315,6 +319,22 @@ TEST_F(LayoutMatrix, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
     EXPECT_EQ(trainer.state().skipped_steps, 1);
     EXPECT_EQ(trainer.state().consumed_samples, 3 * 8);
   });
+}
+
+// Every use that training makes of its groups, as it would be on a GPU that the ranks share.
+TEST_F(LayoutMatrix, TrainsTheSameWhereMemoryTravelsAsADevicesDoes) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
+  const std::vector<std::vector<Change>> layouts = {{ranks(2, 2, 2), zero_1, sequence_parallel, tied, zb_h1},
+                                                    {ranks(2, 1, 2), biases, bf16, interleaved},
+                                                    {ranks(4, 2, 1), zero_1, bf16, tied, kv_heads(1)}};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    SCOPED_TRACE(concat("layout ", i));
+    const Result result = run(layouts[i], as_on_a_device), expected = run(layouts[i]);
+    EXPECT_EQ(result.losses, expected.losses);
+    EXPECT_EQ(result.gradient_norms, expected.gradient_norms);
+    EXPECT_EQ(result.held_out_loss, expected.held_out_loss);
+    EXPECT_TRUE(result.weights == expected.weights);
+  }
 }
 
 TEST_F(LayoutMatrix, TracedStepsAreRecordedOnEveryRank) {

@@ -1,7 +1,6 @@
 #include "copus/train/noise_reference.h"
 
 #include "copus/base/error.h"
-#include "copus/base/exact_sum.h"
 #include "copus/model/kernels.h"
 #include "copus/train/gradient_reduction.h"
 
@@ -25,7 +24,7 @@ NormObservation NoiseReference::observe(uint64_t first_sample, int64_t batch) {
   for (const at::Tensor& sum : sums_) {
     if (sum.defined()) sum.zero_();
   }
-  ExactSum squared_norms;
+  kernels::NormSum squared_norms(parameters_.device()), squared_norm_of_sum(parameters_.device());
   for (int64_t sample = 0; sample < batch; ++sample) {
     const auto row = [&](const std::vector<int64_t>& values) {
       return kernels::from_host(values.data() + sample * length, {1, length}, parameters_.device());
@@ -37,18 +36,17 @@ NormObservation NoiseReference::observe(uint64_t first_sample, int64_t batch) {
     for (size_t b = 0; b < sums_.size(); ++b) {
       if (!sums_[b].defined()) continue;
       const Bucket& bucket = parameters_.buckets()[b];
-      squared_norms.add(kernels::squared_norm(bucket.gradient, 0, bucket.size()));
+      squared_norms.add(bucket.gradient, 0, bucket.size());
       sums_[b].add_(bucket.gradient);
     }
   }
-  ExactSum squared_norm_of_sum;
   for (const at::Tensor& sum : sums_) {
-    if (sum.defined()) squared_norm_of_sum.add(kernels::squared_norm(sum, 0, sum.numel()));
+    if (sum.defined()) squared_norm_of_sum.add(sum, 0, sum.numel());
   }
   return {.small_batch = 1,
-          .small_squared_norm = squared_norms.value() / size,
+          .small_squared_norm = squared_norms.take().value() / size,
           .large_batch = size,
-          .large_squared_norm = squared_norm_of_sum.value() / (size * size)};
+          .large_squared_norm = squared_norm_of_sum.take().value() / (size * size)};
 }
 
 }  // namespace copus

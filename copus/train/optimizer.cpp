@@ -83,11 +83,11 @@ void AdamW::add_norm_ranges(int64_t bucket) {
 }
 
 ExactSum AdamW::squared_gradient_norm() const {
-  ExactSum sum;
+  kernels::NormSum sum(parameters_.device());
   for (const GradientRange& range : norm_ranges_) {
-    sum.add(kernels::squared_norm(parameters_.buckets()[range.bucket].gradient, range.begin, range.end));
+    sum.add(parameters_.buckets()[range.bucket].gradient, range.begin, range.end);
   }
-  return sum;
+  return sum.take();
 }
 
 void AdamW::step(double learning_rate, double gradient_factor) {

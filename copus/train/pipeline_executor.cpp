@@ -21,12 +21,14 @@ class PipelineExecutor::Pass {
         reduction_(reduction),
         probe_(probe),
         recorder_(recorder),
-        slots_(executor.chunks_.size()) {
+        slots_(executor.chunks_.size()),
+        losses_(
+            kernels::zeros({static_cast<int64_t>(micro_batches.size())}, at::kDouble, executor.parameters_.device())) {
     COPUS_CHECK(static_cast<int64_t>(micro_batches.size()) == schedule.num_microbatches);
     for (auto& of_chunk : slots_) of_chunk.resize(micro_batches.size());
   }
 
-  ExactSum run() {
+  at::Tensor run() {
     for (size_t i = 0; i < actions_.size(); ++i) {
       const Action& action = actions_[i];
       const auto is_own_weight_pass = [&](const Action& next) {
@@ -36,7 +38,7 @@ class PipelineExecutor::Pass {
       if (action.micro_batch == 0) tell_probe(action);
     }
     probe_.schedule_done();
-    return read_losses();
+    return losses_;
   }
 
  private:
@@ -101,11 +103,7 @@ class PipelineExecutor::Pass {
 
   void backward(const Action& action, bool weight_pass_follows, ModelChunk& chunk, Slot& slot) {
     at::Tensor loss_sum;
-    if (chunk.is_last()) {
-      const MicroBatch& micro_batch = micro_batches_[static_cast<size_t>(action.micro_batch)];
-      loss_sum = kernels::zeros({}, at::kDouble, micro_batch.tokens.device());
-      losses_.push_back(loss_sum);
-    }
+    if (chunk.is_last()) loss_sum = losses_.select(0, action.micro_batch);
     const bool deferred = !weight_pass_follows;
     WeightGradients weight_gradients(deferred ? WeightGradients::Mode::deferred : WeightGradients::Mode::immediate);
     Flops left = flops(action, ActionKind::backward_input);
@@ -153,16 +151,6 @@ class PipelineExecutor::Pass {
     return executor_.flops(action.chunk, kind, micro_batches_[static_cast<size_t>(action.micro_batch)]);
   }
 
-  ExactSum read_losses() const {
-    ExactSum sum;
-    for (const at::Tensor& loss : losses_) {
-      double value = 0;
-      kernels::copy_to_host(loss, &value);
-      sum.add(value);
-    }
-    return sum;
-  }
-
   PipelineExecutor& executor_;
   const std::vector<Action>& actions_;
   const std::vector<MicroBatch>& micro_batches_;
@@ -170,7 +158,7 @@ class PipelineExecutor::Pass {
   GradientProbe& probe_;
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
-  std::vector<at::Tensor> losses_;        // by micro-batch; on the last stage
+  at::Tensor losses_;                     // by micro-batch
 };
 
 PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& groups)
@@ -185,9 +173,9 @@ PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& group
 
 PipelineExecutor::~PipelineExecutor() = default;
 
-ExactSum PipelineExecutor::run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
-                               GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder) {
-  const ExactSum losses = Pass(*this, schedule, micro_batches, reduction, probe, recorder).run();
+at::Tensor PipelineExecutor::run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
+                                 GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder) {
+  at::Tensor losses = Pass(*this, schedule, micro_batches, reduction, probe, recorder).run();
   finish_sends();
   return losses;
 }
@@ -205,15 +193,21 @@ ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
     const at::Tensor output = chunk.evaluate(micro_batch, input, loss_sum);
     clock().charge(flops(static_cast<int64_t>(c), ActionKind::forward, micro_batch).total());
     if (chunk.is_last()) {
-      double value = 0;
-      kernels::copy_to_host(loss_sum, &value);
-      loss.add(value);
+      loss = add_up(loss_sum);
     } else {
       send(output, 1);
     }
   }
   drop_finished_sends();
   return loss;
+}
+
+ExactSum add_up(const at::Tensor& losses) {
+  std::vector<double> values(static_cast<size_t>(losses.numel()));
+  kernels::copy_to_host(losses, values.data());
+  ExactSum sum;
+  for (const double value : values) sum.add(value);
+  return sum;
 }
 
 void PipelineExecutor::send(const at::Tensor& tensor, int64_t distance) {

@@ -1,4 +1,5 @@
-// Runs one rank's part of a pipeline schedule over its model chunks.
+// Runs one rank's part of a pipeline schedule over its model chunks. On a GPU the host is ahead: nothing here waits for
+// the device but evaluate() and what a communicator does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +28,11 @@ class PipelineExecutor {
   // Forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the main
   // gradients. Tells `reduction` of each bucket as soon as its gradient is complete, while the rest still runs, and
   // `probe` (begun) of the first micro-batch's gradients.
-  // `recorder` is told what happened when. Returns the sum of token losses, unscaled: on the ranks of the last stage,
-  // equal on all of its tensor-parallel ranks; 0 elsewhere. Waits for the device.
-  ExactSum run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
-               GradientProbe& probe, StepRecorder& recorder);
+  // `recorder` is told what happened when. Returns the sums of token losses, unscaled, float64 [micro-batches] on the
+  // device: on the ranks of the last stage, equal on all of its tensor-parallel ranks; zeros elsewhere. Does not wait
+  // for the device.
+  at::Tensor run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
+                 GradientProbe& probe, StepRecorder& recorder);
 
   // Forward without gradients of one micro-batch through the whole pipeline; every rank of the pipeline calls it.
   // Returns the sum of token losses as above. Does not wait for the stages that come after this rank's.
@@ -69,5 +71,8 @@ class PipelineExecutor {
   std::vector<ModelChunk> chunks_;
   std::vector<Message> sends_;  // under way
 };
+
+// The sum of what run() has returned. Waits for the device.
+ExactSum add_up(const at::Tensor& losses);
 
 }  // namespace copus

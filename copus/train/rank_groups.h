@@ -1,4 +1,4 @@
-// The groups of ranks that one rank of a layout communicates in.
+// The groups of ranks that the ranks of a layout communicate in: one rank's, and all of them.
 #pragma once
 
 #include <map>
@@ -8,9 +8,14 @@
 #include "copus/comm/world.h"
 #include "copus/layout/sharding.h"
 #include "copus/strategy/mesh.h"
+#include "copus/strategy/model_description.h"
 #include "copus/train/recorded_communicator.h"
 
 namespace copus {
+
+// The groups of more than one rank that the ranks of a layout communicate in, everyone's first: what World::prepare is
+// to be given before a RankGroups is made, on every rank.
+std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy);
 
 class RankGroups {
  public:

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "copus/base/error.h"
+#include "copus/comm/profiler_range.h"
 
 namespace copus {
 
@@ -17,6 +18,7 @@ class RecordedWork : public Work::State {
       : work_(std::move(work)), recorder_(recorder), category_(category), name_(std::move(name)), begin_(begin) {}
 
   void wait() override {
+    const ProfilerRange range(name_.c_str());
     const double waiting_since = recorder_.now();
     work_.wait();
     note(waiting_since);
@@ -48,16 +50,18 @@ class RecordedWork : public Work::State {
 template <class Start>
 Work RecordedCommunicator::start(const char* category, const char* operation, Start start) {
   const double begin = recorder_.now();
-  Work work = start();
-  return Work(
-      std::make_shared<RecordedWork>(std::move(work), recorder_, category, concat(operation, " ", label_), begin));
+  std::string name = concat(operation, " ", label_);
+  const ProfilerRange range(name.c_str());
+  return Work(std::make_shared<RecordedWork>(start(), recorder_, category, std::move(name), begin));
 }
 
 template <class Operate>
 void RecordedCommunicator::record(const char* category, const char* operation, Operate operate) {
   const double begin = recorder_.now();
+  const std::string name = concat(operation, " ", label_);
+  const ProfilerRange range(name.c_str());
   operate();
-  recorder_.add_communication(category, concat(operation, " ", label_), begin, begin);
+  recorder_.add_communication(category, name, begin, begin);
 }
 
 Work RecordedCommunicator::start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
@@ -109,6 +113,10 @@ void RecordedCommunicator::receive(void* data, int64_t count, DataType type, int
 
 void RecordedCommunicator::barrier() {
   record(collective, "barrier", [&] { group_.barrier(); });
+}
+
+void RecordedCommunicator::exchange(std::span<const Message> outgoing, std::span<const Message> incoming) {
+  record(message, "exchange", [&] { group_.exchange(outgoing, incoming); });
 }
 
 }  // namespace copus

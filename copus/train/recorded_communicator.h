@@ -28,6 +28,7 @@ class RecordedCommunicator : public Communicator {
   void send(const void* data, int64_t count, DataType type, int64_t to) override;
   void receive(void* data, int64_t count, DataType type, int64_t from) override;
   void barrier() override;
+  void exchange(std::span<const Message> outgoing, std::span<const Message> incoming) override;
 
  private:
   // Starts an operation and records it when somebody has waited for it.

@@ -1,6 +1,6 @@
 // The training state of all ranks, moved from one layout into another in memory: prepared beside training, carried out
-// at a step boundary. Where ranks can read each other's memory every slice is copied once, by its receiver; elsewhere
-// the same slices travel as messages.
+// at a step boundary. Where ranks can read each other's memory every slice is copied once, by its receiver; elsewhere,
+// and in memory of a GPU, the same slices travel as messages (relayout_messages.h).
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "copus/layout/bucket_layout.h"
 #include "copus/layout/relayout_plan.h"
 #include "copus/model/state_memory.h"
+#include "copus/train/relayout_messages.h"
 
 namespace copus {
 
@@ -41,9 +42,6 @@ class StateAddresses {
  private:
   std::vector<std::vector<int64_t>> offsets_;  // by rank: those of all kinds of the first bucket, of the second, ...
 };
-
-// The buffer of a bucket that holds this kind of state.
-const at::Tensor& buffer_of(const BucketState& state, StateKind kind);
 
 // Moves the state of one rank; all ranks of the world do so together.
 class StateMover {
@@ -72,19 +70,11 @@ class StateMover {
 
  private:
   void take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const;
-  void take_as_messages(const RelayoutRound& round, const std::vector<BucketState>& from,
-                        const std::vector<BucketState>& to);
-
-  struct Message {
-    std::vector<std::byte> packed;
-    Work work;
-  };
-
   World& world_;
   std::shared_ptr<StateArena> arena_;  // empty: state travels as messages
   std::unique_ptr<StateMemory> memory_;
   StateAddresses addresses_;
-  std::vector<Message> messages_;  // under way; beyond a failure too, as long as somebody sends them
+  std::optional<RelayoutMessages> messages_;  // of a move under way; beyond a failure too, as long as somebody sends
 };
 
 }  // namespace copus

@@ -1,5 +1,7 @@
 #include "copus/train/relayout_bench.h"
 
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -13,6 +15,7 @@
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
 #include "copus/model/caching_allocator.h"
+#include "copus/model/kernels.h"
 #include "copus/train/device.h"
 #include "copus/train/trainer.h"
 
@@ -96,6 +99,8 @@ class NotedWorld final : public World {
   int64_t rank() const override { return world_.rank(); }
   int64_t size() const override { return world_.size(); }
   Communicator& group(const std::vector<int64_t>& ranks) override { return world_.group(ranks); }
+  void prepare(const std::vector<GroupUse>& groups) override { world_.prepare(groups); }
+  int64_t communicator_bytes() const override { return world_.communicator_bytes(); }
   Health& health() override { return notes_; }
   RankClock& clock() override { return world_.clock(); }
 
@@ -106,34 +111,93 @@ class NotedWorld final : public World {
   PhaseNotes notes_;
 };
 
-// All ranks at once copy out of the next one's arena into their own, as in a move, but in one piece.
+struct RankOnDevice {
+  at::Device device;
+  std::unique_ptr<World> world;  // which can reach the device's memory
+};
+
+RankOnDevice on_device(const RelayoutBenchOptions& options, std::unique_ptr<World> world) {
+  const at::Device device = find_device(options.device, options.local_rank);
+  return {device, connect_devices(std::move(world), device, default_wait_seconds)};
+}
+
+// How fast all ranks at once move what a switch moves, but in one piece.
 class CopyRate {
  public:
-  explicit CopyRate(World& world) : world_(world), arena_(StateArena::join(world)) {
+  virtual ~CopyRate() = default;
+
+  // Every rank calls it. Bytes per second of all together.
+  double measure(World& world) {
+    world.everyone().barrier();
+    const double begin = now();
+    for (int64_t turn = 0; turn < turns; ++turn) copy();
+    double seconds = now() - begin;
+    world.everyone().all_reduce(&seconds, 1, DataType::float64, Reduction::maximum);
+    return static_cast<double>(world.size() * turns * bytes) / seconds;
+  }
+
+  // Of the switch, those that took the same way.
+  virtual int64_t bytes_of(const SwitchReport& report) const = 0;
+
+ protected:
+  static constexpr int64_t bytes = int64_t{64} << 20;
+
+ private:
+  static constexpr int64_t turns = 4;
+  virtual void copy() = 0;
+};
+
+// Out of the next rank's arena into this one's. Every slice is moved so, also of a rank's own.
+class ArenaCopies final : public CopyRate {
+ public:
+  explicit ArenaCopies(World& world) : next_((world.rank() + 1) % world.size()), arena_(StateArena::join(world)) {
     if (!arena_) throw UserError("the ranks cannot read each other's memory");
     if (!arena_->prefault(2 * bytes)) throw UserError("there is no memory for two buffers of 64 MiB a rank");
     std::memset(arena_->mine(), 1, 2 * bytes);
-    world_.everyone().barrier();
-    arena_->prefault_read(next(), 0, bytes);
+    world.everyone().barrier();
+    arena_->prefault_read(next_, 0, bytes);
   }
 
-  double measure() {
-    world_.everyone().barrier();
-    const double begin = now();
-    for (int64_t turn = 0; turn < turns; ++turn) std::memcpy(arena_->mine() + bytes, arena_->of(next()), bytes);
-    double seconds = now() - begin;
-    world_.everyone().all_reduce(&seconds, 1, DataType::float64, Reduction::maximum);
-    return static_cast<double>(world_.size() * turns * bytes) / seconds;
-  }
+  int64_t bytes_of(const SwitchReport& report) const override { return report.bytes_copied; }
 
  private:
-  static constexpr int64_t bytes = int64_t{64} << 20;
-  static constexpr int64_t turns = 4;
-  int64_t next() const { return (world_.rank() + 1) % world_.size(); }
+  void copy() override { std::memcpy(arena_->mine() + bytes, arena_->of(next_), bytes); }
 
-  World& world_;
+  int64_t next_;
   std::unique_ptr<StateArena> arena_;
 };
+
+// Messages from device to device, to the next rank. What stays on its rank is far faster and does not count.
+class DeviceMessages final : public CopyRate {
+ public:
+  DeviceMessages(World& world, at::Device device)
+      : world_(world),
+        device_(device),
+        outgoing_(kernels::zeros({bytes}, at::kByte, device)),
+        incoming_(kernels::zeros({bytes}, at::kByte, device)) {
+    copy();
+  }
+
+  int64_t bytes_of(const SwitchReport& report) const override { return report.bytes_received; }
+
+ private:
+  void copy() override {
+    const int64_t size = world_.size(), rank = world_.rank();
+    const Communicator::Message out = {(rank + 1) % size, outgoing_.data_ptr(), bytes};
+    const Communicator::Message in = {(rank + size - 1) % size, incoming_.data_ptr(), bytes};
+    world_.everyone().exchange({&out, 1}, {&in, 1});
+    kernels::synchronize(device_);
+  }
+
+  World& world_;
+  at::Device device_;
+  at::Tensor outgoing_, incoming_;
+};
+
+std::unique_ptr<CopyRate> make_copy_rate(World& world, at::Device device) {
+  if (device.is_cpu()) return std::make_unique<ArenaCopies>(world);
+  return std::make_unique<DeviceMessages>(world, device);
+}
 
 MeasuredSwitch change(Trainer& trainer, NotedWorld& world, const ParallelStrategy& strategy) {
   if (world.rank() == 0) {
@@ -153,21 +217,23 @@ MeasuredSwitch change(Trainer& trainer, NotedWorld& world, const ParallelStrateg
 
 }  // namespace
 
-RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, World& real_world) {
-  COPUS_CHECK(options.from.world_size() == real_world.size() && options.to.world_size() == real_world.size());
+RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> host_world) {
+  COPUS_CHECK(options.from.world_size() == host_world->size() && options.to.world_size() == host_world->size());
   install_caching_allocator();
-  configure_aten(1, real_world.size());
-  NotedWorld world(real_world);
+  configure_aten(1, host_world->size());
+  const auto [device, device_world] = on_device(options, std::move(host_world));
+  NotedWorld world(*device_world);
   const RunConfig config = config_of(options);
   const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.train.seed);
-  Trainer trainer(config, in(options.from), dataset, at::kCPU, world);
-  CopyRate copies(world);
+  Trainer trainer(config, in(options.from), dataset, device, world);
+  const std::unique_ptr<CopyRate> copies = make_copy_rate(world, device);
   RelayoutBenchResult result;
   trainer.step();
   for (int64_t round = 0; round < options.rounds; ++round) {
     for (auto* const switches : {&result.there, &result.back}) {
       MeasuredSwitch measured = change(trainer, world, switches == &result.there ? options.to : options.from);
-      measured.copy_rate = copies.measure();
+      measured.copy_rate = copies->measure(world);
+      measured.bound_bytes = copies->bytes_of(measured.report);
       switches->push_back(std::move(measured));
     }
   }
@@ -183,17 +249,18 @@ RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, World&
   return result;
 }
 
-double measure_restart(const RelayoutBenchOptions& options, World& world) {
+double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<World> host_world) {
   install_caching_allocator();
-  configure_aten(1, world.size());
+  configure_aten(1, host_world->size());
+  const auto [device, world] = on_device(options, std::move(host_world));
   const RunConfig config = config_of(options);
   const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.train.seed);
   const auto directory = latest_checkpoint(options.checkpoints);
   COPUS_CHECK(directory.has_value(), options.checkpoints.string());
   const Checkpoint checkpoint(*directory);
-  Trainer trainer(config, in(options.to), dataset, at::kCPU, world);
+  Trainer trainer(config, in(options.to), dataset, device, *world);
   trainer.restore(checkpoint);
-  world.everyone().barrier();
+  world->everyone().barrier();
   return now();
 }
 

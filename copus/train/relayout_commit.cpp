@@ -16,7 +16,7 @@ constexpr std::array all_kinds = {StateKind::weights, StateKind::master, StateKi
 size_t index_of(StateKind kind) { return static_cast<size_t>(kind); }
 
 std::byte* bytes_of(const at::Tensor& tensor) {
-  COPUS_CHECK(tensor.device().is_cpu(), "state moves in host memory alone");
+  COPUS_CHECK(tensor.device().is_cpu(), "arenas are host memory");
   return static_cast<std::byte*>(tensor.data_ptr());
 }
 
@@ -30,20 +30,6 @@ int64_t state_bytes(const BucketState& state) {
 }
 
 }  // namespace
-
-const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
-  switch (kind) {
-    case StateKind::weights:
-      return state.weight;
-    case StateKind::master:
-      return state.master;
-    case StateKind::exp_avg:
-      return state.exp_avg;
-    case StateKind::exp_avg_sq:
-      return state.exp_avg_sq;
-  }
-  fail_check("known kind of state", __FILE__, __LINE__, "");
-}
 
 StateAddresses::StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, Communicator& everyone) {
   std::vector<int64_t> mine;
@@ -92,6 +78,7 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
   for (const auto& [from_bucket, to_bucket] : prepared.plan.mine.kept) {
     to[static_cast<size_t>(to_bucket)] = state[static_cast<size_t>(from_bucket)];
   }
+  if (!arena_) messages_.emplace(prepared.plan, world_.everyone());
   int64_t number = 0;
   for (const RelayoutRound& round : prepared.plan.mine.rounds) {
     at(concat("moving the state, round ", ++number, " of ", prepared.plan.num_rounds));
@@ -105,7 +92,7 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
       take_from_arenas(round, to);
       world_.everyone().barrier();
     } else {
-      take_as_messages(round, state, to);
+      messages_->take(number - 1, state, to);
     }
     for (const int64_t index : round.release) {
       BucketState& bucket = state[static_cast<size_t>(index)];
@@ -113,6 +100,7 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
       bucket = {};
     }
   }
+  messages_.reset();
   for (size_t bucket = 0; bucket < to.size(); ++bucket) {
     clear_padding(to[bucket], prepared.buckets[bucket], prepared.parameters);
   }
@@ -127,36 +115,6 @@ void StateMover::take_from_arenas(const RelayoutRound& round, const std::vector<
         arena_->of(transfer.sender) + addresses_.offset(transfer.sender, transfer.from_bucket, transfer.kind);
     copy_runs(transfer.runs, from, bytes_of(buffer), static_cast<int64_t>(buffer.itemsize()));
   }
-}
-
-// Transfers of one sender to one receiver come in the same order on both sides.
-void StateMover::take_as_messages(const RelayoutRound& round, const std::vector<BucketState>& from,
-                                  const std::vector<BucketState>& to) {
-  Communicator& everyone = world_.everyone();
-  for (const Transfer& transfer : round.sends) {
-    const at::Tensor& buffer = buffer_of(from[static_cast<size_t>(transfer.from_bucket)], transfer.kind);
-    const auto size = static_cast<int64_t>(buffer.itemsize());
-    Message& message = messages_.emplace_back();
-    message.packed.resize(static_cast<size_t>(transfer.num_elements() * size));
-    pack_runs(transfer.runs, bytes_of(buffer), message.packed.data(), size);
-    message.work = everyone.start_send(message.packed.data(), static_cast<int64_t>(message.packed.size()),
-                                       DataType::byte, transfer.receiver);
-  }
-  std::vector<std::byte> packed;
-  for (const Transfer& transfer : round.receives) {
-    const at::Tensor& buffer = buffer_of(to[static_cast<size_t>(transfer.to_bucket)], transfer.kind);
-    const auto size = static_cast<int64_t>(buffer.itemsize());
-    if (transfer.sender == world_.rank()) {
-      const at::Tensor& own = buffer_of(from[static_cast<size_t>(transfer.from_bucket)], transfer.kind);
-      copy_runs(transfer.runs, bytes_of(own), bytes_of(buffer), size);
-      continue;
-    }
-    packed.resize(static_cast<size_t>(transfer.num_elements() * size));
-    everyone.receive(packed.data(), static_cast<int64_t>(packed.size()), DataType::byte, transfer.sender);
-    unpack_runs(transfer.runs, packed.data(), bytes_of(buffer), size);
-  }
-  for (const Message& message : messages_) message.work.wait();
-  messages_.clear();
 }
 
 }  // namespace copus

@@ -110,10 +110,10 @@ class MovingState {
       : config_(config),
         world_(world),
         recorder_(world),
-        mover_(world, at::kCPU, shares_memory),
+        mover_(world, test_device(), shares_memory),
         strategy_(strategy),
         model_(std::make_unique<RankModel>(config, strategy, world, recorder_, mover_.memory())) {
-    EXPECT_EQ(mover_.has_arena(), shares_memory);
+    EXPECT_EQ(mover_.has_arena(), shares_memory && test_device().is_cpu());
     mover_.settle(model_->state());
   }
 
@@ -121,7 +121,7 @@ class MovingState {
 
   void fill(const WholeState& whole) {
     for_stretches_of_state(
-        [&](StateKind kind, const Parameter& parameter, float* values, int64_t index, int64_t count) {
+        true, [&](StateKind kind, const Parameter& parameter, float* values, int64_t index, int64_t count) {
           std::copy_n(whole.of(kind, parameter.info.name) + index, count, values);
         });
     model_->publish_weights();
@@ -131,7 +131,7 @@ class MovingState {
   void expect(const WholeState& whole) const {
     int64_t wrong = 0;
     for_stretches_of_state(
-        [&](StateKind kind, const Parameter& parameter, const float* values, int64_t index, int64_t count) {
+        false, [&](StateKind kind, const Parameter& parameter, const float* values, int64_t index, int64_t count) {
           const float* const expected = whole.of(kind, parameter.info.name) + index;
           if (std::memcmp(values, expected, static_cast<size_t>(count) * sizeof(float)) != 0) ++wrong;
         });
@@ -144,8 +144,7 @@ class MovingState {
     for (const BucketState& bucket : model_->state()) {
       for (const at::Tensor* tensor : {&bucket.weight, &bucket.master, &bucket.exp_avg, &bucket.exp_avg_sq}) {
         if (!tensor->defined()) continue;
-        const auto* const first = static_cast<const std::byte*>(tensor->data_ptr());
-        all.emplace_back(first, first + tensor->nbytes());
+        kernels::copy_to_host(*tensor, all.emplace_back(tensor->nbytes()).data());
       }
     }
     return all;
@@ -183,7 +182,7 @@ class MovingState {
 
  private:
   template <class Visit>
-  void for_stretches_of_state(const Visit& visit) const {
+  void for_stretches_of_state(bool writes, const Visit& visit) const {
     const ParameterStore& parameters = model_->parameters;
     const std::vector<BucketState> state = model_->state();
     const bool weights_are_master = parameters.compute_dtype() == at::kFloat;
@@ -196,10 +195,14 @@ class MovingState {
         const int64_t begin = kind == StateKind::weights ? 0 : parameters.buckets()[index].shard_begin;
         const int64_t from = std::max<int64_t>(0, begin - parameter.offset);
         const int64_t to = std::min(parameter.box.num_elements(), begin + buffer.numel() - parameter.offset);
-        float* const first = static_cast<float*>(buffer.data_ptr()) + parameter.offset - begin;
+        if (from >= to) continue;
+        const at::Tensor part = buffer.narrow(0, parameter.offset + from - begin, to - from);
+        std::vector<float> values(static_cast<size_t>(to - from));
+        kernels::copy_to_host(part, values.data());
         for_stretches(parameter.box, parameter.info.shape, from, to, [&](int64_t position, int64_t at, int64_t count) {
-          visit(kind, parameter, first + position, at, count);
+          visit(kind, parameter, values.data() + position - from, at, count);
         });
+        if (writes) kernels::copy_from_host(values.data(), part);
       }
     }
   }
@@ -216,12 +219,16 @@ struct Sequence {
   int64_t ranks;
   std::vector<ParallelStrategy> strategies;  // the last one is the first one again
   bool shares_memory;
+  bool as_on_a_device;  // messages, as GPUs that ranks share send them
 };
 
 Sequence draw(const RunConfig& config, std::mt19937& random) {
   const auto below = [&](size_t bound) { return random() % bound; };
   const std::vector<int64_t> sizes = {1, 2, 3, 4, 6, 8, 8};
-  Sequence sequence{.ranks = sizes[below(sizes.size())], .strategies = {}, .shares_memory = below(4) != 0};
+  Sequence sequence{.ranks = sizes[below(sizes.size())],
+                    .strategies = {},
+                    .shares_memory = below(2) != 0,
+                    .as_on_a_device = below(2) != 0};
   const std::vector<ParallelStrategy> all = strategies_of(config, sequence.ranks);
   for (size_t moves = 2 + below(3); moves > 0; --moves) sequence.strategies.push_back(all[below(all.size())]);
   sequence.strategies.push_back(sequence.strategies.front());
@@ -229,7 +236,9 @@ Sequence draw(const RunConfig& config, std::mt19937& random) {
 }
 
 std::string to_text(const Sequence& sequence) {
-  std::string text = sequence.shares_memory ? "in arenas:" : "as messages:";
+  std::string text = sequence.shares_memory    ? "in arenas:"
+                     : sequence.as_on_a_device ? "as messages of a device:"
+                                               : "as messages:";
   for (const ParallelStrategy& strategy : sequence.strategies) {
     text += concat(" ", to_string(strategy), "/v", strategy.virtual_stages, "/", to_string(strategy.schedule),
                    strategy.zero_stage == 1 ? "/zero" : "", strategy.sequence_parallel ? "/sp" : "");
@@ -244,8 +253,11 @@ void expect_identity(const RunConfig& config, const Sequence& sequence) {
   const uint64_t expected_hash = whole.hash() + hash_counters(counters);
   run_ranks_as_threads(
       sequence.ranks,
-      [&](World& world) {
+      [&](World& plain) {
         kernels::set_num_threads(1);
+        const bool as_on_a_device = sequence.as_on_a_device && !sequence.shares_memory && test_device().is_cpu();
+        const auto connected = as_on_a_device ? layouts::as_on_a_device(plain) : layouts::on_test_device(plain);
+        World& world = *connected;
         MovingState state(config, sequence.strategies.front(), world, sequence.shares_memory);
         state.fill(whole);
         const std::vector<std::vector<std::byte>> before = state.bytes();
@@ -277,7 +289,9 @@ TEST(Relayout, StateComesBackBitwiseFromAnySequenceOfLayouts) {
 // Nothing has moved yet, so that the job can go on: whatever goes wrong is a veto.
 TEST(Relayout, AFailureToPrepareIsAVeto) {
   RunConfig config = tiny_run();
-  run_ranks_as_threads(2, [&](World& world) {
+  run_ranks_as_threads(2, [&](World& plain) {
+    const auto connected = layouts::on_test_device(plain);
+    World& world = *connected;
     MovingState state(config, {.data_parallel = 2}, world, true);
     const PreparedRelayout prepared = state.prepare({.data_parallel = 3});
     ASSERT_TRUE(prepared.veto.has_value());
@@ -289,18 +303,22 @@ TEST(Relayout, AFailureToPrepareIsAVeto) {
 TEST(Relayout, TheHashSeesEveryElementAndItsPlace) {
   RunConfig config = tiny_run();
   const WholeState whole(config.model);
-  run_ranks_as_threads(4, [&](World& world) {
+  run_ranks_as_threads(4, [&](World& plain) {
     kernels::set_num_threads(1);
+    const auto connected = layouts::on_test_device(plain);
+    World& world = *connected;
     MovingState state(config, {.data_parallel = 2, .pipeline_parallel = 2, .zero_stage = 1}, world, true);
     state.fill(whole);
     const uint64_t expected = state_hash(state.model(), {}, world.everyone());
     EXPECT_EQ(expected, whole.hash() + hash_counters({}));
     const at::Tensor moments = state.model().optimizer.exp_avg().front();
     const bool is_first = world.rank() == 0;
-    auto* const values = static_cast<float*>(moments.data_ptr());
-    if (is_first) std::swap(values[0], values[1]);
+    const auto swap_first_two = [&] {
+      if (is_first) moments.narrow(0, 0, 2).copy_(moments.narrow(0, 0, 2).flip(0));
+    };
+    swap_first_two();
     EXPECT_NE(state_hash(state.model(), {}, world.everyone()), expected);
-    if (is_first) std::swap(values[0], values[1]);
+    swap_first_two();
     EXPECT_EQ(state_hash(state.model(), {}, world.everyone()), expected);
     TrainingState later;
     later.consumed_samples = 1;

@@ -232,11 +232,10 @@ void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, Wo
 }  // namespace
 
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
-                    int64_t local_ranks) {
-  const at::Device device = find_device(plan.config.train.device);
+                    at::Device device, int64_t local_ranks) {
   install_caching_allocator();
-  // A run that adapts may try more than a device holds, and has to notice before the device does.
-  if (plan.config.adapt.policy != PolicyKind::none) {
+  // A run that adapts may try more than a device holds, and has to notice before the device does: a GPU says so itself.
+  if (plan.config.adapt.policy != PolicyKind::none && device.is_cpu()) {
     set_host_memory_limit(static_cast<int64_t>(plan.config.cluster.description.device.memory_bytes));
   }
   const bool have_cores = configure_aten(plan.config.train.threads, local_ranks);
@@ -263,7 +262,9 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
       output.emplace(plan, *trainer, std::move(*predictions));
       output->introduce(dataset);
     }
-    const bool can_judge_speed = have_cores || plan.config.cluster.clock == ClockKind::virtual_time;
+    // A rank knows when its host asked a GPU for something, not how long that took.
+    const bool can_measure = have_cores && device.is_cpu();
+    const bool can_judge_speed = can_measure || plan.config.cluster.clock == ClockKind::virtual_time;
     return Run(plan, dataset, *trainer, world, stop, output ? &*output : nullptr, can_judge_speed).until_end();
   } catch (...) {
     // The process ends, and communication that is still under way must not find its buffers gone.

@@ -1,6 +1,8 @@
 // A whole training run: set-up, the loop, evaluation, checkpoints, and an end that can be gone on from.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <cstdint>
 
@@ -16,12 +18,13 @@ enum class RunEnd {
   interrupted = 130,  // Ctrl-C, likewise
 };
 
-// Trains as one rank of `world`, which has as many ranks as the plan's layout; every rank calls it alike.
+// Trains as one rank of `world`, which has as many ranks as the plan's layout and knows `device`
+// (connect_devices); every rank calls it alike.
 // `local_ranks`: ranks on this machine, which share its cores. Rank 0 writes the run directory and tells what goes on.
 // `max_seconds` limits the wall clock from `start`, the checkpoint at the end included; 0: no limit.
 // Throws UserError for the user's mistakes, all of which are found before the run directory is created; when the disk
 // refuses; and when Trainer::max_skipped_in_a_row steps in a row had no finite loss and gradient.
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
-                    int64_t local_ranks);
+                    at::Device device, int64_t local_ranks);
 
 }  // namespace copus

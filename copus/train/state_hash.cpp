@@ -2,29 +2,45 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
 #include "copus/base/philox.h"
 #include "copus/layout/stretches.h"
+#include "copus/model/kernels.h"
 #include "copus/train/gradient_ranges.h"
 
 namespace copus {
 
 namespace {
 
+// Elements of a device's memory that are looked at on the host at once.
+constexpr int64_t elements_at_once = int64_t{4} << 20;
+
+// Where `values` can be read: where they are, or where they have been copied to.
+const float* on_host(const at::Tensor& values, std::vector<float>& copy) {
+  if (values.device().is_cpu()) return static_cast<const float*>(values.data_ptr());
+  copy.resize(static_cast<size_t>(values.numel()));
+  kernels::copy_to_host(values, copy.data());
+  return copy.data();
+}
+
 // Of what this rank updates of a parameter: where no other data-parallel rank does, or it is the first of them.
 uint64_t hash_of_part(const ParameterStore& parameters, const Parameter& parameter, StateKind kind,
                       const at::Tensor& shard) {
-  COPUS_CHECK(shard.scalar_type() == at::kFloat && shard.device().is_cpu());
+  COPUS_CHECK(shard.scalar_type() == at::kFloat);
   const Bucket& bucket = parameters.buckets()[static_cast<size_t>(parameter.bucket)];
-  const int64_t from = std::max<int64_t>(0, bucket.shard_begin - parameter.offset);
-  const int64_t to = std::min(parameter.box.num_elements(), bucket.shard_end - parameter.offset);
-  const float* const first = static_cast<const float*>(shard.data_ptr()) + parameter.offset - bucket.shard_begin;
+  const int64_t end = std::min(parameter.box.num_elements(), bucket.shard_end - parameter.offset);
   uint64_t hash = 0;
-  for_stretches(parameter.box, parameter.info.shape, from, to, [&](int64_t position, int64_t index, int64_t count) {
-    hash += hash_elements(kind, parameter.info.name, index, {first + position, static_cast<size_t>(count)});
-  });
+  std::vector<float> copy;
+  for (int64_t from = std::max<int64_t>(0, bucket.shard_begin - parameter.offset), to = 0; from < end; from = to) {
+    to = std::min(end, from + elements_at_once);
+    const float* const first = on_host(shard.narrow(0, parameter.offset + from - bucket.shard_begin, to - from), copy);
+    for_stretches(parameter.box, parameter.info.shape, from, to, [&](int64_t position, int64_t index, int64_t count) {
+      hash += hash_elements(kind, parameter.info.name, index, {first + position - from, static_cast<size_t>(count)});
+    });
+  }
   return hash;
 }
 

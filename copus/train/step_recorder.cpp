@@ -1,6 +1,7 @@
 #include "copus/train/step_recorder.h"
 
 #include "copus/base/error.h"
+#include "copus/comm/profiler_range.h"
 
 namespace copus {
 
@@ -12,6 +13,7 @@ void StepRecorder::begin_step(int64_t step, bool trace) {
 void StepRecorder::begin(const Computation& computation, const std::string& place) {
   wait_at(place);
   open_ = {computation, now()};
+  push_profiler_range(place.c_str());
 }
 
 void StepRecorder::wait_at(const std::string& place) {
@@ -22,6 +24,7 @@ void StepRecorder::wait_at(const std::string& place) {
 
 void StepRecorder::end() {
   if (!open_) return;
+  pop_profiler_range();
   const double end = now();
   const Computation& done = open_->computation;
   if (done.part) seconds_[static_cast<size_t>(*done.part)] += end - open_->begin - open_->waited;

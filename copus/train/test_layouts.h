@@ -7,10 +7,18 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "copus/comm/borrowed_world.h"
+#include "copus/comm/device_world.h"
+#include "copus/comm/fake_device_runtime.h"
 #include "copus/config/run_config.h"
+#include "copus/model/device_stream.h"
 #include "copus/model/kernels.h"
+#include "copus/model/test_device.h"
+#include "copus/train/device.h"
 #include "copus/train/trainer.h"
 
 namespace copus::layouts {
@@ -91,16 +99,36 @@ inline Dataset open_data(const RunConfig& config) {
   return {config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed};
 }
 
+// How ranks that are threads reach each other in memory of the device that they share.
+using Connect = std::function<std::unique_ptr<World>(World&)>;
+
+inline std::unique_ptr<World> on_test_device(World& world) {
+  auto same = std::make_unique<BorrowedWorld>(world);
+  const at::Device device = test_device();
+  if (device.is_cpu()) return same;
+  use_device(device);
+  return stage_through_host(std::move(same),
+                            make_gpu_runtime(device.index(), [device] { return current_stream_handle(device); }));
+}
+
+// For the CPU: all memory travels as that of a device that ranks share.
+inline std::unique_ptr<World> as_on_a_device(World& world) {
+  return stage_through_host(std::make_unique<BorrowedWorld>(world),
+                            std::make_shared<FakeDeviceRuntime>(FakeDeviceRuntime::Options{.is_the_host = true}));
+}
+
 // Runs `body` with a trainer on every rank.
 inline void train_on_every_rank(const RunConfig& config,
-                                const std::function<void(Trainer&, World&, const Dataset&)>& body) {
+                                const std::function<void(Trainer&, World&, const Dataset&)>& body,
+                                const Connect& connect = on_test_device) {
   run_ranks_as_threads(
       strategy_of(config).world_size(),
-      [&](World& world) {
+      [&](World& plain) {
         kernels::set_num_threads(1);
+        const std::unique_ptr<World> world = connect(plain);
         const Dataset dataset = open_data(config);
-        Trainer trainer(config, dataset, at::kCPU, world);
-        body(trainer, world, dataset);
+        Trainer trainer(config, dataset, test_device(), *world);
+        body(trainer, *world, dataset);
       },
       60);
 }

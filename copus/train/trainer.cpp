@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/model/device_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/statistics/efficiency.h"
@@ -44,6 +46,13 @@ int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configurat
   return configuration.micro_batch;
 }
 
+// Connects the ranks as the model's layout needs it, before they make it.
+std::unique_ptr<RankModel> make_model(const RunConfig& config, const ParallelStrategy& strategy, World& world,
+                                      StepRecorder& recorder, StateMemory& memory) {
+  world.prepare(groups_of(config.model, strategy));
+  return std::make_unique<RankModel>(config, strategy, world, recorder, memory);
+}
+
 template <class Value>
 void check_same(const Checkpoint& checkpoint, const char* field, const Value& now, const Value& then) {
   if (now == then) return;
@@ -66,7 +75,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
       recorder_(world),
       learning_rate_(config.optimizer, config.train),
       mover_(world, device, config.adapt.policy != PolicyKind::none && world.size() > 1),
-      model_(std::make_unique<RankModel>(config, configuration.strategy, world, recorder_, mover_.memory())),
+      model_(make_model(config, configuration.strategy, world, recorder_, mover_.memory())),
       measures_noise_(config.noise_scale.enabled) {
   mover_.settle(model_->state());
   model_->parameters.initialize(config.train.seed);
@@ -122,6 +131,24 @@ double Trainer::learning_rate(int64_t tokens, double seconds) const {
 }
 
 StepRecord Trainer::step(const StopQuestion& stop) {
+  StepRecord record;
+  if (!fits_into_memory([&] { record = compute_step(stop); })) throw UserError(needs_too_much_memory());
+  return record;
+}
+
+std::string Trainer::needs_too_much_memory() const {
+  const DeviceMemory memory = device_memory(device_);
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
+  return concat("step ", state_.step + 1, " does not fit into the memory of ", device_.str(),
+                memory.total_bytes > 0 ? concat(" (", bytes(memory.total_bytes), ")") : "",
+                ": with train.micro_batch = ", configuration().micro_batch, " in the layout ",
+                to_string(configuration().strategy), ", tensors took up to ", bytes(memory.peak_used_bytes), " and ",
+                bytes(memory.reserved_bytes),
+                " were reserved; lower train.micro_batch, set train.recompute = \"full\", or share the model out over "
+                "more ranks");
+}
+
+StepRecord Trainer::compute_step(const StopQuestion& stop) {
   const auto real_begin = std::chrono::steady_clock::now();
   world_.health().set_expected_step_seconds(expected_seconds_);
   recorder_.begin_step(state_.step + 1, std::exchange(trace_next_step_, false));
@@ -229,14 +256,17 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   StepReport report;
   const bool is_split = static_cast<int64_t>(micro_batches.size()) != schedule_.num_microbatches;
   model_->probe.begin(plan.source, micro_batches.front());
-  const ExactSum loss = model_->executor.run(is_split ? split_schedule_ : schedule_, micro_batches, model_->reduction,
-                                             model_->probe, recorder_);
-  if (model_->groups.here().tensor == 0) report.loss = loss;
+  const at::Tensor losses = model_->executor.run(is_split ? split_schedule_ : schedule_, micro_batches,
+                                                 model_->reduction, model_->probe, recorder_);
   recorder_.wait_at("adding up gradients");
   model_->reduction.finish();
-  report.small_squared_norms = model_->probe.finish();
+  model_->probe.finish();
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
+  // Here and nowhere else the host waits for a GPU, which all ranks have to before they agree: with the norm, the last
+  // of the device's work, everything before it is done as well.
   report.squared_norm = model_->optimizer.squared_gradient_norm();
+  report.small_squared_norms = model_->probe.take();
+  if (model_->groups.here().tensor == 0) report.loss = add_up(losses);
   recorder_.wait_at("waiting for all ranks");
   report.stop = stop ? stop() : StopReason::none;
   report.begin = begin;
@@ -259,7 +289,10 @@ std::vector<MicroBatch> Trainer::read_micro_batches(const ProbePlan& plan, doubl
 }
 
 MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const {
-  return {to_device(batch.tokens, sequences, device_), to_device(batch.targets, sequences, device_), loss_scale};
+  return {.tokens = to_device(batch.tokens, sequences, device_),
+          .targets = to_device(batch.targets, sequences, device_),
+          .loss_scale = loss_scale,
+          .host_tokens = batch.tokens};
 }
 
 void Trainer::skip_step(double loss, double gradient_norm, double learning_rate) {

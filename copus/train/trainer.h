@@ -55,7 +55,8 @@ class Trainer {
 
   // One step: forward and backward of this rank's share of the global batch in micro-batches, reduction, clipping,
   // AdamW. A step whose loss or gradient norm is not finite changes no weight and is counted as skipped. Throws
-  // UserError after max_skipped_in_a_row of them. The record is the same on all ranks.
+  // UserError after max_skipped_in_a_row of them, and for a step that does not fit into memory, after which this
+  // trainer is of no more use. The record is the same on all ranks.
   StepRecord step(const StopQuestion& stop = {});
 
   // What steps run in: global batch, micro-batch and layout.
@@ -126,6 +127,8 @@ class Trainer {
   std::optional<std::string> rehearse(const Configuration& configuration) const;
   void at(const std::string& place);
   double learning_rate(int64_t tokens, double seconds) const;
+  StepRecord compute_step(const StopQuestion& stop);
+  std::string needs_too_much_memory() const;
   StepAgreement accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop, double begin, double loss_scale);
   std::vector<MicroBatch> read_micro_batches(const ProbePlan& plan, double loss_scale) const;
   MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;

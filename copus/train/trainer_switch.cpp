@@ -2,16 +2,16 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <new>
 #include <utility>
 
 #include "copus/base/available_memory.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/comm/rank_failure.h"
-#include "copus/model/caching_allocator.h"
+#include "copus/model/device_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
+#include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/memory.h"
 #include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/state_hash.h"
@@ -44,8 +44,7 @@ std::optional<std::string> agree_on_obstacle(const std::optional<std::string>& m
 }
 
 MemoryModel memory_model(const RunConfig& config) {
-  return {config.model, config.train.sequence_length,
-          config.train.precision == Precision::bf16 ? copus_in_bf16() : copus_in_fp32()};
+  return {config.model, config.train.sequence_length, training_system_of(config)};
 }
 
 }  // namespace
@@ -227,18 +226,18 @@ void Trainer::release_model(std::vector<BucketState>& state) {
 std::optional<std::string> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
                                              const std::vector<BucketLayout>& buckets) {
   at("building groups");
+  world_.prepare(groups_of(config_.model, configuration.strategy));
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   std::optional<std::string> obstacle;
-  try {
+  const bool fits = fits_into_memory([&] {
     for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
       state[bucket].gradient = allocate_gradient(buckets[bucket], dtype, mover_.memory());
     }
     model_ = std::make_unique<RankModel>(config_, configuration.strategy, world_, recorder_, state);
     model_->optimizer.set_steps(state_.optimizer_steps);
     obstacle = rehearse(configuration);
-  } catch (const std::bad_alloc&) {
-    obstacle = "there is no memory for its gradients";
-  }
+  });
+  if (!fits) obstacle = "there is no memory for its gradients";
   obstacle = agree_on_obstacle(obstacle, 0, world_.everyone());
   if (obstacle) release_model(state);
   return obstacle;
@@ -250,15 +249,11 @@ std::optional<std::string> Trainer::rehearse(const Configuration& configuration)
   const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[static_cast<size_t>(here.pipeline)];
   const double bytes = parts.activations + parts.logits + parts.workspace;
   // Host memory is promised to anybody, and missed only where it is touched; what is cached here is promised already.
-  const HostMemory memory = host_memory();
+  const DeviceMemory memory = device_memory(device_);
   const double fresh = bytes - static_cast<double>(memory.reserved_bytes - memory.used_bytes);
-  bool is_there = !device_.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());
-  try {
-    if (is_there) kernels::empty({static_cast<int64_t>(bytes)}, at::kByte, device_);
-  } catch (const std::bad_alloc&) {
-    is_there = false;
-  }
-  if (is_there) return std::nullopt;
+  const bool is_promised = !device_.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());
+  const auto take = [&] { kernels::empty({static_cast<int64_t>(bytes)}, at::kByte, device_); };
+  if (is_promised && fits_into_memory(take)) return std::nullopt;
   return concat("there is no memory for the ", format_bytes(bytes), " that a step needs beside its state");
 }
 

@@ -79,9 +79,10 @@ class TrainerSwitch : public ::testing::Test {
   }
 
   // So many steps. Every move is announced so that all ranks know of it `lead` steps before it is due.
-  static History run(const RunConfig& config, const std::vector<Move>& moves, int64_t steps, int64_t lead = 1) {
+  static History run(const RunConfig& config, const std::vector<Move>& moves, int64_t steps, int64_t lead = 1,
+                     const Connect& connect = on_test_device) {
     History history;
-    train_on_every_rank(config, [&](Trainer& trainer, World& world, const Dataset&) {
+    const auto train = [&](Trainer& trainer, World& world, const Dataset&) {
       History mine;
       for (int64_t step = 0; step < steps; ++step) {
         for (const Move& move : moves) {
@@ -98,7 +99,8 @@ class TrainerSwitch : public ::testing::Test {
       }
       mine.state = trainer.state();
       history = std::move(mine);
-    });
+    };
+    train_on_every_rank(config, train, connect);
     return history;
   }
 
@@ -173,6 +175,16 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
     EXPECT_GE(moved.state.elapsed_seconds, steps + pauses - 1e-9);
     EXPECT_LT(moved.state.elapsed_seconds, steps + 2 * pauses + 1);
   }
+}
+
+// The same messages, with all memory that of a device which the ranks share.
+TEST_F(TrainerSwitch, StateMovesAlikeWhereMemoryTravelsAsADevicesDoes) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
+  const RunConfig begin = config({ranks(2, 2, 1), messages, bf16});
+  const std::vector<Move> moves = {{1, {ranks(1, 2, 2), sequence_parallel}}, {2, {ranks(4, 1, 1), zero_1}}};
+  const History moved = run(begin, moves, 4, 1, as_on_a_device);
+  expect_moved(moved, 2);
+  expect_bitwise(moved, run(begin, moves, 4));
 }
 
 // What was decided at which boundary is all that a run depends on.
@@ -389,7 +401,7 @@ TEST_F(TrainerSwitch, NothingIsExpectedOfTheFirstStepInAnotherConfiguration) {
   const RunConfig begin = config({ranks(1, 1, 1)});
   const Dataset dataset = open_data(begin);
   NotingWorld world;
-  Trainer trainer(begin, dataset, at::kCPU, world);
+  Trainer trainer(begin, dataset, test_device(), world);
   trainer.step();
   trainer.announce(intent_of(begin, {2, {micro_batch(8)}}));
   for (int i = 0; i < 3; ++i) {

@@ -11,7 +11,9 @@
 
 #include "copus/base/error.h"
 #include "copus/base/test_support.h"
+#include "copus/model/caching_allocator.h"
 #include "copus/model/kernels.h"
+#include "copus/model/test_device.h"
 
 namespace copus {
 namespace {
@@ -83,7 +85,7 @@ std::vector<float> weights_of(const Trainer& trainer) {
 
 TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  Trainer trainer(config_, dataset, test_device(), *world_);
   const double before = *trainer.held_out_loss(never_stop);
   EXPECT_NEAR(before, std::log(256), 0.5);
   StepRecord record;
@@ -97,13 +99,27 @@ TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
   EXPECT_EQ(trainer.share_done(), 1);
 }
 
+TEST_F(TrainerTest, AStepThatDoesNotFitIsTheUsersMistake) {
+  install_caching_allocator();
+  config_.train.global_batch = 512;
+  config_.train.micro_batch = 512;
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  set_host_memory_limit(1);
+  EXPECT_THAT([&] { trainer.step(); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("step 1 does not fit into the memory of cpu: "),
+                                             HasSubstr("train.micro_batch = 512"), HasSubstr("the layout 1x1x1"),
+                                             HasSubstr("lower train.micro_batch, set train.recompute = \"full\""))));
+  set_host_memory_limit(0);
+}
+
 TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
   const Dataset dataset = open_data();
   std::vector<std::vector<double>> losses;
   std::vector<double> gradient_norms;               // AdamW would hide a wrong scale
   for (const int64_t micro_batch : {8, 4, 3, 1}) {  // 3 leaves a smaller last one
     config_.train.micro_batch = micro_batch;
-    Trainer trainer(config_, dataset, at::kCPU, *world_);
+    Trainer trainer(config_, dataset, test_device(), *world_);
     losses.emplace_back();
     for (int step = 0; step < 5; ++step) {
       const StepRecord record = trainer.step();
@@ -119,16 +135,16 @@ TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
 
 TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
   const Dataset dataset = open_data();
-  Trainer uninterrupted(config_, dataset, at::kCPU, *world_);
+  Trainer uninterrupted(config_, dataset, test_device(), *world_);
   std::vector<StepRecord> expected;
   for (int step = 0; step < 12; ++step) expected.push_back(uninterrupted.step());
 
-  Trainer first(config_, dataset, at::kCPU, *world_);
+  Trainer first(config_, dataset, test_device(), *world_);
   for (int step = 0; step < 5; ++step) first.step();
   const Checkpoint checkpoint = save(first);
 
   const Dataset reopened = open_data();
-  Trainer second(config_, reopened, at::kCPU, *world_);
+  Trainer second(config_, reopened, test_device(), *world_);
   second.restore(checkpoint);
   EXPECT_EQ(second.state(), first.state());
   for (int step = 5; step < 12; ++step) {
@@ -147,7 +163,7 @@ TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
 
 TEST_F(TrainerTest, TheNoiseScaleIsMeasuredFromTheNextStepOnWhenItIsSwitchedOn) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  Trainer trainer(config_, dataset, test_device(), *world_);
   for (const bool on : {true, false, true}) {
     trainer.measure_noise(on);
     const StepRecord record = trainer.step();
@@ -160,24 +176,24 @@ TEST_F(TrainerTest, TheNoiseScaleIsMeasuredFromTheNextStepOnWhenItIsSwitchedOn) 
 TEST_F(TrainerTest, RefusesACheckpointOfOtherDataOrAnotherSeed) {
   Checkpoint checkpoint = [&] {
     const Dataset dataset = open_data();
-    Trainer trainer(config_, dataset, at::kCPU, *world_);
+    Trainer trainer(config_, dataset, test_device(), *world_);
     return save(trainer);
   }();
   config_.train.seed = 99;
   const Dataset other_order = open_data();
-  EXPECT_THAT([&] { Trainer(config_, other_order, at::kCPU, *world_).restore(checkpoint); },
+  EXPECT_THAT([&] { Trainer(config_, other_order, test_device(), *world_).restore(checkpoint); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("train.seed"), HasSubstr("1234"), HasSubstr("99"))));
   config_.train.seed = 1234;
   write_text("corpus.txt", "another text of about the same length, you see; ");
   const Dataset other_text = open_data();
-  EXPECT_THAT([&] { Trainer(config_, other_text, at::kCPU, *world_).restore(checkpoint); },
+  EXPECT_THAT([&] { Trainer(config_, other_text, test_device(), *world_).restore(checkpoint); },
               ThrowsMessage<UserError>(HasSubstr("data.train")));
 }
 
 // A weight that is not a number makes every loss so.
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  Trainer trainer(config_, dataset, test_device(), *world_);
   trainer.step();
   const std::vector<float> weights = weights_of(trainer);
   const at::Tensor norm = trainer.parameters().master(trainer.parameters().find("model.norm.weight"));
@@ -204,7 +220,7 @@ TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
 
 TEST_F(TrainerTest, TenSkippedStepsInARowEndTheRun) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  Trainer trainer(config_, dataset, test_device(), *world_);
   ParameterStore& parameters = trainer.parameters();
   parameters.master(parameters.find("model.norm.weight")).fill_(std::numeric_limits<double>::infinity());
   parameters.publish_weights();
@@ -218,7 +234,7 @@ TEST_F(TrainerTest, ALimitInSecondsEndsTheRunAndClocksTheLearningRate) {
   config_.train.max_seconds = 0.2;
   config_.optimizer.warmup_tokens = 0;
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  Trainer trainer(config_, dataset, test_device(), *world_);
   while (!trainer.finished()) {
     const double before = trainer.state().elapsed_seconds;
     const StepRecord record = trainer.step();
@@ -230,21 +246,21 @@ TEST_F(TrainerTest, ALimitInSecondsEndsTheRunAndClocksTheLearningRate) {
   EXPECT_GE(trainer.state().elapsed_seconds, 0.2);
 
   // Time goes on counting after a resume.
-  Trainer resumed(config_, dataset, at::kCPU, *world_);
+  Trainer resumed(config_, dataset, test_device(), *world_);
   resumed.restore(save(trainer));
   EXPECT_TRUE(resumed.finished());
 }
 
 TEST_F(TrainerTest, HeldOutLossStopsWhenAskedTo) {
   const Dataset dataset = open_data();
-  Trainer trainer(config_, dataset, at::kCPU, *world_);
+  Trainer trainer(config_, dataset, test_device(), *world_);
   EXPECT_EQ(trainer.held_out_loss([] { return StopReason::interrupt; }), std::nullopt);
 }
 
 TEST_F(TrainerTest, WithoutHeldOutDataThereIsNoHeldOutLoss) {
   config_.data.held_out_fraction = 0;
   const Dataset dataset = open_data();
-  EXPECT_EQ(Trainer(config_, dataset, at::kCPU, *world_).held_out_loss(never_stop), std::nullopt);
+  EXPECT_EQ(Trainer(config_, dataset, test_device(), *world_).held_out_loss(never_stop), std::nullopt);
 }
 
 }  // namespace

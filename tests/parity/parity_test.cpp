@@ -160,7 +160,7 @@ TEST_P(Parity, Training) {
     for (int64_t step = 0; step < tokens.size(0); ++step) {
       // One sequence a micro-batch, where transformers takes all at once: they have different numbers of targets.
       const double scale = 1.0 / static_cast<double>(count_loss_tokens(targets[step]));
-      at::Tensor loss_sum = at::zeros({}, at::kDouble);
+      at::Tensor loss_sum = at::zeros({}, losses.options().dtype(at::kDouble));
       store.zero_gradients();
       for (int64_t i = 0; i < tokens.size(1); ++i) {
         loss_sum += decoder.forward_backward(tokens[step].narrow(0, i, 1), targets[step].narrow(0, i, 1), scale);

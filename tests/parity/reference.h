@@ -11,6 +11,7 @@
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/checkpoint/safetensors.h"
 #include "copus/model/parameters.h"
+#include "copus/model/test_device.h"
 #include "copus/train/state_transfer.h"
 
 namespace copus::parity {
@@ -34,7 +35,8 @@ class Reference {
 
   const HuggingFaceModel& model() const { return model_; }
 
-  // A copy of one of the tensors that generate.py's first comment lists: int64, float32 or float64.
+  // A copy, on the tests' device, of one of the tensors that generate.py's first comment lists: int64, float32 or
+  // float64.
   at::Tensor expected(const std::string& name) const {
     const TensorView* view = expected_.find(name);
     COPUS_CHECK(view != nullptr, expected_.path().string(), " has no ", name);
@@ -43,7 +45,7 @@ class Reference {
                                                                            : at::kFloat);
     COPUS_CHECK(tensor.nbytes() == view->bytes.size(), name, " is ", safetensors_name(view->dtype));
     std::memcpy(tensor.mutable_data_ptr(), view->bytes.data(), view->bytes.size());
-    return tensor;
+    return tensor.to(test_device());
   }
 
  private:
@@ -51,9 +53,9 @@ class Reference {
   SafetensorsFile expected_;
 };
 
-// A store on the CPU that holds the model's weights. Float64 weights are the float32 ones, exactly.
+// A store on the tests' device that holds the model's weights. Float64 weights are the float32 ones, exactly.
 inline ParameterStore load(const HuggingFaceModel& model, at::ScalarType compute_dtype) {
-  ParameterStore store(model.description(), compute_dtype, at::kCPU);
+  ParameterStore store(model.description(), compute_dtype, test_device());
   if (compute_dtype != at::kDouble) {
     load_weights(store, model.weights());
     return store;

@@ -1,0 +1,31 @@
+#include "copus/model/device_memory.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "copus/model/caching_allocator.h"
+
+namespace copus {
+
+DeviceMemory device_memory(at::Device device) {
+  if (device.is_cpu()) {
+    const HostMemory host = host_memory();
+    return {.used_bytes = host.used_bytes,
+            .peak_used_bytes = host.peak_used_bytes,
+            .reserved_bytes = host.reserved_bytes,
+            .total_bytes = 0};
+  }
+  c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());
+  const auto stats = allocator.getDeviceStats(device.index());
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {.used_bytes = stats.allocated_bytes[all].current,
+          .peak_used_bytes = stats.allocated_bytes[all].peak,
+          .reserved_bytes = stats.reserved_bytes[all].current,
+          .total_bytes = static_cast<int64_t>(allocator.getMemoryInfo(device.index()).second)};
+}
+
+void reset_peak_device_memory(at::Device device) {
+  if (device.is_cpu()) return reset_peak_host_memory();
+  c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+}
+
+}  // namespace copus

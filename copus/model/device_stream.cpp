@@ -1,0 +1,27 @@
+#include "copus/model/device_stream.h"
+
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace copus {
+
+namespace {
+
+// The name that libtorch gave it in 2.11, and the one that it has in later versions.
+template <class Stream>
+void* handle_of(const Stream& stream) {
+  if constexpr (requires { stream.stream_handle(); }) {
+    return stream.stream_handle();
+  } else {
+    return stream.native_handle();
+  }
+}
+
+}  // namespace
+
+void* current_stream_handle(at::Device device) {
+  if (device.is_cpu()) return nullptr;
+  return handle_of(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
+}  // namespace copus

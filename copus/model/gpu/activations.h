@@ -1,0 +1,102 @@
+// Rotary embedding and SwiGLU: every element is read and written once, so the bytes are those of the floor. Rotary: 4
+// bytes a rotated pair of bfloat16, and the angles, of which a thread reads 8 bytes a pair for eight heads; they are
+// few and come from the caches.
+#pragma once
+
+#include "copus/model/gpu/device_code.h"
+#include "copus/model/gpu/kernels.h"
+
+namespace copus::gpu {
+
+inline constexpr int rotary_threads = 256;
+inline constexpr int rotary_heads = 8;  // that one thread rotates by the same angles
+
+// A thread takes V neighbouring pairs of some heads of a row. Blocks cover rows, and heads along y.
+template <class S, int V>
+COPUS_KERNEL(rotary_threads)
+rotary_kernel(const Rotary a) {
+  const int half = static_cast<int>(a.head_dim / 2), packs = half / V;
+  const int rows_of_block = block_threads() / packs;
+  const int pair = thread_index() % packs * V;
+  const int64_t row = block_index() * rows_of_block + thread_index() / packs;
+  if (thread_index() >= rows_of_block * packs || row >= a.rows) return;
+
+  const int64_t angle = row % a.sequence * half + pair;
+  float cosine[V], sine[V];
+  COPUS_UNROLL
+  for (int v = 0; v < V; ++v) {
+    cosine[v] = a.cosine[angle + v];
+    sine[v] = a.backward ? -a.sine[angle + v] : a.sine[angle + v];
+  }
+  S* const pairs = static_cast<S*>(a.data) + row * a.row_stride + pair;
+  const int64_t first_head = block_index_y() * rotary_heads;
+  constexpr int ahead = 2;
+  for (int group = 0; group < rotary_heads; group += ahead) {
+    Pack<S, V> first[ahead], second[ahead];
+    COPUS_UNROLL
+    for (int i = 0; i < ahead; ++i) {
+      const int64_t head = first_head + group + i;
+      if (head >= a.heads) continue;
+      first[i] = load<V>(pairs + head * a.head_dim);
+      second[i] = load<V>(pairs + head * a.head_dim + half);
+    }
+    COPUS_UNROLL
+    for (int i = 0; i < ahead; ++i) {
+      const int64_t head = first_head + group + i;
+      if (head >= a.heads) continue;
+      COPUS_UNROLL
+      for (int v = 0; v < V; ++v) {
+        const float x = widen(first[i].values[v]), y = widen(second[i].values[v]);
+        first[i].values[v] = round_to<S>(x * cosine[v] - y * sine[v]);
+        second[i].values[v] = round_to<S>(y * cosine[v] + x * sine[v]);
+      }
+      store(pairs + head * a.head_dim, first[i]);
+      store(pairs + head * a.head_dim + half, second[i]);
+    }
+  }
+}
+
+inline constexpr int swiglu_threads = 256;
+
+// A block takes a row.
+template <class S, int V>
+COPUS_KERNEL(swiglu_threads)
+swiglu_forward_kernel(const SwigluForward a) {
+  const S* const gates = static_cast<const S*>(a.gate_up) + block_index() * 2 * a.width;
+  const S* const ups = gates + a.width;
+  S* const activations = static_cast<S*>(a.activation) + block_index() * a.width;
+  for (int64_t i = thread_index() * V; i < a.width; i += block_threads() * V) {
+    const Pack<S, V> gate = load<V>(gates + i), up = load<V>(ups + i);
+    Pack<S, V> activation;
+    COPUS_UNROLL
+    for (int v = 0; v < V; ++v) {
+      const float g = widen(gate.values[v]);
+      activation.values[v] = round_to<S>(g / (1.0F + expf(-g)) * widen(up.values[v]));
+    }
+    store(activations + i, activation);
+  }
+}
+
+template <class S, int V>
+COPUS_KERNEL(swiglu_threads)
+swiglu_backward_kernel(const SwigluBackward a) {
+  S* const gates = static_cast<S*>(a.gate_up) + block_index() * 2 * a.width;
+  S* const ups = gates + a.width;
+  S* const gradients = static_cast<S*>(a.activation_gradient) + block_index() * a.width;
+  for (int64_t i = thread_index() * V; i < a.width; i += block_threads() * V) {
+    Pack<S, V> gate = load<V>(gates + i), up = load<V>(ups + i), gradient = load<V>(gradients + i);
+    COPUS_UNROLL
+    for (int v = 0; v < V; ++v) {
+      const float g = widen(gate.values[v]), u = widen(up.values[v]), d = widen(gradient.values[v]);
+      const float sigmoid = 1.0F / (1.0F + expf(-g)), silu = g * sigmoid;
+      gate.values[v] = round_to<S>(d * u * (sigmoid + silu * (1.0F - sigmoid)));
+      up.values[v] = round_to<S>(d * silu);
+      gradient.values[v] = round_to<S>(silu * u);
+    }
+    store(gates + i, gate);
+    store(ups + i, up);
+    store(gradients + i, gradient);
+  }
+}
+
+}  // namespace copus::gpu

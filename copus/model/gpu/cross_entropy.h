@@ -1,0 +1,146 @@
+// Softmax cross-entropy, of whole rows or of some of their columns. A block takes a row: one pass for the softmax's
+// largest logit and sum (Milakov & Gimelshein 2018), a second that replaces the logits by their gradient. The floor
+// counts the logits read once and written once: the second pass finds them in the level-2 cache, where the product that
+// made them has just put them, if those of one call fit there.
+#pragma once
+
+#include "copus/model/gpu/device_code.h"
+#include "copus/model/gpu/kernels.h"
+
+namespace copus::gpu {
+
+inline constexpr int cross_entropy_threads = 512;
+
+struct SoftmaxSum {
+  float largest, sum;  // sum of exp(x - largest)
+};
+
+COPUS_DEVICE SoftmaxSum shuffle_xor(SoftmaxSum value, int bits) {
+  return {shuffle_xor(value.largest, bits), shuffle_xor(value.sum, bits)};
+}
+
+// exp(x - largest), also where nothing has been seen and both are minus infinity.
+COPUS_DEVICE float exponential_below(float x, float largest) { return x == largest ? 1.0F : expf(x - largest); }
+
+COPUS_DEVICE SoftmaxSum combine(SoftmaxSum a, SoftmaxSum b) {
+  const float largest = fmaxf(a.largest, b.largest);
+  return {largest, a.sum * exponential_below(a.largest, largest) + b.sum * exponential_below(b.largest, largest)};
+}
+
+// Of the row's columns, for all threads of the block.
+template <class S, int V>
+COPUS_DEVICE SoftmaxSum softmax_of_row(const S* logits, int64_t columns) {
+  SoftmaxSum softmax{-INFINITY, 0};
+  const auto add = [&softmax](const Pack<S, V>& pack) {
+    float largest = softmax.largest;
+    COPUS_UNROLL
+    for (int v = 0; v < V; ++v) largest = fmaxf(largest, widen(pack.values[v]));
+    softmax.sum *= exponential_below(softmax.largest, largest);
+    // Minus infinity adds nothing, whatever the largest is; infinity and what is not a number make the sum not a
+    // number.
+    const float origin = largest == -INFINITY ? 0.0F : largest;
+    COPUS_UNROLL
+    for (int v = 0; v < V; ++v) softmax.sum += expf(widen(pack.values[v]) - origin);
+    softmax.largest = largest;
+  };
+  constexpr int ahead = 4;
+  const int64_t step = block_threads() * V;
+  int64_t i = thread_index() * V;
+  for (; i + (ahead - 1) * step < columns; i += ahead * step) {
+    Pack<S, V> packs[ahead];
+    COPUS_UNROLL
+    for (int k = 0; k < ahead; ++k) packs[k] = load<V>(logits + i + k * step);
+    COPUS_UNROLL
+    for (int k = 0; k < ahead; ++k) add(packs[k]);
+  }
+  for (; i < columns; i += step) add(load<V>(logits + i));
+  return reduce_block(softmax, [](SoftmaxSum a, SoftmaxSum b) { return combine(a, b); });
+}
+
+template <class S, int V>
+COPUS_KERNEL(cross_entropy_threads)
+softmax_statistics_kernel(const SoftmaxStatistics a) {
+  const int64_t row = block_index(), target = a.targets[row];
+  double* const statistics = a.statistics + row * 3;
+  if (target == ignored_target) {
+    if (thread_index() < 3) statistics[thread_index()] = 0;
+    return;
+  }
+  const S* const logits = static_cast<const S*>(a.logits) + row * a.vocab;
+  const SoftmaxSum softmax = softmax_of_row<S, V>(logits, a.vocab);
+  if (thread_index() != 0) return;
+  const int64_t column = target - a.first_token;
+  const bool here = column >= 0 && column < a.vocab;
+  statistics[0] = static_cast<double>(softmax.largest);
+  statistics[1] = static_cast<double>(softmax.sum);
+  statistics[2] = here ? static_cast<double>(widen(logits[column])) : 0.0;
+}
+
+struct RowSoftmax {
+  float largest, sum, target_logit;
+};
+
+// The softmax of a whole row from the statistics of its parts, in their order.
+COPUS_DEVICE RowSoftmax combine_parts(const CrossEntropy& a, int64_t row) {
+  const auto part = [&a, row](int64_t i) { return a.statistics + (i * a.rows + row) * 3; };
+  double largest = part(0)[0], sum = 0, target_logit = 0;
+  for (int64_t i = 1; i < a.parts; ++i) largest = part(i)[0] > largest ? part(i)[0] : largest;
+  for (int64_t i = 0; i < a.parts; ++i) {
+    sum += part(i)[1] * exp(part(i)[0] - largest);
+    target_logit += part(i)[2];
+  }
+  return {static_cast<float>(largest), static_cast<float>(sum), static_cast<float>(target_logit)};
+}
+
+template <class S, int V>
+COPUS_KERNEL(cross_entropy_threads)
+cross_entropy_kernel(const CrossEntropy a) {
+  const int64_t row = block_index(), step = block_threads() * V;
+  S* const logits = static_cast<S*>(a.logits) + row * a.vocab;
+  if (a.targets[row] == ignored_target) {
+    if (thread_index() == 0) a.losses[row] = 0;
+    if (!a.gradient) return;
+    Pack<S, V> zeros;
+    COPUS_UNROLL
+    for (int v = 0; v < V; ++v) zeros.values[v] = round_to<S>(0);
+    for (int64_t i = thread_index() * V; i < a.vocab; i += step) store(logits + i, zeros);
+    return;
+  }
+  const int64_t target = a.targets[row] - a.first_token;
+  COPUS_SHARED(RowSoftmax, of_row, 1);
+  if (a.statistics != nullptr) {
+    if (thread_index() == 0) of_row[0] = combine_parts(a, row);
+  } else {
+    const SoftmaxSum softmax = softmax_of_row<S, V>(logits, a.vocab);
+    if (thread_index() == 0) of_row[0] = RowSoftmax{softmax.largest, softmax.sum, widen(logits[target])};
+  }
+  synchronize_block();
+  const RowSoftmax softmax = of_row[0];
+  if (thread_index() == 0) {
+    a.losses[row] = log(static_cast<double>(softmax.sum)) + static_cast<double>(softmax.largest - softmax.target_logit);
+  }
+  if (!a.gradient) return;
+  const float scale = a.loss_scale / softmax.sum;
+  for (int64_t i = thread_index() * V; i < a.vocab; i += step) {
+    Pack<S, V> pack = load<V>(logits + i);
+    COPUS_UNROLL
+    for (int v = 0; v < V; ++v) {
+      pack.values[v] = round_to<S>(expf(widen(pack.values[v]) - softmax.largest) * scale);
+    }
+    store(logits + i, pack);
+    if (target >= i && target < i + V) {
+      const float probability = expf(softmax.target_logit - softmax.largest) / softmax.sum;
+      logits[target] = round_to<S>((probability - 1.0F) * a.loss_scale);
+    }
+  }
+}
+
+// Adds the sum of the losses, by one block.
+static COPUS_KERNEL(cross_entropy_threads) add_losses_kernel(const CrossEntropy a) {
+  double sum = 0;
+  for (int64_t row = thread_index(); row < a.rows; row += block_threads()) sum += a.losses[row];
+  sum = sum_over_block(sum);
+  if (thread_index() == 0) *a.loss_sum += sum;
+}
+
+}  // namespace copus::gpu

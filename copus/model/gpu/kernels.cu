@@ -1,0 +1,174 @@
+// The launches: which kernel, how many threads and blocks. The only source of the GPU kernels that nvcc or hipcc
+// compiles; it needs nothing but the platform's runtime.
+#include <algorithm>
+#include <cstdint>
+
+#include "copus/base/error.h"
+#include "copus/model/gpu/activations.h"
+#include "copus/model/gpu/cross_entropy.h"
+#include "copus/model/gpu/embedding.h"
+#include "copus/model/gpu/kernels.h"
+#include "copus/model/gpu/launch.h"
+#include "copus/model/gpu/norm.h"
+#include "copus/model/gpu/optimizer.h"
+
+namespace copus::gpu {
+namespace {
+
+constexpr int64_t thread_multiple = 64;  // whole warps on every device
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Threads that take `items` in as few rounds as `most` threads would, and as evenly.
+int threads_for(int64_t items, int64_t most) {
+  const int64_t rounds = std::max<int64_t>(1, divide_up(items, most));
+  const int64_t threads = divide_up(divide_up(items, rounds), thread_multiple) * thread_multiple;
+  return static_cast<int>(std::max(threads, thread_multiple));
+}
+
+// Null is as aligned as one likes.
+template <class... Pointers>
+bool aligned(Pointers... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+// Calls f<S, V> for the storage type and the elements that are taken at once: 16 bytes of them where rows of `width`
+// elements keep to such places, one otherwise.
+template <class F>
+void with_packs(Storage storage, int64_t width, bool is_aligned, F f) {
+  if (storage == Storage::float32) {
+    constexpr int V = vector_width<float>;
+    if (is_aligned && width % V == 0) return f.template operator()<float, V>();
+    return f.template operator()<float, 1>();
+  }
+  constexpr int V = vector_width<BFloat16>;
+  if (is_aligned && width % V == 0) return f.template operator()<BFloat16, V>();
+  f.template operator()<BFloat16, 1>();
+}
+
+// The fewest packs a thread that norm_threads threads need for a row: f<S, V, K>(threads).
+template <class S, int V, int K, class F>
+void with_norm_packs(int64_t width, F f) {
+  const int64_t packs = divide_up(width, V);
+  if constexpr (K * V * norm_threads < widest_norm) {
+    if (packs > int64_t{K} * norm_threads / 2) return with_norm_packs<S, V, 2 * K>(width, f);
+  }
+  f.template operator()<S, V, K>(threads_for(divide_up(packs, K), norm_threads));
+}
+
+template <class F>
+void with_norm(Storage storage, int64_t width, bool is_aligned, F f) {
+  COPUS_CHECK(width <= widest_norm, "rows of ", width);
+  with_packs(storage, width, is_aligned, [&]<class S, int V>() { with_norm_packs<S, V, 1>(width, f); });
+}
+
+}  // namespace
+
+void rms_norm_forward(const RmsNormForward& a, void* stream) {
+  with_norm(a.storage, a.width, aligned(a.residual, a.delta, a.weight, a.sum, a.normed),
+            [&]<class S, int V, int K>(int threads) {
+              launch(rms_norm_forward_kernel<S, V, K>, {a.rows}, threads, stream, a);
+            });
+}
+
+void rms_norm_backward(const RmsNormBackward& a, void* stream) {
+  with_norm(a.storage, a.width, aligned(a.output_gradient, a.input, a.weight, a.residual_gradient, a.input_gradient),
+            [&]<class S, int V, int K>(int threads) {
+              launch(rms_norm_backward_kernel<S, V, K>, {divide_up(a.rows, norm_rows_per_partial_sum)}, threads, stream,
+                     a);
+            });
+}
+
+void column_sums(const ColumnSums& a, void* stream) {
+  with_packs(a.storage, a.width, aligned(a.data), [&]<class S, int V>() {
+    const int64_t columns = column_sum_threads / column_sum_lanes * V;
+    launch(column_sums_kernel<S, V>, {divide_up(a.width, columns), divide_up(a.rows, a.rows_per_range)},
+           column_sum_threads, stream, a);
+  });
+}
+
+void rotary(const Rotary& a, void* stream) {
+  COPUS_CHECK(a.head_dim % 2 == 0 && a.head_dim <= widest_rotary_head, "heads of ", a.head_dim);
+  const int64_t half = a.head_dim / 2;
+  const bool rows_aligned = a.row_stride % vector_width<BFloat16> == 0;
+  with_packs(a.storage, half, aligned(a.data) && rows_aligned, [&]<class S, int V>() {
+    const int64_t rows_of_block = rotary_threads / (half / V);
+    launch(rotary_kernel<S, V>, {divide_up(a.rows, rows_of_block), divide_up(a.heads, rotary_heads)}, rotary_threads,
+           stream, a);
+  });
+}
+
+void swiglu_forward(const SwigluForward& a, void* stream) {
+  with_packs(a.storage, a.width, aligned(a.gate_up, a.activation), [&]<class S, int V>() {
+    launch(swiglu_forward_kernel<S, V>, {a.rows}, threads_for(a.width / V, swiglu_threads), stream, a);
+  });
+}
+
+void swiglu_backward(const SwigluBackward& a, void* stream) {
+  with_packs(a.storage, a.width, aligned(a.gate_up, a.activation_gradient), [&]<class S, int V>() {
+    launch(swiglu_backward_kernel<S, V>, {a.rows}, threads_for(a.width / V, swiglu_threads), stream, a);
+  });
+}
+
+void embedding_part(const EmbeddingPart& a, void* stream) {
+  with_packs(a.storage, a.width, aligned(a.table, a.out), [&]<class S, int V>() {
+    launch(embedding_part_kernel<S, V>, {a.rows}, threads_for(a.width / V, embedding_threads), stream, a);
+  });
+}
+
+void add_embedding_gradient(const EmbeddingGradient& a, void* stream) {
+  launch(sort_embedding_tiles_kernel, {divide_up(a.rows, embedding_sort_tile)}, embedding_sort_tile / 2, stream, a);
+  launch(merge_embedding_tiles_kernel, {divide_up(a.rows * merge_lanes, embedding_threads)}, embedding_threads, stream,
+         a);
+  const int64_t tiles = divide_up(a.rows, embedding_tile);
+  with_packs(a.storage, a.width, aligned(a.output_gradient), [&]<class S, int V>() {
+    const int threads = threads_for(a.width / V, embedding_threads);
+    launch(sum_embedding_tiles_kernel<S, V>, {tiles, divide_up(a.width / V, threads)}, threads, stream, a);
+  });
+  launch(join_embedding_tiles_kernel, {tiles}, embedding_threads, stream, a);
+}
+
+void softmax_statistics(const SoftmaxStatistics& a, void* stream) {
+  with_packs(a.storage, a.vocab, aligned(a.logits), [&]<class S, int V>() {
+    launch(softmax_statistics_kernel<S, V>, {a.rows}, threads_for(a.vocab / V, cross_entropy_threads), stream, a);
+  });
+}
+
+void cross_entropy(const CrossEntropy& a, void* stream) {
+  with_packs(a.storage, a.vocab, aligned(a.logits), [&]<class S, int V>() {
+    launch(cross_entropy_kernel<S, V>, {a.rows}, threads_for(a.vocab / V, cross_entropy_threads), stream, a);
+  });
+  launch(add_losses_kernel, {1}, threads_for(a.rows, cross_entropy_threads), stream, a);
+}
+
+void adamw(const AdamW& a, void* stream) {
+  const auto start = [&]<int V>() {
+    launch(adamw_kernel<V>, {divide_up(a.count, int64_t{flat_threads} * V)}, flat_threads, stream, a);
+  };
+  constexpr int V = vector_width<float>;
+  const bool packs = a.count % V == 0 && aligned(a.master, a.exp_avg, a.exp_avg_sq, a.gradient);
+  packs ? start.template operator()<V>() : start.template operator()<1>();
+}
+
+void round_to_bfloat16(const float* from, void* to, int64_t count, void* stream) {
+  const Rounding a{from, static_cast<BFloat16*>(to), count};
+  const auto start = [&]<int V>() {
+    launch(round_kernel<V>, {divide_up(count, int64_t{flat_threads} * V)}, flat_threads, stream, a);
+  };
+  constexpr int V = vector_width<BFloat16>;
+  const bool packs = count % V == 0 && aligned(from, to);
+  packs ? start.template operator()<V>() : start.template operator()<1>();
+}
+
+void add_squared_norm(const SquaredNorm& a, void* stream) {
+  if (a.begin >= a.end) return;
+  // Enough blocks for every device; the result does not depend on their number.
+  constexpr int64_t most_blocks = 1024;
+  const int64_t tiles = divide_up(a.end, squared_norm_tile) - a.begin / squared_norm_tile;
+  const Grid grid{std::min(tiles, most_blocks)};
+  constexpr int V = vector_width<float>;
+  aligned(a.values) ? launch(squared_norm_kernel<V>, grid, squared_norm_threads, stream, a)
+                    : launch(squared_norm_kernel<1>, grid, squared_norm_threads, stream, a);
+}
+
+}  // namespace copus::gpu

@@ -1,0 +1,179 @@
+// The GPU kernels behind model/kernels.h, as plain functions on raw pointers to the device's memory: each enqueues its
+// work on `stream` (a cudaStream_t or hipStream_t) and returns. kernels.cu defines them, for CUDA, for HIP, and over
+// host memory for tests (emulated_device.h).
+//
+// Every result is the same however blocks and threads are scheduled: work is cut at fixed places, and what is added
+// atomically is integers. Activations and weights are stored as `storage` says; arithmetic is in float32. Matrices are
+// dense and row-major. Pointers need only their elements' alignment; where rows begin at multiples of 16 bytes, memory
+// is read and written 16 bytes at a time.
+#pragma once
+
+#include <cstdint>
+
+namespace copus::gpu {
+
+// That of strategy/model_description.h, which device code does not include.
+inline constexpr int64_t ignored_target = -100;
+
+enum class Storage { float32, bfloat16 };
+
+// The widest rows that the norms take: they keep them in registers.
+inline constexpr int64_t widest_norm = 8192;
+
+// sum = residual + delta (delta may be null: then sum is not written and residual is the input);
+// normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (Zhang & Sennrich 2019).
+struct RmsNormForward {
+  Storage storage;
+  int64_t rows, width;
+  float epsilon;
+  const void* residual;  // [rows, width]
+  const void* delta;     // [rows, width] or null
+  const void* weight;    // [width]
+  void* sum;             // [rows, width], where delta is given
+  void* normed;          // [rows, width]
+  float* rstd;           // [rows]
+};
+void rms_norm_forward(const RmsNormForward& arguments, void* stream);
+
+// Rows whose contributions to a norm weight's gradient are summed on their own.
+inline constexpr int64_t norm_rows_per_partial_sum = 16;
+
+// input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient.
+struct RmsNormBackward {
+  Storage storage;
+  int64_t rows, width;
+  const void* output_gradient;    // [rows, width]
+  const void* input;              // [rows, width]
+  const void* weight;             // [width]
+  const float* rstd;              // [rows]
+  const void* residual_gradient;  // [rows, width] or null
+  void* input_gradient;           // [rows, width]
+  float* weight_gradients;        // [ceil(rows / norm_rows_per_partial_sum), width]
+};
+void rms_norm_backward(const RmsNormBackward& arguments, void* stream);
+
+// out[range, column] (+)= the sum of the column over the rows of the range.
+struct ColumnSums {
+  Storage storage;
+  int64_t rows, width, rows_per_range;
+  const void* data;  // [rows, width]
+  float* out;        // [ceil(rows / rows_per_range), width]
+  bool add;
+};
+void column_sums(const ColumnSums& arguments, void* stream);
+
+inline constexpr int64_t widest_rotary_head = 512;
+
+// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or by
+// its negative (the backward of the rotation). head_dim is even and at most widest_rotary_head.
+struct Rotary {
+  Storage storage;
+  int64_t rows, sequence, heads, head_dim, row_stride;
+  void* data;           // [rows, row_stride]; row r has position r % sequence
+  const float* cosine;  // [sequence, head_dim / 2]
+  const float* sine;
+  bool backward;
+};
+void rotary(const Rotary& arguments, void* stream);
+
+// activation = silu(gate) * up, gate and up side by side in one row.
+struct SwigluForward {
+  Storage storage;
+  int64_t rows, width;
+  const void* gate_up;  // [rows, 2 * width]
+  void* activation;     // [rows, width]
+};
+void swiglu_forward(const SwigluForward& arguments, void* stream);
+
+// In place: gate_up becomes its gradient, activation_gradient becomes the activation.
+struct SwigluBackward {
+  Storage storage;
+  int64_t rows, width;
+  void* gate_up;
+  void* activation_gradient;
+};
+void swiglu_backward(const SwigluBackward& arguments, void* stream);
+
+// Copies each token's row of a part of the embedding table that begins at token `first_token`; zeros for other tokens.
+struct EmbeddingPart {
+  Storage storage;
+  int64_t first_token, vocab, rows, width;
+  const void* table;      // [vocab, width]
+  const int64_t* tokens;  // [rows]
+  void* out;              // [rows, width]
+};
+void embedding_part(const EmbeddingPart& arguments, void* stream);
+
+// Rows that are summed together, in the order of their tokens, and rows that one block sorts.
+inline constexpr int64_t embedding_tile = 32;
+inline constexpr int64_t embedding_sort_tile = 1024;
+
+// gradient[tokens[r] - first_token] += output_gradient[r], rows with equal tokens in a fixed order; other tokens are
+// left out. The rows are sorted by token first, so that every row of the gradient is read and written once.
+struct EmbeddingGradient {
+  Storage storage;
+  int64_t first_token, vocab, rows, width;
+  const void* output_gradient;  // [rows, width]
+  const int64_t* tokens;        // [rows]
+  float* gradient;              // [vocab, width]
+  // Scratch memory.
+  int64_t* tile_keys;    // [rows]
+  int64_t* sorted_keys;  // [rows]
+  float* partial_sums;   // [2, ceil(rows / embedding_tile), width]
+};
+void add_embedding_gradient(const EmbeddingGradient& arguments, void* stream);
+
+// What the softmax of a row needs to know of some of its columns, those of the tokens from `first_token` on.
+struct SoftmaxStatistics {
+  Storage storage;
+  int64_t first_token, vocab, rows;
+  const void* logits;      // [rows, vocab]
+  const int64_t* targets;  // [rows], ignored_target for none
+  double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not here)
+};
+void softmax_statistics(const SoftmaxStatistics& arguments, void* stream);
+
+// Softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
+struct CrossEntropy {
+  Storage storage;
+  int64_t first_token, vocab, rows;  // of the columns that are here
+  bool gradient;
+  float loss_scale;
+  void* logits;            // [rows, vocab]
+  const int64_t* targets;  // [rows], ignored_target for none
+  // Statistics of all the parts that the columns of a row are cut into; null where all are here.
+  const double* statistics;  // [parts, rows, 3]
+  int64_t parts;
+  double* losses;    // [rows], scratch memory
+  double* loss_sum;  // one element, to which the sum of the losses is added
+};
+void cross_entropy(const CrossEntropy& arguments, void* stream);
+
+// AdamW (Loshchilov & Hutter 2019) on flat float32 state. What the formula needs of the step, in float32:
+struct AdamW {
+  int64_t count;
+  float *master, *exp_avg, *exp_avg_sq;
+  const float* gradient;
+  float beta1, beta2, new1, new2;  // new = 1 - beta
+  float keep;                      // 1 - learning rate * weight decay
+  float step;                      // learning rate / (1 - beta1^t)
+  float root_correction;           // 1 / sqrt(1 - beta2^t)
+  float epsilon, gradient_scale;
+};
+void adamw(const AdamW& arguments, void* stream);
+
+// to = from, rounded to nearest, ties to even.
+void round_to_bfloat16(const float* from, void* to, int64_t count, void* stream);
+
+// Elements whose squares are summed in float64 before they are added exactly: blocks begin at multiples of it.
+inline constexpr int64_t squared_norm_block = 64;
+
+// Adds the squares of values[begin .. end) to `words`, those of an ExactSum (base/exact_sum.h).
+struct SquaredNorm {
+  const float* values;
+  int64_t begin, end;
+  int64_t* words;  // [72]
+};
+void add_squared_norm(const SquaredNorm& arguments, void* stream);
+
+}  // namespace copus::gpu

@@ -1,0 +1,260 @@
+// The GPU's kernels over the emulated device: sizes that kernels_test.cpp has not, and memory that is not aligned. The
+// reference is the generic kernel in float64.
+#include "copus/model/gpu/kernels.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "copus/model/gpu/emulated_device.h"
+#include "copus/model/gpu/optimizer.h"
+#include "copus/model/kernels_fused.h"
+#include "copus/model/kernels_generic.h"
+#include "copus/model/reference_decoder.h"
+
+namespace copus {
+namespace {
+
+namespace generic = kernels::generic;
+using reference::relative_error;
+
+struct Case {
+  at::ScalarType dtype;
+  bool aligned;
+};
+
+class GpuKernels : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { at::manual_seed(20261122); }
+  // Every test is about kernels of the GPU: that they ran is part of what it shows.
+  void TearDown() override { EXPECT_GT(gpu::emulated::device().launches, launches_); }
+
+  // Random values that the dtype holds exactly, as float64.
+  static at::Tensor random(at::IntArrayRef shape) {
+    return at::randn(shape, at::kFloat).to(GetParam().dtype).to(at::kDouble);
+  }
+  // In the dtype, contiguous; beginning at a multiple of 16 bytes, or one element after it.
+  static at::Tensor place(const at::Tensor& values, at::ScalarType dtype) {
+    const int64_t offset = GetParam().aligned ? 0 : 1;
+    const at::Tensor placed = at::empty({values.numel() + offset}, dtype).narrow(0, offset, values.numel());
+    return placed.view(values.sizes()).copy_(values);
+  }
+  static at::Tensor narrow(const at::Tensor& values) { return place(values, GetParam().dtype); }
+  static at::Tensor master(const at::Tensor& values) { return place(values, at::kFloat); }
+  static void expect_close(const at::Tensor& ours, const at::Tensor& expected, const std::string& what) {
+    EXPECT_LE(relative_error(ours, expected), GetParam().dtype == at::kFloat ? 3e-6 : 1e-2) << what;
+  }
+
+ private:
+  const int64_t launches_ = gpu::emulated::device().launches;
+};
+
+// One thread, ragged warps, every number of packs a thread, and rows beyond what stays in registers.
+TEST_P(GpuKernels, Norm) {
+  for (const auto& [rows, width] :
+       {std::pair{1, 3}, {3, 24}, {65, 72}, {17, 104}, {3, 1001}, {2, 2048}, {2, 4096}, {2, 8192}, {2, 8200}}) {
+    SCOPED_TRACE(testing::Message() << rows << " x " << width);
+    const at::Tensor residual = random({rows, width}), delta = random({rows, width}), weight = random({width});
+    const at::Tensor dy = random({rows, width}), upstream = random({rows, width});
+    for (const bool second : {false, true}) {
+      const auto result =
+          kernels::add_rms_norm(narrow(residual), second ? narrow(delta) : at::Tensor(), narrow(weight), 1e-5);
+      const at::Tensor sum = second ? at::add(narrow(residual), narrow(delta)) : narrow(residual);
+      EXPECT_TRUE(result.sum.equal(sum));
+      const auto expected = generic::add_rms_norm(sum.to(at::kDouble), {}, weight, 1e-5);
+      expect_close(result.normed, expected.normed, "normed");
+      const at::Tensor weight_gradient = master(at::ones({width})), wide = at::ones({width}, at::kDouble);
+      const at::Tensor dx =
+          kernels::rms_norm_backward(narrow(dy), narrow(sum.to(at::kDouble)), result.rstd, narrow(weight),
+                                     second ? narrow(upstream) : at::Tensor(), weight_gradient);
+      const at::Tensor expected_dx = generic::rms_norm_backward(dy, sum.to(at::kDouble), expected.rstd, weight,
+                                                                second ? upstream : at::Tensor(), wide);
+      expect_close(dx, expected_dx, "input gradient");
+      expect_close(weight_gradient - 1, wide - 1, "weight gradient");
+    }
+  }
+}
+
+TEST_P(GpuKernels, ColumnSumsOfManyRows) {
+  for (const auto& [rows, width] : {std::pair{1, 3}, {1024, 72}, {1025, 8}, {2600, 70}}) {
+    const at::Tensor dy = random({rows, width}), gradient = master(at::ones({width}));
+    kernels::add_linear_bias_gradient(gradient, narrow(dy));
+    expect_close(gradient - 1, dy.sum(0), "sums");
+  }
+}
+
+// Heads of the usual sizes, and more of them than a thread rotates.
+TEST_P(GpuKernels, Rotary) {
+  for (const int64_t head_dim : {2, 10, 64, 80, 128, 512}) {
+    const kernels::AttentionShape shape{2, 5, 7, 3, head_dim};
+    const at::Tensor qkv = random({10, shape.row()}), angle = at::rand({5, head_dim / 2}, at::kDouble) * 6;
+    for (const bool backward : {false, true}) {
+      const at::Tensor ours = narrow(qkv), expected = qkv.clone();
+      kernels::rotary_(ours, shape, master(angle.cos()), master(angle.sin()), backward);
+      generic::rotary_(expected, shape, angle.cos(), angle.sin(), backward);
+      expect_close(ours, expected, "rotated by " + std::to_string(head_dim));
+    }
+  }
+}
+
+TEST_P(GpuKernels, Swiglu) {
+  for (const auto& [rows, width] : {std::pair{1, 1}, {3, 8}, {2, 1001}, {2, 4864}}) {
+    const at::Tensor gate_up = random({rows, int64_t{2} * width}) * 4, dy = random({rows, width});
+    expect_close(kernels::swiglu(narrow(gate_up)), generic::swiglu(narrow(gate_up).to(at::kDouble)), "activation");
+    const at::Tensor stored = narrow(gate_up), stored_dy = narrow(dy);
+    const auto expected = generic::swiglu_backward(dy, stored.to(at::kDouble));
+    const auto result = kernels::swiglu_backward(stored_dy, stored);
+    expect_close(result.gate_up, expected.gate_up, "gradient");
+    expect_close(result.activation, expected.activation, "activation again");
+  }
+}
+
+// Few tokens and many, in one tile of the sort and in several; each different, Zipf's, and all the same, whose rows are
+// in one tile of sums, in two, and in many.
+TEST_P(GpuKernels, EmbeddingGradient) {
+  const int64_t vocab = 1009;
+  for (const auto& [rows, width] : {std::pair{1, 8}, {3, 5}, {65, 24}, {1100, 8}, {70, 2100}}) {
+    SCOPED_TRACE(testing::Message() << rows << " x " << width);
+    const at::Tensor dy = random({rows, width});
+    const at::Tensor zipf = at::rand({rows}, at::kDouble).mul(std::log(vocab)).exp().to(at::kLong) - 1;
+    const at::Tensor same = at::full({rows}, 700, at::kLong);
+    const std::pair<at::Tensor, int64_t> cases[] = {{at::randperm(rows, at::kLong) % vocab, 5}, {zipf, 0}, {same, 5}};
+    for (const auto& [tokens, first_token] : cases) {
+      const at::Tensor part = random({vocab - 15, width});
+      const at::Tensor gradient = master(part), expected = part.clone();
+      kernels::add_embedding_gradient(gradient, narrow(dy), tokens, first_token);
+      generic::add_embedding_gradient(expected, dy, tokens, first_token);
+      expect_close(gradient - part, expected - part, "gradient");
+      EXPECT_TRUE(kernels::embedding_part(narrow(part), tokens, first_token)
+                      .equal(generic::embedding_part(narrow(part), tokens, first_token)));
+    }
+  }
+}
+
+// Rows of fewer columns than threads, and of so many that a thread reads several packs at once.
+TEST_P(GpuKernels, CrossEntropy) {
+  for (const auto& [rows, vocab] : {std::pair{1, 2}, {3, 1000}, {65, 40}, {3, 2051}, {3, 20520}}) {
+    SCOPED_TRACE(testing::Message() << rows << " x " << vocab);
+    const at::Tensor logits = random({rows, vocab}) * 3, targets = at::randint(vocab, {rows}, at::kLong);
+    targets[0] = vocab - 1;
+    if (rows > 1) targets[1] = ignored_target;
+    if (rows > 2) logits[2].narrow(0, 0, vocab / 2).fill_(-INFINITY);
+    const at::Tensor values = narrow(logits), expected = values.to(at::kDouble);
+    const at::Tensor sum = at::ones({}, at::kDouble), expected_sum = sum.clone();
+    if (rows > 2) targets[2] = vocab - 2;
+    generic::cross_entropy_(expected, targets, 0.25, true, expected_sum);
+    kernels::cross_entropy_(values, targets, 0.25, true, sum);
+    expect_close(values, expected, "gradient");
+    expect_close(sum, expected_sum, "loss");
+  }
+}
+
+TEST_P(GpuKernels, RoundingIsThatOfAten) {
+  at::Tensor values = at::randn({1003}, at::kFloat) * at::randn({1003}, at::kFloat).mul(30).exp();
+  const std::vector<float> special = {NAN, INFINITY, -INFINITY, -0.0F, 1e-45F, 3.4e38F, 1.00390625F, 1.01171875F};
+  for (size_t i = 0; i < special.size(); ++i) values[static_cast<int64_t>(i)] = special[i];
+  for (const int64_t count : {1003, 1000}) {
+    const at::Tensor from = master(values.narrow(0, 0, count)), to = place(at::zeros({count}), at::kBFloat16);
+    kernels::round_to(from, to);
+    EXPECT_TRUE(at::equal(at::nan_to_num(to, 7), at::nan_to_num(from.to(at::kBFloat16), 7)));
+  }
+}
+
+TEST_P(GpuKernels, AdamW) {
+  for (const int64_t count : {1, 1000, 1027}) {
+    at::Tensor state[4], expected[4];
+    for (int i = 0; i < 4; ++i) {
+      expected[i] =
+          i == 3 ? at::rand({count}, at::kFloat).to(at::kDouble) : at::randn({count}, at::kFloat).to(at::kDouble);
+      state[i] = master(expected[i]);
+    }
+    const kernels::AdamWStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 0.19, 0.1};
+    kernels::adamw_(state[0], state[1], state[2], state[3], step);
+    generic::adamw_(expected[0], expected[1], expected[2], expected[3], step);
+    for (int i = 0; i < 4; ++i) EXPECT_LE(relative_error(state[i], expected[i]), 3e-6) << count << ": " << i;
+  }
+}
+
+// Of squares whose sums float64 holds, so that every order gives the CPU's words, over the whole range of exponents.
+TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {
+  const int64_t count = 9001;
+  const at::Tensor integers = at::randint(-2000, 2000, {count}, at::kFloat);
+  const at::Tensor block = at::arange(count, at::kLong).div(64, "floor");
+  for (const int64_t spread : {0, 1, 100}) {
+    const at::Tensor scale = at::exp2((block * 37 % (2 * spread + 1) - spread).to(at::kDouble) / 2).to(at::kFloat);
+    const at::Tensor exact = at::exp2(scale.log2().round()).to(at::kFloat);
+    const at::Tensor values = master(integers * exact);
+    for (const auto& [begin, end] :
+         {std::pair<int64_t, int64_t>{0, count}, {5, count - 3}, {63, 65}, {4096, 8192}, {70, 71}, {8, 8}}) {
+      const ExactSum ours = kernels::squared_norm(values, begin, end);
+      const ExactSum cpu = kernels::on_cpu::squared_norm(values, begin, end);
+      EXPECT_EQ(ours.value(), cpu.value()) << begin << " .. " << end << " spread " << spread;
+      EXPECT_EQ(ours.words(), cpu.words());
+    }
+  }
+}
+
+// More tiles than blocks, as in every large model: a thread goes from its block of one tile to that of another, whose
+// squares may be too much larger or smaller for the words that it holds.
+TEST_P(GpuKernels, SquaredNormOfSeveralTilesABlock) {
+  const int64_t blocks_of_values = 7 * gpu::squared_norm_threads, count = blocks_of_values * 64 - 5;
+  const at::Tensor exponents = at::randint(-55, 51, {blocks_of_values}, at::kDouble).repeat_interleave(64);
+  const at::Tensor values =
+      master(at::randint(1, 2000, {count}, at::kDouble) * at::exp2(exponents).narrow(0, 0, count));
+  const int64_t begin = 3, end = count - 2;
+  ExactSum expected;
+  expected.add(kernels::on_cpu::squared_norm(values, begin, end));
+  const auto kernel =
+      GetParam().aligned ? gpu::squared_norm_kernel<gpu::vector_width<float>> : gpu::squared_norm_kernel<1>;
+  for (const int64_t blocks : {1, 2, 5}) {
+    ExactSum words, sum;
+    const gpu::SquaredNorm arguments{static_cast<const float*>(values.data_ptr()), begin, end, words.words().data()};
+    gpu::launch(kernel, {blocks}, gpu::squared_norm_threads, nullptr, arguments);
+    sum.add(words);
+    EXPECT_EQ(sum.words(), expected.words()) << blocks << " blocks";
+  }
+}
+
+// Sums that float64 rounds depend on their order and on where blocks begin.
+TEST_P(GpuKernels, SquaredNormRoundsAsTheCpu) {
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl")) {
+    GTEST_SKIP() << "the order is that of vectors which this processor lacks";
+  }
+  const at::Tensor values = master(at::randn({9001}, at::kFloat) * at::randn({9001}, at::kFloat).mul(12).exp());
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 9001}, {5, 8998}, {63, 65}, {70, 4170}}) {
+    const ExactSum ours = kernels::squared_norm(values, begin, end);
+    EXPECT_EQ(ours.words(), kernels::on_cpu::squared_norm(values, begin, end).words()) << begin << " .. " << end;
+  }
+}
+
+TEST_P(GpuKernels, SquaredNormCountsWhatIsNotFinite) {
+  at::Tensor values = at::ones({300}, at::kFloat);
+  values[100] = INFINITY;
+  EXPECT_EQ(kernels::squared_norm(master(values), 0, 300).value(), INFINITY);
+  EXPECT_EQ(kernels::squared_norm(master(values), 0, 100).value(), 100);
+  values[290] = NAN;
+  EXPECT_TRUE(std::isnan(kernels::squared_norm(master(values), 0, 300).value()));
+}
+
+TEST_P(GpuKernels, NormSumAddsUpAndStartsAnew) {
+  const at::Tensor values = master(at::full({500}, 2.0));
+  kernels::NormSum sum(values.device());
+  for (int round = 0; round < 2; ++round) {
+    sum.add(values, 0, 100);
+    sum.add(values, 100, 499);
+    sum.add(values.to(at::kDouble), 499, 500);
+    EXPECT_EQ(sum.take().value(), 2000);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, GpuKernels,
+                         testing::Values(Case{at::kFloat, true}, Case{at::kFloat, false}, Case{at::kBFloat16, true},
+                                         Case{at::kBFloat16, false}),
+                         [](const auto& parameter) {
+                           return std::string(c10::toString(parameter.param.dtype)) +
+                                  (parameter.param.aligned ? "" : "Unaligned");
+                         });
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,53 @@
+// The kernels of model/kernels.h that exist fused, one namespace for each kind of device; arguments and results as
+// there. They take contiguous tensors: on_cpu of float32, float64 and bfloat16, on_gpu of float32 and bfloat16.
+// kernels.cpp chooses between these and the generic ones. on_gpu is there in a build for a GPU, and over the emulated
+// device in tests.
+#pragma once
+
+#include "copus/model/kernels.h"
+
+namespace copus::kernels {
+
+namespace on_cpu {
+
+decltype(kernels::add_rms_norm) add_rms_norm;
+decltype(kernels::rms_norm_backward) rms_norm_backward;
+decltype(kernels::rotary_) rotary_;
+decltype(kernels::attention) attention;
+decltype(kernels::attention_backward) attention_backward;
+decltype(kernels::swiglu) swiglu;
+decltype(kernels::swiglu_backward) swiglu_backward;
+decltype(kernels::add_linear_bias_gradient) add_linear_bias_gradient;
+decltype(kernels::embedding_part) embedding_part;
+decltype(kernels::add_embedding_gradient) add_embedding_gradient;
+decltype(kernels::cross_entropy_) cross_entropy_;
+decltype(kernels::softmax_statistics) softmax_statistics;
+decltype(kernels::cross_entropy_part_) cross_entropy_part_;
+decltype(kernels::adamw_) adamw_;
+decltype(kernels::squared_norm) squared_norm;
+
+}  // namespace on_cpu
+
+namespace on_gpu {
+
+decltype(kernels::add_rms_norm) add_rms_norm;
+decltype(kernels::rms_norm_backward) rms_norm_backward;
+decltype(kernels::rotary_) rotary_;
+decltype(kernels::swiglu) swiglu;
+decltype(kernels::swiglu_backward) swiglu_backward;
+decltype(kernels::add_linear_bias_gradient) add_linear_bias_gradient;
+decltype(kernels::embedding_part) embedding_part;
+decltype(kernels::add_embedding_gradient) add_embedding_gradient;
+decltype(kernels::cross_entropy_) cross_entropy_;
+decltype(kernels::softmax_statistics) softmax_statistics;
+decltype(kernels::cross_entropy_part_) cross_entropy_part_;
+decltype(kernels::adamw_) adamw_;
+// Adds the squared norm of these elements of a float32 tensor to the words of an ExactSum, int64, on its device.
+void add_squared_norm(const at::Tensor& words, const at::Tensor& flat, int64_t begin, int64_t end);
+
+// From float32 to bfloat16.
+decltype(kernels::round_to) round_to;
+
+}  // namespace on_gpu
+
+}  // namespace copus::kernels

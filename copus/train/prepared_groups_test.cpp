@@ -1,0 +1,81 @@
+// A trainer has the groups of its layout connected before it asks for them, at the beginning and when it switches.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "copus/base/test_support.h"
+#include "copus/train/test_layouts.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+namespace {
+
+using namespace layouts;
+
+// Every group but everyone's has to be in the last list that was prepared.
+class StrictWorld final : public World {
+ public:
+  explicit StrictWorld(World& world) : world_(world) {}
+  int64_t rank() const override { return world_.rank(); }
+  int64_t size() const override { return world_.size(); }
+  Health& health() override { return world_.health(); }
+  RankClock& clock() override { return world_.clock(); }
+  void prepare(const std::vector<GroupUse>& groups) override {
+    ++preparations_;
+    prepared_.clear();
+    for (const GroupUse& group : groups) prepared_.insert(group.ranks);
+  }
+  Communicator& group(const std::vector<int64_t>& ranks) override {
+    const bool is_any = ranks.size() == 1 || static_cast<int64_t>(ranks.size()) == size();
+    EXPECT_TRUE(is_any || prepared_.contains(ranks)) << "a group that was not prepared";
+    return world_.group(ranks);
+  }
+
+  int64_t preparations() const { return preparations_; }
+
+ private:
+  World& world_;
+  std::set<std::vector<int64_t>> prepared_;
+  int64_t preparations_ = 0;
+};
+
+TEST(PreparedGroups, ComeBeforeTheModelsThatUseThem) {
+  const TemporaryFolder folder;
+  write_corpus(folder.path() / "corpus.txt");
+  RunConfig begin = small_run(folder.path() / "corpus.txt");
+  begin.model.hidden_size = 32;
+  begin.model.intermediate_size = 48;
+  begin.model.num_layers = 4;
+  begin.model.head_dim = 8;
+  begin.train.sequence_length = 16;
+  begin.train.max_steps = 1000;
+  begin.adapt.policy = PolicyKind::fixed;
+  begin = with_changes(begin, {tied, ranks(2, 1, 2)});
+  const RunConfig end = with_changes(begin, {ranks(1, 2, 2), sequence_parallel});
+  run_ranks_as_threads(
+      4,
+      [&](World& inner) {
+        kernels::set_num_threads(1);
+        StrictWorld world(inner);
+        const Dataset dataset = open_data(begin);
+        Trainer trainer(begin, dataset, at::kCPU, world);
+        EXPECT_EQ(world.preparations(), 1);
+        if (world.rank() == 0) {
+          trainer.announce(
+              {.configuration = configuration_of(end), .commit_after_step = 2, .critical_batch = 0, .inputs_hash = 0});
+        }
+        trainer.step();
+        EXPECT_FALSE(trainer.switch_if_due());
+        trainer.step();
+        const auto report = trainer.switch_if_due();
+        ASSERT_TRUE(report.has_value());
+        EXPECT_EQ(report->outcome, SwitchReport::Outcome::moved);
+        EXPECT_EQ(world.preparations(), 2);
+        trainer.step();
+      },
+      60);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,145 @@
+#include "copus/train/rank_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/layout/sharding.h"
+#include "copus/train/step_recorder.h"
+
+namespace copus {
+namespace {
+
+using Ranks = std::vector<int64_t>;
+
+// Of a group that nothing is sent in.
+class SilentCommunicator final : public Communicator {
+ public:
+  SilentCommunicator(Ranks ranks, int64_t rank) : Communicator(std::move(ranks), rank) {}
+  Work start_all_reduce(void*, int64_t, DataType, Reduction) override { return {}; }
+  Work start_reduce_scatter(void*, void*, std::span<const int64_t>, DataType, Reduction) override { return {}; }
+  Work start_all_gather(const void*, void*, std::span<const int64_t>, DataType) override { return {}; }
+  Work start_broadcast(void*, int64_t, DataType, int64_t) override { return {}; }
+  Work start_send(const void*, int64_t, DataType, int64_t) override { return {}; }
+  void receive(void*, int64_t, DataType, int64_t) override {}
+  void barrier() override {}
+};
+
+// One rank's world, which notes what groups it is asked for.
+class NotingWorld final : public World {
+ public:
+  NotingWorld(int64_t rank, int64_t size) : rank_(rank), size_(size), inner_(single_rank_world()) {}
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+  Health& health() override { return inner_->health(); }
+  RankClock& clock() override { return inner_->clock(); }
+  Communicator& group(const Ranks& ranks) override {
+    std::unique_ptr<Communicator>& found = groups_[ranks];
+    const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+    COPUS_CHECK(place != ranks.end(), "a group without the rank");
+    if (!found) found = std::make_unique<SilentCommunicator>(ranks, place - ranks.begin());
+    return *found;
+  }
+
+  std::set<Ranks> asked() const {
+    std::set<Ranks> groups;
+    for (const auto& [ranks, communicator] : groups_) {
+      if (ranks.size() > 1) groups.insert(ranks);
+    }
+    return groups;
+  }
+
+ private:
+  int64_t rank_, size_;
+  std::unique_ptr<World> inner_;
+  std::map<Ranks, std::unique_ptr<Communicator>> groups_;
+};
+
+ModelDescription model_of_16_layers() {
+  ModelDescription model;
+  model.vocab_size = model.hidden_size = model.intermediate_size = 64;
+  model.num_layers = 16;
+  model.num_heads = model.num_kv_heads = model.head_dim = 8;
+  return model;
+}
+
+struct Asked {
+  std::set<Ranks> groups;
+  std::set<Ranks> with_messages;
+};
+
+// What one rank asks for in a run: what a RankGroups is made with, the replicas of the partial parameters that it
+// holds, and the tie where it has one of two copies (gradient_reduction.h, gradient_probe.h).
+void ask(const ModelDescription& model, const ParallelStrategy& strategy, int64_t rank, Asked& asked) {
+  NotingWorld world(rank, strategy.world_size());
+  StepRecorder recorder(world);
+  RankGroups groups(world, strategy, recorder);
+  if (groups.pipeline().size() > 1) asked.with_messages.insert(groups.pipeline().ranks());
+  int64_t copies = 0;
+  for (const LocalParameter& parameter : list_local_parameters(model, place(model, strategy, 64, rank))) {
+    if (parameter.sharding.partial) groups.replicas(parameter.sharding);
+    if (parameter.sharding.tied) ++copies;
+  }
+  if (copies == 1) asked.with_messages.insert(groups.tie().ranks());
+  const std::set<Ranks> of_rank = world.asked();
+  asked.groups.insert(of_rank.begin(), of_rank.end());
+}
+
+void check_layout(const ModelDescription& model, const ParallelStrategy& strategy) {
+  if (infeasible_reason(model, {.strategy = strategy, .global_batch = 64, .micro_batch = 1}, 64)) return;
+  SCOPED_TRACE(to_string(strategy) + (strategy.sequence_parallel ? " sequence-parallel" : "") +
+               (model.tie_word_embeddings ? " tied" : "") + " kv heads " + std::to_string(model.num_kv_heads));
+  Asked asked;
+  for (int64_t rank = 0; rank < strategy.world_size(); ++rank) ask(model, strategy, rank, asked);
+  std::set<Ranks> listed, with_messages;
+  for (const GroupUse& group : groups_of(model, strategy)) {
+    EXPECT_TRUE(listed.insert(group.ranks).second) << "twice in the list";
+    if (group.neighbours_message) with_messages.insert(group.ranks);
+  }
+  EXPECT_EQ(listed, asked.groups);
+  EXPECT_EQ(with_messages, asked.with_messages);
+}
+
+TEST(GroupsOf, AreThoseThatTheRanksAskForInEveryLayout) {
+  ModelDescription model = model_of_16_layers();
+  int64_t layouts = 0;
+  for (int64_t d = 1; d <= 8; ++d) {
+    for (int64_t t = 1; d * t <= 8; ++t) {
+      for (int64_t p = 1; d * t * p <= 8; ++p) {
+        for (const int64_t kv_heads : {1, 2, 4, 8}) {
+          for (const bool tied : {false, true}) {
+            for (const bool sequence_parallel : {false, true}) {
+              model.num_kv_heads = kv_heads;
+              model.tie_word_embeddings = tied;
+              ParallelStrategy strategy{.data_parallel = d, .tensor_parallel = t, .pipeline_parallel = p};
+              strategy.sequence_parallel = sequence_parallel;
+              check_layout(model, strategy);
+              if (p == 1) continue;
+              strategy.virtual_stages = 2;
+              strategy.schedule = PipelineSchedule::interleaved_1f1b;
+              check_layout(model, strategy);
+            }
+          }
+        }
+        ++layouts;
+      }
+    }
+  }
+  EXPECT_EQ(layouts, 38);
+}
+
+TEST(GroupsOf, BeginWithEveryone) {
+  const ParallelStrategy strategy{.data_parallel = 2, .tensor_parallel = 2, .pipeline_parallel = 2};
+  EXPECT_EQ(groups_of(model_of_16_layers(), strategy).front().ranks, (Ranks{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_TRUE(groups_of(model_of_16_layers(), {}).empty());
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,211 @@
+#include "copus/train/relayout_messages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/model/kernels.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int64_t bytes_per_element = 4;   // as the plan counts
+constexpr int64_t message_alignment = 32;  // in elements; whole lines of memory are copied fastest
+
+// Elements of the messages of a round, by the other rank.
+std::map<int64_t, int64_t> sizes_of(const std::vector<Transfer>& transfers, int64_t here) {
+  std::map<int64_t, int64_t> sizes;
+  for (const Transfer& transfer : transfers) {
+    const int64_t other = transfer.receiver == here ? transfer.sender : transfer.receiver;
+    if (other != here) sizes[other] += transfer.num_elements();
+  }
+  return sizes;
+}
+
+int64_t sum(const std::map<int64_t, int64_t>& sizes) {
+  int64_t total = 0;
+  for (const auto& [rank, size] : sizes) total += size;
+  return total;
+}
+
+// `rows` stretches of `count` elements of a flat buffer.
+at::Tensor rows_of(const at::Tensor& buffer, int64_t begin, int64_t rows, int64_t count, int64_t stride) {
+  return buffer.as_strided({rows, count}, {stride, 1}, buffer.storage_offset() + begin);
+}
+
+// Lays runs end to end and cuts what comes of it into pieces of `size` elements.
+class Cutter {
+ public:
+  explicit Cutter(int64_t size) : size_(size) {}
+
+  void add(const at::Tensor& buffer, int64_t begin, int64_t rows, int64_t count, int64_t stride) {
+    if (count == 0) return;
+    for (int64_t row = 0; row < rows;) {
+      const int64_t whole = std::min(rows - row, room() / count);
+      if (whole > 0) {
+        push(rows_of(buffer, begin + row * stride, whole, count, stride));
+        row += whole;
+        continue;
+      }
+      for (int64_t done = 0, part = 0; done < count; done += part) {
+        part = std::min(room(), count - done);
+        push(rows_of(buffer, begin + row * stride + done, 1, part, part));
+      }
+      ++row;
+    }
+  }
+
+  std::vector<std::vector<at::Tensor>> take() { return std::move(pieces_); }
+
+ private:
+  // In the last piece.
+  int64_t room() {
+    if (pieces_.empty() || filled_ == size_) {
+      pieces_.emplace_back();
+      filled_ = 0;
+    }
+    return size_ - filled_;
+  }
+  void push(at::Tensor rows) {
+    filled_ += rows.numel();
+    pieces_.back().push_back(std::move(rows));
+  }
+
+  const int64_t size_;
+  int64_t filled_ = 0;
+  std::vector<std::vector<at::Tensor>> pieces_;
+};
+
+int64_t num_elements(const std::vector<at::Tensor>& piece) {
+  int64_t total = 0;
+  for (const at::Tensor& rows : piece) total += rows.numel();
+  return total;
+}
+
+}  // namespace
+
+const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
+  switch (kind) {
+    case StateKind::weights:
+      return state.weight;
+    case StateKind::master:
+      return state.master;
+    case StateKind::exp_avg:
+      return state.exp_avg;
+    case StateKind::exp_avg_sq:
+      return state.exp_avg_sq;
+  }
+  fail_check("known kind of state", __FILE__, __LINE__, "");
+}
+
+// A rank knows its own messages alone, and all ranks have to exchange equally often: as often as the one with most.
+RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, Communicator& everyone)
+    : plan_(plan),
+      everyone_(everyone),
+      elements_at_once_(std::max<int64_t>(
+          1, (plan.peak_bound_bytes - std::max(plan.old_bytes, plan.new_bytes)) / bytes_per_element)) {
+  for (const RelayoutRound& round : plan.mine.rounds) {
+    const int64_t elements =
+        sum(sizes_of(round.sends, everyone.rank())) + sum(sizes_of(round.receives, everyone.rank()));
+    num_exchanges_.push_back((elements + elements_at_once_ - 1) / elements_at_once_);
+  }
+  everyone.all_reduce(num_exchanges_.data(), static_cast<int64_t>(num_exchanges_.size()), DataType::int64,
+                      Reduction::maximum);
+}
+
+// Transfers of one sender to one receiver come in the same order on both sides, and so do their pieces.
+RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Transfer>& transfers,
+                                               const std::vector<BucketState>& state, Side side,
+                                               int64_t num_pieces) const {
+  std::map<int64_t, Cutter> cutters;
+  for (const auto& [rank, size] : sizes_of(transfers, everyone_.rank())) {
+    cutters.emplace(rank, std::max<int64_t>(1, (size + num_pieces - 1) / num_pieces));
+  }
+  for (const Transfer& transfer : transfers) {
+    const auto found = cutters.find(side == Side::sender ? transfer.receiver : transfer.sender);
+    if (found == cutters.end()) continue;  // its own
+    const at::Tensor& buffer = buffer_of(
+        state[static_cast<size_t>(side == Side::sender ? transfer.from_bucket : transfer.to_bucket)], transfer.kind);
+    for (const CopyRun& run : transfer.runs) {
+      if (side == Side::sender) {
+        found->second.add(buffer, run.from, run.rows, run.count, run.from_stride);
+      } else {
+        found->second.add(buffer, run.to, run.rows, run.count, run.to_stride);
+      }
+    }
+  }
+  Pieces pieces;
+  for (auto& [rank, cutter] : cutters) pieces[rank] = cutter.take();
+  return pieces;
+}
+
+std::vector<RelayoutMessages::Packed> RelayoutMessages::place(const Pieces& pieces, int64_t number, int64_t& end) {
+  std::vector<Packed> places;
+  for (const auto& [rank, of_rank] : pieces) {
+    if (number >= static_cast<int64_t>(of_rank.size())) continue;
+    const Piece& piece = of_rank[static_cast<size_t>(number)];
+    const int64_t count = num_elements(piece);
+    places.push_back({rank, piece, end, count});
+    end += (count + message_alignment - 1) / message_alignment * message_alignment;
+  }
+  return places;
+}
+
+std::vector<Communicator::Message> RelayoutMessages::messages(const std::vector<Packed>& places) const {
+  std::vector<Communicator::Message> messages;
+  for (const Packed& place : places) {
+    const at::Tensor message = packed_.narrow(0, place.begin, place.count);
+    messages.push_back({place.rank, message.data_ptr(), static_cast<int64_t>(message.nbytes())});
+  }
+  return messages;
+}
+
+template <class Visit>
+void RelayoutMessages::for_rows(const std::vector<Packed>& places, const Visit& visit) const {
+  for (const Packed& place : places) {
+    int64_t begin = place.begin;
+    for (const at::Tensor& rows : place.rows) {
+      visit(rows, packed_.narrow(0, begin, rows.numel()).view(rows.sizes()));
+      begin += rows.numel();
+    }
+  }
+}
+
+void RelayoutMessages::take_own(const std::vector<Transfer>& receives, const std::vector<BucketState>& from,
+                                const std::vector<BucketState>& to) const {
+  for (const Transfer& transfer : receives) {
+    if (transfer.sender != everyone_.rank()) continue;
+    const at::Tensor& source = buffer_of(from[static_cast<size_t>(transfer.from_bucket)], transfer.kind);
+    const at::Tensor& target = buffer_of(to[static_cast<size_t>(transfer.to_bucket)], transfer.kind);
+    for (const CopyRun& run : transfer.runs) {
+      const at::Tensor rows = rows_of(target, run.to, run.rows, run.count, run.to_stride);
+      rows.copy_(rows_of(source, run.from, run.rows, run.count, run.from_stride));
+    }
+  }
+}
+
+void RelayoutMessages::take(int64_t round, const std::vector<BucketState>& from, const std::vector<BucketState>& to) {
+  const RelayoutRound& mine = plan_.mine.rounds[static_cast<size_t>(round)];
+  take_own(mine.receives, from, to);
+  const int64_t num_exchanges = num_exchanges_[static_cast<size_t>(round)];
+  if (num_exchanges == 0) return;
+  const Pieces sends = cut(mine.sends, from, Side::sender, num_exchanges);
+  const Pieces receives = cut(mine.receives, to, Side::receiver, num_exchanges);
+  for (int64_t number = 0; number < num_exchanges; ++number) {
+    int64_t end = 0;
+    const std::vector<Packed> outgoing = place(sends, number, end), incoming = place(receives, number, end);
+    const auto messages_at_once = static_cast<int64_t>(outgoing.size() + incoming.size());
+    COPUS_CHECK(end <= elements_at_once_ + messages_at_once * message_alignment, end, " of ", elements_at_once_);
+    if (messages_at_once > 0 && (!packed_.defined() || packed_.numel() < end)) {
+      const at::Tensor& like = (outgoing.empty() ? incoming : outgoing).front().rows.front();
+      packed_.reset();
+      packed_ = kernels::empty({end}, like.scalar_type(), like.device());
+    }
+    for_rows(outgoing, [](const at::Tensor& rows, const at::Tensor& packed) { packed.copy_(rows); });
+    everyone_.exchange(messages(outgoing), messages(incoming));
+    for_rows(incoming, [](const at::Tensor& rows, const at::Tensor& packed) { rows.copy_(packed); });
+  }
+}
+
+}  // namespace copus
