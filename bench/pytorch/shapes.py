@@ -16,6 +16,22 @@ class Shape:
     sequence: int
     micro_batch: int
 
+    @classmethod
+    def of_config(cls, config: dict, sequence: int, micro_batch: int) -> "Shape":
+        """Of a Hugging Face config.json."""
+        assert config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]) * config[
+            "num_attention_heads"] == config["hidden_size"]
+        return cls(
+            layers=config["num_hidden_layers"],
+            hidden=config["hidden_size"],
+            heads=config["num_attention_heads"],
+            kv_heads=config["num_key_value_heads"],
+            ffn=config["intermediate_size"],
+            vocab=config["vocab_size"],
+            sequence=sequence,
+            micro_batch=micro_batch,
+        )
+
     def options(self) -> list[str]:
         pairs = dataclasses.asdict(self).items()
         return [word for name, value in pairs for word in ("--" + name.replace("_", "-"), str(value))]

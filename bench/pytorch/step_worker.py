@@ -17,43 +17,29 @@ import torch
 import transformers
 
 from shapes import Shape
+from trainer import Trainer
 
 WARM_UP_STEPS = 3
 
 
-class Trainer:
-    """One step: zero_grad, forward, backward, clip, AdamW; fp32, random tokens."""
+def make_trainer(shape: Shape, compiled: bool) -> Trainer:
+    config = transformers.LlamaConfig(
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.sequence,
+        use_cache=False,
+    )
+    return Trainer(config, shape.sequence, shape.micro_batch, compile_scope="model" if compiled else "none")
 
-    def __init__(self, shape: Shape, compiled: bool):
-        torch.manual_seed(0)
-        config = transformers.LlamaConfig(
-            vocab_size=shape.vocab,
-            hidden_size=shape.hidden,
-            intermediate_size=shape.ffn,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            max_position_embeddings=shape.sequence,
-            use_cache=False,
-        )
-        self.model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="sdpa"
-        ).train()
-        self.forward = torch.compile(self.model) if compiled else self.model
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-        self.tokens = torch.randint(shape.vocab, (shape.micro_batch, shape.sequence))
 
-    def step(self) -> None:
-        self.optimizer.zero_grad()
-        loss = self.forward(input_ids=self.tokens, labels=self.tokens).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-
-    def timed_step(self) -> float:
-        started = time.perf_counter()
-        self.step()
-        return time.perf_counter() - started
+def timed_step(trainer: Trainer) -> float:
+    started = time.perf_counter()
+    trainer.step()
+    return time.perf_counter() - started
 
 
 def answer(message: dict) -> None:
@@ -70,7 +56,7 @@ def main() -> None:
 
     torch.set_num_threads(arguments.threads)
     shape = Shape(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Shape)})
-    trainer = Trainer(shape, compiled=arguments.mode == "compile")
+    trainer = make_trainer(shape, compiled=arguments.mode == "compile")
     for _ in range(WARM_UP_STEPS):
         trainer.step()
     answer({"ready": True})
@@ -78,7 +64,7 @@ def main() -> None:
     for line in sys.stdin:
         match line.split():
             case ["run", count]:
-                answer({"seconds_per_step": statistics.median(trainer.timed_step() for _ in range(int(count)))})
+                answer({"seconds_per_step": statistics.median(timed_step(trainer) for _ in range(int(count)))})
             case ["quit"]:
                 return
             case _:
