@@ -53,8 +53,9 @@ endif()
 add_library(copus_libtorch INTERFACE)
 target_include_directories(copus_libtorch SYSTEM INTERFACE
   ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
-set(COPUS_LIBTORCH_OPTIONS "" CACHE STRING "More compiler options for the sources that include libtorch")
-target_compile_options(copus_libtorch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${COPUS_LIBTORCH_OPTIONS}>")
+set(COPUS_LIBTORCH_OPTIONS "" CACHE STRING "More compiler options for the targets whose sources include libtorch")
+target_compile_options(copus_libtorch INTERFACE
+  "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:$<TARGET_PROPERTY:COPUS_INCLUDES_LIBTORCH>>>:${COPUS_LIBTORCH_OPTIONS}>")
 target_compile_definitions(copus_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
 foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
   if(NOT EXISTS ${TORCH_ROOT}/lib/lib${LIBRARY}.so)
