@@ -79,9 +79,9 @@ class NcclLinks::Operation : public Work::State {
   std::unique_ptr<DeviceRuntime::Event> end_;
 };
 
-NcclLinks::NcclLinks(const NcclInterface& nccl, World& host, std::shared_ptr<DeviceRuntime> runtime,
-                     double wait_seconds, int64_t kept)
-    : nccl_(nccl),
+NcclLinks::NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
+                     int64_t kept)
+    : nccl_(std::move(nccl)),
       host_(host),
       runtime_(std::move(runtime)),
       limit_(wait_seconds),

@@ -30,8 +30,7 @@ namespace copus {
 class NcclLinks {
  public:
   // Every rank makes its own at the same time. `host` outlives it.
-  NcclLinks(const NcclInterface& nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
-            int64_t kept);
+  NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds, int64_t kept);
   // Waits for what is under way and closes all, in the same order on every rank; aborts where that is no use: in a job
   // that has failed, and when an exception is what ends this rank.
   ~NcclLinks();

@@ -14,11 +14,11 @@ namespace {
 
 constexpr int oldest_version = 21800;  // the first with ncclCommSplit
 
-const NcclInterface& check_version(const NcclInterface& nccl) {
+void check_version(const NcclInterface& nccl) {
   int version = 0;
   const NcclResult result = nccl.get_version(&version);
   COPUS_CHECK(result == NcclResult::success, "NCCL does not tell its version: ", nccl.get_error_string(result));
-  if (version >= oldest_version) return nccl;
+  if (version >= oldest_version) return;
   throw UserError(concat("this is NCCL (or RCCL) of version code ", version, ", and ", oldest_version,
                          " (2.18) or later is needed: install a newer one"));
 }
@@ -27,7 +27,7 @@ class NcclWorld final : public World {
  public:
   NcclWorld(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
             const NcclInterface& nccl, int64_t kept)
-      : host_(std::move(host)), links_(check_version(nccl), *host_, std::move(runtime), wait_seconds, kept) {}
+      : host_(std::move(host)), links_(nccl, *host_, std::move(runtime), wait_seconds, kept) {}
 
   int64_t rank() const override { return host_->rank(); }
   int64_t size() const override { return host_->size(); }
@@ -61,6 +61,7 @@ std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<De
 
 std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime,
                                  double wait_seconds, const NcclInterface& nccl, int64_t kept) {
+  check_version(nccl);
   return std::make_unique<NcclWorld>(std::move(host), std::move(runtime), wait_seconds, nccl, kept);
 }
 

@@ -17,7 +17,7 @@ PinnedPool::~PinnedPool() {
   for (const Buffer& buffer : free_) {
     try {
       if (buffer.in_use_until_) buffer.in_use_until_->synchronize();
-    } catch (const std::exception&) {
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
       // The device has failed, and has told whoever waited for its results.
     }
   }

@@ -37,6 +37,7 @@ struct TcpStream {
 class TcpMessage {
  private:
   friend class TcpConnections;
+  // NOLINTBEGIN(readability-identifier-naming): a struct to its one friend
   TcpStream stream;
   std::byte* to = nullptr;          // of one that is received
   const std::byte* from = nullptr;  // of one that is sent
@@ -45,6 +46,7 @@ class TcpMessage {
   int64_t moved = 0;  // how much of it has been sent or received
   bool done = false;
   std::string mistake;  // ends it
+  // NOLINTEND(readability-identifier-naming)
 };
 
 // Thread-safe; a thread of its own moves the bytes.
@@ -131,7 +133,7 @@ class TcpConnections {
   // With mutex_ held.
   OutLink& link_to(int64_t peer);
   void enqueue(Handle message);
-  OutStream* next_to_send(OutLink& link);
+  static OutStream* next_to_send(OutLink& link);
   void begin_frame(OutLink& link);
   void write(int64_t peer, OutLink& link);
   void read_answers(int64_t peer, OutLink& link);

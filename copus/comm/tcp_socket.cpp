@@ -125,7 +125,7 @@ int64_t TcpSocket::send(std::span<const std::byte> first, std::span<const std::b
   return sent >= 0 ? sent : would_wait() ? 0 : -1;
 }
 
-int64_t TcpSocket::receive(std::span<std::byte> data) {
+int64_t TcpSocket::receive(std::span<std::byte> data) const {
   const ssize_t received = ::read(descriptor_, data.data(), data.size());
   if (received == 0 && !data.empty()) return -1;
   return received >= 0 ? received : would_wait() ? 0 : -1;

@@ -33,7 +33,7 @@ class TcpSocket {
   // Send (the two one after the other) and receive as much as goes without waiting, and return how much that was; -1:
   // the connection is over.
   int64_t send(std::span<const std::byte> first, std::span<const std::byte> second = {});
-  int64_t receive(std::span<std::byte> data);
+  int64_t receive(std::span<std::byte> data) const;
 
  private:
   int descriptor_ = -1;

@@ -15,8 +15,8 @@ namespace {
 class TimedWorld : public World {
  public:
   // Without a clock of its own it is on that of `world`.
-  TimedWorld(std::unique_ptr<World> world, const ClusterDescription& cluster, std::unique_ptr<RankClock> clock)
-      : cluster_(cluster), own_clock_(std::move(clock)), world_(std::move(world)) {}
+  TimedWorld(std::unique_ptr<World> world, ClusterDescription cluster, std::unique_ptr<RankClock> clock)
+      : cluster_(std::move(cluster)), own_clock_(std::move(clock)), world_(std::move(world)) {}
 
   int64_t rank() const override { return world_->rank(); }
   int64_t size() const override { return world_->size(); }

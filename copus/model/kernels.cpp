@@ -12,7 +12,7 @@
 namespace copus::kernels {
 namespace {
 
-#if defined(COPUS_GPU_EMULATED)
+#ifdef COPUS_GPU_EMULATED
 // Tests have the GPU's kernels compute on the CPU's tensors.
 constexpr bool has_gpu = true;
 constexpr at::DeviceType gpu = at::kCPU;
