@@ -16,6 +16,7 @@ import unittest
 
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
+KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
 TIMEOUT = 120  # seconds that no command here comes near
 
 MODEL = """

@@ -3,7 +3,6 @@
 #include <mpi.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -124,9 +123,7 @@ class MpiWorld final : public World {
   Communicator& group(const std::vector<int64_t>& ranks) override {
     std::unique_ptr<Communicator>& communicator = groups_[ranks];
     if (!communicator) {
-      const auto place = std::find(ranks.begin(), ranks.end(), rank_);
-      COPUS_CHECK(place != ranks.end(), "rank ", rank_, " is not in the group it asks for");
-      const int64_t member = place - ranks.begin();
+      const int64_t member = place_in(ranks);
       communicator = std::make_unique<QueuedCommunicator>(
           ranks, member, std::make_unique<MpiTransport>(ranks, member, tags_.first_tag(ranks), health_, wait_seconds_));
     }

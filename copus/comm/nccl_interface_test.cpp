@@ -1,5 +1,6 @@
 #include "copus/comm/nccl_interface.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,15 +28,13 @@ TEST(NcclInterface, SaysWhatIsMissing) {
 
 // Where there is a library, it answers; without a device it can do no more.
 TEST(NcclInterface, LoadsWhatTheSystemHas) {
-  try {
-    const NcclInterface nccl = load_nccl();
-    int version = 0;
-    EXPECT_EQ(nccl.get_version(&version), NcclResult::success);
-    EXPECT_GE(version, 21800);
-    EXPECT_STREQ(nccl.get_error_string(NcclResult::success), "no error");
-  } catch (const UserError& error) {
-    GTEST_SKIP() << error.what();
-  }
+  constexpr const char* library = "libnccl.so.2";
+  if (dlopen(library, RTLD_NOW) == nullptr) GTEST_SKIP() << dlerror();
+  const NcclInterface nccl = load_nccl(library);
+  int version = 0;
+  EXPECT_EQ(nccl.get_version(&version), NcclResult::success);
+  EXPECT_GE(version, 21800);
+  EXPECT_STREQ(nccl.get_error_string(NcclResult::success), "no error");
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "copus/comm/shared_memory_world.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -44,13 +43,7 @@ class SharedMemoryWorld : public World {
 
  private:
   std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks) {
-    std::vector<int64_t> sorted = ranks;
-    std::sort(sorted.begin(), sorted.end());
-    COPUS_CHECK(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), "a group with a rank twice");
-    COPUS_CHECK(!sorted.empty() && sorted.front() >= 0 && sorted.back() < size(), "a group with a rank beyond ",
-                size());
-    const int64_t member = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    COPUS_CHECK(member < static_cast<int64_t>(ranks.size()), "rank ", rank_, " asks for a group without itself");
+    const int64_t member = place_in(ranks);
     std::unique_ptr<Transport> transport;
     if (ranks.size() == 1) {
       transport = std::make_unique<SoloTransport>();

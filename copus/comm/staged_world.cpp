@@ -22,6 +22,7 @@ class StagedWorld : public World {
   int64_t size() const override { return world_->size(); }
   Health& health() override { return world_->health(); }
   RankClock& clock() override { return world_->clock(); }
+  int64_t communicator_bytes() const override { return world_->communicator_bytes(); }
   void prepare(const std::vector<GroupUse>& groups) override { world_->prepare(groups); }
 
   Communicator& group(const std::vector<int64_t>& ranks) override {

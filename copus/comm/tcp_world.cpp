@@ -1,6 +1,5 @@
 #include "copus/comm/tcp_world.h"
 
-#include <algorithm>
 #include <exception>
 #include <map>
 #include <set>
@@ -83,14 +82,10 @@ class TcpWorld final : public World {
 
  private:
   std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks) {
-    const int64_t member = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
-    COPUS_CHECK(member < std::ssize(ranks), "rank ", rank(), " asks for a group without itself");
+    const int64_t member = place_in(ranks);
     // From its members alone: ranks may ask for their groups in different orders.
     uint64_t name = 0;
-    for (const int64_t each : ranks) {
-      COPUS_CHECK(each >= 0 && each < size(), "a group with a rank beyond ", size());
-      name = extend_hash(name, static_cast<uint64_t>(each));
-    }
+    for (const int64_t each : ranks) name = extend_hash(name, static_cast<uint64_t>(each));
     COPUS_CHECK(names_.insert(name).second, "two groups of ranks have the same name ", name);
     std::unique_ptr<Transport> transport;
     if (ranks.size() == 1) {

@@ -1,5 +1,6 @@
 #include "copus/comm/world.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -89,6 +90,16 @@ Communicator& World::everyone() {
   std::vector<int64_t> ranks(size());
   std::iota(ranks.begin(), ranks.end(), 0);
   return group(ranks);
+}
+
+int64_t World::place_in(const std::vector<int64_t>& ranks) const {
+  std::vector<int64_t> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  COPUS_CHECK(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), "a group with a rank twice");
+  COPUS_CHECK(!sorted.empty() && sorted.front() >= 0 && sorted.back() < size(), "a group with a rank beyond ", size());
+  const int64_t place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+  COPUS_CHECK(place < std::ssize(ranks), "rank ", rank(), " asks for a group without itself");
+  return place;
 }
 
 std::unique_ptr<World> single_rank_world() { return std::make_unique<SoloWorld>(); }

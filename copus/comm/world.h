@@ -41,6 +41,10 @@ class World {
 
   virtual Health& health() = 0;
   virtual RankClock& clock() = 0;
+
+ protected:
+  // This rank's place in a group that it asks for. InternalError where it has none, or the list is no group's.
+  int64_t place_in(const std::vector<int64_t>& ranks) const;
 };
 
 // How long a wait may last before it counts as a failure of those that are missing.

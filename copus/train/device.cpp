@@ -36,7 +36,7 @@ at::Device find_device(const std::string& name) {
                            "\": this build's libtorch has no CUDA; build against one that has (-DTorch_DIR=...), or "
                            "set train.device = \"cpu\""));
   }
-  const int devices = c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
+  const int64_t devices = visible_gpus();
   if (index >= devices) {
     throw UserError(concat("train.device = \"", name, "\": ", devices,
                            " CUDA devices are visible on this machine; set train.device = \"",
@@ -45,17 +45,16 @@ at::Device find_device(const std::string& name) {
   return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
-at::Device find_device(const std::string& name, int64_t local_rank) {
+at::Device find_device(const std::string& name, int64_t local_rank, int64_t num_ranks) {
   const at::Device device = find_device(name);
-  if (device.is_cpu()) return device;
+  if (device.is_cpu() || num_ranks == 1) return device;
   if (name != "cuda") {
     throw UserError(concat("train.device = \"", name,
                            "\" is one GPU, and the job has several ranks; set train.device = ",
                            "\"cuda\": the ranks of a machine then take its GPUs in turn (CUDA_VISIBLE_DEVICES says ",
                            "which), or set all degrees of [parallel] to 1"));
   }
-  const int64_t devices = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
-  return {device.type(), static_cast<c10::DeviceIndex>(local_rank % devices)};
+  return {device.type(), static_cast<c10::DeviceIndex>(local_rank % visible_gpus())};
 }
 
 void use_device(at::Device device) {

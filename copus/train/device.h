@@ -16,9 +16,9 @@ namespace copus {
 // there is no such device.
 at::Device find_device(const std::string& name);
 
-// Of one rank of several: with "cuda" the machine's ranks take its GPUs in turn. Throws UserError as find_device does,
-// and for "cuda:N", which is one GPU for all of them.
-at::Device find_device(const std::string& name, int64_t local_rank);
+// Of one rank of a job of `num_ranks`: with "cuda" the machine's ranks take its GPUs in turn. Throws UserError as
+// above, and for "cuda:N" with several ranks, for all of which it would be one GPU.
+at::Device find_device(const std::string& name, int64_t local_rank, int64_t num_ranks);
 
 // What the calling thread does on a GPU without naming one is on this one from now on.
 void use_device(at::Device device);

@@ -95,8 +95,7 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
   return run_rank(std::move(joined), [&](std::unique_ptr<World>& world) {
     if (mistake) std::rethrow_exception(mistake);
     const RunConfig& config = plan->config;
-    const at::Device device = world->size() == 1 ? find_device(config.train.device)
-                                                 : find_device(config.train.device, environment->local_rank);
+    const at::Device device = find_device(config.train.device, environment->local_rank, world->size());
     world = connect_devices(std::move(world), device, config.parallel.wait_limit);
     world = with_links(std::move(world), config.cluster.description, config.cluster.clock);
     return static_cast<int>(

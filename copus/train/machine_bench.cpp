@@ -293,7 +293,7 @@ int64_t devices_of_machine(const std::string& device) { return device == "cpu" ?
 MachineMeasurements measure_machine(Precision precision, const std::string& device_name, int64_t local_rank,
                                     std::unique_ptr<World> world) {
   COPUS_CHECK(world->size() >= 2, world->size());
-  const at::Device device = find_device(device_name, local_rank);
+  const at::Device device = find_device(device_name, local_rank, world->size());
   world = connect_devices(std::move(world), device, default_wait_seconds);
   install_caching_allocator();
   configure_aten(1, world->size());

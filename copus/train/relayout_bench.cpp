@@ -117,7 +117,7 @@ struct RankOnDevice {
 };
 
 RankOnDevice on_device(const RelayoutBenchOptions& options, std::unique_ptr<World> world) {
-  const at::Device device = find_device(options.device, options.local_rank);
+  const at::Device device = find_device(options.device, options.local_rank, world->size());
   return {device, connect_devices(std::move(world), device, default_wait_seconds)};
 }
 

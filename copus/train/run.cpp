@@ -244,33 +244,29 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
   check_all_ranks_begin_alike(plan, dataset, world);
 
-  auto trainer = std::make_unique<Trainer>(plan.config, plan.start, dataset, device, world);
-  try {
+  const auto train_to_end = [&](Trainer& trainer) {
     if (plan.checkpoint) {
-      trainer->restore(*plan.checkpoint);
+      trainer.restore(*plan.checkpoint);
     } else if (!plan.config.init_from.empty()) {
-      load_initial_weights(plan.config, *trainer);
+      load_initial_weights(plan.config, trainer);
     }
 
     std::optional<RunPredictions> predictions;
-    if (world.rank() == 0) predictions = prepare_predictions(plan, trainer->state().step);
+    if (world.rank() == 0) predictions = prepare_predictions(plan, trainer.state().step);
 
     const StopRequest stop(max_seconds, start);
     world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
     std::optional<RunOutput> output;
     if (world.rank() == 0) {
-      output.emplace(plan, *trainer, std::move(*predictions));
+      output.emplace(plan, trainer, std::move(*predictions));
       output->introduce(dataset);
     }
     // A rank knows when its host asked a GPU for something, not how long that took.
     const bool can_measure = have_cores && device.is_cpu();
     const bool can_judge_speed = can_measure || plan.config.cluster.clock == ClockKind::virtual_time;
-    return Run(plan, dataset, *trainer, world, stop, output ? &*output : nullptr, can_judge_speed).until_end();
-  } catch (...) {
-    // The process ends, and communication that is still under way must not find its buffers gone.
-    [[maybe_unused]] const Trainer* kept = trainer.release();
-    throw;
-  }
+    return Run(plan, dataset, trainer, world, stop, output ? &*output : nullptr, can_judge_speed).until_end();
+  };
+  return with_trainer(std::make_unique<Trainer>(plan.config, plan.start, dataset, device, world), train_to_end);
 }
 
 }  // namespace copus

@@ -110,8 +110,7 @@ struct SelfTest::Implementation {
 };
 
 SelfTest::SelfTest(const SelfTestOptions& options, std::unique_ptr<World> world) {
-  const at::Device device =
-      world->size() == 1 ? find_device(options.device) : find_device(options.device, options.local_rank);
+  const at::Device device = find_device(options.device, options.local_rank, world->size());
   std::string gpu_connection;
   if (!device.is_cpu() && world->size() > 1) {
     gpu_connection = ranks_share_a_device(*world, *gpu_runtime(device)) ? "; GPUs through the host" : "; GPUs by NCCL";

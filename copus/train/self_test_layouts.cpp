@@ -103,22 +103,18 @@ Configuration in(const ParallelStrategy& strategy, const RunConfig& config) {
 // Losses of a few steps, then their gradient norms.
 std::vector<double> train(const RunConfig& config, const ParallelStrategy& strategy, const Dataset& dataset,
                           at::Device device, World& world) {
-  // Not destroyed when a step throws: communication under way must not find its buffers gone, and the process ends.
-  auto trainer = std::make_unique<Trainer>(config, in(strategy, config), dataset, device, world);
-  std::vector<double> losses, norms;
-  try {
+  const auto run_steps = [&](Trainer& trainer) {
+    std::vector<double> losses, norms;
     for (int64_t step = 0; step < steps; ++step) {
-      const StepRecord record = trainer->step();
+      const StepRecord record = trainer.step();
       losses.push_back(record.loss);
       norms.push_back(record.grad_norm);
     }
-  } catch (...) {
-    [[maybe_unused]] const Trainer* kept = trainer.release();
-    throw;
-  }
-  world.everyone().barrier();
-  losses.insert(losses.end(), norms.begin(), norms.end());
-  return losses;
+    world.everyone().barrier();
+    losses.insert(losses.end(), norms.begin(), norms.end());
+    return losses;
+  };
+  return with_trainer(std::make_unique<Trainer>(config, in(strategy, config), dataset, device, world), run_steps);
 }
 
 // Of rank 0, as all know it.
@@ -189,40 +185,38 @@ std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device
   const ParallelStrategy first = layouts.front();
   layouts.erase(layouts.begin());
   if (!layouts.empty()) layouts.push_back(first);
-  auto trainer = std::make_unique<Trainer>(config, in(first, config), dataset, device, world);
   std::vector<RelayoutCheck> checks;
   RelayoutCheck check;
-  try {
-    trainer->step();
+  const auto tour = [&](Trainer& trainer) {
+    trainer.step();
     for (const ParallelStrategy& layout : layouts) {
       if (limit.is_over(share_of_speeds)) break;
       check = {};
-      check.report.from = trainer->configuration();
+      check.report.from = trainer.configuration();
       check.report.to = in(layout, config);
       if (world.rank() == 0) {
-        const int64_t after = trainer->state().step + lead_steps;
-        trainer->announce({.configuration = check.report.to, .commit_after_step = after});
+        const int64_t after = trainer.state().step + lead_steps;
+        trainer.announce({.configuration = check.report.to, .commit_after_step = after});
       }
       std::optional<SwitchReport> report;
       while (!report) {
-        trainer->step();
-        report = trainer->switch_if_due();
+        trainer.step();
+        report = trainer.switch_if_due();
       }
       check.report = *report;
       if (report->outcome != SwitchReport::Outcome::moved) check.failure = report->reason;
       checks.push_back(check);
     }
+    world.everyone().barrier();
+  };
+  auto start = std::make_unique<Trainer>(config, in(first, config), dataset, device, world);
+  try {
+    with_trainer(std::move(start), tour);
   } catch (const InternalError& error) {
     // The state is lost on all ranks alike, whose hash is a sum over them all.
     check.failure = error.what();
     checks.push_back(check);
-    [[maybe_unused]] const Trainer* kept = trainer.release();
-    return checks;
-  } catch (...) {
-    [[maybe_unused]] const Trainer* kept = trainer.release();
-    throw;
   }
-  world.everyone().barrier();
   return checks;
 }
 

@@ -143,8 +143,11 @@ std::string Trainer::needs_too_much_memory() const {
                 memory.total_bytes > 0 ? concat(" (", bytes(memory.total_bytes), ")") : "",
                 ": with train.micro_batch = ", configuration().micro_batch, " in the layout ",
                 to_string(configuration().strategy), ", tensors took up to ", bytes(memory.peak_used_bytes), " and ",
-                bytes(memory.reserved_bytes),
-                " were reserved; lower train.micro_batch, set train.recompute = \"full\", or share the model out over "
+                bytes(memory.reserved_bytes), " were reserved",
+                world_.communicator_bytes() > 0
+                    ? concat(", beside ", bytes(world_.communicator_bytes()), " of connections between GPUs")
+                    : "",
+                "; lower train.micro_batch, set train.recompute = \"full\", or share the model out over "
                 "more ranks");
 }
 

@@ -158,4 +158,16 @@ class Trainer {
   double expected_seconds_ = 0;         // of a step, on the real clock
 };
 
+// What `body` returns of a trainer that ends with it; but not where it throws: the process ends then, and communication
+// that is still under way must not find its buffers gone.
+template <class Body>
+auto with_trainer(std::unique_ptr<Trainer> trainer, const Body& body) {
+  try {
+    return body(*trainer);
+  } catch (...) {
+    [[maybe_unused]] const Trainer* kept = trainer.release();
+    throw;
+  }
+}
+
 }  // namespace copus

@@ -1,0 +1,287 @@
+"""Tests jobs of several ranks that the program, torchrun or mpirun starts: that every layout trains alike, and what
+becomes of a job when a rank fails or is given something else.
+
+Usage: several_ranks_test.py PATH_TO_COPUS [unittest options], of a build with libtorch. With COPUS_KILL_ROUNDS=50 the
+kill test runs as many rounds (5 without). A build without MPI (environment COPUS_WITH_MPI=0) is tested without mpirun.
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+import unittest.mock
+
+from program_test_support import COPUS, KILL_ROUNDS, TIMEOUT, ProgramTest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
+WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+class SeveralRanks(ProgramTest):
+    """Layouts of several ranks, which the program starts itself."""
+
+    def train(self, run, *settings, more=()):
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        return self.assert_done("train", "run.toml", "--run-dir", run, *overrides, *more)
+
+    def setUp(self):
+        super().setUp()
+        self.write_run("run.toml", steps=12)
+
+    def assert_close(self, run, expected):
+        for step, values in self.losses(expected).items():
+            self.assertAlmostEqual(float(self.losses(run)[step][0]) / float(values[0]), 1, delta=1e-5)
+
+    def test_every_layout_trains_alike(self):
+        self.train("one")
+        result = self.train("pipeline", "parallel.pipeline_parallel=2")
+        self.assertIn("layout     1x1x2 (data x tensor x pipeline), 1f1b, zero 0, 2 ranks", result.stdout)
+        self.assertEqual(result.stdout.count("Done:"), 1)
+        self.assertEqual(result.stderr, "")
+        self.assertEqual(self.losses("pipeline"), self.losses("one"))
+        self.train("data", "parallel.data_parallel=2")
+        self.train("both", "parallel.data_parallel=2", "parallel.pipeline_parallel=2", "parallel.zero_stage=1",
+                   "parallel.schedule=zb-h1", "train.recompute=full")
+        self.assertEqual(self.losses("both"), self.losses("data"))
+        self.assert_close("data", "one")
+        self.assertEqual(json.loads((self.folder / "both" / "run.jsonl").read_text().splitlines()[0])["strategy"],
+                         "2x1x2")
+        self.assert_done("generate", "--checkpoint", "both", "--prompt", "the", "--tokens", "5")
+
+    def test_a_run_goes_on_in_another_layout(self):
+        self.train("expected", "train.max_steps=24")
+        self.train("r", "parallel.pipeline_parallel=2", "train.max_steps=24", "checkpoint.interval=8",
+                   "parallel.schedule=gpipe")
+        checkpoints = self.folder / "r" / "checkpoints"
+        shutil.rmtree(checkpoints / "step-00000024")  # as if the run had been killed
+        result = self.assert_done("train", "--resume", "--run-dir", "r", "--set", "parallel.pipeline_parallel=1")
+        self.assertIn("parallel.pipeline_parallel: 2 -> 1", result.stdout)
+        self.assertEqual(self.losses("r"), self.losses("expected"))
+
+    def test_terminate_and_interrupt(self):
+        self.write_run("long.toml", steps=100)
+        self.assert_done("train", "long.toml", "--run-dir", "expected")
+        for name, end, code in [("terminated", signal.SIGTERM, 75), ("interrupted", signal.SIGINT, 130)]:
+            process = self.start("train", "long.toml", "--run-dir", name, "--set", "parallel.pipeline_parallel=2")
+            self.wait_for_steps(name, 3, process)
+            process.send_signal(end)
+            output, errors = process.communicate(timeout=TIMEOUT)
+            self.assertEqual(process.returncode, code, output + errors)
+            self.assertIn(f"copus train --resume --run-dir {name}", output)
+            steps = len(self.losses(name))
+            self.assertTrue((self.folder / name / "checkpoints" / f"step-{steps:08}").exists())
+            self.assert_done("train", "--resume", "--run-dir", name)
+            self.assertEqual(self.losses(name), self.losses("expected"))
+
+    def test_a_killed_rank_is_named_and_the_run_goes_on(self):
+        self.write_run("long.toml", steps=200, checkpoint_interval=10)
+        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.pipeline_parallel=2")
+        self.wait_for_steps("r", 25, process)
+        ranks = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        self.assertEqual(len(ranks), 2)
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 1, output + errors)
+        self.assertEqual(errors.count("copus:"), 1, errors)
+        self.assertRegex(errors, r"rank 1 \(pid \d+\) failed at step \d+, .*killed by signal 9")
+        self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assert_done("train", "long.toml", "--run-dir", "expected")
+        self.assertEqual(self.losses("r"), self.losses("expected"))
+
+    def test_mistakes_are_told_once(self):
+        ranks = ["--set", "parallel.data_parallel=2"]
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", "train.micro_batch=3",
+                            says=["global_batch"])
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", 'data.train="missing.txt"',
+                            says=["missing.txt"])
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES=""):
+            self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", 'train.device="cuda"',
+                                says=["train.device", "cpu"])
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *ranks, "--set", "optimizer.lr=1e30", "--set",
+                            "optimizer.schedule=constant", "--set", "train.clip_norm=0", says=["diverged"],
+                            leaves_run_dir=True)
+
+    def run_under(self, launcher, run, *settings, **options):
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        command = [*launcher, COPUS, "train", "run.toml", "--run-dir", run, *overrides]
+        result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT, **options)
+        if result.returncode == 77:  # what scripts/two-hosts says where it may not make hosts
+            self.skipTest(result.stderr)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_every_launcher_gives_the_same_losses(self):
+        layout = ["parallel.data_parallel=2", "parallel.tensor_parallel=2", "parallel.zero_stage=1", "train.threads=1"]
+        self.train("expected", *layout)
+        with self.subTest("torchrun"):
+            if not os.path.exists(TORCHRUN):
+                self.skipTest(f"there is no {TORCHRUN}")
+            self.run_under([TORCHRUN, "--no-python", "--nproc-per-node", "4", "--master-port", free_port()], "torchrun",
+                           *layout)
+            self.assertEqual(self.losses("torchrun"), self.losses("expected"))
+        if not WITH_MPI:
+            self.skipTest("this build has no MPI")
+        with self.subTest("mpirun"):
+            root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+            self.run_under(["mpirun", *root, "--oversubscribe", "-n", "4"], "mpirun", *layout)
+            self.assertEqual(self.losses("mpirun"), self.losses("expected"))
+        with self.subTest("two hosts"):
+            self.run_under([str(ROOT / "scripts" / "two-hosts")], "two_hosts", *layout)
+            self.assertEqual(self.losses("two_hosts"), self.losses("expected"))
+
+    def test_a_rank_that_is_killed_or_stopped_while_training_ends_the_job(self):
+        self.write_run("endless.toml", steps=1000000)
+        moments = random.Random(2)
+        for number in range(KILL_ROUNDS):
+            run, how = f"r{number}", moments.choice([signal.SIGKILL, signal.SIGSTOP])
+            process = self.start("train", "endless.toml", "--run-dir", run, "--set", "parallel.data_parallel=2", "--set",
+                                 "parallel.pipeline_parallel=2")
+            self.wait_for_steps(run, 1, process)
+            time.sleep(moments.uniform(0, 0.3))
+            ranks = sorted(int(pid) for pid in subprocess.check_output(["pgrep", "-P", str(process.pid)]).split())
+            self.assertEqual(len(ranks), 4)
+            victim = moments.randrange(4)
+            os.kill(ranks[victim], how)
+            failed = time.monotonic()
+            _, errors = process.communicate(timeout=TIMEOUT)
+            self.assertLess(time.monotonic() - failed, 5, f"round {number}, {how.name}")
+            self.assertEqual(process.returncode, 1)
+            self.assertEqual(errors.count("copus: error:"), 1, errors)
+            self.assertIn(f"rank {victim} (pid {ranks[victim]}) failed at ", errors)
+            self.assertFalse([pid for pid in ranks if os.path.exists(f"/proc/{pid}")])
+
+    def environments(self, ranks):
+        """Those of ranks that somebody else starts."""
+        port = free_port()
+        return [os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
+                              "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                for rank in range(ranks)]
+
+    def test_a_job_of_another_size_is_refused(self):
+        self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "parallel.tensor_parallel=2",
+                            says=["1x2x1", "2 ranks", "with 1"], env=self.environments(1)[0])
+
+    def assert_ranks_differ(self, commands, says, creates_not):
+        ranks = [self.start("train", *command, "--set", "parallel.data_parallel=2", env=environment)
+                 for command, environment in zip(commands, self.environments(2))]
+        errors = [rank.communicate(timeout=TIMEOUT)[1] for rank in ranks]
+        self.assertEqual(ranks[0].returncode, 2, errors)
+        self.assertNotEqual(ranks[1].returncode, 0, errors)
+        self.assertEqual("".join(errors).count("copus: error:"), 1, errors)
+        for words in ["rank 1", *says]:
+            self.assertIn(words, errors[0])
+        self.assertFalse((self.folder / creates_not).exists())
+
+    def test_ranks_that_would_train_something_else_are_refused(self):
+        """As on machines that do not see the same files."""
+        self.assert_ranks_differ([["run.toml", "--run-dir", "r"],
+                                  ["run.toml", "--run-dir", "r", "--set", "optimizer.lr=2e-3"]],
+                                 says=["lr = 0.002", "lr = 0.001"], creates_not="r")
+        self.train("begun", "parallel.data_parallel=2")
+        self.assert_ranks_differ([["run.toml", "--run-dir", "begun", "--resume", "--set", "train.max_steps=24"],
+                                  ["run.toml", "--run-dir", "elsewhere", "--resume", "--set", "train.max_steps=24"]],
+                                 says=["step 12", "none"], creates_not="elsewhere")
+
+    def test_a_checkpoint_that_cannot_be_written_ends_the_job(self):
+        """Only rank 0 meets it, while the other trains on."""
+        self.write_run("long.toml", steps=100000)
+        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.data_parallel=2", "--set",
+                             "checkpoint.interval=20")
+        self.wait_for_steps("r", 50, process)
+        checkpoints = self.folder / "r" / "checkpoints"
+        checkpoints.rename(self.folder / "gone")
+        checkpoints.write_text("in the way")
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 2, output + errors)
+        self.assertEqual(errors.count("copus:"), 1, errors)
+        self.assertIn("checkpoints", errors)
+
+    def test_a_mistake_that_one_rank_meets_is_told_once(self):
+        """Only rank 0 writes, while the other is waiting for it."""
+        self.assert_refused("train", "run.toml", "--run-dir", "run.toml/r", "--set", "parallel.data_parallel=2",
+                            says=["run.toml/r"])
+
+    def test_trace(self):
+        self.train("r", "parallel.data_parallel=2", "parallel.pipeline_parallel=2", more=["--trace", "3"])
+        events = json.loads((self.folder / "r" / "timeline.json").read_text())["traceEvents"]
+        self.assertEqual(len({event["pid"] for event in events}), 4)
+        forward = [event for event in events if event["name"] == "F"]
+        self.assertEqual({event["args"]["step"] for event in forward}, {2, 3, 4})
+        self.assertEqual(len(forward), 3 * 4)  # steps x ranks, one micro-batch each
+
+    def test_the_virtual_clock_shows_the_modelled_cluster(self):
+        cluster = ["cluster.clock=virtual", "cluster.ranks_per_node=1", "cluster.teraflops_per_rank=1e-3",
+                   "cluster.between_nodes={latency_microseconds=1000,gigabytes_per_second=1}",
+                   "cluster.within_node={latency_microseconds=1000,gigabytes_per_second=1}"]
+        self.train("real", "parallel.pipeline_parallel=2")
+        seconds = []
+        for run in ["first", "second"]:
+            self.train(run, "parallel.pipeline_parallel=2", *cluster)
+            self.assertEqual(self.losses(run), self.losses("real"))
+            lines = (self.folder / run / "run.jsonl").read_text().splitlines()
+            seconds.append([json.loads(line)["step_seconds"] for line in lines])
+        self.assertEqual(seconds[0], seconds[1])
+        self.assertGreater(min(seconds[0]), 1e-3)
+
+    def test_predictions_of_steps_learn_from_them(self):
+        self.write_run("run.toml", steps=20)
+        cluster = ["cluster.clock=virtual", "cluster.ranks_per_node=1", "cluster.teraflops_per_rank=1e-3",
+                   "cluster.between_nodes={latency_microseconds=1000,gigabytes_per_second=1}",
+                   "cluster.within_node={latency_microseconds=1000,gigabytes_per_second=1}"]
+        layout = ["parallel.data_parallel=2"]
+
+        def records_of(run):
+            return [json.loads(line) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
+
+        def errors_of(run):
+            return [abs(record["predicted_step_seconds"] / record["step_seconds"] - 1) for record in records_of(run)]
+
+        self.assertIn("step time", self.train("r", *cluster, *layout).stdout.lower())
+        predicted = [record["predicted_step_seconds"] for record in records_of("r")]
+        self.assertEqual(len(set(predicted[:3])), 1, "the first steps warm up")
+        self.assertNotEqual(predicted[2], predicted[3])
+        self.assertLess(max(errors_of("r")[15:]), 0.01)
+        profile = json.loads((self.folder / "r" / "profile.json").read_text())
+        self.assertEqual(profile["cells"][0]["configuration"]["data_parallel"], 2)
+        self.assertEqual(profile["cells"][0]["steps"], 18)
+
+        resumed = self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=30")
+        self.assertIn("after 18 steps in r/profile.json", resumed.stdout)
+        self.assertIn("Step time: ", resumed.stdout)
+        # The first step of a process is shorter than the others, on this clock too.
+        self.assertLess(max(errors_of("r")[21:]), 0.01)
+        named = "cluster.profile=r/profile.json"
+        self.train("other", *cluster, *layout, named)
+        self.assertLess(max(errors_of("other")[1:]), 0.01)
+
+        self.write("bad.json", "{")
+        for settings, says in [(["cluster.profile=bad.json"], ["bad.json", "damaged", "copus profile"]),
+                               ([named, "train.sequence_length=16"],
+                                ["r/profile.json", "sequence_length is 32 there and 16 here"])]:
+            overrides = [part for setting in cluster + layout + settings for part in ("--set", setting)]
+            self.assert_refused("train", "run.toml", "--run-dir", "new", *overrides, leaves_run_dir=True, says=says)
+        self.assertFalse((self.folder / "new").exists())
+        self.write("r/profile.json", "{")
+        self.assert_refused("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=40", leaves_run_dir=True,
+                            says=["r/profile.json", "damaged"])
+
+        self.train("plain", *layout)
+        self.assertFalse((self.folder / "plain" / "profile.json").exists())
+        self.assertIsNone(records_of("plain")[0]["predicted_step_seconds"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
