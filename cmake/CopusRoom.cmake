@@ -47,3 +47,17 @@ function(copus_room)
       PROPERTIES LABELS ${LABEL} TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
   endif()
 endfunction()
+
+# copus_process_test(NAME FILE [TIMEOUT SECONDS] [RUN_SERIAL]): a Python file that tests the program `copus` as a
+# process, as TEST.py PATH_TO_COPUS.
+function(copus_process_test NAME FILE)
+  cmake_parse_arguments(TEST "RUN_SERIAL" "TIMEOUT" "" ${ARGN})
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 600)
+  endif()
+  add_test(NAME ${NAME} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${FILE} $<TARGET_FILE:copus>)
+  set(ENVIRONMENT COPUS_WITH_TORCH=$<BOOL:${COPUS_WITH_TORCH}> COPUS_WITH_MPI=$<BOOL:${MPI_C_FOUND}>
+    PYTHONPATH=${CMAKE_SOURCE_DIR}/copus/cli/testing)
+  set_tests_properties(${NAME} PROPERTIES LABELS process TIMEOUT ${TEST_TIMEOUT} ENVIRONMENT "${ENVIRONMENT}"
+    RUN_SERIAL ${TEST_RUN_SERIAL})
+endfunction()

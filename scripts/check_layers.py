@@ -4,13 +4,15 @@
 Usage: check_layers.py [ROOT]. Prints one line a violation, `file:line: what is wrong`, and exits 1 if there is any.
 
 The rules:
-1. a file of a room includes only its own room and rooms before it in ROOMS;
+1. a file of a room includes only its own room and rooms before it in ROOMS; and within a room that has smaller ones
+   (SUB_ROOMS), what lies at its top, its own smaller room and those before that;
 2. pure rooms include no tensors, threads, files or clocks (their tests may read files and clocks);
 3. rooms that their CMakeLists.txt does not declare TORCH include no header of libtorch, but for the files in
    TORCH_FILES, which are libraries of their own;
 4. no file sees both libtorch and a JSON, TOML or logging library, not even through headers of ours: the wheel's include
    folder carries its own versions of some of these, and compile times would add up;
-5. <torch/torch.h>, which takes half a minute to compile, is for tests alone.
+5. <torch/torch.h>, which takes half a minute to compile, is for tests alone;
+6. what a room's folder `testing` holds is for tests, and for the workshop.
 """
 
 import pathlib
@@ -19,19 +21,50 @@ import sys
 from typing import Iterator, NamedTuple
 
 ROOMS = (
-    "base strategy config schedule layout statistics performance orchestrator simulate report "
-    "comm model data checkpoint train cli"
+    "base description config schedule placement statistics performance plan orchestrator simulate report "
+    "comm data checkpoint model train cli workshop"
 ).split()
 # config reads the files that a run configuration names.
-PURE_ROOMS = [room for room in ROOMS[ROOMS.index("strategy") : ROOMS.index("simulate") + 1] if room != "config"]
+PURE_ROOMS = [room for room in ROOMS[ROOMS.index("description") : ROOMS.index("simulate") + 1] if room != "config"]
 
-TORCH_FILES = ["copus/comm/tcp_store.cpp"]
+SUB_ROOMS = {
+    "comm": "health shared_memory messages gpu timed job".split(),
+    "workshop": "published self_test profile bench".split(),
+}
+PURE_SUB_ROOMS = ["workshop/published"]
+TESTING = "testing"
+
+TORCH_FILES = ["copus/comm/job/tcp_store.cpp"]
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 IMPURE = re.compile(r"(thread|fstream|filesystem|chrono)$")
 TEXT_LIBRARY = re.compile(r"(nlohmann|spdlog|fmt|toml\+\+)/|toml\.hpp$")
-OUR_HEADER = re.compile(r"copus/(\w+)/")
+OUR_FILE = re.compile(r"copus/(\w+)/(?:(\w+)/)?")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+
+
+class Place(NamedTuple):
+    """Where a file of ours lies: a room and, if it is in one, a smaller room of that (else "")."""
+
+    room: str
+    inner: str
+
+    @staticmethod
+    def of(path: str) -> "Place | None":
+        match = OUR_FILE.match(path)
+        return Place(match.group(1), match.group(2) or "") if match else None
+
+    @property
+    def is_pure(self) -> bool:
+        return self.room in PURE_ROOMS or f"{self.room}/{self.inner}" in PURE_SUB_ROOMS
+
+    def may_include(self, other: "Place") -> bool:
+        if self.room != other.room:
+            return other.room in ROOMS[: ROOMS.index(self.room)]
+        inner = SUB_ROOMS.get(self.room, [])
+        if other.inner not in inner or self.inner == TESTING:
+            return True
+        return self.inner in inner and inner.index(other.inner) <= inner.index(self.inner)
 
 
 class Include(NamedTuple):
@@ -51,6 +84,15 @@ def declares_torch(room_folder: pathlib.Path) -> bool:
         return False
     code = re.sub(r"#.*", "", build_file.read_text(encoding="utf-8"))
     return re.search(r"\bTORCH\b", code) is not None
+
+
+def named(place: Place) -> str:
+    return f"{place.room}/{place.inner}" if place.inner else place.room
+
+
+def is_test_of_room(is_test: bool, place: Place, target: Place) -> bool:
+    """Whether a test looks at its own room, of which it may see all."""
+    return is_test and place.room == target.room
 
 
 class Tree:
@@ -80,24 +122,25 @@ class Tree:
             yield from self.violations_of(source)
 
     def violations_of(self, source: str) -> Iterator[str]:
-        room_match = OUR_HEADER.match(source)
-        room = room_match.group(1) if room_match else None
-        is_test = pathlib.PurePosixPath(source).stem.endswith("_test")
-        if room is not None and room not in ROOMS:
-            yield f"{source}:1: '{room}' is not a room; the rooms are: {' '.join(ROOMS)}"
+        place = Place.of(source)
+        is_test = pathlib.PurePosixPath(source).stem.endswith("_test") or (place and place.inner == TESTING)
+        if place and place.room not in ROOMS:
+            yield f"{source}:1: '{place.room}' is not a room; the rooms are: {' '.join(ROOMS)}"
             return
-        in_torch_room = room not in PURE_ROOMS and room is not None and declares_torch(self.root / "copus" / room)
-        may_use_torch = room is None or in_torch_room or source in TORCH_FILES
+        in_torch_room = place and not place.is_pure and declares_torch(self.root / "copus" / place.room)
+        may_use_torch = place is None or in_torch_room or source in TORCH_FILES
 
         for line, header in self.includes[source]:
             where = f"{source}:{line}:"
-            target = OUR_HEADER.match(header)
-            if room and target and target.group(1) not in ROOMS[: ROOMS.index(room) + 1]:
-                yield f"{where} {room} may not include {header}: {target.group(1)} is no room before it"
-            if room in PURE_ROOMS and IMPURE.match(header) and not is_test:
-                yield f"{where} {room} is a pure room and may not include <{header}>"
+            target = Place.of(header)
+            if place and target and not is_test_of_room(is_test, place, target) and not place.may_include(target):
+                yield f"{where} {named(place)} may not include {header}: {named(target)} is no room before it"
+            if place and target and target.inner == TESTING and not is_test and place.room != "workshop":
+                yield f"{where} {header} is for tests alone"
+            if place and place.is_pure and IMPURE.match(header) and not is_test:
+                yield f"{where} {named(place)} is a pure room and may not include <{header}>"
             if not may_use_torch and TORCH.match(header):
-                yield f"{where} {room} is built without libtorch and may not include <{header}>"
+                yield f"{where} {named(place)} is built without libtorch and may not include <{header}>"
             if header == "torch/torch.h" and not is_test:
                 yield f"{where} <torch/torch.h> is for tests alone; include the narrow ATen headers"
 

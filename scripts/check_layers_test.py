@@ -9,15 +9,22 @@ from check_layers import Tree
 
 CLEAN_TREE = {
     "copus/base/error.h": "#include <string>",
-    "copus/strategy/mesh.cpp": '#include "copus/base/error.h"',
-    "copus/strategy/mesh_test.cpp": "#include <fstream>",
+    "copus/description/mesh.cpp": '#include "copus/base/error.h"',
+    "copus/description/mesh_test.cpp": "#include <fstream>",
     "copus/report/CMakeLists.txt": "copus_room(NAME report) # no TORCH",
     "copus/report/log.cpp": "#include <nlohmann/json.hpp>\n#include <chrono>",
     "copus/model/CMakeLists.txt": "copus_room(NAME model TORCH)",
     "copus/model/decoder.h": "#include <ATen/core/Tensor.h>",
     "copus/model/decoder_test.cpp": '#include "copus/model/decoder.h"\n#include <torch/torch.h>',
     "copus/comm/CMakeLists.txt": "copus_room(NAME comm)",
-    "copus/comm/tcp_store.cpp": "#include <torch/csrc/distributed/c10d/TCPStore.hpp>",
+    "copus/comm/job/tcp_store.cpp": "#include <torch/csrc/distributed/c10d/TCPStore.hpp>",
+    "copus/comm/world.h": "",
+    "copus/comm/health/watchdog.cpp": '#include "copus/comm/world.h"',
+    "copus/comm/job/launcher.cpp": '#include "copus/comm/health/watchdog.h"',
+    "copus/comm/world_test.cpp": '#include "copus/comm/job/launcher.h"',
+    "copus/comm/testing/test_worlds.cpp": '#include "copus/comm/messages/tcp_world.h"\n#include <thread>',
+    "copus/description/testing/a.h": "#include <fstream>",
+    "copus/workshop/bench/decide.cpp": '#include "copus/comm/testing/test_worlds.h"',
     "apps/copus/main.cpp": '#include "copus/cli/cli.h"',
 }
 
@@ -41,11 +48,26 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual(self.violations_with({}), [])
 
     def test_finds_an_include_of_a_lower_room(self):
-        planted = {"copus/base/error.cpp": '// why\n#include "copus/strategy/mesh.h"'}
-        self.assert_one_violation(planted, "copus/base/error.cpp:2:", "copus/strategy/mesh.h")
+        planted = {"copus/base/error.cpp": '// why\n#include "copus/description/mesh.h"'}
+        self.assert_one_violation(planted, "copus/base/error.cpp:2:", "copus/description/mesh.h")
 
     def test_finds_an_include_of_a_lower_room_in_a_test(self):
         self.assert_one_violation({"copus/model/a_test.cpp": '#include "copus/train/trainer.h"'}, "train")
+
+    def test_finds_an_include_of_a_smaller_room_that_comes_later(self):
+        planted = {"copus/comm/health/watchdog.cpp": '#include "copus/comm/job/launcher.h"'}
+        self.assert_one_violation(planted, "comm/health may not include", "comm/job is no room before it")
+
+    def test_finds_an_include_of_a_smaller_room_by_the_top_of_its_room(self):
+        planted = {"copus/comm/world.cpp": '#include "copus/comm/job/launcher.h"'}
+        self.assert_one_violation(planted, "comm may not include")
+
+    def test_finds_test_support_outside_tests(self):
+        planted = {"copus/train/run.cpp": '#include "copus/comm/testing/test_worlds.h"'}
+        self.assert_one_violation(planted, "for tests alone")
+
+    def test_finds_an_impure_header_in_a_pure_smaller_room(self):
+        self.assert_one_violation({"copus/workshop/published/runs.cpp": "#include <fstream>"}, "workshop/published", "pure")
 
     def test_finds_an_unknown_room(self):
         self.assert_one_violation({"copus/misc/a.cpp": ""}, "'misc' is not a room")
@@ -53,14 +75,14 @@ class CheckLayersTest(unittest.TestCase):
     def test_finds_impure_headers_in_a_pure_room(self):
         for header in ("thread", "fstream", "filesystem", "chrono"):
             with self.subTest(header):
-                self.assert_one_violation({"copus/strategy/mesh.cpp": f"#include <{header}>"}, "pure", header)
+                self.assert_one_violation({"copus/description/mesh.cpp": f"#include <{header}>"}, "pure", header)
 
     def test_finds_torch_in_a_pure_room_even_if_declared(self):
         planted = {
-            "copus/layout/CMakeLists.txt": "copus_room(NAME layout TORCH)",
-            "copus/layout/plan.cpp": "# include <c10/core/Device.h>",
+            "copus/placement/CMakeLists.txt": "copus_room(NAME placement TORCH)",
+            "copus/placement/plan.cpp": "# include <c10/core/Device.h>",
         }
-        self.assert_one_violation(planted, "copus/layout/plan.cpp:1:", "c10/core/Device.h")
+        self.assert_one_violation(planted, "copus/placement/plan.cpp:1:", "c10/core/Device.h")
 
     def test_finds_torch_in_a_room_that_does_not_declare_it(self):
         self.assert_one_violation({"copus/report/a.h": '#include "ATen/ATen.h"'}, "report", "ATen/ATen.h")

@@ -1,3 +1,3 @@
-#include "copus/cli/program.h"
+#include "apps/copus/program.h"
 
 int main(int argc, char** argv) { return copus::run_program(argc, argv); }

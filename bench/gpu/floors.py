@@ -41,7 +41,7 @@ def cases() -> list[Case]:
 
 
 def elementwise_elements_per_token(config: dict) -> float:
-    """What copus/train/step_bench.cpp counts: each operand of the element-wise kernels once."""
+    """What copus/workshop/bench/step_bench.cpp counts: each operand of the element-wise kernels once."""
     hidden, ffn = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     norms = 2 * (4 + 4) * hidden

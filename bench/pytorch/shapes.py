@@ -40,7 +40,7 @@ class Shape:
         return self.sequence * self.micro_batch
 
     def training_flops_per_token(self) -> float:
-        """The formula of training_flops_per_token in copus/strategy/model_description.h."""
+        """The formula of training_flops_per_token in copus/description/model_description.h."""
         query_width = self.hidden
         kv_width = self.hidden // self.heads * self.kv_heads
         layer = 2 * self.hidden * query_width + 2 * self.hidden * kv_width + 3 * self.hidden * self.ffn

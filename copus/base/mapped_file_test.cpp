@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 
 namespace copus {
 namespace {

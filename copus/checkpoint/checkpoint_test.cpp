@@ -7,11 +7,11 @@
 #include <fstream>
 #include <iostream>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/checkpoint/manifest.h"
-#include "copus/checkpoint/test_model.h"
+#include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {
 namespace {

@@ -8,9 +8,9 @@
 #include <random>
 #include <thread>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint.h"
-#include "copus/checkpoint/test_model.h"
+#include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "copus/checkpoint/safetensors.h"
-#include "copus/strategy/model_description.h"
+#include "copus/description/model_description.h"
 
 namespace copus {
 

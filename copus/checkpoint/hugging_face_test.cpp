@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/shards.h"
-#include "copus/checkpoint/test_model.h"
+#include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {
 namespace {

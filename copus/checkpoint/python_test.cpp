@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/hugging_face.h"
-#include "copus/checkpoint/test_model.h"
+#include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {
 namespace {

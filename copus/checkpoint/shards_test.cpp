@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 
 namespace copus {
 namespace {

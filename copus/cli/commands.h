@@ -1,6 +1,6 @@
-// The commands, one source file each. A command adds itself to the command line and leaves in `action` what to do when
-// it is the one that was asked for; the action returns the exit code. `arguments`: the command line behind the
-// program's name, for a command that starts this program again.
+// The commands of this room, one source file each. A command adds itself to the command line and leaves in `action`
+// what to do when it is the one that was asked for; the action returns the exit code. `arguments`: the command line
+// behind the program's name, for a command that starts this program again.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,13 +20,9 @@ void add_report(CLI::App& program, Action& action);
 void add_replay(CLI::App& program, Action& action);
 void add_gns(CLI::App& program, Action& action);
 void add_plan(CLI::App& program, Action& action);
-void add_profile(CLI::App& program, Action& action);
-void add_bench(CLI::App& program, Action& action);
-void add_selftest(CLI::App& program, Action& action, const std::vector<std::string>& arguments);
-void add_gns_bench(CLI::App& bench, Action& action);       // copus bench gns
-void add_comm_bench(CLI::App& bench, Action& action);      // copus bench comm
-void add_model_bench(CLI::App& bench, Action& action);     // copus bench model
-void add_decide_bench(CLI::App& bench, Action& action);    // copus bench decide
-void add_relayout_bench(CLI::App& bench, Action& action);  // copus bench relayout
+
+// In the place of a command that a build without libtorch does not have, so that the answer is helpful. `program`: the
+// words before its name, as in "copus bench".
+void add_missing(CLI::App& parent, Action& action, const std::string& program, const std::string& name);
 
 }  // namespace copus

@@ -13,9 +13,9 @@
 #include "copus/base/text_distance.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/cli/commands.h"
+#include "copus/description/configuration_change.h"
 #include "copus/report/control_files.h"
 #include "copus/report/run_summary.h"
-#include "copus/strategy/configuration_change.h"
 
 namespace copus {
 

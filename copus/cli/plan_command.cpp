@@ -10,12 +10,12 @@
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
-#include "copus/cli/plan.h"
-#include "copus/cli/plan_chart.h"
-#include "copus/cli/plan_explain.h"
 #include "copus/cli/plan_options.h"
-#include "copus/cli/plan_report.h"
 #include "copus/config/descriptions.h"
+#include "copus/plan/plan.h"
+#include "copus/plan/plan_chart.h"
+#include "copus/plan/plan_explain.h"
+#include "copus/plan/plan_report.h"
 #include "copus/report/performance_profile.h"
 
 namespace copus {

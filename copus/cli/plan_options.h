@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "copus/strategy/cluster_description.h"
+#include "copus/description/cluster_description.h"
 
 namespace copus {
 

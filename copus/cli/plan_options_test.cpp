@@ -3,8 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include "copus/base/test_support.h"
-#include "copus/strategy/parallel_strategy.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/description/parallel_strategy.h"
 
 namespace copus {
 namespace {

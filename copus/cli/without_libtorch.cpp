@@ -4,9 +4,6 @@
 
 namespace copus {
 
-namespace {
-
-// `program` names the commands before it, as in "copus bench".
 void add_missing(CLI::App& parent, Action& action, const std::string& program, const std::string& name) {
   CLI::App& command = *parent.add_subcommand(name, "(not in this build, which has no libtorch)");
   command.allow_extras();
@@ -19,28 +16,11 @@ void add_missing(CLI::App& parent, Action& action, const std::string& program, c
   });
 }
 
-}  // namespace
-
 void add_train(CLI::App& program, Action& action, const std::vector<std::string>& /*arguments*/) {
   add_missing(program, action, "copus", "train");
 }
 void add_generate(CLI::App& program, Action& action) { add_missing(program, action, "copus", "generate"); }
 
 void add_gns(CLI::App& program, Action& action) { add_missing(program, action, "copus", "gns"); }
-void add_profile(CLI::App& program, Action& action) { add_missing(program, action, "copus", "profile"); }
-void add_selftest(CLI::App& program, Action& action, const std::vector<std::string>& /*arguments*/) {
-  add_missing(program, action, "copus", "selftest");
-}
-
-void add_bench(CLI::App& program, Action& action) {
-  CLI::App& bench = *program.add_subcommand("bench", "Measure this machine");
-  bench.require_subcommand(1);
-  add_missing(bench, action, "copus bench", "step");
-  add_missing(bench, action, "copus bench", "gns");
-  add_missing(bench, action, "copus bench", "relayout");
-  add_comm_bench(bench, action);
-  add_model_bench(bench, action);
-  add_decide_bench(bench, action);
-}
 
 }  // namespace copus

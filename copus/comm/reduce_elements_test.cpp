@@ -5,7 +5,7 @@
 #include <array>
 #include <limits>
 
-#include "copus/comm/test_data.h"
+#include "copus/comm/testing/test_data.h"
 
 namespace copus {
 namespace {

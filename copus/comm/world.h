@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -49,13 +48,5 @@ class World {
 
 // How long a wait may last before it counts as a failure of those that are missing.
 inline constexpr double default_wait_seconds = 600;
-
-// A world of one rank, this process: every operation is done at once.
-std::unique_ptr<World> single_rank_world();
-
-// Runs `body` as ranks 0 .. size - 1, each on a thread of its own, over the same code as between processes, and returns
-// when all have ended. Rethrows the first exception of a rank that is not the echo of another's (RankFailure).
-void run_ranks_as_threads(int64_t size, const std::function<void(World&)>& body,
-                          double wait_seconds = default_wait_seconds);
 
 }  // namespace copus

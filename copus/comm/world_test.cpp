@@ -8,7 +8,9 @@
 #include <stdexcept>
 
 #include "copus/base/error.h"
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/comm/testing/rank_threads.h"
 
 namespace copus {
 namespace {

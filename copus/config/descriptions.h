@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "copus/strategy/cluster_description.h"
-#include "copus/strategy/model_description.h"
+#include "copus/description/cluster_description.h"
+#include "copus/description/model_description.h"
 
 namespace copus {
 

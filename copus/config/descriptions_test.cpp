@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "copus/base/durable_file.h"
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 
 namespace copus {
 namespace {

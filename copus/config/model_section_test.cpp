@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/config/run_config.h"
 
 namespace copus {

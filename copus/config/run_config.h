@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "copus/strategy/cluster_description.h"
-#include "copus/strategy/model_description.h"
-#include "copus/strategy/parallel_strategy.h"
+#include "copus/description/cluster_description.h"
+#include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
 
 namespace copus {
 

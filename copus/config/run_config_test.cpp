@@ -5,7 +5,7 @@
 #include <random>
 
 #include "copus/base/durable_file.h"
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 
 namespace copus {
 namespace {

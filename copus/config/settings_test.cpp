@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/config/quote.h"
 
 namespace copus {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "copus/data/blend.h"
-#include "copus/data/test_corpus.h"
+#include "copus/data/testing/test_corpus.h"
 
 namespace copus {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "copus/data/test_corpus.h"
+#include "copus/data/testing/test_corpus.h"
 
 namespace copus {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "copus/data/test_corpus.h"
+#include "copus/data/testing/test_corpus.h"
 #include "copus/data/utf8.h"
 
 namespace copus {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "copus/model/reference_decoder.h"
-#include "copus/model/test_device.h"
+#include "copus/model/testing/reference_decoder.h"
+#include "copus/model/testing/test_device.h"
 
 namespace copus {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "copus/model/reference_decoder.h"
-#include "copus/model/stages_in_turn.h"
-#include "copus/model/test_device.h"
+#include "copus/model/testing/reference_decoder.h"
+#include "copus/model/testing/stages_in_turn.h"
+#include "copus/model/testing/test_device.h"
 
 namespace copus {
 namespace {

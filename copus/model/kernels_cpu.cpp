@@ -8,9 +8,9 @@
 #include <mutex>
 #include <vector>
 
+#include "copus/description/model_description.h"
 #include "copus/model/cpu/kernels.h"
 #include "copus/model/kernels_fused.h"
-#include "copus/strategy/model_description.h"
 
 namespace copus::kernels::on_cpu {
 

@@ -33,8 +33,8 @@
 #include <optional>
 
 #include "copus/base/error.h"
+#include "copus/description/model_description.h"
 #include "copus/model/part_timer.h"
-#include "copus/strategy/model_description.h"
 
 namespace copus::kernels {
 

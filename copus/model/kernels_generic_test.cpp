@@ -10,8 +10,8 @@
 
 #include "copus/model/caching_allocator.h"
 #include "copus/model/device_memory.h"
-#include "copus/model/reference_decoder.h"
-#include "copus/model/test_device.h"
+#include "copus/model/testing/reference_decoder.h"
+#include "copus/model/testing/test_device.h"
 
 namespace copus {
 namespace {

@@ -4,11 +4,11 @@
 
 #include "copus/base/error.h"
 #include "copus/base/exact_sum.h"
+#include "copus/description/model_description.h"
 #include "copus/model/device_stream.h"
 #include "copus/model/gpu/kernels.h"
 #include "copus/model/kernels_fused.h"
 #include "copus/model/kernels_generic.h"
-#include "copus/strategy/model_description.h"
 
 namespace copus::kernels::on_gpu {
 

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "copus/model/kernels_generic.h"
-#include "copus/model/reference_decoder.h"
-#include "copus/model/test_device.h"
+#include "copus/model/testing/reference_decoder.h"
+#include "copus/model/testing/test_device.h"
 
 namespace copus {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "copus/model/decoder.h"
-#include "copus/model/stages_in_turn.h"
-#include "copus/model/test_device.h"
+#include "copus/model/testing/stages_in_turn.h"
+#include "copus/model/testing/test_device.h"
 
 namespace copus {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/layout/head_chunks.h"
 #include "copus/model/kernels.h"
+#include "copus/placement/head_chunks.h"
 
 namespace copus {
 namespace {

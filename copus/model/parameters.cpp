@@ -6,9 +6,9 @@
 
 #include "copus/base/error.h"
 #include "copus/base/philox.h"
-#include "copus/layout/stretches.h"
 #include "copus/model/kernels.h"
 #include "copus/model/part_timer.h"
+#include "copus/placement/stretches.h"
 
 namespace copus {
 

@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "copus/layout/bucket_layout.h"
+#include "copus/description/model_description.h"
 #include "copus/model/state_memory.h"
-#include "copus/strategy/model_description.h"
+#include "copus/placement/bucket_layout.h"
 
 namespace copus {
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "copus/model/odd_model.h"
-#include "copus/model/reference_decoder.h"
-#include "copus/model/stages_in_turn.h"
+#include "copus/model/testing/odd_model.h"
+#include "copus/model/testing/reference_decoder.h"
+#include "copus/model/testing/stages_in_turn.h"
 
 namespace copus {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "copus/strategy/model_description.h"
+#include "copus/description/model_description.h"
 
 namespace copus {
 

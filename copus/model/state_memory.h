@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "copus/comm/state_arena.h"
-#include "copus/layout/bucket_layout.h"
+#include "copus/comm/shared_memory/state_arena.h"
+#include "copus/placement/bucket_layout.h"
 
 namespace copus {
 

@@ -6,10 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/comm/world.h"
 #include "copus/model/caching_allocator.h"
-#include "copus/model/odd_model.h"
 #include "copus/model/parameters.h"
+#include "copus/model/testing/odd_model.h"
 
 namespace copus {
 namespace {

@@ -6,11 +6,12 @@
 #include <mutex>
 #include <numeric>
 
+#include "copus/comm/testing/rank_threads.h"
 #include "copus/comm/world.h"
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
-#include "copus/model/reference_decoder.h"
-#include "copus/model/stages_in_turn.h"
+#include "copus/model/testing/reference_decoder.h"
+#include "copus/model/testing/stages_in_turn.h"
 
 namespace copus {
 namespace {

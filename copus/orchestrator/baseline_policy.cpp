@@ -1,8 +1,8 @@
 #include "copus/orchestrator/baseline_policy.h"
 
 #include "copus/base/error.h"
+#include "copus/description/configuration_change.h"
 #include "copus/orchestrator/goodput_ranking.h"
-#include "copus/strategy/configuration_change.h"
 
 namespace copus {
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/description/search_space.h"
 #include "copus/orchestrator/policy.h"
 #include "copus/performance/table.h"
-#include "copus/strategy/search_space.h"
 
 namespace copus {
 

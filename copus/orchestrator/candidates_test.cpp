@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "copus/orchestrator/small_run.h"
+#include "copus/orchestrator/testing/small_run.h"
 
 namespace copus {
 namespace {

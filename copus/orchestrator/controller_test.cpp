@@ -7,9 +7,9 @@
 #include <limits>
 #include <set>
 
-#include "copus/base/test_support.h"
-#include "copus/orchestrator/synthetic_job.h"
-#include "copus/strategy/configuration_json.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/description/configuration_json.h"
+#include "copus/orchestrator/testing/synthetic_job.h"
 
 namespace copus {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/description/configuration_change.h"
 #include "copus/statistics/efficiency.h"
-#include "copus/strategy/configuration_change.h"
 
 namespace copus {
 

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "copus/base/error.h"
+#include "copus/description/configuration_json.h"
 #include "copus/orchestrator/policies.h"
 #include "copus/orchestrator/policy.h"
-#include "copus/orchestrator/policy_test_support.h"
-#include "copus/strategy/configuration_json.h"
+#include "copus/orchestrator/testing/policy_test_support.h"
 
 namespace copus {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/description/configuration_change.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
-#include "copus/strategy/configuration_change.h"
 
 namespace copus {
 

@@ -8,7 +8,7 @@
 
 #include "copus/base/error.h"
 #include "copus/orchestrator/policy.h"
-#include "copus/orchestrator/policy_test_support.h"
+#include "copus/orchestrator/testing/policy_test_support.h"
 
 namespace copus {
 namespace {

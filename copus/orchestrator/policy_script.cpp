@@ -5,11 +5,11 @@
 #include <string>
 
 #include "copus/base/error.h"
+#include "copus/description/configuration_change.h"
 #include "copus/orchestrator/controller.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
 #include "copus/orchestrator/script.h"
-#include "copus/strategy/configuration_change.h"
 
 namespace copus {
 

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "copus/base/error.h"
-#include "copus/strategy/configuration_json.h"
+#include "copus/description/configuration_json.h"
 
 namespace copus {
 

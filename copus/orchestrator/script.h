@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "copus/strategy/parallel_strategy.h"
+#include "copus/description/parallel_strategy.h"
 
 namespace copus {
 

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "copus/orchestrator/small_run.h"
+#include "copus/orchestrator/testing/small_run.h"
 
 namespace copus {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "copus/base/mix_bits.h"
-#include "copus/orchestrator/small_run.h"
+#include "copus/orchestrator/testing/small_run.h"
 #include "copus/statistics/efficiency.h"
 
 namespace copus {

@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
+#include "copus/description/parallel_strategy.h"
 #include "copus/performance/step_time.h"
-#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "copus/strategy/cluster_description.h"
+#include "copus/description/cluster_description.h"
 
 namespace copus {
 

@@ -1,6 +1,6 @@
 #include "copus/performance/local_elements.h"
 
-#include "copus/layout/sharding.h"
+#include "copus/placement/sharding.h"
 
 namespace copus {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <map>
 
-#include "copus/strategy/model_description.h"
+#include "copus/description/model_description.h"
 
 namespace copus {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/layout/stages.h"
 #include "copus/performance/local_elements.h"
+#include "copus/placement/stages.h"
 #include "copus/schedule/schedule.h"
 
 namespace copus {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
 #include "copus/performance/training_system.h"
-#include "copus/strategy/model_description.h"
-#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 

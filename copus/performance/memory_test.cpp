@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "copus/layout/sharding.h"
+#include "copus/placement/sharding.h"
 
 namespace copus {
 namespace {

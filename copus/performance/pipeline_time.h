@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "copus/description/parallel_strategy.h"
 #include "copus/schedule/timing.h"
-#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "copus/description/cluster_description.h"
+#include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
 #include "copus/performance/training_system.h"
-#include "copus/strategy/cluster_description.h"
-#include "copus/strategy/model_description.h"
-#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "copus/description/cluster_description.h"
+#include "copus/description/search_space.h"
 #include "copus/performance/learning.h"
 #include "copus/performance/memory.h"
 #include "copus/performance/step_time.h"
-#include "copus/strategy/cluster_description.h"
-#include "copus/strategy/search_space.h"
 
 namespace copus {
 

@@ -1,7 +1,7 @@
 #include "copus/performance/training_system.h"
 
 #include "copus/base/error.h"
-#include "copus/layout/head_chunks.h"
+#include "copus/placement/head_chunks.h"
 
 namespace copus {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "copus/layout/stages.h"
+#include "copus/description/model_description.h"
 #include "copus/performance/memory_use.h"
-#include "copus/strategy/model_description.h"
+#include "copus/placement/stages.h"
 
 namespace copus {
 

@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "copus/base/test_support.h"
-#include "copus/report/test_directory.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/report/testing/test_directory.h"
 
 namespace copus {
 namespace {

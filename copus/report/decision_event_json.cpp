@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/description/configuration_json.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/json_fields.h"
 #include "copus/report/knowledge_json.h"
-#include "copus/strategy/configuration_json.h"
 
 namespace copus {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "copus/report/test_directory.h"
+#include "copus/report/testing/test_directory.h"
 
 namespace copus {
 namespace {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
-#include "copus/orchestrator/synthetic_job.h"
+#include "copus/orchestrator/testing/synthetic_job.h"
 #include "copus/report/run_log.h"
-#include "copus/report/test_directory.h"
+#include "copus/report/testing/test_directory.h"
 
 namespace copus {
 namespace {

@@ -15,13 +15,13 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/escape_html.h"
 #include "copus/base/units.h"
+#include "copus/description/configuration_change.h"
 #include "copus/report/decision_log.h"
-#include "copus/report/escape_html.h"
 #include "copus/report/report_page.h"
 #include "copus/report/run_log.h"
 #include "copus/report/run_summary.h"
-#include "copus/strategy/configuration_change.h"
 
 namespace copus {
 namespace {

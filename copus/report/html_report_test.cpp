@@ -9,7 +9,7 @@
 #include "copus/base/error.h"
 #include "copus/report/run_log.h"
 #include "copus/report/run_summary.h"
-#include "copus/report/test_directory.h"
+#include "copus/report/testing/test_directory.h"
 
 namespace copus {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/description/configuration_json.h"
 #include "copus/report/json_fields.h"
-#include "copus/strategy/configuration_json.h"
 
 namespace copus {
 namespace {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "copus/description/cluster_description.h"
+#include "copus/description/model_description.h"
 #include "copus/performance/learning.h"
-#include "copus/strategy/cluster_description.h"
-#include "copus/strategy/model_description.h"
 
 namespace copus {
 

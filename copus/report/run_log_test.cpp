@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
-#include "copus/report/test_directory.h"
+#include "copus/report/testing/test_directory.h"
 
 namespace copus {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "copus/base/error.h"
 #include "copus/report/crc32c.h"
-#include "copus/report/test_directory.h"
+#include "copus/report/testing/test_directory.h"
 
 namespace copus {
 namespace {

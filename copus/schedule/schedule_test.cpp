@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "copus/base/error.h"
-#include "copus/schedule/schedule_test_support.h"
+#include "copus/schedule/testing/schedule_test_support.h"
 
 namespace copus {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/statistics/quadratic_loss.h"
+#include "copus/statistics/testing/quadratic_loss.h"
 
 namespace copus {
 namespace {

@@ -6,9 +6,9 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/description/configuration_change.h"
 #include "copus/report/decision_replay.h"
 #include "copus/report/run_log.h"
-#include "copus/strategy/configuration_change.h"
 
 namespace copus {
 

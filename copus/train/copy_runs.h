@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "copus/layout/relayout_plan.h"
+#include "copus/placement/relayout_plan.h"
 
 namespace copus {
 

@@ -10,8 +10,8 @@
 
 #include "copus/base/cores.h"
 #include "copus/base/error.h"
-#include "copus/comm/device_world.h"
-#include "copus/comm/nccl_world.h"
+#include "copus/comm/gpu/device_world.h"
+#include "copus/comm/gpu/nccl_world.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/train/device_facts.h"

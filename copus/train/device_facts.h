@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "copus/comm/device_runtime.h"
+#include "copus/comm/gpu/device_runtime.h"
 
 namespace copus {
 

@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/comm/launcher.h"
-#include "copus/comm/timed_world.h"
+#include "copus/comm/job/launcher.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/comm/timed/timed_world.h"
 #include "copus/comm/world.h"
 #include "copus/train/device.h"
 #include "copus/train/run.h"

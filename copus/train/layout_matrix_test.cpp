@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/model/kernels.h"
-#include "copus/train/test_layouts.h"
+#include "copus/train/testing/test_layouts.h"
 #include "copus/train/trainer.h"
 
 namespace copus {

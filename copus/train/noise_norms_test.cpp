@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/train/noise_scale_test_support.h"
+#include "copus/train/testing/noise_scale_test_support.h"
 
 namespace copus {
 namespace {

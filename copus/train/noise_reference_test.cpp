@@ -9,9 +9,10 @@
 #include <string>
 
 #include "copus/base/philox.h"
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/model/kernels.h"
-#include "copus/model/reference_decoder.h"
+#include "copus/model/testing/reference_decoder.h"
 #include "copus/statistics/noise_scale.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/trainer.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "copus/train/noise_scale_test_support.h"
+#include "copus/train/testing/noise_scale_test_support.h"
 
 namespace copus {
 namespace {

@@ -4,8 +4,9 @@
 #include <set>
 #include <vector>
 
-#include "copus/base/test_support.h"
-#include "copus/train/test_layouts.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/comm/testing/rank_threads.h"
+#include "copus/train/testing/test_layouts.h"
 #include "copus/train/trainer.h"
 
 namespace copus {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "copus/comm/world.h"
-#include "copus/layout/sharding.h"
-#include "copus/strategy/mesh.h"
-#include "copus/strategy/model_description.h"
+#include "copus/description/mesh.h"
+#include "copus/description/model_description.h"
+#include "copus/placement/sharding.h"
 #include "copus/train/recorded_communicator.h"
 
 namespace copus {

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/layout/sharding.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/placement/sharding.h"
 #include "copus/train/step_recorder.h"
 
 namespace copus {

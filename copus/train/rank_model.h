@@ -6,9 +6,9 @@
 
 #include "copus/comm/world.h"
 #include "copus/config/run_config.h"
+#include "copus/description/parallel_strategy.h"
 #include "copus/model/parameters.h"
 #include "copus/model/state_memory.h"
-#include "copus/strategy/parallel_strategy.h"
 #include "copus/train/gradient_probe.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/optimizer.h"

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "copus/comm/state_arena.h"
+#include "copus/comm/shared_memory/state_arena.h"
 #include "copus/comm/world.h"
-#include "copus/layout/bucket_layout.h"
-#include "copus/layout/relayout_plan.h"
 #include "copus/model/state_memory.h"
+#include "copus/placement/bucket_layout.h"
+#include "copus/placement/relayout_plan.h"
 #include "copus/train/relayout_messages.h"
 
 namespace copus {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "copus/comm/communicator.h"
-#include "copus/layout/relayout_plan.h"
 #include "copus/model/state_memory.h"
+#include "copus/placement/relayout_plan.h"
 
 namespace copus {
 

@@ -17,11 +17,12 @@
 
 #include "copus/base/error.h"
 #include "copus/base/philox.h"
-#include "copus/layout/stretches.h"
+#include "copus/comm/testing/rank_threads.h"
 #include "copus/model/kernels.h"
+#include "copus/placement/stretches.h"
 #include "copus/train/rank_model.h"
 #include "copus/train/state_hash.h"
-#include "copus/train/test_layouts.h"
+#include "copus/train/testing/test_layouts.h"
 
 namespace copus {
 namespace {

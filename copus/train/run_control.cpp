@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/strategy/configuration_change.h"
+#include "copus/description/configuration_change.h"
 
 namespace copus {
 

@@ -10,9 +10,9 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/description/configuration_change.h"
 #include "copus/report/html_report.h"
 #include "copus/report/run_summary.h"
-#include "copus/strategy/configuration_change.h"
 #include "copus/train/probe_plan.h"
 
 namespace copus {

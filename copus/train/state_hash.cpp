@@ -7,8 +7,8 @@
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
 #include "copus/base/philox.h"
-#include "copus/layout/stretches.h"
 #include "copus/model/kernels.h"
+#include "copus/placement/stretches.h"
 #include "copus/train/gradient_ranges.h"
 
 namespace copus {

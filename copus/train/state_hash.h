@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "copus/layout/relayout_plan.h"
 #include "copus/model/state_memory.h"
+#include "copus/placement/relayout_plan.h"
 #include "copus/train/rank_model.h"
 #include "copus/train/training_state.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/layout/stretches.h"
 #include "copus/model/kernels.h"
+#include "copus/placement/stretches.h"
 
 namespace copus {
 

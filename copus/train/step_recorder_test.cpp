@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/comm/shared_memory/single_rank_world.h"
+
 namespace copus {
 namespace {
 

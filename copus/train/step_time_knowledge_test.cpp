@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 
 #include "copus/base/durable_file.h"
-#include "copus/base/test_support.h"
-#include "copus/orchestrator/small_run.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/orchestrator/step_time_learner.h"
+#include "copus/orchestrator/testing/small_run.h"
 
 namespace copus {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/strategy/mesh.h"
+#include "copus/description/mesh.h"
 
 namespace copus {
 

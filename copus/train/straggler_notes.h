@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "copus/description/parallel_strategy.h"
 #include "copus/performance/stragglers.h"
-#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 

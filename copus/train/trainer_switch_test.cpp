@@ -14,12 +14,13 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/model/kernels.h"
 #include "copus/performance/memory.h"
 #include "copus/statistics/learning_rate_scaling.h"
-#include "copus/train/test_layouts.h"
+#include "copus/train/testing/test_layouts.h"
 #include "copus/train/trainer.h"
 
 namespace copus {

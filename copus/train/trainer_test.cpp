@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/model/kernels.h"
-#include "copus/model/test_device.h"
+#include "copus/model/testing/test_device.h"
 
 namespace copus {
 namespace {

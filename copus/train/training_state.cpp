@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
-#include "copus/strategy/configuration_json.h"
+#include "copus/description/configuration_json.h"
 
 namespace copus {
 

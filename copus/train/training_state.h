@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "copus/description/parallel_strategy.h"
 #include "copus/statistics/noise_scale.h"
-#include "copus/strategy/parallel_strategy.h"
 
 namespace copus {
 

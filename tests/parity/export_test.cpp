@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/test_support.h"
+#include "copus/base/testing/test_support.h"
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
 #include "tests/parity/reference.h"

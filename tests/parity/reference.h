@@ -11,7 +11,7 @@
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/checkpoint/safetensors.h"
 #include "copus/model/parameters.h"
-#include "copus/model/test_device.h"
+#include "copus/model/testing/test_device.h"
 #include "copus/train/state_transfer.h"
 
 namespace copus::parity {

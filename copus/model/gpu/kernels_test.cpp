@@ -11,7 +11,7 @@
 #include "copus/model/gpu/optimizer.h"
 #include "copus/model/kernels_fused.h"
 #include "copus/model/kernels_generic.h"
-#include "copus/model/reference_decoder.h"
+#include "copus/model/testing/reference_decoder.h"
 
 namespace copus {
 namespace {

@@ -1,0 +1,75 @@
+#include "apps/copus/program.h"
+
+#include <exception>
+#include <filesystem>
+#include <iostream>
+
+#include "copus/base/error.h"
+#include "copus/cli/commands.h"
+#include "copus/comm/rank_failure.h"
+#include "copus/workshop/commands.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int our_bug = 1;
+constexpr int users_mistake = 2;
+
+int complain(const char* kind, const char* message, int exit_code) {
+  std::cout.flush();
+  std::cerr << "copus: " << kind << ": " << message << '\n';
+  return exit_code;
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  CLI::App program("Copus trains decoder-only language models.");
+  program.set_version_flag("--version", "copus " COPUS_VERSION);
+  program.footer(
+      "Examples:\n"
+      "  copus train configs/runs/quickstart.toml                    train a small model\n"
+      "  copus train RUN.toml --set optimizer.lr=3e-4 --run-dir r1   change a setting, name the run\n"
+      "  copus train --resume --run-dir r1                           go on with an interrupted run\n"
+      "  copus ctl r1 force B=64                                     change a running job's batch or layout\n"
+      "  copus generate --checkpoint r1 --prompt 'The sea '          let the model write\n"
+      "  copus convert --from r1 --to r1-hf --dtype bf16             export for Hugging Face transformers\n"
+      "  copus replay r1                                             check that its decisions follow from its log\n"
+      "  copus gns --checkpoint r1                                   measure its gradient noise scale\n"
+      "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8 predict the fastest layouts\n"
+      "'copus COMMAND --help' says more about a command.");
+
+  Action action;
+  add_train(program, action, {argv + 1, argv + argc});
+  add_generate(program, action);
+  add_convert(program, action);
+  add_ctl(program, action);
+  add_report(program, action);
+  add_replay(program, action);
+  add_gns(program, action);
+  add_plan(program, action);
+  add_profile(program, action);
+  add_bench(program, action);
+  add_selftest(program, action, {argv + 1, argv + argc});
+
+  try {
+    program.parse(argc, argv);
+    if (!action) throw UserError("give a command (see 'copus --help')");
+    return action();
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return program.exit(error);  // --help and --version
+    return complain("error", concat(error.what(), " (see 'copus --help')").c_str(), users_mistake);
+  } catch (const UserError& error) {
+    return complain("error", error.what(), users_mistake);
+  } catch (const RankFailure& failure) {
+    if (failure.report().announced) return our_bug;  // one message for the whole job, and that is not ours
+    return complain("error", failure.what(), our_bug);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
+  } catch (const std::exception& error) {
+    return complain("internal error", error.what(), our_bug);
+  }
+}
+
+}  // namespace copus

@@ -1,0 +1,425 @@
+#include "copus/comm/gpu/nccl_links.h"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+
+namespace copus {
+
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds watch_interval{20};
+constexpr std::chrono::microseconds poll_interval{100};
+// How long abort() waits for a call of NCCL's to return by itself.
+constexpr std::chrono::seconds abort_patience{1};
+// What is under way for longer waits for other ranks. The host of a rank that does is soon held up itself, by a full
+// queue of the device or for a result, and is not the one that stalls.
+constexpr std::chrono::seconds longest_run{1};
+// When a rank dies, NCCL sees a broken connection first, and health says a moment later who it was.
+constexpr std::chrono::duration<double> echo_patience{3};
+
+uint64_t hash_of(const NcclUse& use) {
+  uint64_t hash = use.messages ? 1 : 0;
+  for (const int64_t rank : use.group) hash = extend_hash(hash, static_cast<uint64_t>(rank));
+  for (const int64_t rank : use.members) hash = extend_hash(hash, static_cast<uint64_t>(rank));
+  return hash;
+}
+
+uint64_t hash_of(const NcclPlan::Change& change) {
+  uint64_t hash = change.close.size();
+  for (const NcclUse& use : change.close) hash = extend_hash(hash, hash_of(use));
+  for (const std::vector<NcclUse>& split : change.open) {
+    hash = extend_hash(hash, split.size());
+    for (const NcclUse& use : split) hash = extend_hash(hash, hash_of(use));
+  }
+  return hash;
+}
+
+int64_t place_in(const std::vector<int64_t>& ranks, int64_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+}
+
+bool is_member(const NcclUse& use, int64_t rank) {
+  return place_in(use.members, rank) < static_cast<int64_t>(use.members.size());
+}
+
+bool is_our_mistake(NcclResult result) {
+  return result == NcclResult::invalid_argument || result == NcclResult::invalid_usage;
+}
+
+}  // namespace
+
+class NcclLinks::Operation : public Work::State {
+ public:
+  Operation(const NcclLinks& links, const char* what) : links_(links), what_(what), begin_(steady_clock::now()) {}
+
+  // NCCL has taken it; it ends with the event.
+  void set_end(std::unique_ptr<DeviceRuntime::Event> end) { end_ = std::move(end); }
+
+  const char* what() const { return what_; }
+  Time begin() const { return begin_; }
+
+  void wait() override {
+    links_.check();
+    links_.runtime_->wait(links_.runtime_->current_stream(), *end_);
+  }
+  bool done() override { return end_ && end_->done(); }
+
+ private:
+  const NcclLinks& links_;
+  const char* const what_;
+  const Time begin_;
+  std::unique_ptr<DeviceRuntime::Event> end_;
+};
+
+NcclLinks::NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
+                     int64_t kept)
+    : nccl_(std::move(nccl)),
+      host_(host),
+      runtime_(std::move(runtime)),
+      limit_(wait_seconds),
+      exceptions_before_(std::uncaught_exceptions()),
+      plan_(host.size(), kept) {
+  const int64_t free_before = runtime_->memory().free_bytes;
+  try {
+    connect();
+  } catch (...) {
+    abort();
+    throw;
+  }
+  bytes_ = std::max<int64_t>(0, free_before - runtime_->memory().free_bytes);
+  watcher_ = std::thread([this] { watch(); });
+}
+
+NcclLinks::~NcclLinks() {
+  bool is_sound = std::uncaught_exceptions() <= exceptions_before_;
+  try {
+    if (is_sound) {
+      wait_until([this] { return is_idle(); });
+      while (!links_.empty()) close(links_.begin());
+      finish(parent_, call([this] { return nccl_.comm_finalize(parent_); }), "closing", {});
+    }
+  } catch (const std::exception&) {
+    is_sound = false;
+  }
+  {
+    const std::scoped_lock lock(operations_);
+    stop_ = true;
+  }
+  stopping_.notify_all();
+  watcher_.join();
+  if (is_sound && !aborted_) {
+    nccl_.comm_destroy(parent_);
+  } else {
+    abort();
+  }
+}
+
+// The parent is the one communicator with calls that return at once: those are splits, each with a deadline. The
+// communicators split from it, which are in use, take an operation without a thread of NCCL's for it.
+void NcclLinks::connect() {
+  std::vector<int64_t> all(static_cast<size_t>(host_.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const NcclUse use = NcclUse::collectives_of(all);
+  NcclUniqueId id{};
+  if (host_.rank() == 0) finish(nullptr, nccl_.get_unique_id(&id), "connecting", use);
+  host_.everyone().broadcast(&id, sizeof id, DataType::byte, 0);
+  NcclConfig config;
+  config.blocking = 0;
+  finish(parent_, call([&] {
+           return nccl_.comm_init_rank_config(&parent_, static_cast<int>(host_.size()), id,
+                                              static_cast<int>(host_.rank()), &config);
+         }),
+         "connecting", use);
+}
+
+void NcclLinks::prepare(const std::vector<GroupUse>& groups) {
+  check();
+  const NcclPlan::Change change = plan_.prepare(groups);
+  agree_on(change);
+  if (change.close.empty() && change.open.empty()) return;
+  wait_until([this] { return is_idle(); });
+  const int64_t free_before = runtime_->memory().free_bytes;
+  for (const NcclUse& use : change.close) {
+    const auto found = links_.find(use);
+    if (found != links_.end()) close(found);
+  }
+  for (const std::vector<NcclUse>& split : change.open) open(split);
+  {
+    const std::shared_ptr<void> memory = runtime_->allocate(host_.size() * size_of(DataType::float32));
+    for (const std::vector<NcclUse>& split : change.open) {
+      for (const NcclUse& use : split) {
+        if (is_member(use, host_.rank())) warm_up(use, memory.get());
+      }
+    }
+  }
+  bytes_ = std::max<int64_t>(0, bytes_ + free_before - runtime_->memory().free_bytes);
+}
+
+// A rank with other groups than the rest would leave them waiting in a split.
+void NcclLinks::agree_on(const NcclPlan::Change& change) {
+  const auto hash = static_cast<int64_t>(hash_of(change));
+  int64_t highest_and_lowest[] = {hash, ~hash};
+  host_.everyone().all_reduce(highest_and_lowest, 2, DataType::int64, Reduction::maximum);
+  COPUS_CHECK(highest_and_lowest[0] == hash && highest_and_lowest[1] == ~hash, "ranks prepare different groups");
+}
+
+// Without splitShare: communicators that share their resources run one after another, so that a send which waits for
+// its receiver would hold up all others.
+void NcclLinks::open(const std::vector<NcclUse>& split) {
+  const auto mine =
+      std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
+  const bool takes_part = mine != split.end();
+  const NcclUse& use = takes_part ? *mine : split.front();
+  const int color = takes_part ? static_cast<int>(mine - split.begin()) : nccl_no_color;
+  const int key = takes_part ? static_cast<int>(place_in(use.members, host_.rank())) : 0;
+  NcclConfig config;
+  config.blocking = 1;
+  config.split_share = 0;
+  made_ = nullptr;
+  finish(parent_, call([&] { return nccl_.comm_split(parent_, color, key, &made_, &config); }), "connecting", use);
+  if (!takes_part) return;
+  COPUS_CHECK(made_ != nullptr, "a split without a communicator for ", to_string(use));
+  DeviceRuntime::Stream stream = nullptr;
+  if (free_streams_.empty()) {
+    stream = runtime_->make_stream();
+  } else {
+    stream = free_streams_.back();
+    free_streams_.pop_back();
+  }
+  const std::scoped_lock lock(calls_, operations_);
+  links_.emplace(use, Link{made_, stream, {}});
+}
+
+void NcclLinks::close(Links::iterator at) {
+  NcclComm* const comm = at->second.comm;
+  finish(comm, call([&] { return nccl_.comm_finalize(comm); }), "closing", at->first);
+  free_streams_.push_back(at->second.stream);
+  {
+    const std::scoped_lock lock(calls_, operations_);
+    links_.erase(at);
+  }
+  call([&] { return nccl_.comm_destroy(comm); });
+}
+
+// Connections are made at the first operation of a kind (NCCL_RUNTIME_CONNECT), for which the host waits until all
+// members have come to it. In a step each rank may come to its groups in another order, and all would wait.
+void NcclLinks::warm_up(const NcclUse& use, void* memory) {
+  const auto run = [&](const char* what, const std::function<NcclResult(NcclComm*, void*)>& issue) {
+    const Work work = start(use, what, issue);
+    wait_until([&] { return work.done(); });
+  };
+  const int64_t place = place_in(use.members, host_.rank());
+  auto* const values = static_cast<float*>(memory);
+  if (use.messages && place == 0) {
+    run("warm-up",
+        [&](NcclComm* comm, void* stream) { return nccl_.send(memory, 1, NcclType::float32, 1, comm, stream); });
+  } else if (use.messages) {
+    run("warm-up",
+        [&](NcclComm* comm, void* stream) { return nccl_.recv(memory, 1, NcclType::float32, 0, comm, stream); });
+  } else {
+    run("warm-up", [&](NcclComm* comm, void* stream) {
+      return nccl_.all_reduce(memory, memory, 1, NcclType::float32, NcclReduction::sum, comm, stream);
+    });
+    run("warm-up", [&](NcclComm* comm, void* stream) {
+      return nccl_.reduce_scatter(memory, values + place, 1, NcclType::float32, NcclReduction::sum, comm, stream);
+    });
+    run("warm-up", [&](NcclComm* comm, void* stream) {
+      return nccl_.all_gather(values + place, memory, 1, NcclType::float32, comm, stream);
+    });
+  }
+}
+
+void NcclLinks::check_prepared(const NcclUse& use) const {
+  COPUS_CHECK(links_.contains(use), "World::prepare was not asked for the ", to_string(use),
+              use.messages ? concat(" in group ", list_ranks(use.group)) : "");
+}
+
+Work NcclLinks::start(const NcclUse& use, const char* what,
+                      const std::function<NcclResult(NcclComm*, void* stream)>& issue) {
+  check();
+  check_prepared(use);
+  Link& link = links_.find(use)->second;
+  const auto operation = std::make_shared<Operation>(*this, what);
+  {
+    const std::scoped_lock lock(operations_);
+    link.operations.push_back(operation);
+  }
+  runtime_->wait(link.stream, *runtime_->record(runtime_->current_stream()));
+  finish(link.comm, call([&] { return issue(link.comm, link.stream); }), what, use);
+  auto end = runtime_->record(link.stream);
+  const std::scoped_lock lock(operations_);
+  operation->set_end(std::move(end));
+  return Work(operation);
+}
+
+NcclResult NcclLinks::call(const std::function<NcclResult()>& function) {
+  const std::scoped_lock lock(calls_);
+  check();
+  COPUS_CHECK(!aborted_, "NCCL was aborted");
+  return function();
+}
+
+void NcclLinks::finish(NcclComm* comm, NcclResult result, const char* what, const NcclUse& use) {
+  if (result == NcclResult::in_progress) {
+    const Time begin = steady_clock::now();
+    wait_until([&] {
+      if (steady_clock::now() - begin > limit_) {
+        end_job(late(what, use), false);
+        return true;
+      }
+      NcclResult state = NcclResult::success;
+      const NcclResult asked = call([&] { return nccl_.comm_get_async_error(comm, &state); });
+      result = asked == NcclResult::success ? state : asked;
+      return result != NcclResult::in_progress;
+    });
+  }
+  if (result == NcclResult::success) return;
+  check();
+  std::string cause = concat("NCCL: ", what, ", ", to_string(use), ": ", nccl_.get_error_string(result));
+  const char* const detail = nccl_.get_last_error(comm);
+  if (detail != nullptr && *detail != '\0') cause += concat(" (", detail, ")");
+  if (is_our_mistake(result)) throw InternalError(cause);
+  const bool is_echo = result == NcclResult::remote_error;
+  const FailureReport report{.rank = is_echo ? -1 : host_.rank(), .place = "", .cause = cause};
+  end_job(report, is_echo);
+  check();
+  throw RankFailure(report);
+}
+
+template <class IsDone>
+void NcclLinks::wait_until(const IsDone& is_done) {
+  if (is_done()) return;
+  const WaitingForOthers waiting(host_.health());
+  do {
+    check();
+    std::this_thread::sleep_for(poll_interval);
+  } while (!is_done());
+}
+
+bool NcclLinks::is_idle() {
+  const std::scoped_lock lock(operations_);
+  return std::all_of(links_.begin(), links_.end(), [](const auto& link) {
+    const auto& operations = link.second.operations;
+    return operations.empty() || operations.back()->done();
+  });
+}
+
+void NcclLinks::check() const { host_.health().check(); }
+
+void NcclLinks::end_job(const FailureReport& report, bool is_echo) {
+  const Time until =
+      steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(std::min(echo_patience, limit_));
+  while (is_echo && !host_.health().failure() && steady_clock::now() < until) {
+    std::this_thread::sleep_for(watch_interval);
+  }
+  host_.health().report(report);
+  abort();
+}
+
+// In one group: an abort frees memory, which waits for all kernels of the device, those of the next communicator too.
+// The parent has none, and until 2.22 a group had to be of blocking communicators alone or of others. Where this does
+// not wait for the main thread's call, that one may end at any moment and be followed by a change of links_.
+void NcclLinks::abort() {
+  std::unique_lock lock(calls_, std::try_to_lock);
+  const Time until = steady_clock::now() + abort_patience;
+  while (!lock && steady_clock::now() < until) {
+    std::this_thread::sleep_for(poll_interval);
+    static_cast<void>(lock.try_lock());
+  }
+  if (aborted_.exchange(true)) return;
+  std::vector<NcclComm*> comms;
+  {
+    const std::scoped_lock links_lock(operations_);
+    for (const auto& [use, link] : links_) comms.push_back(link.comm);
+  }
+  nccl_.group_start();
+  for (NcclComm* const comm : comms) nccl_.comm_abort(comm);
+  nccl_.group_end();
+  if (parent_ != nullptr) nccl_.comm_abort(parent_);
+}
+
+FailureReport NcclLinks::late(const char* what, const NcclUse& use) const {
+  const int64_t rank = host_.rank();
+  std::vector<int64_t> others;
+  std::copy_if(use.members.begin(), use.members.end(), std::back_inserter(others),
+               [&](int64_t member) { return member != rank; });
+  const bool is_one = others.size() == 1;
+  return {.rank = is_one ? others.front() : -1,
+          .place = "",
+          .cause = concat("over NCCL, rank ", rank, " has waited ", limit_.count(), " s for ",
+                          is_one ? "it" : concat("ranks ", list_ranks(others)), " (", what, ", ", to_string(use), ")")};
+}
+
+void NcclLinks::watch() {
+  try {
+    std::unique_lock lock(operations_);
+    while (!stopping_.wait_for(lock, watch_interval, [this] { return stop_; })) {
+      lock.unlock();
+      if (!look()) return;
+      lock.lock();
+    }
+  } catch (const std::exception& error) {
+    end_job({.rank = host_.rank(), .place = "", .cause = error.what()}, false);
+  }
+}
+
+// False when the job has ended.
+bool NcclLinks::look() {
+  if (host_.health().failure()) {
+    abort();
+    return false;
+  }
+  const std::optional<Pending> oldest = find_oldest();
+  const auto age = oldest ? steady_clock::now() - oldest->operation->begin() : steady_clock::duration::zero();
+  if (age > limit_) {
+    end_job(late(oldest->operation->what(), oldest->use), false);
+    return false;
+  }
+  if (age <= longest_run) {
+    waiting_.reset();
+  } else if (!waiting_) {
+    waiting_.emplace(host_.health());
+  }
+  const NcclResult error = find_error();
+  if (error == NcclResult::success) return true;
+  const bool is_echo = error == NcclResult::remote_error;
+  end_job({.rank = is_echo ? -1 : host_.rank(), .place = "", .cause = concat("NCCL: ", nccl_.get_error_string(error))},
+          is_echo);
+  return false;
+}
+
+// Of the operations under way the one that began first: those after it may be waiting for it.
+std::optional<NcclLinks::Pending> NcclLinks::find_oldest() {
+  const std::scoped_lock lock(operations_);
+  std::optional<Pending> oldest;
+  for (auto& [use, link] : links_) {
+    auto& operations = link.operations;
+    while (!operations.empty() && operations.front()->done()) operations.pop_front();
+    if (operations.empty()) continue;
+    if (!oldest || operations.front()->begin() < oldest->operation->begin()) oldest = {operations.front(), use};
+  }
+  return oldest;
+}
+
+// A call that is being made sees its errors itself.
+NcclResult NcclLinks::find_error() {
+  const std::unique_lock lock(calls_, std::try_to_lock);
+  if (!lock || aborted_) return NcclResult::success;
+  for (const auto& [use, link] : links_) {
+    NcclResult state = NcclResult::success;
+    const NcclResult asked = nccl_.comm_get_async_error(link.comm, &state);
+    if (asked != NcclResult::success) return asked;
+    if (state != NcclResult::success && state != NcclResult::in_progress) return state;
+  }
+  return NcclResult::success;
+}
+
+}  // namespace copus

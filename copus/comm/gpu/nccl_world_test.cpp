@@ -1,0 +1,404 @@
+// What a world over NCCL does while all goes well; nccl_failure_test.cpp has the rest.
+#include "copus/comm/gpu/nccl_world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "copus/base/error.h"
+#include "copus/comm/testing/nccl_test_support.h"
+
+namespace copus {
+namespace {
+
+using Ranks = std::vector<int64_t>;
+
+const Ranks odd_order = {3, 0, 2};  // of four ranks
+
+int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+Bytes part_of(const Bytes& whole, const std::vector<int64_t>& counts, int64_t member, DataType type) {
+  const int64_t begin = std::accumulate(counts.begin(), counts.begin() + member, int64_t{0});
+  return slice(whole, begin * size_of(type), counts[static_cast<size_t>(member)] * size_of(type));
+}
+
+// Runs `body` in all four ranks' group and in one of three of them in another order.
+void run_in_groups(const std::function<void(NcclRank&, Communicator&)>& body) {
+  run_over_nccl(4, [&](NcclRank& rank) {
+    const std::vector<Ranks> groups = {{0, 1, 2, 3}, odd_order};
+    rank.world.prepare({{groups[0]}, {groups[1]}});
+    for (const Ranks& group : groups) {
+      if (std::find(group.begin(), group.end(), rank.rank()) != group.end()) body(rank, rank.world.group(group));
+    }
+  });
+}
+
+TEST(NcclWorld, AllReduceAddsUpAllTypes) {
+  run_in_groups([](NcclRank& rank, Communicator& group) {
+    for (const DataType type : all_types) {
+      for (const Reduction reduction : all_reductions) {
+        for (const int64_t count : {1, 37}) {
+          const std::vector<Bytes> inputs = make_inputs(group.size(), count, type, 1);
+          const DeviceBytes data(rank, inputs[static_cast<size_t>(group.rank())]);
+          group.all_reduce(data.data(), count, type, reduction);
+          EXPECT_EQ(data.read(), reduce_reference(inputs, type, reduction));
+        }
+      }
+    }
+  });
+}
+
+TEST(NcclWorld, ReduceScatterAndAllGatherTakeAnyCountsInPlaceOrNot) {
+  run_in_groups([](NcclRank& rank, Communicator& group) {
+    std::mt19937_64 random(7);
+    for (int64_t round = 0; round < 12; ++round) {
+      std::vector<int64_t> counts(static_cast<size_t>(group.size()), 5);
+      if (round % 3 == 1) {
+        for (int64_t& count : counts) count = static_cast<int64_t>(random() % 9);
+      } else if (round % 3 == 2) {
+        counts.back() = 0;
+      }
+      const bool in_place = random() % 2 == 0;
+      const DataType type = all_types[random() % std::size(all_types)];
+      const std::vector<Bytes> inputs = make_inputs(group.size(), sum_of(counts), type, 2);
+      const Bytes sums = reduce_reference(inputs, type, Reduction::sum);
+      const Bytes expected = part_of(sums, counts, group.rank(), type);
+      const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), int64_t{0}) * size_of(type);
+
+      const DeviceBytes input(rank, inputs[static_cast<size_t>(group.rank())]);
+      const DeviceBytes output(rank, Bytes(expected.size()));
+      std::byte* const part = in_place ? input.data() + begin : output.data();
+      group.reduce_scatter(input.data(), part, counts, type);
+      EXPECT_EQ(in_place ? part_of(input.read(), counts, group.rank(), type) : output.read(), expected);
+
+      const DeviceBytes gathered(rank, Bytes(sums.size()));
+      if (in_place) {
+        rank.device.copy(gathered.data() + begin, part, static_cast<int64_t>(expected.size()),
+                         rank.device.current_stream());
+      }
+      group.all_gather(in_place ? gathered.data() + begin : part, gathered.data(), counts, type);
+      EXPECT_EQ(gathered.read(), sums);
+    }
+  });
+}
+
+TEST(NcclWorld, ReduceScatterTakesTheMaximumOfUnequalPartsToo) {
+  run_in_groups([](NcclRank& rank, Communicator& group) {
+    std::vector<int64_t> counts(static_cast<size_t>(group.size()));
+    std::iota(counts.begin(), counts.end(), 1);
+    const DataType type = DataType::float32;
+    const std::vector<Bytes> inputs = make_inputs(group.size(), sum_of(counts), type, 3);
+    const Bytes expected = part_of(reduce_reference(inputs, type, Reduction::maximum), counts, group.rank(), type);
+    const DeviceBytes input(rank, inputs[static_cast<size_t>(group.rank())]), output(rank, Bytes(expected.size()));
+    group.start_reduce_scatter(input.data(), output.data(), counts, type, Reduction::maximum).wait();
+    EXPECT_EQ(output.read(), expected);
+  });
+}
+
+TEST(NcclWorld, BroadcastsFromEveryMember) {
+  run_in_groups([](NcclRank& rank, Communicator& group) {
+    for (int64_t root = 0; root < group.size(); ++root) {
+      const std::vector<Bytes> inputs = make_inputs(group.size(), 11, DataType::bfloat16, 4);
+      const DeviceBytes data(rank, inputs[static_cast<size_t>(group.rank())]);
+      group.broadcast(data.data(), 11, DataType::bfloat16, root);
+      EXPECT_EQ(data.read(), inputs[static_cast<size_t>(root)]);
+    }
+  });
+}
+
+// Every pair or none, of any size, with members that have nothing to say.
+TEST(NcclWorld, ExchangesMessagesBetweenAnyMembers) {
+  run_in_groups([](NcclRank& rank, Communicator& group) {
+    std::mt19937_64 random(static_cast<uint64_t>(group.size()));
+    for (int64_t round = 0; round < 8; ++round) {
+      std::vector<DeviceBytes> buffers;
+      std::vector<Communicator::Message> outgoing, incoming;
+      std::vector<std::pair<size_t, Bytes>> expected;
+      for (int64_t from = 0; from < group.size(); ++from) {
+        for (int64_t to = 0; to < group.size(); ++to) {
+          const auto bytes = static_cast<int64_t>(random() % 50);
+          if (from == to || random() % 2 == 0) continue;
+          const Bytes content = make_data(bytes, DataType::byte, random());
+          if (from == group.rank()) {
+            outgoing.push_back({to, buffers.emplace_back(rank, content).data(), bytes});
+          } else if (to == group.rank()) {
+            incoming.push_back({from, buffers.emplace_back(rank, Bytes(content.size())).data(), bytes});
+            expected.emplace_back(buffers.size() - 1, content);
+          }
+        }
+      }
+      group.exchange(outgoing, incoming);
+      for (const auto& [buffer, content] : expected) EXPECT_EQ(buffers[buffer].read(), content);
+    }
+  });
+}
+
+TEST(NcclWorld, HostMemoryGoesTheWaysOfTheHost) {
+  MockNccl nccl;
+  run_over_nccl(3, nccl, [](NcclRank& rank) {
+    Communicator& everyone = rank.world.everyone();  // nothing is prepared, nor need be
+    int64_t value = rank.rank() + 1;
+    everyone.all_reduce(&value, 1, DataType::int64);
+    EXPECT_EQ(value, 6);
+    std::vector<int64_t> all(3);
+    const std::vector<int64_t> counts(3, 1);
+    everyone.all_gather(&value, all.data(), counts, DataType::int64);
+    EXPECT_EQ(all, (std::vector<int64_t>{6, 6, 6}));
+    const int64_t next = (rank.rank() + 1) % 3, previous = (rank.rank() + 2) % 3;
+    int64_t own = rank.rank(), received = -1;
+    std::vector<Communicator::Message> outgoing = {{next, &own, sizeof own}}, incoming = {{previous, &received, 8}};
+    everyone.exchange(outgoing, incoming);
+    EXPECT_EQ(received, previous);
+    const Work work = everyone.start_send(&own, 1, DataType::int64, next);
+    everyone.receive(&received, 1, DataType::int64, previous);
+    work.wait();
+    everyone.broadcast(&value, 1, DataType::int64, 1);
+    everyone.barrier();
+  });
+  EXPECT_EQ(nccl.begun(), 0);
+  EXPECT_EQ(nccl.mistakes(), std::vector<std::string>{});
+}
+
+TEST(NcclWorld, AGroupOfOneNeedsNoLibrary) {
+  MockNccl nccl;
+  run_over_nccl(2, nccl, [](NcclRank& rank) {
+    rank.world.prepare({{.ranks = {0}, .neighbours_message = true}, {.ranks = {1}}});
+    Communicator& alone = rank.world.group({rank.rank()});
+    const Bytes values = make_data(6, DataType::float32, 5);
+    const DeviceBytes input(rank, values), output(rank, Bytes(values.size()));
+    const std::vector<int64_t> counts = {6};
+    alone.all_reduce(input.data(), 6, DataType::float32);
+    alone.broadcast(input.data(), 6, DataType::float32, 0);
+    alone.reduce_scatter(input.data(), output.data(), counts, DataType::float32);
+    EXPECT_EQ(output.read(), values);
+    alone.all_gather(output.data(), input.data(), counts, DataType::float32);
+    alone.all_gather(input.data(), input.data(), counts, DataType::float32);
+    EXPECT_EQ(input.read(), values);
+  });
+  EXPECT_EQ(nccl.begun(), 0);
+}
+
+// A kernel before the operation writes what it sends, once it is let go; one behind its wait reads what it brought. The
+// host waits for neither.
+TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
+  run_over_nccl(2, [](NcclRank& rank) {
+    rank.world.prepare({{.ranks = {0, 1}}});
+    Communicator& everyone = rank.world.everyone();
+    const DeviceBytes data(rank, Bytes(sizeof(float)));
+    float* const on_host = rank.device.on_host<float>(data.data());
+    std::atomic<bool> may_write = false, has_read = false;
+    rank.launch([&] {
+      while (!may_write) std::this_thread::yield();
+      *on_host = 3;
+    });
+    everyone.barrier();
+    const int64_t begun = rank.nccl.begun();
+    everyone.barrier();
+    const Work work = everyone.start_all_reduce(data.data(), 1, DataType::float32, Reduction::sum);
+    for (int64_t poll = 0; poll < 500; ++poll) {
+      EXPECT_FALSE(work.done());
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(rank.nccl.begun(), begun);  // on neither rank
+    everyone.barrier();
+    work.wait();
+    float seen = 0;
+    rank.launch([&] {
+      seen = *on_host;
+      has_read = true;
+    });
+    if (rank.rank() == 0) {  // rank 1 has yet to write
+      may_write = true;
+      for (int64_t poll = 0; poll < 500; ++poll) {
+        EXPECT_FALSE(has_read);
+        std::this_thread::yield();
+      }
+    }
+    everyone.barrier();
+    may_write = true;
+    rank.device.synchronize(rank.device.current_stream());
+    EXPECT_EQ(seen, 6);
+    while (!work.done()) std::this_thread::yield();
+  });
+}
+
+// The steady state of 1F1B: neighbours send to each other before either receives. NCCL blocks a communicator until its
+// message is received.
+TEST(NcclWorld, TheTwoDirectionsOfAPipelineDoNotBlockEachOther) {
+  constexpr int64_t stages = 4, micro_batches = 6;
+  run_over_nccl(stages, [](NcclRank& rank) {
+    rank.world.prepare({{.ranks = {0, 1, 2, 3}, .neighbours_message = true}});
+    Communicator& pipeline = rank.world.everyone();
+    const int64_t next = (rank.rank() + 1) % stages, previous = (rank.rank() + stages - 1) % stages;
+    std::vector<Work> sends;
+    std::vector<DeviceBytes> sent;
+    for (int64_t m = 0; m < micro_batches; ++m) {
+      const auto content = [&](int64_t from, int64_t direction) {
+        return make_data(20, DataType::bfloat16, static_cast<uint64_t>(100 * m + 10 * from + direction));
+      };
+      for (const auto& [to, direction] : {std::pair{next, int64_t{0}}, std::pair{previous, int64_t{1}}}) {
+        sent.emplace_back(rank, content(rank.rank(), direction));
+        sends.push_back(pipeline.start_send(sent.back().data(), 20, DataType::bfloat16, to));
+      }
+      // The other way round on every other rank.
+      const DeviceBytes activation(rank, Bytes(40)), gradient(rank, Bytes(40));
+      if (rank.rank() % 2 == 0) pipeline.receive(gradient.data(), 20, DataType::bfloat16, next);
+      pipeline.receive(activation.data(), 20, DataType::bfloat16, previous);
+      if (rank.rank() % 2 == 1) pipeline.receive(gradient.data(), 20, DataType::bfloat16, next);
+      EXPECT_EQ(activation.read(), content(previous, 0));
+      EXPECT_EQ(gradient.read(), content(next, 1));
+    }
+    for (const Work& send : sends) send.wait();
+    // Collectives of the group go on beside messages.
+    const std::vector<Bytes> inputs = make_inputs(stages, 3, DataType::float64, 9);
+    const DeviceBytes data(rank, inputs[static_cast<size_t>(rank.rank())]);
+    const DeviceBytes message(rank, Bytes(4)), received(rank, Bytes(4));
+    const Work send = pipeline.start_send(message.data(), 4, DataType::byte, next);
+    pipeline.all_reduce(data.data(), 3, DataType::float64);
+    EXPECT_EQ(data.read(), reduce_reference(inputs, DataType::float64, Reduction::sum));
+    pipeline.receive(received.data(), 4, DataType::byte, previous);
+    send.wait();
+    rank.device.synchronize(rank.device.current_stream());
+  });
+}
+
+// A layout of eight ranks with d, t and p, as train/rank_groups.h lists its groups.
+std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
+  std::vector<GroupUse> groups = {{.ranks = {0, 1, 2, 3, 4, 5, 6, 7}}};
+  const auto rank = [&](int64_t p, int64_t d, int64_t t) { return (p * data + d) * tensor + t; };
+  const auto add = [&](int64_t count, bool messages, const auto& member) {
+    GroupUse group{.ranks = {}, .neighbours_message = messages};
+    for (int64_t i = 0; i < count; ++i) group.ranks.push_back(member(i));
+    groups.push_back(group);
+  };
+  for (int64_t p = 0; p < pipeline; ++p) {
+    for (int64_t d = 0; d < data; ++d) add(tensor, false, [&](int64_t t) { return rank(p, d, t); });
+    for (int64_t t = 0; t < tensor; ++t) add(data, false, [&](int64_t d) { return rank(p, d, t); });
+  }
+  for (int64_t d = 0; d < data; ++d) {
+    for (int64_t t = 0; t < tensor; ++t) add(pipeline, true, [&](int64_t p) { return rank(p, d, t); });
+  }
+  return groups;
+}
+
+// Uses every group of this rank, and says how many communicators it has.
+void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
+  std::set<Ranks> used;
+  for (const GroupUse& use : groups) {
+    const auto place = std::find(use.ranks.begin(), use.ranks.end(), rank.rank());
+    if (use.ranks.size() < 2 || place == use.ranks.end() || !used.insert(use.ranks).second) continue;
+    Communicator& group = rank.world.group(use.ranks);
+    const std::vector<Bytes> inputs = make_inputs(group.size(), 5, DataType::int64, 6);
+    const DeviceBytes data(rank, inputs[static_cast<size_t>(group.rank())]);
+    group.all_reduce(data.data(), 5, DataType::int64);
+    EXPECT_EQ(data.read(), reduce_reference(inputs, DataType::int64, Reduction::sum));
+    const std::vector<int64_t> counts(use.ranks.size(), 2);
+    const DeviceBytes own(rank, slice(inputs[static_cast<size_t>(group.rank())], 0, 16));
+    const DeviceBytes all(rank, Bytes(use.ranks.size() * 16));
+    group.all_gather(own.data(), all.data(), counts, DataType::int64);
+    if (!use.neighbours_message) continue;
+    const int64_t next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
+    const Work forward = group.start_send(own.data(), 2, DataType::int64, next);
+    const Work backward = group.start_send(own.data(), 2, DataType::int64, previous);
+    const DeviceBytes received(rank, Bytes(16));
+    group.receive(received.data(), 2, DataType::int64, next);
+    EXPECT_EQ(received.read(), slice(inputs[static_cast<size_t>(next)], 0, 16));
+    group.receive(received.data(), 2, DataType::int64, previous);
+    EXPECT_EQ(received.read(), slice(inputs[static_cast<size_t>(previous)], 0, 16));
+    forward.wait();
+    backward.wait();
+    rank.device.synchronize(rank.device.current_stream());
+  }
+}
+
+TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
+  const std::vector<std::vector<GroupUse>> layouts = {layout(8, 1, 1), layout(2, 2, 2), layout(1, 2, 4),
+                                                      layout(1, 1, 8), layout(4, 2, 1), layout(2, 1, 4)};
+  constexpr int64_t kept = 12;
+  MockNccl nccl;
+  std::vector<size_t> splits;
+  run_over_nccl(
+      8, nccl,
+      [&](NcclRank& rank) {
+        std::mt19937_64 order(11), own_order(static_cast<uint64_t>(rank.rank()));
+        for (int64_t turn = 0; turn < 14; ++turn) {
+          const std::vector<GroupUse>& groups_in_order = layouts[order() % layouts.size()];
+          std::vector<GroupUse> groups = groups_in_order;  // the order of the list does not matter
+          std::shuffle(groups.begin(), groups.end(), own_order);
+          rank.world.prepare(groups);
+          rank.world.everyone().barrier();
+          const int64_t connections = rank.nccl.connections();
+          if (rank.rank() == 0) splits.push_back(rank.nccl.splits().size());
+          rank.world.everyone().barrier();
+          use_all(rank, groups_in_order);
+          rank.world.everyone().barrier();
+          EXPECT_EQ(rank.nccl.connections(), connections) << "a step had to connect";
+          const int64_t communicators = rank.nccl.communicators(rank.rank());
+          EXPECT_LE(communicators, kept + 1);  // and the parent
+          EXPECT_EQ(rank.world.communicator_bytes(), communicators * MockNccl::communicator_bytes);
+        }
+      },
+      patient_seconds, kept);
+  EXPECT_EQ(nccl.mistakes(), std::vector<std::string>{});
+  for (int64_t rank = 0; rank < 8; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
+  // Some turns found all they needed, and some what had been closed before.
+  EXPECT_NE(std::adjacent_find(splits.begin(), splits.end()), splits.end());
+  std::vector<std::vector<std::vector<int64_t>>> distinct = nccl.splits();
+  std::sort(distinct.begin(), distinct.end());
+  EXPECT_NE(std::adjacent_find(distinct.begin(), distinct.end()), distinct.end());
+}
+
+TEST(NcclWorld, CommunicatorsHaveTheOrderOfTheirGroup) {
+  MockNccl nccl;
+  run_over_nccl(4, nccl, [](NcclRank& rank) { rank.world.prepare({{.ranks = odd_order}, {.ranks = {1, 0}}}); });
+  EXPECT_EQ(nccl.splits(), (std::vector<std::vector<std::vector<int64_t>>>{{odd_order}, {{1, 0}}}));
+}
+
+TEST(NcclWorld, AGroupThatWasNotPreparedIsABug) {
+  run_over_nccl(2, [](NcclRank& rank) {
+    const DeviceBytes data(rank, Bytes(8));
+    Communicator& everyone = rank.world.everyone();
+    const auto message_of = [](const std::function<void()>& body) -> std::string {
+      try {
+        body();
+      } catch (const InternalError& error) {
+        return error.what();
+      }
+      return "nothing";
+    };
+    EXPECT_THAT(message_of([&] { everyone.all_reduce(data.data(), 1, DataType::int64); }),
+                testing::HasSubstr("World::prepare was not asked for the group 0 1"));
+    rank.world.prepare({{.ranks = {0, 1}}});
+    everyone.all_reduce(data.data(), 1, DataType::int64);
+    EXPECT_THAT(message_of([&] { everyone.send(data.data(), 1, DataType::int64, 1 - rank.rank()); }),
+                testing::HasSubstr(concat("prepare was not asked for the messages from ", rank.rank(), " to ",
+                                          1 - rank.rank(), " in group 0 1")));
+    EXPECT_THAT(message_of([&] { everyone.receive(data.data(), 1, DataType::int64, 1 - rank.rank()); }),
+                testing::HasSubstr("was not asked for"));
+    rank.device.synchronize(rank.device.current_stream());
+  });
+}
+
+TEST(NcclWorld, GroupsThatAreNoneAreRefused) {
+  run_over_nccl(2, [](NcclRank& rank) {
+    EXPECT_THROW(rank.world.prepare({{.ranks = {0, 0}}}), InternalError);
+    EXPECT_THROW(rank.world.prepare({{.ranks = {0, 2}}}), InternalError);
+    EXPECT_THROW(rank.world.prepare({{.ranks = {}}}), InternalError);
+  });
+}
+
+TEST(NcclWorld, RefusesALibraryWithoutSplits) {
+  MockNccl nccl;
+  nccl.set_version(21703);
+  EXPECT_THROW(run_over_nccl(2, nccl, [](NcclRank&) {}), UserError);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,56 @@
+// Judges from the signs that ranks show whether one of them has failed: its process is gone or stopped, it sends no
+// heartbeats, it makes no progress, or all wait for one another.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "copus/comm/health/process_state.h"
+#include "copus/comm/health/shared_health.h"
+
+namespace copus {
+
+struct HealthLimits {
+  double silence_seconds = 3;  // without a heartbeat
+  double stopped_seconds = 2;  // likewise, when the kernel says that the process is stopped and not merely slow
+  double stall_seconds = 10;   // without progress, at least; and ten expected steps
+};
+
+class RankMonitor {
+ public:
+  // A parent learns from the kernel when a process ends, and knows those not yet joined.
+  enum class Role { rank, parent };
+
+  RankMonitor(const SharedHealth& health, Role role, HealthLimits limits = {},
+              std::function<ProcessState(int64_t pid)> state_of_process = process_state);
+
+  // One look at all ranks, `seconds` after the one before. Time counts only up to half a second a look: if whoever
+  // looks was itself stopped for long, perhaps with the whole job, then silence meanwhile says nothing.
+  std::optional<FailureReport> look(double seconds);
+
+  // Not to be looked at any more: its process has ended.
+  void forget(int64_t rank) { seen_[static_cast<size_t>(rank)].forgotten = true; }
+
+ private:
+  struct Seen {
+    bool forgotten = false;
+    uint64_t heartbeats = 0;
+    uint64_t progress = 0;
+    double silent_seconds = 0;
+    double idle_seconds = 0;
+  };
+
+  std::optional<std::string> judge_process(int64_t rank, const RankSigns& signs, double seconds, Seen* seen) const;
+  std::optional<std::string> judge_progress(const RankSigns& signs, double seconds, Seen* seen) const;
+
+  const SharedHealth& health_;
+  const Role role_;
+  const HealthLimits limits_;
+  const std::function<ProcessState(int64_t)> state_of_process_;
+  std::vector<Seen> seen_;
+  double all_waiting_seconds_ = 0;
+};
+
+}  // namespace copus

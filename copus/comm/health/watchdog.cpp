@@ -1,0 +1,61 @@
+#include "copus/comm/health/watchdog.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <optional>
+
+#include "copus/comm/background_thread.h"
+
+namespace copus {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto interval = std::chrono::milliseconds(100);
+// What the main thread gets to notice a failure, throw, and clean up.
+constexpr auto grace = std::chrono::seconds(1);
+constexpr int exit_code_of_failure = 1;
+
+}  // namespace
+
+Watchdog::Watchdog(SharedHealth& health, HealthLimits limits)
+    : health_(health),
+      exceptions_before_(std::uncaught_exceptions()),
+      monitor_(health, RankMonitor::Role::rank, limits) {
+  health_.beat();
+  thread_ = background_thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  stopping_.notify_one();
+  thread_.join();
+  if (std::uncaught_exceptions() > exceptions_before_) health_.report_own_error();
+  health_.leave();
+}
+
+void Watchdog::watch() {
+  auto looked = Clock::now();
+  std::optional<Clock::time_point> failed;
+  std::unique_lock lock(mutex_);
+  while (!stopping_.wait_for(lock, interval, [this] { return stop_; })) {
+    health_.beat();
+    const auto now = Clock::now();
+    if (!failed) {
+      if (const auto report = monitor_.look(std::chrono::duration<double>(now - looked).count())) {
+        health_.report(*report);
+      }
+      if (health_.failure()) failed = now;
+    } else if (now - *failed > grace) {
+      ::_exit(exit_code_of_failure);
+    }
+    looked = now;
+  }
+}
+
+}  // namespace copus

@@ -1,0 +1,34 @@
+// A rank's watchdog: a thread that sends heartbeats, looks after the other ranks, and ends this process when the job
+// has failed and the rank does not end by itself.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "copus/comm/health/rank_monitor.h"
+
+namespace copus {
+
+class Watchdog {
+ public:
+  // Watches while it lives; `health` is the rank's own and outlives it. Signals are left to other threads.
+  explicit Watchdog(SharedHealth& health, HealthLimits limits = {});
+  // The rank leaves. If an exception is what ends it, the others learn that it has failed.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  void watch();
+
+  SharedHealth& health_;
+  const int exceptions_before_;
+  RankMonitor monitor_;
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace copus

@@ -1,0 +1,248 @@
+// Reads from the environment which launcher started this process, and as which rank.
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/comm/job/launcher.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int64_t largest_port = 65535;
+
+// Ports for launchers that name none: below those that Linux hands out by itself (32768 and up).
+constexpr int64_t first_derived_port = 15000;
+constexpr int64_t num_derived_ports = 15000;
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// The variables as one launcher set them.
+class Variables {
+ public:
+  using Lookup = std::function<const char*(const char*)>;
+  explicit Variables(const Lookup& lookup) : lookup_(lookup) {}
+
+  // Empty variables count as unset: that is how shells and job scripts switch them off.
+  std::optional<std::string> text(const char* name) const {
+    const char* value = lookup_(name);
+    return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
+  }
+  bool has(const char* name) const { return text(name).has_value(); }
+
+  std::optional<int64_t> integer(const char* name, int64_t low, int64_t high) const {
+    const std::optional<std::string> value = text(name);
+    if (!value) return std::nullopt;
+    const std::optional<int64_t> number = parse_integer(*value);
+    if (!number || *number < low || *number > high) {
+      throw UserError(concat("the environment variable ", name, " is \"", *value, "\"; expected a whole number from ",
+                             low, " to ", high));
+    }
+    return number;
+  }
+
+  int64_t required_integer(const char* name, int64_t low, int64_t high, const char* because) const {
+    if (const std::optional<int64_t> number = integer(name, low, high)) return *number;
+    throw UserError(concat("the environment variable ", because, " is set, but not ", name,
+                           "; set both, or unset both if this process is not to be one rank of several"));
+  }
+
+ private:
+  const Lookup& lookup_;
+};
+
+constexpr int64_t most_ranks = 1 << 20;
+
+struct RankVariables {
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+};
+
+void check_local(const RankEnvironment& environment, const char* local_rank_name, const char* local_size_name) {
+  if (environment.local_world_size > environment.world_size) {
+    throw UserError(concat("the environment variable ", local_size_name, " says that this machine has ",
+                           environment.local_world_size, " ranks, but the whole job has only ",
+                           environment.world_size));
+  }
+  if (environment.local_rank > environment.rank) {
+    throw UserError(concat("the environment variable ", local_rank_name, " (", environment.local_rank,
+                           ") is larger than the rank in the whole job (", environment.rank, ")"));
+  }
+}
+
+RankEnvironment read_four(const Variables& variables, LauncherKind launcher, const RankVariables& names) {
+  RankEnvironment result;
+  result.launcher = launcher;
+  result.world_size = variables.required_integer(names.world_size, 1, most_ranks, names.rank);
+  result.rank = variables.required_integer(names.rank, 0, result.world_size - 1, names.world_size);
+  result.local_world_size = variables.required_integer(names.local_world_size, 1, most_ranks, names.rank);
+  result.local_rank = variables.required_integer(names.local_rank, 0, result.local_world_size - 1, names.rank);
+  check_local(result, names.local_rank, names.local_world_size);
+  return result;
+}
+
+RankEnvironment read_copus(const Variables& variables) {
+  RankEnvironment result;
+  result.world_size = variables.required_integer("COPUS_WORLD_SIZE", 1, most_ranks, "COPUS_RANK");
+  result.rank = variables.required_integer("COPUS_RANK", 0, result.world_size - 1, "COPUS_WORLD_SIZE");
+  result.segment =
+      static_cast<int>(variables.required_integer("COPUS_SEGMENT", 0, std::numeric_limits<int>::max(), "COPUS_RANK"));
+  result.local_rank = result.rank;
+  result.local_world_size = result.world_size;
+  return result;
+}
+
+RankEnvironment read_torchrun(const Variables& variables) {
+  RankEnvironment result =
+      read_four(variables, LauncherKind::torchrun, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  const std::optional<std::string> address = variables.text("MASTER_ADDR");
+  if (!address) throw UserError("the environment variable RANK is set, but not MASTER_ADDR; set the host of rank 0");
+  result.master_address = *address;
+  result.master_port = variables.required_integer("MASTER_PORT", 1, largest_port, "MASTER_ADDR");
+  result.launcher_serves_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  result.attempt = variables.text("TORCHELASTIC_RUN_ID").value_or("") + "/" +
+                   variables.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  return result;
+}
+
+// Where the ranks of a launcher that names no place meet: as the user says, else on this machine if it has all of them.
+void choose_meeting_place(const Variables& variables, const std::string& job, RankEnvironment* environment) {
+  environment->attempt = job;
+  const bool one_machine = environment->local_world_size == environment->world_size;
+  environment->master_address = variables.text("MASTER_ADDR").value_or(one_machine ? "127.0.0.1" : "");
+  const auto derived = static_cast<int64_t>(std::hash<std::string>()(job) % num_derived_ports) + first_derived_port;
+  environment->master_port = variables.integer("MASTER_PORT", 1, largest_port).value_or(one_machine ? derived : 0);
+}
+
+RankEnvironment read_open_mpi(const Variables& variables) {
+  RankEnvironment result = read_four(
+      variables, LauncherKind::open_mpi,
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  const std::string job =
+      variables.text("PMIX_NAMESPACE").value_or(variables.text("OMPI_MCA_ess_base_jobid").value_or(""));
+  choose_meeting_place(variables, "open_mpi/" + job, &result);
+  return result;
+}
+
+// The ranks on the node-th machine, from SLURM's run-length notation: "4,2(x3)" is 4, 2, 2, 2. Empty where it cannot be
+// read, or does not go that far.
+std::optional<int64_t> tasks_on_node(std::string_view list, int64_t node) {
+  while (!list.empty()) {
+    const std::string_view entry = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), entry.size() + 1));
+    const std::string_view count = entry.substr(0, entry.find('('));
+    int64_t nodes = 1;
+    if (count.size() < entry.size()) {
+      const std::string_view repeat = entry.substr(count.size());  // (x3)
+      if (repeat.size() < 4 || !repeat.starts_with("(x") || repeat.back() != ')') return std::nullopt;
+      const std::optional<int64_t> times = parse_integer(repeat.substr(2, repeat.size() - 3));
+      if (!times || *times < 1) return std::nullopt;
+      nodes = *times;
+    }
+    if (node < nodes) return parse_integer(count);
+    node -= nodes;
+  }
+  return std::nullopt;
+}
+
+// SLURM also describes the shell of `salloc` and the script of `sbatch` as task 0, of many as it seems: the
+// allocation's SLURM_NTASKS. Ranks are only the tasks of a step that `srun` started, whose number is
+// SLURM_STEP_NUM_TASKS; the steps of shells and scripts have reserved numbers (SLURM's source, slurm.h: from
+// 0xfffffff0).
+bool is_slurm_rank(const Variables& variables) {
+  constexpr int64_t first_reserved_step = 0xfffffff0;
+  const std::optional<std::string> step = variables.text("SLURM_STEP_ID");
+  if (!step || !variables.has("SLURM_PROCID")) return false;
+  const std::optional<int64_t> number = parse_integer(*step);
+  if (!number || *number < 0 || *number >= first_reserved_step) return false;
+  // A step of one task is a shell (`srun --pty bash`) or a single program, which may start ranks itself.
+  const char* size = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  return variables.integer(size, 1, most_ranks).value_or(1) > 1;
+}
+
+RankEnvironment read_slurm(const Variables& variables) {
+  const char* size_name = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  RankEnvironment result;
+  result.launcher = LauncherKind::slurm;
+  result.world_size = variables.required_integer(size_name, 1, most_ranks, "SLURM_PROCID");
+  result.rank = variables.required_integer("SLURM_PROCID", 0, result.world_size - 1, size_name);
+  const int64_t node = variables.integer("SLURM_NODEID", 0, most_ranks).value_or(0);
+  const char* list_name = variables.has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE"
+                          : variables.has("SLURM_TASKS_PER_NODE")    ? "SLURM_TASKS_PER_NODE"
+                                                                     : "SLURM_NTASKS_PER_NODE";
+  const std::optional<std::string> list = variables.text(list_name);
+  if (!list) {
+    throw UserError(
+        "SLURM does not say how many ranks each machine has: none of SLURM_STEP_TASKS_PER_NODE, "
+        "SLURM_TASKS_PER_NODE and SLURM_NTASKS_PER_NODE is set; start the ranks with "
+        "srun --ntasks-per-node=N");
+  }
+  // SLURM_NTASKS_PER_NODE is the option as given: one number for every machine.
+  const bool one_for_all = list_name == std::string_view("SLURM_NTASKS_PER_NODE");
+  const std::optional<int64_t> local_size = tasks_on_node(*list, one_for_all ? 0 : node);
+  if (!local_size || *local_size < 1) {
+    throw UserError(concat("the environment variable ", list_name, " is \"", *list,
+                           "\", which gives no number of ranks for machine ", node, " (SLURM_NODEID); expected a list ",
+                           "such as \"4,2(x3)\""));
+  }
+  result.local_world_size = *local_size;
+  result.local_rank = variables.required_integer("SLURM_LOCALID", 0, result.local_world_size - 1, "SLURM_PROCID");
+  check_local(result, "SLURM_LOCALID", list_name);
+  choose_meeting_place(
+      variables,
+      concat("slurm/", variables.text("SLURM_JOB_ID").value_or(""), ".", variables.text("SLURM_STEP_ID").value_or(""),
+             "/", variables.text("SLURM_RESTART_COUNT").value_or("0")),
+      &result);
+  return result;
+}
+
+// RANK and WORLD_SIZE that somebody exported by hand must be those of the launcher around them. torchrun's own are not:
+// it may be one task of SLURM or of mpirun, and starts several ranks.
+void check_same_rank(const Variables& variables, const RankEnvironment& by_hand) {
+  if (variables.has("TORCHELASTIC_RUN_ID")) return;
+  std::optional<RankEnvironment> around;
+  const char* name = "OMPI_COMM_WORLD_RANK";
+  if (variables.has("OMPI_COMM_WORLD_RANK")) {
+    around = read_open_mpi(variables);
+  } else if (is_slurm_rank(variables)) {
+    around = read_slurm(variables);
+    name = "SLURM_PROCID";
+  }
+  if (around && (around->rank != by_hand.rank || around->world_size != by_hand.world_size)) {
+    throw UserError(concat("the environment variables contradict each other: RANK says rank ", by_hand.rank, " of ",
+                           by_hand.world_size, ", ", name, " says rank ", around->rank, " of ", around->world_size,
+                           "; unset RANK and WORLD_SIZE, or set them for each rank"));
+  }
+}
+
+}  // namespace
+
+std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup) {
+  const Variables variables(lookup);
+  if (variables.has("COPUS_RANK") || variables.has("COPUS_WORLD_SIZE")) return read_copus(variables);
+  if (variables.has("RANK") || variables.has("WORLD_SIZE")) {
+    RankEnvironment result = read_torchrun(variables);
+    check_same_rank(variables, result);
+    return result;
+  }
+  if (variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE")) return read_open_mpi(variables);
+  if (is_slurm_rank(variables)) return read_slurm(variables);
+  return std::nullopt;
+}
+
+std::optional<RankEnvironment> read_rank_environment() {
+  return read_rank_environment([](const char* name) -> const char* { return std::getenv(name); });
+}
+
+}  // namespace copus

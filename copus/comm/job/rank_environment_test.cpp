@@ -1,0 +1,186 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "copus/base/testing/test_support.h"
+#include "copus/comm/job/launcher.h"
+
+namespace copus {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::optional<RankEnvironment> read(const Variables& variables) {
+  return read_rank_environment([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string refusal(const Variables& variables) {
+  return user_error([&] { read(variables); });
+}
+
+Variables with(Variables variables, const Variables& changes) {
+  for (const auto& [name, value] : changes) variables[name] = value;
+  return variables;
+}
+
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+const Variables torchrun = {{"RANK", "5"},
+                            {"WORLD_SIZE", "8"},
+                            {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "4"},
+                            {"MASTER_ADDR", "node1"},
+                            {"MASTER_PORT", "29500"},
+                            {"TORCHELASTIC_RUN_ID", "none"},
+                            {"TORCHELASTIC_RESTART_COUNT", "2"},
+                            {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "3"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                            {"PMIX_NAMESPACE", "1240793089"}};
+// What `srun -n 7` sets for the last task, in an allocation for 16.
+const Variables srun = {{"SLURM_JOB_ID", "77"},
+                        {"SLURM_STEP_ID", "0"},
+                        {"SLURM_NTASKS", "7"},
+                        {"SLURM_PROCID", "6"},
+                        {"SLURM_STEP_NUM_TASKS", "7"},
+                        {"SLURM_LOCALID", "1"},
+                        {"SLURM_NODEID", "2"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "3,2(x2)"},
+                        {"SLURM_TASKS_PER_NODE", "8(x2)"}};
+
+TEST(RankEnvironment, IsEmptyForAPlainProcess) {
+  EXPECT_FALSE(read({}));
+  EXPECT_FALSE(read({{"RANK", ""}, {"WORLD_SIZE", ""}, {"MASTER_ADDR", "node1"}}));
+}
+
+TEST(RankEnvironment, ReadsOurOwnLauncher) {
+  const auto found = read(with(torchrun, {{"COPUS_RANK", "2"}, {"COPUS_WORLD_SIZE", "4"}, {"COPUS_SEGMENT", "3"}}));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->launcher, LauncherKind::copus);
+  EXPECT_EQ(found->rank, 2);
+  EXPECT_EQ(found->world_size, 4);
+  EXPECT_EQ(found->local_rank, 2);
+  EXPECT_EQ(found->local_world_size, 4);
+  EXPECT_EQ(found->segment, 3);
+}
+
+TEST(RankEnvironment, ReadsTorchrun) {
+  const auto found = read(torchrun);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->launcher, LauncherKind::torchrun);
+  EXPECT_EQ(found->rank, 5);
+  EXPECT_EQ(found->world_size, 8);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->local_world_size, 4);
+  EXPECT_EQ(found->master_address, "node1");
+  EXPECT_EQ(found->master_port, 29500);
+  EXPECT_TRUE(found->launcher_serves_store);
+  EXPECT_FALSE(read(without(torchrun, "TORCHELASTIC_USE_AGENT_STORE"))->launcher_serves_store);
+}
+
+TEST(RankEnvironment, TellsRestartsApart) {
+  EXPECT_NE(read(torchrun)->attempt, read(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}}))->attempt);
+  EXPECT_NE(read(open_mpi)->attempt, read(with(open_mpi, {{"PMIX_NAMESPACE", "7"}}))->attempt);
+  EXPECT_NE(read(srun)->attempt, read(with(srun, {{"SLURM_STEP_ID", "1"}}))->attempt);
+}
+
+TEST(RankEnvironment, ReadsOpenMpi) {
+  const auto found = read(open_mpi);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->launcher, LauncherKind::open_mpi);
+  EXPECT_EQ(found->rank, 3);
+  EXPECT_EQ(found->world_size, 4);
+  EXPECT_EQ(found->master_address, "127.0.0.1");
+  EXPECT_GT(found->master_port, 1024);
+  EXPECT_LT(found->master_port, 32768);
+  EXPECT_EQ(found->master_port,
+            read(with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}))->master_port);
+  EXPECT_EQ(read(with(open_mpi, {{"MASTER_PORT", "12345"}}))->master_port, 12345);
+  EXPECT_EQ(
+      read(with(open_mpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}))->master_address,
+      "");
+}
+
+TEST(RankEnvironment, MpirunInsideAnAllocationIsMpirun) {
+  EXPECT_EQ(read(with(srun, open_mpi))->launcher, LauncherKind::open_mpi);
+}
+
+TEST(RankEnvironment, ReadsSlurm) {
+  const auto found = read(srun);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->launcher, LauncherKind::slurm);
+  EXPECT_EQ(found->rank, 6);
+  EXPECT_EQ(found->world_size, 7);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->local_world_size, 2);
+  EXPECT_EQ(found->master_address, "");
+  EXPECT_EQ(read(with(srun, {{"SLURM_NODEID", "0"}, {"SLURM_PROCID", "2"}}))->local_world_size, 3);
+}
+
+TEST(RankEnvironment, SlurmOnOneMachineMeetsThere) {
+  const auto found =
+      read(with(srun, {{"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "6"}, {"SLURM_STEP_TASKS_PER_NODE", "7"}}));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->local_world_size, 7);
+  EXPECT_EQ(found->master_address, "127.0.0.1");
+  EXPECT_GT(found->master_port, 1024);
+}
+
+TEST(RankEnvironment, ShellsAndScriptsInsideSlurmAreNoRanks) {
+  const Variables allocation = {{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "8"}, {"SLURM_TASKS_PER_NODE", "8"}};
+  const Variables script = with(allocation, {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"}});
+  const Variables shell_step = with(script, {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}});
+  EXPECT_FALSE(read(allocation)) << "salloc";
+  EXPECT_FALSE(read(script)) << "sbatch";
+  EXPECT_FALSE(read(with(script, {{"SLURM_STEP_ID", "4294967291"}}))) << "sbatch, the script's own step";
+  EXPECT_FALSE(read(with(script, {{"SLURM_STEP_ID", "4294967290"}}))) << "salloc's interactive step";
+  EXPECT_FALSE(read(with(shell_step, {{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}}))) << "srun --pty bash";
+}
+
+TEST(RankEnvironment, RefusesHalfOfTheVariables) {
+  EXPECT_THAT(refusal({{"RANK", "0"}}), AllOf(HasSubstr("WORLD_SIZE"), HasSubstr("unset")));
+  EXPECT_THAT(refusal({{"WORLD_SIZE", "4"}}), HasSubstr("RANK"));
+  EXPECT_THAT(refusal({{"COPUS_RANK", "0"}, {"COPUS_WORLD_SIZE", "2"}}), HasSubstr("COPUS_SEGMENT"));
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    EXPECT_THAT(refusal(without(torchrun, name)), HasSubstr(name));
+  }
+  EXPECT_THAT(refusal(without(open_mpi, "OMPI_COMM_WORLD_LOCAL_RANK")), HasSubstr("OMPI_COMM_WORLD_LOCAL_RANK"));
+  EXPECT_THAT(refusal(without(srun, "SLURM_LOCALID")), HasSubstr("SLURM_LOCALID"));
+  EXPECT_THAT(refusal(without(without(srun, "SLURM_STEP_TASKS_PER_NODE"), "SLURM_TASKS_PER_NODE")),
+              HasSubstr("--ntasks-per-node"));
+}
+
+TEST(RankEnvironment, RefusesNumbersThatCannotBe) {
+  EXPECT_THAT(refusal(with(torchrun, {{"RANK", "8"}})), AllOf(HasSubstr("RANK"), HasSubstr("from 0 to 7")));
+  EXPECT_THAT(refusal(with(torchrun, {{"RANK", "-1"}})), HasSubstr("\"-1\""));
+  EXPECT_THAT(refusal(with(torchrun, {{"RANK", "one"}})), HasSubstr("\"one\""));
+  EXPECT_THAT(refusal(with(torchrun, {{"RANK", "1x"}})), HasSubstr("\"1x\""));
+  EXPECT_THAT(refusal(with(torchrun, {{"LOCAL_RANK", "4"}})), HasSubstr("LOCAL_RANK"));
+  EXPECT_THAT(refusal(with(torchrun, {{"LOCAL_WORLD_SIZE", "9"}})), HasSubstr("LOCAL_WORLD_SIZE"));
+  EXPECT_THAT(refusal(with(torchrun, {{"RANK", "0"}})), HasSubstr("LOCAL_RANK (1)"));
+  EXPECT_THAT(refusal(with(torchrun, {{"MASTER_PORT", "70000"}})), HasSubstr("65535"));
+  EXPECT_THAT(refusal(with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "3"}})), HasSubstr("machine 2"));
+  EXPECT_THAT(refusal(with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "3,2(2)"}})), HasSubstr("3,2(2)"));
+}
+
+TEST(RankEnvironment, RefusesLaunchersThatContradictEachOther) {
+  const Variables by_hand = without(torchrun, "TORCHELASTIC_RUN_ID");
+  EXPECT_THAT(refusal(with(by_hand, open_mpi)), AllOf(HasSubstr("rank 5 of 8"), HasSubstr("rank 3 of 4")));
+  EXPECT_THAT(refusal(with(by_hand, srun)), AllOf(HasSubstr("rank 5 of 8"), HasSubstr("rank 6 of 7")));
+  EXPECT_EQ(read(with(torchrun, srun))->launcher, LauncherKind::torchrun) << "srun torchrun: one task, several ranks";
+}
+
+}  // namespace
+}  // namespace copus

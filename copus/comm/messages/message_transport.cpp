@@ -1,0 +1,169 @@
+#include "copus/comm/messages/message_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/comm/health/heartbeat_health.h"
+#include "copus/comm/reduce_elements.h"
+
+namespace copus {
+
+namespace {
+
+// An all-reduce up to this size gathers everything: one exchange instead of two.
+constexpr int64_t small_bytes = 16 << 10;
+// A reduction takes this much of a part at a time, which bounds its memory at this times the number of ranks.
+constexpr int64_t window_bytes = 1 << 20;
+
+std::vector<int64_t> even_counts(int64_t count, int64_t parts) {
+  std::vector<int64_t> counts(static_cast<size_t>(parts), count / parts);
+  for (int64_t i = 0; i < count % parts; ++i) ++counts[static_cast<size_t>(i)];
+  return counts;
+}
+
+std::vector<int64_t> offsets_of(std::span<const int64_t> counts) {
+  std::vector<int64_t> offsets(counts.size(), 0);
+  std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), int64_t{0});
+  return offsets;
+}
+
+}  // namespace
+
+MessageTransport::MessageTransport(std::vector<int64_t> ranks, int64_t rank, HeartbeatHealth& health,
+                                   double wait_seconds)
+    : ranks_(std::move(ranks)), rank_(rank), health_(health), wait_seconds_(wait_seconds) {}
+
+void MessageTransport::blame(int64_t missing, const std::string& cause) {
+  const FailureReport report{missing, health_.place_of(missing), cause};
+  health_.report(report);
+  health_.check();
+  throw RankFailure(report);
+}
+
+std::string MessageTransport::kept_waiting() const {
+  return concat("kept rank ", world_rank(rank_), " waiting for ", wait_seconds_, " s");
+}
+
+void MessageTransport::all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
+  const int64_t element_bytes = size_of(type);
+  std::byte* const bytes = static_cast<std::byte*>(data);
+  if (count * element_bytes > small_bytes) {
+    const std::vector<int64_t> counts = even_counts(count, size());
+    std::byte* mine = bytes + offsets_of(counts)[static_cast<size_t>(rank_)] * element_bytes;
+    reduce_parts(bytes, mine, counts, type, reduction);
+    gather_parts(mine, bytes, counts, element_bytes);
+    return;
+  }
+  const int64_t vector_bytes = count * element_bytes;
+  received_.resize(static_cast<size_t>(vector_bytes * size()));
+  gather_parts(data, received_.data(), std::vector<int64_t>(static_cast<size_t>(size()), count), element_bytes);
+  std::vector<const std::byte*> sources;
+  for (int64_t member = 0; member < size(); ++member) sources.push_back(received_.data() + member * vector_bytes);
+  reduce_elements(sources, {&bytes, 1}, count, type, reduction);
+}
+
+void MessageTransport::reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
+                                      Reduction reduction) {
+  reduce_parts(static_cast<const std::byte*>(input), static_cast<std::byte*>(output), counts, type, reduction);
+}
+
+// Every member sends each of the others that one's part and sums its own. Leaves `input` as it is, but where `output`
+// is the member's own part of it.
+void MessageTransport::reduce_parts(const std::byte* input, std::byte* output, std::span<const int64_t> counts,
+                                    DataType type, Reduction reduction) {
+  const int64_t element_bytes = size_of(type);
+  const int64_t window = window_bytes / element_bytes;
+  const int64_t longest = *std::max_element(counts.begin(), counts.end());
+  const std::vector<int64_t> offsets = offsets_of(counts);
+  const int64_t my_count = counts[static_cast<size_t>(rank_)];
+  const std::byte* my_input = input + offsets[static_cast<size_t>(rank_)] * element_bytes;
+  const int64_t slot_bytes = std::min(window, my_count) * element_bytes;
+  received_.resize(static_cast<size_t>(slot_bytes * size()));
+  const std::unique_ptr<Messages> messages = start(Channel::collective);
+  std::vector<const std::byte*> sources(static_cast<size_t>(size()));
+  for (int64_t begin = 0; begin < longest; begin += window) {
+    const auto length = [&](int64_t part_count) { return std::clamp<int64_t>(part_count - begin, 0, window); };
+    const int64_t my_length = length(my_count);
+    // Each begins with its successor, so that not all send to the same member first.
+    for (int64_t step = 1; step < size(); ++step) {
+      const int64_t from = (rank_ + size() - step) % size();
+      const int64_t to = (rank_ + step) % size();
+      std::byte* slot = received_.data() + from * slot_bytes;
+      sources[static_cast<size_t>(from)] = slot;
+      messages->receive(slot, my_length * element_bytes, from);
+      messages->send(input + (offsets[static_cast<size_t>(to)] + begin) * element_bytes,
+                     length(counts[static_cast<size_t>(to)]) * element_bytes, to);
+    }
+    messages->finish();
+    if (my_length == 0) continue;
+    sources[static_cast<size_t>(rank_)] = my_input + begin * element_bytes;
+    std::byte* const sum = output + begin * element_bytes;
+    reduce_elements(sources, {&sum, 1}, my_length, type, reduction);
+  }
+}
+
+void MessageTransport::all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
+  gather_parts(input, static_cast<std::byte*>(output), counts, size_of(type));
+}
+
+void MessageTransport::gather_parts(const void* input, std::byte* output, std::span<const int64_t> counts,
+                                    int64_t element_bytes) {
+  const std::vector<int64_t> offsets = offsets_of(counts);
+  const auto part = [&](int64_t member) { return output + offsets[static_cast<size_t>(member)] * element_bytes; };
+  const auto bytes = [&](int64_t member) { return counts[static_cast<size_t>(member)] * element_bytes; };
+  const std::unique_ptr<Messages> messages = start(Channel::collective);
+  for (int64_t step = 1; step < size(); ++step) {
+    const int64_t from = (rank_ + size() - step) % size();
+    messages->receive(part(from), bytes(from), from);
+    messages->send(input, bytes(rank_), (rank_ + step) % size());
+  }
+  if (input != part(rank_) && bytes(rank_) > 0) std::memcpy(part(rank_), input, static_cast<size_t>(bytes(rank_)));
+  messages->finish();
+}
+
+// A binomial tree: in the round with `distance` d, the first d members after the root have the data and pass it to the
+// d that follow.
+void MessageTransport::broadcast(void* data, int64_t count, DataType type, int64_t root) {
+  const int64_t bytes = count * size_of(type);
+  const int64_t place = (rank_ + size() - root) % size();
+  const std::unique_ptr<Messages> messages = start(Channel::collective);
+  for (int64_t distance = 1; distance < size(); distance *= 2) {
+    if (place < distance && place + distance < size()) {
+      messages->send(data, bytes, (rank_ + distance) % size());
+    } else if (place >= distance && place < 2 * distance) {
+      messages->receive(data, bytes, (rank_ + size() - distance) % size());
+      messages->finish();
+    }
+  }
+  messages->finish();
+}
+
+// Hensgen, Finkel and Manber's dissemination barrier: after the round with distance d each member has heard of the 2 d
+// before it.
+void MessageTransport::barrier() {
+  const std::unique_ptr<Messages> messages = start(Channel::barrier);
+  const std::byte sent{};
+  std::byte received{};
+  for (int64_t distance = 1; distance < size(); distance *= 2) {
+    messages->receive(&received, 1, (rank_ + size() - distance) % size());
+    messages->send(&sent, 1, (rank_ + distance) % size());
+    messages->finish();
+  }
+}
+
+void MessageTransport::send(const void* data, int64_t bytes, int64_t to) {
+  const std::unique_ptr<Messages> messages = start(Channel::message);
+  messages->send(data, bytes, to);
+  messages->finish();
+}
+
+void MessageTransport::receive(void* data, int64_t bytes, int64_t from) {
+  const std::unique_ptr<Messages> messages = start(Channel::message);
+  messages->receive(data, bytes, from);
+  messages->finish();
+}
+
+}  // namespace copus

@@ -1,0 +1,39 @@
+// One group's messages over MPI on MPI_COMM_WORLD; groups are kept apart by their tags. No MPI collectives: their order
+// of summation is the library's own, and making a communicator for them would wait for the other members.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "copus/comm/messages/message_transport.h"
+#include "copus/comm/messages/mpi_health.h"
+
+namespace copus {
+
+class MpiTransport final : public MessageTransport {
+ public:
+  // Tags that a group needs, from its first tag on.
+  static constexpr int num_tags = num_channels;
+
+  // `ranks`: the group in world ranks; `rank`: this rank's place among them.
+  MpiTransport(std::vector<int64_t> ranks, int64_t rank, int first_tag, MpiHealth& health, double wait_seconds);
+  ~MpiTransport() override;
+
+  bool try_send(const void* data, int64_t bytes, int64_t to) override;
+
+ private:
+  class MpiMessages;
+  struct BufferedSend;
+
+  std::unique_ptr<Messages> start(Channel channel) override;
+  int tag_of(Channel channel) const { return first_tag_ + static_cast<int>(channel); }
+
+  const int first_tag_;
+  std::mutex buffered_mutex_;
+  std::list<BufferedSend> buffered_;  // of try_send
+};
+
+}  // namespace copus

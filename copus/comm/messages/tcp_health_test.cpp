@@ -1,0 +1,208 @@
+// How ranks over TCP meet, leave, and learn of failures.
+#include "copus/comm/messages/tcp_health.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/comm/messages/tcp_world.h"
+#include "copus/comm/testing/test_worlds.h"
+
+namespace copus {
+namespace {
+
+using testing::HasSubstr;
+
+// What each rank's wait ends with.
+std::vector<std::string> failures_of(int64_t size, double wait_seconds, const std::function<void(World&)>& body) {
+  std::vector<std::string> failures(static_cast<size_t>(size));
+  try {
+    run_ranks_over_tcp(
+        size,
+        [&](World& world) {
+          try {
+            body(world);
+          } catch (const RankFailure& failure) {
+            failures[static_cast<size_t>(world.rank())] = failure.what();
+            throw;
+          }
+        },
+        wait_seconds);
+  } catch (const std::exception&) {
+  }
+  return failures;
+}
+
+TEST(TcpJobs, that_nothing_is_sent_in_meet_and_part) {
+  int64_t sizes = 0;
+  std::mutex mutex;
+  run_ranks_over_tcp(
+      5,
+      [&](World& world) {
+        const std::scoped_lock lock(mutex);
+        sizes += world.size();
+      },
+      10);
+  EXPECT_EQ(sizes, 25);
+}
+
+TEST(TcpJobs, run_over_ipv6) {
+  run_ranks_over_tcp(
+      3,
+      [](World& world) {
+        int64_t value = world.rank();
+        world.everyone().all_reduce(&value, 1, DataType::int64);
+        EXPECT_EQ(value, 3);
+      },
+      10, "::1");
+}
+
+TEST(TcpFailures, of_one_rank_reach_all_with_its_place) {
+  const auto failures = failures_of(4, 60, [](World& world) {
+    world.health().set_place(concat("step ", world.rank()));
+    world.everyone().barrier();
+    if (world.rank() == 2) throw UserError("the disk is full");
+    world.everyone().barrier();
+  });
+  for (const int64_t rank : {0, 1, 3}) {
+    EXPECT_THAT(failures[rank], HasSubstr("rank 2 (pid")) << rank;
+    EXPECT_THAT(failures[rank], HasSubstr("it ended with an error of its own")) << rank;
+  }
+}
+
+TEST(TcpFailures, of_the_first_rank_reach_all) {
+  const auto failures = failures_of(3, 60, [](World& world) {
+    if (world.rank() == 0) throw UserError("the disk is full");
+    world.everyone().barrier();
+  });
+  for (const int64_t rank : {1, 2}) EXPECT_THAT(failures[rank], HasSubstr("rank 0 (pid")) << rank;
+}
+
+TEST(TcpFailures, name_a_rank_that_keeps_others_waiting) {
+  const auto failures = failures_of(3, 0.5, [&](World& world) {
+    world.everyone().barrier();
+    if (world.rank() == 1) {
+      while (!world.health().failure()) std::this_thread::yield();
+      return;
+    }
+    int64_t value = 0;
+    world.group({0, 1, 2}).broadcast(&value, 1, DataType::int64, 1);
+  });
+  EXPECT_THAT(failures[0] + failures[2], HasSubstr("rank 1 (pid"));
+  EXPECT_THAT(failures[0] + failures[2], HasSubstr("waiting for 0.5 s"));
+  EXPECT_EQ(failures[1], "");
+}
+
+TEST(TcpFailures, the_first_counts_for_all) {
+  std::mutex mutex;
+  std::vector<std::string> seen;
+  failures_of(4, 60, [&](World& world) {
+    world.health().report({world.rank() == 3 ? 1 : 2, "", concat("seen by ", world.rank())});
+    const std::scoped_lock lock(mutex);
+    seen.push_back(world.health().failure()->cause);
+  });
+  EXPECT_EQ(seen, std::vector<std::string>(4, seen.front()));
+}
+
+// A job that is to have three ranks, as far as rank 0 knows.
+class Meeting {
+ public:
+  std::shared_ptr<TcpHealth> first(double wait_seconds) {
+    TcpDoor door("127.0.0.1", token_, 3);
+    place_ = door.address();
+    return std::make_shared<TcpHealth>(TcpRank{0, 3, 0, 3, wait_seconds}, std::move(door));
+  }
+  std::shared_ptr<TcpHealth> another(int64_t rank) {
+    TcpSocket socket = start_connecting(place_);
+    EXPECT_TRUE(finish_connecting(socket, 10));
+    return std::make_shared<TcpHealth>(TcpRank{rank, 3, 0, 3, 60}, std::move(socket), token_);
+  }
+  TcpAddress place() const { return place_; }
+
+ private:
+  const std::string token_ = make_token();
+  TcpAddress place_;
+};
+
+std::string failure_in(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const RankFailure& failure) {
+    return failure.what();
+  }
+  return "";
+}
+
+TEST(TcpMeetings, name_a_rank_that_does_not_come) {
+  Meeting meeting;
+  const auto zero = meeting.first(0.3);
+  const auto two = meeting.another(2);
+  auto told = std::async(std::launch::async, [&] { return failure_in([&] { two->meet({"host-2", 7002}); }); });
+  EXPECT_THAT(failure_in([&] { zero->meet({"host-0", 7000}); }),
+              HasSubstr("rank 1 failed at the start of the job: did not come within 0.3 s"));
+  EXPECT_NE(told.get(), "");
+}
+
+TEST(TcpMeetings, name_a_rank_that_comes_and_goes) {
+  Meeting meeting;
+  const auto zero = meeting.first(60);
+  const auto two = meeting.another(2);
+  auto told = std::async(std::launch::async, [&] { return failure_in([&] { two->meet({"host-2", 7002}); }); });
+  meeting.another(1).reset();
+  EXPECT_THAT(failure_in([&] { zero->meet({"host-0", 7000}); }), HasSubstr(" failed: its process ended"));
+  EXPECT_NE(told.get(), "");  // of which rank depends on whether it had come before
+}
+
+TEST(TcpMeetings, give_all_the_addresses_of_all_and_mind_no_strangers) {
+  Meeting meeting;
+  const auto zero = meeting.first(60);
+  TcpSocket stranger = start_connecting(meeting.place());
+  ASSERT_TRUE(finish_connecting(stranger, 10));
+  stranger.send(hello(make_token(), 1));
+  const std::vector<std::shared_ptr<TcpHealth>> ranks{zero, meeting.another(1), meeting.another(2)};
+  std::vector<std::future<std::vector<TcpAddress>>> met;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    met.push_back(std::async(std::launch::async, [&, rank] {
+      auto found = ranks[rank]->meet({concat("host-", rank), 7000 + rank});
+      ranks[rank]->leave();
+      return found;
+    }));
+  }
+  for (auto& each : met) {
+    const auto addresses = each.get();
+    ASSERT_EQ(addresses.size(), 3U);
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(addresses[rank].host, concat("host-", rank));
+      EXPECT_EQ(addresses[rank].port, 7000 + rank);
+    }
+  }
+  for (const auto& rank : ranks) EXPECT_FALSE(rank->failure().has_value());
+}
+
+TEST(TcpMeetings, name_a_rank_that_does_not_come_to_the_end) {
+  Meeting meeting;
+  const auto zero = meeting.first(0.5);
+  const auto one = meeting.another(1);
+  const auto two = meeting.another(2);
+  auto met_one = std::async(std::launch::async, [&] { one->meet({"host-1", 7001}); });
+  auto met_two = std::async(std::launch::async, [&] { two->meet({"host-2", 7002}); });
+  zero->meet({"host-0", 7000});
+  met_one.get();
+  met_two.get();
+  auto left = std::async(std::launch::async, [&] { two->leave(); });
+  zero->leave();
+  left.get();
+  EXPECT_THAT(to_string(*two->failure()), HasSubstr("rank 1"));
+  EXPECT_THAT(to_string(*two->failure()), HasSubstr("at the end of the job for 0.5 s"));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,115 @@
+#include "copus/comm/messages/tcp_world.h"
+
+#include <exception>
+#include <map>
+#include <set>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/comm/messages/tcp_connections.h"
+#include "copus/comm/messages/tcp_transport.h"
+#include "copus/comm/queued_communicator.h"
+#include "copus/comm/real_clock.h"
+#include "copus/comm/solo_transport.h"
+
+namespace copus {
+
+namespace {
+
+// What a rank has once it knows rank 0, and before it knows the others.
+struct Entrance {
+  std::unique_ptr<TcpHealth> health;
+  TcpDoor door;
+};
+
+Entrance open_first(const TcpRank& self, const TcpMeeting& meeting) {
+  const std::string token = make_token();
+  TcpDoor door_of_health(meeting.host, token, self.size);
+  const TcpAddress place = door_of_health.address();
+  auto health = std::make_unique<TcpHealth>(self, std::move(door_of_health));
+  TcpDoor door(meeting.host, token, self.size);
+  meeting.publish(concat(place.host, ' ', place.port, ' ', token));
+  return {std::move(health), std::move(door)};
+}
+
+Entrance go_to_first(const TcpRank& self, const TcpMeeting& meeting) {
+  TcpAddress place;
+  std::string token;
+  std::istringstream(meeting.find()) >> place.host >> place.port >> token;
+  TcpSocket to_first = start_connecting(place);
+  if (!finish_connecting(to_first, self.wait_seconds)) {
+    throw UserError(concat("rank ", self.rank, " cannot reach rank 0 at ", place.host, ":", place.port,
+                           "; let the machines reach one another at all ports, and set MASTER_ADDR to the address of ",
+                           "rank 0's machine in their common network"));
+  }
+  const std::string own_host = own_host_of(to_first);
+  auto health = std::make_unique<TcpHealth>(self, std::move(to_first), token);
+  return {std::move(health), TcpDoor(own_host, token, self.size)};
+}
+
+class TcpWorld final : public World {
+ public:
+  TcpWorld(const TcpRank& self, Entrance entrance)
+      : self_(self),
+        health_(std::move(entrance.health)),
+        connections_(self.rank, health_->meet(entrance.door.address()), std::move(entrance.door)),
+        clock_(std::chrono::steady_clock::now()) {}
+  TcpWorld(const TcpWorld&) = delete;
+  TcpWorld& operator=(const TcpWorld&) = delete;
+
+  // Before the threads of groups, which may be waiting for the others, are waited for.
+  ~TcpWorld() override {
+    if (std::uncaught_exceptions() > exceptions_at_start_) {
+      health_->report_own_error();
+    } else {
+      health_->leave();
+    }
+  }
+
+  int64_t rank() const override { return self_.rank; }
+  int64_t size() const override { return self_.size; }
+  Health& health() override { return *health_; }
+  RankClock& clock() override { return clock_; }
+
+  Communicator& group(const std::vector<int64_t>& ranks) override {
+    std::unique_ptr<Communicator>& communicator = groups_[ranks];
+    if (!communicator) communicator = make_group(ranks);
+    return *communicator;
+  }
+
+ private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks) {
+    const int64_t member = place_in(ranks);
+    // From its members alone: ranks may ask for their groups in different orders.
+    uint64_t name = 0;
+    for (const int64_t each : ranks) name = extend_hash(name, static_cast<uint64_t>(each));
+    COPUS_CHECK(names_.insert(name).second, "two groups of ranks have the same name ", name);
+    std::unique_ptr<Transport> transport;
+    if (ranks.size() == 1) {
+      transport = std::make_unique<SoloTransport>();
+    } else {
+      transport = std::make_unique<TcpTransport>(ranks, member, name, connections_, *health_, self_.wait_seconds);
+    }
+    return std::make_unique<QueuedCommunicator>(ranks, member, std::move(transport));
+  }
+
+  const TcpRank self_;
+  const int exceptions_at_start_ = std::uncaught_exceptions();
+  const std::unique_ptr<TcpHealth> health_;
+  TcpConnections connections_;
+  RealClock clock_;  // from when the ranks met
+  std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
+  std::set<uint64_t> names_;
+};
+
+}  // namespace
+
+std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting) {
+  allow_many_sockets();
+  return std::make_unique<TcpWorld>(self, self.rank == 0 ? open_first(self, meeting) : go_to_first(self, meeting));
+}
+
+}  // namespace copus

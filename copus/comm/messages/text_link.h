@@ -1,0 +1,43 @@
+// Short texts over one connection, each with a letter that says what it is. Nothing here waits.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copus/comm/messages/tcp_socket.h"
+
+namespace copus {
+
+class TextLink {
+ public:
+  explicit TextLink(TcpSocket socket) : socket_(std::move(socket)) {}
+
+  struct Text {
+    char kind;
+    std::string content;
+  };
+
+  // Bytes that go before all texts.
+  void greet(std::span<const std::byte> hello) { outgoing_.insert(outgoing_.end(), hello.begin(), hello.end()); }
+  void send(char kind, std::string_view content);
+  // Sends and receives what goes without waiting.
+  void exchange();
+  // The next text that has come whole.
+  std::optional<Text> next();
+
+  bool all_sent() const { return outgoing_.empty(); }
+  // The other end is gone, or sends what is no text; what had come before can still be read.
+  bool is_over() const { return over_; }
+
+ private:
+  TcpSocket socket_;
+  std::vector<std::byte> outgoing_;
+  std::vector<std::byte> incoming_;
+  bool over_ = false;
+};
+
+}  // namespace copus

@@ -1,0 +1,351 @@
+#include "copus/comm/shared_memory/shared_memory_transport.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/comm/reduce_elements.h"
+
+namespace copus {
+
+namespace {
+
+// Below, every member reducing everything is faster than a second round.
+constexpr int64_t whole_reduction_bytes = 16 << 10;
+
+constexpr int64_t line = 64;
+
+constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// A message goes through its ring in steps, so that both ends copy at the same time.
+constexpr int64_t ring_step = 32 << 10;
+constexpr int64_t header_bytes = 8;
+
+constexpr int64_t ring_bytes(int64_t bytes) { return header_bytes + round_up(bytes, 8); }
+
+// Without data, addresses may be null.
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void copy_into_ring(SharedRing& ring, int64_t capacity, uint32_t position, const std::byte* from, int64_t bytes) {
+  const int64_t offset = position % capacity;
+  const int64_t until_wrap = std::min(bytes, capacity - offset);
+  copy_bytes(ring.data() + offset, from, until_wrap);
+  copy_bytes(ring.data(), from + until_wrap, bytes - until_wrap);
+}
+
+void copy_from_ring(SharedRing& ring, int64_t capacity, uint32_t position, std::byte* to, int64_t bytes) {
+  const int64_t offset = position % capacity;
+  const int64_t until_wrap = std::min(bytes, capacity - offset);
+  copy_bytes(to, ring.data() + offset, until_wrap);
+  copy_bytes(to + until_wrap, ring.data(), bytes - until_wrap);
+}
+
+// The bytes of each member's part of a buffer, and where they begin.
+struct Parts {
+  std::vector<int64_t> offsets;  // one more than members
+  int64_t longest = 0;
+
+  Parts(std::span<const int64_t> counts, DataType type) : offsets{0} {
+    for (const int64_t count : counts) {
+      COPUS_CHECK(count >= 0, count);
+      offsets.push_back(offsets.back() + count * size_of(type));
+      longest = std::max(longest, count * size_of(type));
+    }
+  }
+
+  int64_t bytes(int64_t member) const { return offsets[member + 1] - offsets[member]; }
+  // Of `piece` bytes beginning at `begin`, as many as the member's part has.
+  int64_t bytes_of_piece(int64_t member, int64_t begin, int64_t piece) const {
+    return std::clamp<int64_t>(bytes(member) - begin, 0, piece);
+  }
+};
+
+}  // namespace
+
+struct SharedMemoryTransport::Operation {
+  std::string_view name;
+  uint32_t signature;
+
+  Operation(std::string_view what, DataType type, Reduction reduction, int64_t root, std::span<const int64_t> counts)
+      : name(what) {
+    uint64_t hash = 0;
+    for (const char letter : what) hash = hash * 31 + static_cast<uint64_t>(letter);
+    hash = mix_bits(hash) + static_cast<uint64_t>(type) * 256 + static_cast<uint64_t>(reduction) * 16;
+    hash = extend_hash(hash, static_cast<uint64_t>(root));
+    for (const int64_t count : counts) hash = extend_hash(hash, static_cast<uint64_t>(count));
+    signature = static_cast<uint32_t>(hash);
+  }
+};
+
+SharedMemoryTransport::SharedMemoryTransport(GroupArea area, std::vector<int64_t> ranks, int64_t member,
+                                             SharedHealth& health, const WaitPolicy& policy)
+    : area_(area), ranks_(std::move(ranks)), member_(member), health_(health), policy_(policy) {
+  // Where an earlier communicator of this rank stopped.
+  const uint32_t even = area_.slot(member_, 0).round.value();
+  const uint32_t odd = area_.slot(member_, 1).round.value();
+  round_ = static_cast<int32_t>(odd - even) > 0 ? odd : even;
+  all_published_ = round_ - 1;
+}
+
+void SharedMemoryTransport::begin_round() {
+  wait_for_round("the next collective");
+  ++round_;
+}
+
+void SharedMemoryTransport::publish_round(const Operation& operation) {
+  SharedSlot& slot = area_.slot(member_, round_);
+  slot.operation = operation.signature;
+  slot.round.publish(round_);
+}
+
+void SharedMemoryTransport::wait_for(int64_t member, const Operation& operation) {
+  SharedSlot& slot = area_.slot(member, round_);
+  if (!slot.round.reached(round_) && !Wait(policy_).until(slot.round, round_)) fail({member}, operation.name);
+  COPUS_CHECK(slot.operation == operation.signature, "rank ", ranks_[member],
+              " takes part in something else than rank ", ranks_[member_], ", in ", operation.name);
+}
+
+void SharedMemoryTransport::wait_for_all(const Operation& operation) {
+  wait_for_round(operation.name);
+  for (int64_t member = 0; member < size(); ++member) wait_for(member, operation);
+}
+
+void SharedMemoryTransport::wait_for_round(std::string_view operation) {
+  if (all_published_ == round_) return;
+  Wait wait(policy_);
+  for (int64_t member = 0; member < size(); ++member) {
+    if (wait.until(area_.slot(member, round_).round, round_)) continue;
+    std::vector<int64_t> missing;
+    for (int64_t other = member; other < size(); ++other) {
+      if (!area_.slot(other, round_).round.reached(round_)) missing.push_back(other);
+    }
+    if (!missing.empty()) fail(missing, operation);
+  }
+  all_published_ = round_;
+}
+
+std::byte* SharedMemoryTransport::message(int64_t member, uint32_t round, int64_t k, int64_t bytes) const {
+  SharedSlot& slot = area_.slot(member, round);
+  if (bytes * size() <= SharedSlot::short_bytes) return slot.short_message + k * bytes;
+  return slot.message() + k * round_up(bytes, line);
+}
+
+void SharedMemoryTransport::all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
+  const int64_t bytes = count * size_of(type);
+  if (bytes == 0) return;
+  const Operation operation("an all-reduce", type, reduction, 0, {&count, 1});
+  if (bytes <= whole_reduction_bytes) {
+    reduce_whole(static_cast<std::byte*>(data), count, type, reduction, operation);
+  } else {
+    reduce_by_shares(static_cast<std::byte*>(data), count, type, reduction, operation);
+  }
+}
+
+void SharedMemoryTransport::reduce_whole(std::byte* data, int64_t count, DataType type, Reduction reduction,
+                                         const Operation& operation) {
+  const int64_t bytes = count * size_of(type);
+  begin_round();
+  copy_bytes(message(member_, round_, 0, bytes), data, bytes);
+  publish_round(operation);
+  wait_for_all(operation);
+  std::vector<const std::byte*> inputs(ranks_.size());
+  for (int64_t member = 0; member < size(); ++member) inputs[member] = message(member, round_, 0, bytes);
+  reduce_elements(inputs, {&data, 1}, count, type, reduction);
+}
+
+// In round p, a member gives piece p of every other member's share to that member, reduces piece p - 1 of its own
+// share, and gives the result to all.
+void SharedMemoryTransport::reduce_by_shares(std::byte* data, int64_t count, DataType type, Reduction reduction,
+                                             const Operation& operation) {
+  const int64_t share = round_up((count * size_of(type) + size() - 1) / size(), line);
+  std::vector<int64_t> counts(ranks_.size());
+  for (int64_t member = 0, left = count; member < size(); ++member) {
+    counts[member] = std::min(left, share / size_of(type));
+    left -= counts[member];
+  }
+  const Parts shares(counts, type);
+  const int64_t piece = std::min(share, GroupArea::slot_capacity(size()) / size());
+  const int64_t pieces = (share + piece - 1) / piece;
+  std::vector<const std::byte*> inputs(ranks_.size());
+  for (int64_t p = 0; p <= pieces; ++p) {
+    begin_round();
+    for (int64_t k = 0; p < pieces && k < size(); ++k) {
+      if (k == member_) continue;
+      copy_bytes(message(member_, round_, k, piece), data + shares.offsets[k] + p * piece,
+                 shares.bytes_of_piece(k, p * piece, piece));
+    }
+    const int64_t previous = (p - 1) * piece;
+    if (p > 0) {
+      std::byte* const own = data + shares.offsets[member_] + previous;
+      for (int64_t member = 0; member < size(); ++member) {
+        inputs[member] = member == member_ ? own : message(member, round_ - 1, member_, piece);
+      }
+      const std::array<std::byte*, 2> outputs{own, message(member_, round_, member_, piece)};
+      reduce_elements(inputs, outputs, shares.bytes_of_piece(member_, previous, piece) / size_of(type), type,
+                      reduction);
+    }
+    publish_round(operation);
+    wait_for_all(operation);
+    for (int64_t k = 0; p > 0 && k < size(); ++k) {
+      if (k == member_) continue;
+      copy_bytes(data + shares.offsets[k] + previous, message(k, round_, k, piece),
+                 shares.bytes_of_piece(k, previous, piece));
+    }
+  }
+}
+
+void SharedMemoryTransport::reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
+                                           Reduction reduction) {
+  const Operation operation("a reduce-scatter", type, reduction, 0, counts);
+  const Parts parts(counts, type);
+  const auto* const from = static_cast<const std::byte*>(input);
+  const int64_t piece = std::min(parts.longest, GroupArea::slot_capacity(size()) / size());
+  std::vector<const std::byte*> inputs(ranks_.size());
+  for (int64_t begin = 0; begin < parts.longest; begin += piece) {
+    begin_round();
+    for (int64_t k = 0; k < size(); ++k) {
+      if (k == member_) continue;
+      copy_bytes(message(member_, round_, k, piece), from + parts.offsets[k] + begin,
+                 parts.bytes_of_piece(k, begin, piece));
+    }
+    publish_round(operation);
+    wait_for_all(operation);
+    for (int64_t member = 0; member < size(); ++member) {
+      inputs[member] =
+          member == member_ ? from + parts.offsets[member_] + begin : message(member, round_, member_, piece);
+    }
+    std::byte* const to = static_cast<std::byte*>(output) + begin;
+    reduce_elements(inputs, {&to, 1}, parts.bytes_of_piece(member_, begin, piece) / size_of(type), type, reduction);
+  }
+}
+
+void SharedMemoryTransport::all_gather(const void* input, void* output, std::span<const int64_t> counts,
+                                       DataType type) {
+  const Operation operation("an all-gather", type, Reduction::sum, 0, counts);
+  const Parts parts(counts, type);
+  const auto* const from = static_cast<const std::byte*>(input);
+  auto* const to = static_cast<std::byte*>(output);
+  const int64_t piece = std::min(parts.longest, GroupArea::slot_capacity(size()));
+  for (int64_t begin = 0; begin < parts.longest; begin += piece) {
+    const int64_t own = parts.bytes_of_piece(member_, begin, piece);
+    begin_round();
+    copy_bytes(message(member_, round_, 0, piece), from + begin, own);
+    publish_round(operation);
+    copy_bytes(to + parts.offsets[member_] + begin, from + begin, own);
+    wait_for_all(operation);
+    for (int64_t k = 0; k < size(); ++k) {
+      if (k == member_) continue;
+      copy_bytes(to + parts.offsets[k] + begin, message(k, round_, 0, piece), parts.bytes_of_piece(k, begin, piece));
+    }
+  }
+}
+
+void SharedMemoryTransport::broadcast(void* data, int64_t count, DataType type, int64_t root) {
+  const Operation operation("a broadcast", type, Reduction::sum, root, {&count, 1});
+  const int64_t bytes = count * size_of(type);
+  const int64_t piece = std::min(bytes, GroupArea::slot_capacity(size()));
+  auto* const address = static_cast<std::byte*>(data);
+  for (int64_t begin = 0; begin < bytes; begin += piece) {
+    std::byte* const part = address + begin;
+    const int64_t length = std::min(piece, bytes - begin);
+    begin_round();
+    if (member_ == root) copy_bytes(message(root, round_, 0, piece), part, length);
+    publish_round(operation);
+    if (member_ == root) continue;
+    wait_for(root, operation);
+    copy_bytes(part, message(root, round_, 0, piece), length);
+  }
+}
+
+void SharedMemoryTransport::barrier() {
+  const Operation operation("a barrier", DataType::byte, Reduction::sum, 0, {});
+  begin_round();
+  publish_round(operation);
+  wait_for_all(operation);
+}
+
+// In the ring, a message is its length in eight bytes, its bytes, and padding to a multiple of eight.
+void SharedMemoryTransport::send(const void* data, int64_t bytes, int64_t to) {
+  SharedRing& ring = area_.ring(member_, to);
+  const int64_t capacity = GroupArea::ring_capacity(size());
+  const auto* const from = static_cast<const std::byte*>(data);
+  uint32_t written = ring.written.value();
+  int64_t done = 0;  // of the message as it lies in the ring
+  const int64_t total = ring_bytes(bytes);
+  while (done < total) {
+    const int64_t wanted = std::min(total - done, ring_step);
+    wait_for_ring(ring.read, written + static_cast<uint32_t>(wanted - capacity), to, "a message");
+    if (done == 0) std::memcpy(ring.data() + written % capacity, &bytes, header_bytes);
+    const int64_t begin = std::max<int64_t>(done - header_bytes, 0);
+    const int64_t end = std::min(done + wanted - header_bytes, bytes);
+    const uint32_t position = written + static_cast<uint32_t>(begin + header_bytes - done);
+    copy_into_ring(ring, capacity, position, from + begin, end - begin);
+    written += static_cast<uint32_t>(wanted);
+    done += wanted;
+    ring.written.publish(written);
+  }
+}
+
+bool SharedMemoryTransport::try_send(const void* data, int64_t bytes, int64_t to) {
+  SharedRing& ring = area_.ring(member_, to);
+  const auto in_ring = static_cast<int64_t>(ring.written.value() - ring.read.value());
+  if (in_ring + ring_bytes(bytes) > GroupArea::ring_capacity(size())) return false;
+  send(data, bytes, to);
+  return true;
+}
+
+void SharedMemoryTransport::receive(void* data, int64_t bytes, int64_t from) {
+  SharedRing& ring = area_.ring(from, member_);
+  const int64_t capacity = GroupArea::ring_capacity(size());
+  auto* const to = static_cast<std::byte*>(data);
+  uint32_t read = ring.read.value();
+  int64_t done = 0;
+  const int64_t total = ring_bytes(bytes);
+  while (done < total) {
+    const int64_t wanted = std::min(total - done, ring_step);
+    wait_for_ring(ring.written, read + static_cast<uint32_t>(done == 0 ? header_bytes : wanted), from, "a message");
+    if (done == 0) {
+      int64_t sent = 0;
+      std::memcpy(&sent, ring.data() + read % capacity, header_bytes);
+      COPUS_CHECK(sent == bytes, "rank ", ranks_[from], " sent ", sent, " bytes, rank ", ranks_[member_], " expects ",
+                  bytes);
+      wait_for_ring(ring.written, read + static_cast<uint32_t>(wanted), from, "a message");
+    }
+    const int64_t begin = std::max<int64_t>(done - header_bytes, 0);
+    const int64_t end = std::min(done + wanted - header_bytes, bytes);
+    const uint32_t position = read + static_cast<uint32_t>(begin + header_bytes - done);
+    copy_from_ring(ring, capacity, position, to + begin, end - begin);
+    read += static_cast<uint32_t>(wanted);
+    done += wanted;
+    ring.read.publish(read);
+  }
+}
+
+void SharedMemoryTransport::wait_for_ring(SharedCounter& counter, uint32_t target, int64_t other,
+                                          std::string_view operation) {
+  if (!counter.reached(target) && !Wait(policy_).until(counter, target)) fail({other}, operation);
+}
+
+void SharedMemoryTransport::fail(const std::vector<int64_t>& missing, std::string_view operation) {
+  const auto with_place = [&](int64_t member) {
+    const std::string place = health_.place_of(ranks_[member]);
+    return place.empty() ? concat(ranks_[member]) : concat(ranks_[member], " (", place, ")");
+  };
+  std::string also;
+  for (size_t i = 1; i < missing.size(); ++i) also += (i == 1 ? "; nor did rank " : ", ") + with_place(missing[i]);
+  std::string group;
+  for (const int64_t rank : ranks_) group += concat(group.empty() ? "" : ", ", rank);
+  const int64_t first = ranks_[missing.front()];
+  health_.report({first, health_.place_of(first),
+                  concat("did not come to ", operation, " of ranks ", group, ", for which rank ", ranks_[member_],
+                         " waited ", policy_.deadline_seconds, " s", also)});
+  health_.check();
+  COPUS_CHECK(false, "a failure was reported and not kept");
+}
+
+}  // namespace copus

@@ -1,0 +1,72 @@
+// The operations of one group over shared memory.
+//
+// A collective goes in rounds. In each, a member fills its slot, publishes the number of the round, waits until all
+// have, and reads the slots of the others. There are two slots a member, used in turn: whoever has seen all others
+// publish round k knows that they have read everything of round k - 1, and so may overwrite that slot. One wait a round
+// is enough.
+//
+// Large reductions are cut into pieces; of each piece, every member reduces its own share of the elements. Which share
+// and which piece an element lies in has no influence on its sum: that goes over the members in their order.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "copus/comm/health/shared_health.h"
+#include "copus/comm/shared_memory/shared_counter.h"
+#include "copus/comm/shared_memory/shared_segment.h"
+#include "copus/comm/transport.h"
+
+namespace copus {
+
+class SharedMemoryTransport : public Transport {
+ public:
+  // `ranks`: the members' world ranks; `member`: this rank's place among them. Health and policy must outlive this.
+  SharedMemoryTransport(GroupArea area, std::vector<int64_t> ranks, int64_t member, SharedHealth& health,
+                        const WaitPolicy& policy);
+
+  void all_reduce(void* data, int64_t count, DataType type, Reduction reduction) override;
+  void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
+                      Reduction reduction) override;
+  void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
+  void broadcast(void* data, int64_t count, DataType type, int64_t root) override;
+  void barrier() override;
+
+  void send(const void* data, int64_t bytes, int64_t to) override;
+  void receive(void* data, int64_t bytes, int64_t from) override;
+  bool try_send(const void* data, int64_t bytes, int64_t to) override;
+
+ private:
+  // What all members must agree on in one collective.
+  struct Operation;
+
+  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+  void reduce_whole(std::byte* data, int64_t count, DataType type, Reduction reduction, const Operation& operation);
+  void reduce_by_shares(std::byte* data, int64_t count, DataType type, Reduction reduction, const Operation& operation);
+
+  // A round: from begin_round() on, this member may fill its slot; after publish_round() it must not; after wait_for()
+  // a member or all of them, it may read theirs until the next round begins.
+  void begin_round();
+  void publish_round(const Operation& operation);
+  void wait_for(int64_t member, const Operation& operation);
+  void wait_for_all(const Operation& operation);
+  // Waits until all have published the round, whatever they did in it.
+  void wait_for_round(std::string_view operation);
+  // Where in a member's slot of a round its bytes for member k lie, of `bytes` for each.
+  std::byte* message(int64_t member, uint32_t round, int64_t k, int64_t bytes) const;
+
+  // Waits for the other end of a ring.
+  void wait_for_ring(SharedCounter& counter, uint32_t target, int64_t other, std::string_view operation);
+  [[noreturn]] void fail(const std::vector<int64_t>& missing, std::string_view operation);
+
+  const GroupArea area_;
+  const std::vector<int64_t> ranks_;
+  const int64_t member_;
+  SharedHealth& health_;
+  const WaitPolicy& policy_;
+
+  uint32_t round_;
+  uint32_t all_published_;  // the last round that all are known to have published
+};
+
+}  // namespace copus

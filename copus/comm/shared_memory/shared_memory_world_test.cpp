@@ -1,0 +1,118 @@
+// What is shared memory's own: ranks as processes, and what they find in the segment.
+#include "copus/comm/shared_memory/shared_memory_world.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <deque>
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/comm/shared_memory/shared_segment.h"
+#include "copus/comm/testing/test_data.h"
+#include "copus/comm/testing/test_stress.h"
+#include "copus/comm/world.h"
+
+namespace copus {
+namespace {
+
+TEST(Groups, keep_their_place_when_their_ranks_join_again) {
+  const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(2));
+  for (int64_t round = 0; round < 3; ++round) {
+    std::vector<std::thread> threads;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto world = join_shared_memory(segment, rank, 2, default_wait_seconds, false);
+        int64_t value = rank + round;
+        world->everyone().all_reduce(&value, 1, DataType::int64);
+        EXPECT_EQ(value, 2 * round + 1);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// Runs `body` as ranks 0 .. size - 1, each a process of its own that finds the segment by its descriptor, and returns
+// their exit codes.
+std::vector<int> run_processes(int64_t size, double wait_seconds, const std::function<int(World&)>& body) {
+  const SharedSegment segment = SharedSegment::create(size);
+  std::vector<pid_t> processes;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    const pid_t process = fork();
+    if (process == 0) {
+      int code = 1;
+      try {
+        auto own = std::make_shared<SharedSegment>(SharedSegment::open(dup(segment.descriptor()), size));
+        code = body(*join_shared_memory(own, rank, size, wait_seconds, false));
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(rank), error.what());
+      }
+      _exit(code);
+    }
+    processes.push_back(process);
+  }
+  std::vector<int> codes;
+  for (const pid_t process : processes) {
+    int status = 0;
+    waitpid(process, &status, 0);
+    codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  }
+  return codes;
+}
+
+TEST(Processes, random_operations_give_what_they_should) {
+  const auto codes = run_processes(4, default_wait_seconds, [](World& world) {
+    const std::string error = run_random_operations(world, 11, 200);
+    if (!error.empty()) std::fprintf(stderr, "%s\n", error.c_str());
+    return error.empty() ? 0 : 1;
+  });
+  EXPECT_EQ(codes, std::vector<int>(4, 0));
+}
+
+TEST(Processes, name_one_that_is_gone) {
+  const auto codes = run_processes(3, 0.5, [](World& world) {
+    if (world.rank() == 1) return 0;
+    try {
+      world.everyone().barrier();
+    } catch (const RankFailure& failure) {
+      return failure.report().rank == 1 ? 7 : 8;
+    }
+    return 9;
+  });
+  EXPECT_EQ(codes, (std::vector<int>{7, 0, 7}));
+}
+
+TEST(Counters, of_rounds_and_rings_wrap) {
+  const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(2));
+  for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 1}, std::vector<int64_t>{1, 0}}) {
+    const GroupArea area = SegmentLayout(segment->address()).find_or_add_group(ranks);
+    for (int64_t member = 0; member < 2; ++member) {
+      for (const uint32_t round : {0xfffffffd, 0xfffffffe}) area.slot(member, round).round.publish(round);
+      SharedRing& ring = area.ring(member, 1 - member);
+      ring.written.publish(0xfffffff0);
+      ring.read.publish(0xfffffff0);
+    }
+  }
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back(
+        [&, rank] { EXPECT_EQ(run_random_operations(*join_shared_memory(segment, rank, 2, 10, false), 5, 150), ""); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Segment, opens_only_what_is_one) {
+  const SharedSegment segment = SharedSegment::create(3);
+  EXPECT_THROW(SharedSegment::open(dup(segment.descriptor()), 4), InternalError);
+  EXPECT_THROW(SharedSegment::open(dup(0), 3), InternalError);
+  EXPECT_NE(SharedSegment::open(dup(segment.descriptor()), 3).address(), segment.address());
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,183 @@
+#include "copus/comm/shared_memory/shared_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/comm/health/shared_health.h"
+
+namespace copus {
+
+namespace {
+
+constexpr uint64_t magic = 0x31304d4d4f435043;  // "CPCOMM01", little-endian
+// Addresses, not memory: room for some hundred groups of 16 ranks.
+constexpr int64_t segment_bytes = int64_t{1} << 37;
+constexpr int64_t max_groups = 8192;
+// More than groups: ranks that add the same group at the same time write a list each.
+constexpr int64_t max_rank_lists = 8 * max_groups;
+
+constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+int64_t GroupArea::slot_capacity(int64_t members) {
+  // All slots in use should fit the caches; shares of members are cut at whole pages.
+  return std::max<int64_t>(round_up((256 << 10) / members, 4096), 4096) * members;
+}
+
+int64_t GroupArea::ring_capacity(int64_t members) {
+  // A micro-batch's activations should fit, so that their sender need not wait; large groups have many rings.
+  const auto share = static_cast<uint64_t>((int64_t{512} << 20) / (members * members));
+  return static_cast<int64_t>(std::clamp<uint64_t>(std::bit_floor(share), 64 << 10, 2 << 20));
+}
+
+int64_t GroupArea::bytes(int64_t members) {
+  const auto slot = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members);
+  const auto ring = static_cast<int64_t>(sizeof(SharedRing)) + ring_capacity(members);
+  return round_up(members * 2 * slot + members * members * ring, 4096);
+}
+
+SharedSlot& GroupArea::slot(int64_t member, uint32_t round) const {
+  const auto stride = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members_);
+  return *reinterpret_cast<SharedSlot*>(address_ + (member * 2 + round % 2) * stride);
+}
+
+SharedRing& GroupArea::ring(int64_t from, int64_t to) const {
+  const auto slot = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members_);
+  const auto stride = static_cast<int64_t>(sizeof(SharedRing)) + ring_capacity(members_);
+  return *reinterpret_cast<SharedRing*>(address_ + members_ * 2 * slot + (from * members_ + to) * stride);
+}
+
+struct SegmentLayout::Header {
+  std::atomic<uint64_t> magic;  // written last
+  int64_t size;
+  std::chrono::steady_clock::rep start;  // of the monotonic clock, which all processes of a machine share
+  std::atomic<uint32_t> rank_lists;
+};
+
+SegmentLayout::SegmentLayout(std::byte* address) : address_(address) {
+  COPUS_CHECK(header().magic.load(std::memory_order_acquire) == magic, "not a segment of ranks");
+}
+
+void SegmentLayout::initialize(std::byte* address, int64_t size) {
+  COPUS_CHECK(size > 0, size);
+  Header& header = *reinterpret_cast<Header*>(address);
+  header.size = size;
+  header.start = std::chrono::steady_clock::now().time_since_epoch().count();
+  header.magic.store(magic, std::memory_order_release);
+}
+
+int64_t SegmentLayout::size() const { return header().size; }
+
+SegmentLayout::Header& SegmentLayout::header() const { return *reinterpret_cast<Header*>(address_); }
+
+std::byte* SegmentLayout::health() const { return address_ + round_up(sizeof(Header), 64); }
+
+std::atomic<uint32_t>* SegmentLayout::entries() const {
+  return reinterpret_cast<std::atomic<uint32_t>*>(health() + round_up(health_bytes(size()), 64));
+}
+
+int64_t* SegmentLayout::rank_list(uint32_t number) const {
+  return reinterpret_cast<int64_t*>(entries() + max_groups) + number * (size() + 1);
+}
+
+std::chrono::steady_clock::time_point SegmentLayout::start() const {
+  return std::chrono::steady_clock::time_point(std::chrono::steady_clock::duration(header().start));
+}
+
+GroupArea SegmentLayout::find_or_add_group(const std::vector<int64_t>& ranks) {
+  const auto members = static_cast<int64_t>(ranks.size());
+  std::byte* const areas =
+      address_ + round_up(reinterpret_cast<std::byte*>(rank_list(max_rank_lists)) - address_, 4096);
+  int64_t offset = 0;
+  uint32_t own = 0;  // our list's entry, once it is written
+  for (int64_t i = 0; i < max_groups; ++i) {
+    uint32_t entry = entries()[i].load(std::memory_order_acquire);
+    if (entry == 0) {
+      if (own == 0) {
+        const uint32_t number = header().rank_lists.fetch_add(1, std::memory_order_relaxed);
+        COPUS_CHECK(number < max_rank_lists, "too many groups of ranks");
+        rank_list(number)[0] = members;
+        std::copy(ranks.begin(), ranks.end(), rank_list(number) + 1);
+        own = number + 1;
+      }
+      if (entries()[i].compare_exchange_strong(entry, own, std::memory_order_acq_rel)) entry = own;
+    }
+    const int64_t* const list = rank_list(entry - 1);
+    if (list[0] == members && std::equal(ranks.begin(), ranks.end(), list + 1)) {
+      COPUS_CHECK(areas + offset + GroupArea::bytes(members) <= address_ + segment_bytes, "too many groups of ranks");
+      return {areas + offset, members};
+    }
+    offset += GroupArea::bytes(list[0]);
+  }
+  COPUS_CHECK(false, "more than ", max_groups, " groups of ranks");
+}
+
+SharedSegment::SharedSegment(int descriptor, std::byte* address, int64_t bytes)
+    : descriptor_(descriptor), address_(address), bytes_(bytes) {}
+
+SharedSegment::SharedSegment(SharedSegment&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      address_(std::exchange(other.address_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(address_, other.address_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+SharedSegment::~SharedSegment() {
+  if (address_ != nullptr) munmap(address_, static_cast<size_t>(bytes_));
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+SharedSegment SharedSegment::map(int descriptor) {
+  void* const address = mmap(nullptr, static_cast<size_t>(segment_bytes), PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+  if (address == MAP_FAILED) {
+    const int error = errno;
+    close(descriptor);
+    throw InternalError(concat("could not map shared memory: ", std::strerror(error)));
+  }
+  return {descriptor, static_cast<std::byte*>(address), segment_bytes};
+}
+
+SharedSegment SharedSegment::create(int64_t size) {
+  const int descriptor = memfd_create("copus", MFD_CLOEXEC);
+  if (descriptor < 0) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
+  if (ftruncate(descriptor, segment_bytes) != 0) {
+    const int error = errno;
+    close(descriptor);
+    throw InternalError(concat("could not size shared memory: ", std::strerror(error)));
+  }
+  SharedSegment segment = map(descriptor);
+  SegmentLayout::initialize(segment.address_, size);
+  return segment;
+}
+
+SharedSegment SharedSegment::open(int descriptor, int64_t size) {
+  struct stat status{};
+  if (fstat(descriptor, &status) != 0 || status.st_size != segment_bytes) {
+    close(descriptor);
+    throw InternalError("the descriptor given is not a segment of ranks");
+  }
+  SharedSegment segment = map(descriptor);
+  const int64_t made_for = SegmentLayout(segment.address_).size();
+  COPUS_CHECK(made_for == size, "a segment for ", made_for, " ranks, not ", size);
+  return segment;
+}
+
+std::byte* SharedSegment::health() const { return SegmentLayout(address_).health(); }
+
+}  // namespace copus

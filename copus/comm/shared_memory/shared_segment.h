@@ -1,0 +1,78 @@
+// What lies where in the segment that the ranks of one machine share: the start of the job, the health of its ranks,
+// and an area for each group, laid out at its first use.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "copus/comm/shared_memory/shared_counter.h"
+#include "copus/comm/shared_memory/shared_memory_world.h"
+
+namespace copus {
+
+// A slot for what one member gives to the others in one round of a collective.
+struct alignas(64) SharedSlot {
+  SharedCounter round;  // the last round for which the slot was filled
+  uint32_t operation;   // what its owner believes to take part in
+  // A short message lies in the line of its counter, and costs the reader one cache miss.
+  static constexpr int64_t short_bytes = 48;
+  alignas(8) std::byte short_message[short_bytes];  // elements of any type
+
+  std::byte* message() { return reinterpret_cast<std::byte*>(this + 1); }
+};
+static_assert(sizeof(SharedSlot) == 64);
+
+// Messages of one member to another, as a stream of bytes through a ring. Counters count bytes.
+struct SharedRing {
+  alignas(64) SharedCounter written;
+  alignas(64) SharedCounter read;
+
+  std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
+};
+static_assert(sizeof(SharedRing) == 128);
+
+// The memory of one group of `members`: for each member two slots, used in turn, and a ring to each member.
+class GroupArea {
+ public:
+  GroupArea(std::byte* address, int64_t members) : address_(address), members_(members) {}
+
+  static int64_t slot_capacity(int64_t members);  // bytes of message()
+  static int64_t ring_capacity(int64_t members);  // bytes of data(), a power of two
+  static int64_t bytes(int64_t members);
+
+  SharedSlot& slot(int64_t member, uint32_t round) const;
+  SharedRing& ring(int64_t from, int64_t to) const;
+
+ private:
+  std::byte* address_;
+  int64_t members_;
+};
+
+// The table at the beginning of the segment, as one rank uses it.
+class SegmentLayout {
+ public:
+  // Makes memory that is all zero a segment for `size` ranks.
+  static void initialize(std::byte* address, int64_t size);
+  explicit SegmentLayout(std::byte* address);
+
+  int64_t size() const;
+  std::byte* health() const;
+  std::chrono::steady_clock::time_point start() const;
+
+  // The area of an ordered list of ranks, the same for whoever asks. Waits for nobody: groups are entered into an
+  // append-only log by compare-and-swap, and a group's area begins where that of the entry before it ends.
+  GroupArea find_or_add_group(const std::vector<int64_t>& ranks);
+
+ private:
+  struct Header;
+  Header& header() const;
+  std::atomic<uint32_t>* entries() const;     // 0, or 1 + the number of a rank list
+  int64_t* rank_list(uint32_t number) const;  // its length, then the ranks
+
+  std::byte* address_;
+};
+
+}  // namespace copus

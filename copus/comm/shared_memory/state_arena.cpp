@@ -1,0 +1,249 @@
+#include "copus/comm/shared_memory/state_arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "copus/base/available_memory.h"
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int64_t huge_page = int64_t{2} << 20;
+constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, which older headers lack
+// Pages are made present in pieces of this size, so that between them the threads that train get to the memory map.
+constexpr int64_t piece = 4 * huge_page;
+// What prefault leaves to the rest of the system: without it the kernel ends a process, and not the request.
+constexpr int64_t spare_bytes = int64_t{128} << 20;
+// Of a process' 2^47 bytes of addresses, for all arenas together.
+constexpr int64_t most_addresses = int64_t{1} << 46;
+
+constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+int64_t addresses_per_rank(int64_t ranks) {
+  const int64_t physical = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return round_up(std::min(physical, most_addresses / ranks), huge_page);
+}
+
+// Which boot of which machine this is: two words.
+std::array<int64_t, 2> machine_identity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  file >> text;
+  std::erase(text, '-');
+  std::array<int64_t, 2> words{};
+  for (size_t i = 0; i < text.size() && i < 32; ++i) {
+    const auto digit = static_cast<uint64_t>(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+    words[i / 16] = static_cast<int64_t>(static_cast<uint64_t>(words[i / 16]) << 4 | (digit & 15));
+  }
+  return words;
+}
+
+// An open file, or none (-1).
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+// Addresses of a file of `bytes`, aligned so that its huge pages can be mapped as such; empty where that fails.
+class MappedFile {
+ public:
+  MappedFile(int descriptor, int64_t bytes, int protection) : bytes_(static_cast<size_t>(bytes)) {
+    const size_t with_slack = bytes_ + static_cast<size_t>(huge_page);
+    void* const reserved = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return;
+    auto* const begin = static_cast<std::byte*>(reserved);
+    const auto before = static_cast<size_t>(-reinterpret_cast<intptr_t>(begin) & (huge_page - 1));
+    void* const mapped =
+        mmap(begin + before, bytes_, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, descriptor, 0);
+    if (mapped == MAP_FAILED) {
+      munmap(begin, with_slack);
+      return;
+    }
+    address_ = begin + before;
+    if (before > 0) munmap(begin, before);
+    if (const size_t behind = with_slack - before - bytes_; behind > 0) munmap(address_ + bytes_, behind);
+  }
+  MappedFile(MappedFile&& other) noexcept : address_(std::exchange(other.address_, nullptr)), bytes_(other.bytes_) {}
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() {
+    if (address_ != nullptr) munmap(address_, bytes_);
+  }
+  std::byte* address() const { return address_; }
+
+ private:
+  std::byte* address_ = nullptr;
+  size_t bytes_;
+};
+
+// What a rank tells the others so that they can open its arena, and know that it is the right one.
+struct Offer {
+  std::array<int64_t, 2> machine{};
+  int64_t process = 0, descriptor = -1;
+  int64_t device = 0, inode = 0, bytes = 0;  // of the open file
+};
+
+bool is_file(int descriptor, const Offer& offer) {
+  struct stat status{};
+  return descriptor >= 0 && fstat(descriptor, &status) == 0 && static_cast<int64_t>(status.st_dev) == offer.device &&
+         static_cast<int64_t>(status.st_ino) == offer.inode && status.st_size == offer.bytes;
+}
+
+int create_file(int64_t bytes) {
+  const int descriptor = memfd_create("copus-state", MFD_CLOEXEC);
+  if (descriptor >= 0 && ftruncate(descriptor, bytes) != 0) {
+    close(descriptor);
+    return -1;
+  }
+  return descriptor;
+}
+
+Offer offer_file(int descriptor, const std::array<int64_t, 2>& machine) {
+  Offer offer{.machine = machine, .process = getpid()};
+  struct stat status{};
+  if (descriptor < 0 || fstat(descriptor, &status) != 0) return offer;
+  offer.descriptor = descriptor;
+  offer.device = static_cast<int64_t>(status.st_dev);
+  offer.inode = static_cast<int64_t>(status.st_ino);
+  offer.bytes = status.st_size;
+  return offer;
+}
+
+void touch(std::byte* page) { std::atomic_ref(*reinterpret_cast<uint8_t*>(page)).fetch_or(0); }
+
+}  // namespace
+
+int64_t ArenaSpace::allocate(int64_t bytes) {
+  COPUS_CHECK(bytes > 0, bytes);
+  const int64_t needed = round_up(bytes, alignment);
+  int64_t offset = 0;
+  for (const auto& [begin, length] : taken_) {
+    if (begin - offset >= needed) break;
+    offset = begin + length;
+  }
+  taken_.emplace(offset, needed);
+  used_ += needed;
+  high_water_ = std::max(high_water_, offset + needed);
+  return offset;
+}
+
+void ArenaSpace::release(int64_t offset) {
+  used_ -= bytes_at(offset);
+  taken_.erase(offset);
+}
+
+int64_t ArenaSpace::end() const { return taken_.empty() ? 0 : taken_.rbegin()->first + taken_.rbegin()->second; }
+
+int64_t ArenaSpace::bytes_at(int64_t offset) const {
+  const auto found = taken_.find(offset);
+  COPUS_CHECK(found != taken_.end(), "nothing is allocated at ", offset);
+  return found->second;
+}
+
+struct StateArena::Mapping {
+  int64_t rank, bytes;
+  std::vector<MappedFile> arenas;   // by rank
+  std::atomic<int64_t> present{0};  // pages below it have been made so
+};
+
+StateArena::StateArena(std::unique_ptr<Mapping> mapping) : mapping_(std::move(mapping)) {}
+StateArena::~StateArena() = default;
+
+std::unique_ptr<StateArena> StateArena::join(World& world) {
+  const std::array<int64_t, 2> machine = machine_identity();
+  const Descriptor file(create_file(addresses_per_rank(world.size())));
+  const Offer mine = offer_file(file.number(), machine);
+  std::vector<Offer> offers(static_cast<size_t>(world.size()));
+  constexpr int64_t words = sizeof(Offer) / sizeof(int64_t);
+  const std::vector<int64_t> counts(static_cast<size_t>(world.size()), words);
+  world.everyone().all_gather(&mine, offers.data(), counts, DataType::int64);
+
+  auto mapping = std::make_unique<Mapping>();
+  mapping->rank = world.rank();
+  mapping->bytes = mine.bytes;
+  int64_t failures = 0;
+  for (int64_t rank = 0; rank < world.size(); ++rank) {
+    const Offer& offer = offers[static_cast<size_t>(rank)];
+    const bool own = rank == world.rank();
+    const bool here = offer.descriptor >= 0 && offer.machine == mine.machine && offer.bytes == mine.bytes;
+    const std::string path = concat("/proc/", offer.process, "/fd/", offer.descriptor);
+    const Descriptor opened(here && !own ? open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1);
+    const int descriptor = own ? file.number() : opened.number();
+    if (here && is_file(descriptor, offer)) {
+      mapping->arenas.emplace_back(descriptor, offer.bytes, own ? PROT_READ | PROT_WRITE : PROT_READ);
+      // Each rank's state belongs into its own dump of memory, if into any.
+      if (std::byte* const address = mapping->arenas.back().address(); address != nullptr && !own) {
+        madvise(address, static_cast<size_t>(offer.bytes), MADV_DONTDUMP);
+      }
+    }
+    const bool mapped = static_cast<int64_t>(mapping->arenas.size()) == rank + 1 && mapping->arenas.back().address();
+    if (!mapped) {
+      failures = 1;
+      break;
+    }
+  }
+  // Also: nobody closes its descriptor before all have opened it.
+  world.everyone().all_reduce(&failures, 1, DataType::int64);
+  if (failures > 0) return nullptr;
+  return std::unique_ptr<StateArena>(new StateArena(std::move(mapping)));
+}
+
+std::byte* StateArena::mine() const { return mapping_->arenas[static_cast<size_t>(mapping_->rank)].address(); }
+
+const std::byte* StateArena::of(int64_t rank) const {
+  COPUS_CHECK(rank >= 0 && rank < static_cast<int64_t>(mapping_->arenas.size()), rank);
+  return mapping_->arenas[static_cast<size_t>(rank)].address();
+}
+
+int64_t StateArena::reserved_bytes() const { return mapping_->bytes; }
+
+bool StateArena::prefault(int64_t end) {
+  if (end > reserved_bytes()) return false;
+  const int64_t last = round_up(end, huge_page);
+  for (int64_t at = mapping_->present; at < last; at = mapping_->present) {
+    const int64_t bytes = std::min(piece, last - at);
+    if (available_memory_bytes() < bytes + spare_bytes) return false;
+    // A file's memory comes in huge pages only where a page of each was touched and one then asks for them, whatever
+    // the system's setting for shared memory: made this way it also comes twice as fast. Where there are none, small
+    // ones do.
+    for (int64_t page = at; page < at + bytes; page += huge_page) touch(mine() + page);
+    madvise(mine() + at, static_cast<size_t>(bytes), collapse_into_huge_page);
+    if (madvise(mine() + at, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) != 0) {
+      if (errno == ENOMEM) return false;
+      for (int64_t page = at; page < at + bytes; page += ArenaSpace::alignment) touch(mine() + page);
+    }
+    mapping_->present = at + bytes;
+  }
+  return true;
+}
+
+void StateArena::prefault_read(int64_t rank, int64_t begin, int64_t end) {
+  const int64_t first = begin / ArenaSpace::alignment * ArenaSpace::alignment;
+  if (first >= end) return;
+  auto* const address = const_cast<std::byte*>(of(rank) + first);
+  // Where the kernel does not know how, the copy itself makes them present.
+  madvise(address, static_cast<size_t>(round_up(end - first, ArenaSpace::alignment)), MADV_POPULATE_READ);
+}
+
+}  // namespace copus

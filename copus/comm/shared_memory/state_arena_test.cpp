@@ -1,0 +1,256 @@
+#include "copus/comm/shared_memory/state_arena.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/comm/shared_memory/shared_memory_world.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/comm/testing/rank_threads.h"
+
+namespace copus {
+namespace {
+
+constexpr int64_t page = ArenaSpace::alignment;
+constexpr int64_t huge_page = int64_t{2} << 20;
+
+// One element a page: who has it.
+class NaiveSpace {
+ public:
+  int64_t allocate(int64_t bytes, int64_t owner) {
+    const int64_t pages = (bytes + page - 1) / page;
+    for (int64_t first = 0;; ++first) {
+      owners_.resize(std::max<size_t>(owners_.size(), static_cast<size_t>(first + pages)), 0);
+      const auto begin = owners_.begin() + first;
+      if (!std::all_of(begin, begin + pages, [](int64_t one) { return one == 0; })) continue;
+      std::fill_n(begin, pages, owner);
+      high_water_ = std::max(high_water_, (first + pages) * page);
+      return first * page;
+    }
+  }
+  void release(int64_t owner) { std::replace(owners_.begin(), owners_.end(), owner, int64_t{0}); }
+  int64_t used_bytes() const {
+    return page * std::count_if(owners_.begin(), owners_.end(), [](int64_t one) { return one != 0; });
+  }
+  int64_t end() const {
+    const auto last = std::find_if(owners_.rbegin(), owners_.rend(), [](int64_t one) { return one != 0; });
+    return page * (owners_.rend() - last);
+  }
+  int64_t high_water() const { return high_water_; }
+
+ private:
+  std::vector<int64_t> owners_;
+  int64_t high_water_ = 0;
+};
+
+TEST(ArenaSpace, is_first_fit_in_any_sequence) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    std::mt19937_64 random(seed);
+    ArenaSpace space;
+    NaiveSpace naive;
+    struct Taken {
+      int64_t offset, bytes, owner;
+    };
+    std::vector<Taken> taken;
+    for (int64_t owner = 1; owner <= 120; ++owner) {
+      if (!taken.empty() && random() % 5 < 2) {
+        const auto which = taken.begin() + static_cast<int64_t>(random() % taken.size());
+        space.release(which->offset);
+        naive.release(which->owner);
+        taken.erase(which);
+      } else {
+        const auto bytes = static_cast<int64_t>(1 + random() % static_cast<uint64_t>(5 * page));
+        const int64_t offset = space.allocate(bytes);
+        ASSERT_EQ(offset, naive.allocate(bytes, owner)) << "seed " << seed;
+        taken.push_back({offset, bytes, owner});
+      }
+      ASSERT_EQ(space.used_bytes(), naive.used_bytes()) << "seed " << seed;
+      ASSERT_EQ(space.end(), naive.end()) << "seed " << seed;
+      ASSERT_EQ(space.high_water(), naive.high_water()) << "seed " << seed;
+    }
+    for (const Taken& one : taken) ASSERT_EQ(space.bytes_at(one.offset), (one.bytes + page - 1) / page * page);
+    for (const Taken& one : taken) space.release(one.offset);
+    EXPECT_EQ(space.used_bytes(), 0);
+    EXPECT_EQ(space.end(), 0);
+    EXPECT_EQ(space.allocate(1 << 20), 0) << "what is free again is one stretch";
+  }
+}
+
+TEST(ArenaSpace, a_copy_is_a_trial) {
+  ArenaSpace space;
+  const int64_t first = space.allocate(1);
+  space.allocate(1);
+  ArenaSpace trial = space;
+  trial.release(first);
+  trial.allocate(10 * page);
+  EXPECT_EQ(trial.high_water(), 12 * page);
+  EXPECT_EQ(space.high_water(), 2 * page);
+  EXPECT_EQ(space.bytes_at(first), page);
+}
+
+TEST(ArenaSpace, refuses_what_is_no_allocation) {
+  ArenaSpace space;
+  EXPECT_THROW(space.allocate(0), InternalError);
+  space.allocate(1);
+  EXPECT_THROW(space.release(page), InternalError);
+}
+
+int64_t value_of(int64_t rank, int64_t element) { return rank * 1'000'003 + element; }
+
+// Each rank writes numbers of its own into its arena, reads all others', and writes again.
+void share(World& world) {
+  const auto arena = StateArena::join(world);
+  ASSERT_NE(arena, nullptr);
+  constexpr int64_t count = 100'000;
+  const int64_t gap = arena->space().allocate(3 * page);
+  const int64_t offset = arena->space().allocate(count * 8);
+  arena->space().release(gap);
+  ASSERT_TRUE(arena->prefault(arena->space().high_water()));
+  auto* const mine = reinterpret_cast<int64_t*>(arena->mine() + offset);
+  EXPECT_EQ(arena->of(world.rank()), arena->mine());
+  for (int64_t round = 0; round < 2; ++round) {
+    for (int64_t i = 0; i < count; ++i) mine[i] = value_of(world.rank() + round, i);
+    world.everyone().barrier();
+    for (int64_t rank = 0; rank < world.size(); ++rank) {
+      arena->prefault_read(rank, offset, offset + count * 8);
+      const auto* const others = reinterpret_cast<const int64_t*>(arena->of(rank) + offset);
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < count; ++i) wrong += others[i] != value_of(rank + round, i) ? 1 : 0;
+      EXPECT_EQ(wrong, 0) << "rank " << world.rank() << " reads that of rank " << rank;
+    }
+    world.everyone().barrier();
+  }
+}
+
+TEST(StateArena, is_read_by_threads) {
+  for (const int64_t size : {1, 2, 5}) run_ranks_as_threads(size, share);
+}
+
+TEST(StateArena, a_single_rank_has_one) { share(*single_rank_world()); }
+
+// Runs the body as ranks that are processes of their own; what their exit statuses were.
+std::vector<int> run_ranks_as_processes(int64_t size, const std::function<void(World&)>& body) {
+  const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(size));
+  std::vector<pid_t> children;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    const pid_t child = fork();
+    if (child != 0) {
+      children.push_back(child);
+      continue;
+    }
+    int status = 1;
+    try {
+      const auto world = join_shared_memory(segment, rank, size, 20, false);
+      body(*world);
+      status = testing::Test::HasFailure() ? 1 : 0;
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(rank), error.what());
+    }
+    _exit(status);
+  }
+  std::vector<int> statuses;
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    statuses.push_back(status);
+  }
+  return statuses;
+}
+
+TEST(StateArena, is_read_by_processes) { EXPECT_EQ(run_ranks_as_processes(3, share), std::vector<int>(3, 0)); }
+
+// Kilobytes of the shared memory that this process has touched.
+int64_t touched_kib(const StateArena& arena, int64_t end) {
+  std::vector<unsigned char> present(static_cast<size_t>(end / page));
+  mincore(arena.mine(), static_cast<size_t>(end), present.data());
+  return std::count_if(present.begin(), present.end(), [](unsigned char one) { return (one & 1) != 0; }) * 4;
+}
+
+TEST(StateArena, takes_memory_only_where_asked) {
+  const auto arena = StateArena::join(*single_rank_world());
+  ASSERT_NE(arena, nullptr);
+  const int64_t end = 16 * huge_page;
+  EXPECT_EQ(touched_kib(*arena, end), 0);
+  ASSERT_TRUE(arena->prefault(5 * huge_page));
+  EXPECT_EQ(touched_kib(*arena, end), 5 * huge_page / 1024);
+  ASSERT_TRUE(arena->prefault(2 * huge_page)) << "already there";
+  EXPECT_EQ(touched_kib(*arena, end), 5 * huge_page / 1024);
+}
+
+TEST(StateArena, prefault_keeps_what_is_there) {
+  const auto arena = StateArena::join(*single_rank_world());
+  ASSERT_NE(arena, nullptr);
+  const int64_t count = 3 * huge_page / 8;
+  auto* const values = reinterpret_cast<int64_t*>(arena->mine());
+  std::iota(values, values + count, 0);
+  ASSERT_TRUE(arena->prefault(4 * huge_page));
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < count; ++i) wrong += values[i] != i ? 1 : 0;
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(StateArena, prefault_fails_where_there_is_no_more) {
+  const auto arena = StateArena::join(*single_rank_world());
+  ASSERT_NE(arena, nullptr);
+  EXPECT_FALSE(arena->prefault(arena->reserved_bytes() + 1));
+  EXPECT_EQ(touched_kib(*arena, huge_page), 0);
+}
+
+// One rank can make no file, or make one and open no other.
+TEST(StateArena, is_had_by_all_ranks_or_by_none) {
+  for (const int files : {0, 1}) {
+    const auto body = [files](World& world) {
+      if (world.rank() == 1) {
+        const int next = dup(0);
+        close(next);
+        const auto limit = static_cast<rlim_t>(next) + static_cast<rlim_t>(files);
+        const rlimit limits{limit, limit};
+        ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limits), 0);
+      }
+      EXPECT_EQ(StateArena::join(world), nullptr);
+    };
+    EXPECT_EQ(run_ranks_as_processes(3, body), std::vector<int>(3, 0)) << files;
+  }
+}
+
+// Its memory can still be read, as long as one looks at it: who notices the death ends the job, not a fault.
+TEST(StateArena, outlives_its_owner) {
+  const auto body = [](World& world) {
+    const auto arena = StateArena::join(world);
+    ASSERT_NE(arena, nullptr);
+    arena->mine()[0] = std::byte{static_cast<uint8_t>(40 + world.rank())};
+    world.everyone().barrier();
+    pid_t peer = getpid();
+    world.everyone().broadcast(&peer, sizeof peer, DataType::byte, 1);
+    if (world.rank() == 1) ::raise(SIGKILL);
+    while (kill(peer, 0) == 0 && std::ifstream(concat("/proc/", peer, "/maps")).peek() != EOF) {
+    }
+    EXPECT_EQ(arena->of(1)[0], std::byte{41});
+  };
+  const std::vector<int> statuses = run_ranks_as_processes(2, body);
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+}
+
+TEST(StateArena, a_rank_that_dies_meanwhile_is_a_failure_and_no_wait) {
+  const auto body = [](World& world) {
+    if (world.rank() == 1) throw UserError("gone");
+    StateArena::join(world);
+  };
+  EXPECT_THROW(run_ranks_as_threads(3, body), UserError);
+}
+
+}  // namespace
+}  // namespace copus

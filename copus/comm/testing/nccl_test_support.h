@@ -1,0 +1,83 @@
+// For tests of what goes over NCCL: ranks as threads, each with a fake device, over a mock library.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "copus/comm/gpu/nccl_world.h"
+#include "copus/comm/testing/borrowed_world.h"
+#include "copus/comm/testing/mock_nccl.h"
+#include "copus/comm/testing/rank_threads.h"
+#include "copus/comm/testing/test_data.h"
+
+namespace copus {
+
+// One rank as a test sees it.
+struct NcclRank {
+  World& world;
+  FakeDeviceRuntime& device;
+  MockNccl& nccl;
+
+  int64_t rank() const { return world.rank(); }
+  void launch(std::function<void()> kernel) { device.launch(std::move(kernel), device.current_stream()); }
+};
+
+// Memory of the device, written and read by kernels of the current stream.
+class DeviceBytes {
+ public:
+  DeviceBytes(NcclRank& rank, const Bytes& bytes)
+      : rank_(rank), size_(bytes.size()), memory_(rank.device.allocate(static_cast<int64_t>(bytes.size()))) {
+    write(bytes);
+  }
+
+  std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
+
+  void write(const Bytes& bytes) {
+    rank_.launch([bytes, to = host()] { std::memcpy(to, bytes.data(), bytes.size()); });
+  }
+  Bytes read() const {
+    Bytes bytes(size_);
+    rank_.launch([&bytes, from = host()] { std::memcpy(bytes.data(), from, bytes.size()); });
+    rank_.device.synchronize(rank_.device.current_stream());
+    return bytes;
+  }
+
+ private:
+  std::byte* host() const { return rank_.device.on_host<std::byte>(memory_.get()); }
+
+  NcclRank& rank_;
+  size_t size_;
+  std::shared_ptr<void> memory_;
+};
+
+inline constexpr double patient_seconds = 60;
+
+inline void run_over_nccl(int64_t size, MockNccl& nccl, const std::function<void(NcclRank&)>& body,
+                          double wait_seconds = patient_seconds, int64_t kept = kept_nccl_communicators) {
+  run_ranks_as_threads(
+      size,
+      [&](World& host) {
+        const auto device = std::make_shared<FakeDeviceRuntime>(FakeDeviceRuntime::Options{
+            .runs_by_itself = true, .seed = static_cast<uint64_t>(host.rank()), .identity = "a fake device"});
+        const auto world = over_nccl(std::make_unique<BorrowedWorld>(host), device, wait_seconds,
+                                     nccl.interface_of(host.rank(), *device), kept);
+        NcclRank rank{*world, *device, nccl};
+        body(rank);
+      },
+      patient_seconds);
+}
+
+// Likewise, with a library that must be used as its rules say.
+inline void run_over_nccl(int64_t size, const std::function<void(NcclRank&)>& body) {
+  MockNccl nccl;
+  run_over_nccl(size, nccl, body);
+  EXPECT_EQ(nccl.mistakes(), std::vector<std::string>{});
+  for (int64_t rank = 0; rank < size; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
+}
+
+}  // namespace copus

@@ -1,0 +1,16 @@
+// For tests: the ranks of a job as threads of one process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "copus/comm/world.h"
+
+namespace copus {
+
+// Runs `body` as ranks 0 .. size - 1, each on a thread of its own, over the same code as between processes, and returns
+// when all have ended. Rethrows the first exception of a rank that is not the echo of another's (RankFailure).
+void run_ranks_as_threads(int64_t size, const std::function<void(World&)>& body,
+                          double wait_seconds = default_wait_seconds);
+
+}  // namespace copus

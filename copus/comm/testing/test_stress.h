@@ -1,0 +1,17 @@
+// For tests: a random sequence of operations in overlapping groups, the same on all ranks, every result checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "copus/comm/testing/fake_device_runtime.h"
+#include "copus/comm/world.h"
+
+namespace copus {
+
+// Runs this rank's part, at its own random pace; empty, or the first difference from what should have come.
+// With a device, which `world` has to know, every other operation is on its memory: kernels write the input before it
+// and check the result after it.
+std::string run_random_operations(World& world, uint64_t seed, int64_t operations, FakeDeviceRuntime* device = nullptr);
+
+}  // namespace copus

@@ -1,0 +1,40 @@
+#include "copus/description/cluster_description.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+Curve::Curve(std::vector<CurvePoint> points) : points_(std::move(points)) {
+  const auto unordered = std::adjacent_find(points_.begin(), points_.end(),
+                                            [](const CurvePoint& a, const CurvePoint& b) { return a.at >= b.at; });
+  COPUS_CHECK(unordered == points_.end() && (points_.empty() || points_.front().at > 0));
+}
+
+double Curve::at(double x) const {
+  if (points_.empty()) return 1;
+  const auto after =
+      std::find_if(points_.begin(), points_.end(), [x](const CurvePoint& point) { return point.at >= x; });
+  if (after == points_.begin()) return after->value;
+  if (after == points_.end()) return points_.back().value;
+  const auto before = std::prev(after);
+  const double share = std::log(x / before->at) / std::log(after->at / before->at);
+  return before->value + share * (after->value - before->value);
+}
+
+std::string_view to_string(ClockKind clock) {
+  switch (clock) {
+    case ClockKind::real:
+      return "real";
+    case ClockKind::wall:
+      return "wall";
+    case ClockKind::virtual_time:
+      return "virtual";
+  }
+  fail_check("known clock", __FILE__, __LINE__, "");
+}
+
+}  // namespace copus

@@ -1,0 +1,406 @@
+// config.json: how Hugging Face transformers writes down a model's shape, read and written.
+//
+// Absent fields take the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, MistralConfig), so
+// that a file means the same model here and there. What we cannot train exactly is refused, never approximated.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "copus/base/error.h"
+#include "copus/description/model_description.h"
+
+namespace copus {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array architectures = {Architecture::llama, Architecture::qwen2, Architecture::mistral};
+constexpr const char* supported_classes = "LlamaForCausalLM, Qwen2ForCausalLM and MistralForCausalLM";
+
+// Upper limits of sizes, generous, and such that the number of parameters stays far below 2^63.
+constexpr int64_t max_vocab_size = std::numeric_limits<int32_t>::max();
+constexpr int64_t max_positions = std::numeric_limits<int32_t>::max();
+constexpr int64_t max_width = int64_t{1} << 20;
+constexpr int64_t max_intermediate_size = int64_t{1} << 24;
+constexpr int64_t max_layers = int64_t{1} << 12;
+constexpr int64_t max_heads = int64_t{1} << 16;
+constexpr int64_t max_head_dim = int64_t{1} << 12;
+
+// transformers' defaults that differ between architectures.
+struct ArchitectureDefaults {
+  int64_t max_position_embeddings;
+  std::optional<int64_t> num_key_value_heads;  // nothing: as many as num_attention_heads
+};
+
+ArchitectureDefaults defaults_of(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::llama:
+      return {2048, std::nullopt};
+    case Architecture::qwen2:
+      return {32768, 32};
+    case Architecture::mistral:
+      return {131072, 8};
+  }
+  fail_check("known architecture", __FILE__, __LINE__, "");
+}
+constexpr int64_t default_mistral_sliding_window = 4096;
+
+// A JSON value as messages show it: `the string "4096"`.
+std::string describe(const Json& value) {
+  constexpr size_t longest = 60;
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > longest) text = text.substr(0, longest) + "...";
+  return value.is_number() || value.is_null() ? text : concat("the ", value.type_name(), " ", text);
+}
+
+// The fields of one JSON object, read with their types and ranges checked. A field that is null counts as absent.
+class Fields {
+ public:
+  Fields(const Json& object, std::string where) : object_(&object), where_(std::move(where)) {}
+
+  const Json& object() const { return *object_; }
+
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw UserError(concat(where_, ": ", parts...));
+  }
+
+  bool contains(const char* name) const { return object_->contains(name); }
+
+  const Json* find(const char* name) const {
+    const auto field = object_->find(name);
+    return field == object_->end() || field->is_null() ? nullptr : &*field;
+  }
+
+  std::optional<int64_t> integer(const char* name, int64_t highest) const {
+    const Json* field = find(name);
+    if (!field) return std::nullopt;
+    if (!field->is_number_integer()) fail("\"", name, "\" must be a whole number, got ", describe(*field));
+    const bool fits = !field->is_number_unsigned() || field->get<uint64_t>() <= static_cast<uint64_t>(highest);
+    if (!fits || field->get<int64_t>() < 1 || field->get<int64_t>() > highest) {
+      fail("\"", name, "\" must be between 1 and ", highest, ", got ", describe(*field));
+    }
+    return field->get<int64_t>();
+  }
+
+  int64_t required_integer(const char* name, int64_t highest) const {
+    const std::optional<int64_t> value = integer(name, highest);
+    if (!value) fail("\"", name, "\" is missing; the model's shape needs it (a whole number)");
+    return *value;
+  }
+
+  // A finite number greater than zero.
+  std::optional<double> positive_number(const char* name) const {
+    const std::optional<double> value = number(name);
+    if (value && !(*value > 0)) fail("\"", name, "\" must be greater than 0, got ", describe(*find(name)));
+    return value;
+  }
+
+  std::optional<double> number(const char* name) const {
+    const Json* field = find(name);
+    if (!field) return std::nullopt;
+    if (!field->is_number()) fail("\"", name, "\" must be a number, got ", describe(*field));
+    if (!std::isfinite(field->get<double>())) fail("\"", name, "\" must be finite, got ", describe(*field));
+    return field->get<double>();
+  }
+
+  double required_positive_number(const char* name) const {
+    const std::optional<double> value = positive_number(name);
+    if (!value) fail("\"", name, "\" is missing (a number)");
+    return *value;
+  }
+
+  bool boolean(const char* name) const {  // all of transformers' switches that we read are off by default
+    const Json* field = find(name);
+    if (field && !field->is_boolean()) fail("\"", name, "\" must be true or false, got ", describe(*field));
+    return field && field->get<bool>();
+  }
+
+  std::optional<std::string> text(const char* name) const {
+    const Json* field = find(name);
+    if (!field) return std::nullopt;
+    if (!field->is_string()) fail("\"", name, "\" must be a string, got ", describe(*field));
+    return field->get<std::string>();
+  }
+
+  std::optional<Fields> fields(const char* name) const {
+    const Json* field = find(name);
+    if (!field) return std::nullopt;
+    if (!field->is_object()) fail("\"", name, "\" must be an object, got ", describe(*field));
+    return Fields(*field, concat(where_, ": ", name));
+  }
+
+ private:
+  const Json* object_;
+  std::string where_;
+};
+
+Json parse_json(std::string_view text, const std::string& source) {
+  constexpr int deepest = 32;  // messages quote values by a recursion, which must not overflow the stack
+  const auto refuse_deep_nesting = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth > deepest) throw UserError(concat(source, ": is nested too deeply; expected a Hugging Face config.json"));
+    return true;
+  };
+  try {
+    return Json::parse(text, refuse_deep_nesting);
+  } catch (const Json::parse_error& error) {
+    // nlohmann counts bytes from 1 and points behind the last byte read.
+    const std::string_view before = text.substr(0, std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0));
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
+    throw UserError(concat(source, ":", line, ":", column, ": not valid JSON; expected a Hugging Face config.json"));
+  } catch (const Json::out_of_range&) {  // its message names the number, but no place
+    throw UserError(concat(source, ": holds a number beyond the range of double precision"));
+  }
+}
+
+// From `architectures`, else from `model_type`.
+Architecture parse_architecture(const Fields& config) {
+  const std::optional<std::string> type = config.text("model_type");
+  std::optional<std::string> class_name;
+  if (const Json* list = config.find("architectures")) {
+    if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
+      config.fail("\"architectures\" must be a list of one class name, got ", describe(*list));
+    }
+    class_name = list->front().get<std::string>();
+  }
+  if (!class_name && !type) {
+    config.fail("neither \"architectures\" nor \"model_type\" says what model this is; supported are ",
+                supported_classes);
+  }
+  for (const Architecture architecture : architectures) {
+    if (class_name ? *class_name != causal_language_model_class(architecture) : *type != model_type(architecture)) {
+      continue;
+    }
+    if (type && *type != model_type(architecture)) {
+      config.fail("\"architectures\" says ", *class_name, " but \"model_type\" says ", *type);
+    }
+    return architecture;
+  }
+  config.fail("architecture ", class_name ? *class_name : *type, " is not supported; supported are ",
+              supported_classes);
+}
+
+struct Rope {
+  std::optional<double> theta;
+  std::optional<Llama3RopeScaling> scaling;
+};
+
+// The object `rope_parameters` (transformers 5) or `rope_scaling` (transformers 4, which has rope_theta outside).
+Rope parse_rope_object(const Fields& rope, int64_t max_position_embeddings) {
+  for (const auto& [key, value] : rope.object().items()) {
+    if (value.is_object()) rope.fail("\"", key, "\": different rotary embeddings by layer type are not supported");
+  }
+  if (rope.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+    rope.fail("\"partial_rotary_factor\" other than 1 is not supported");
+  }
+  const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
+  Rope result{rope.positive_number("rope_theta"), std::nullopt};
+  if (type == "default") return result;
+  if (type != "llama3") {
+    rope.fail("rope_type \"", type, "\" is not supported; supported are \"default\" and \"llama3\"");
+  }
+  Llama3RopeScaling scaling;
+  scaling.factor = rope.required_positive_number("factor");
+  scaling.low_frequency_factor = rope.required_positive_number("low_freq_factor");
+  scaling.high_frequency_factor = rope.required_positive_number("high_freq_factor");
+  scaling.original_max_position_embeddings =
+      rope.integer("original_max_position_embeddings", max_positions).value_or(max_position_embeddings);
+  if (scaling.factor < 1) rope.fail("\"factor\" must be at least 1, got ", scaling.factor);
+  if (scaling.high_frequency_factor <= scaling.low_frequency_factor) {
+    rope.fail("\"high_freq_factor\" must be greater than \"low_freq_factor\", got ", scaling.high_frequency_factor,
+              " and ", scaling.low_frequency_factor);
+  }
+  result.scaling = scaling;
+  return result;
+}
+
+void parse_rope(const Fields& config, ModelDescription& model) {
+  if (config.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+    config.fail("\"partial_rotary_factor\" other than 1 is not supported");
+  }
+  const auto read = [&](const char* name) -> std::optional<Rope> {
+    const std::optional<Fields> object = config.fields(name);
+    return object ? std::optional(parse_rope_object(*object, model.max_position_embeddings)) : std::nullopt;
+  };
+  const std::optional<Rope> old_style = read("rope_scaling");
+  const std::optional<Rope> new_style = read("rope_parameters");
+  if (old_style && new_style && old_style->scaling != new_style->scaling) {
+    config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
+  }
+  std::optional<double> theta = config.positive_number("rope_theta");
+  for (const std::optional<Rope>& rope : {old_style, new_style}) {
+    if (!rope) continue;
+    if (rope->theta && theta && rope->theta != theta) {
+      config.fail("\"rope_theta\" is given twice, as ", *theta, " and as ", *rope->theta, "; keep one of them");
+    }
+    if (rope->theta) theta = rope->theta;
+    model.rope_scaling = rope->scaling;
+  }
+  model.rope_theta = theta.value_or(10000.0);
+}
+
+void parse_heads(const Fields& config, ModelDescription& model) {
+  model.num_heads = config.required_integer("num_attention_heads", max_heads);
+
+  // A null means as many as heads; an absent field means the architecture's default.
+  const bool absent = !config.contains("num_key_value_heads");
+  const int64_t fallback =
+      absent ? defaults_of(model.architecture).num_key_value_heads.value_or(model.num_heads) : model.num_heads;
+  model.num_kv_heads = config.integer("num_key_value_heads", max_heads).value_or(fallback);
+  if (model.num_heads % model.num_kv_heads != 0) {
+    config.fail("\"num_attention_heads\" (", model.num_heads, ") must be a multiple of \"num_key_value_heads\" (",
+                model.num_kv_heads, absent ? ", transformers' default, as the field is absent" : "", ")");
+  }
+
+  const std::optional<int64_t> head_dim = config.integer("head_dim", max_head_dim);
+  // transformers' LlamaConfig insists on this even where head_dim is given.
+  if ((!head_dim || model.architecture == Architecture::llama) && model.hidden_size % model.num_heads != 0) {
+    config.fail("\"hidden_size\" (", model.hidden_size, ") must be a multiple of \"num_attention_heads\" (",
+                model.num_heads, ")");
+  }
+  model.head_dim = head_dim.value_or(model.hidden_size / model.num_heads);
+  if (model.head_dim > max_head_dim) {
+    config.fail("\"hidden_size\" / \"num_attention_heads\" is a head dimension of ", model.head_dim,
+                "; it must be at most ", max_head_dim);
+  }
+  if (model.head_dim % 2 != 0) {
+    config.fail("the head dimension (", head_dim ? "" : "\"hidden_size\" / \"num_attention_heads\" = ", model.head_dim,
+                ") must be even: rotary embeddings turn pairs of numbers");
+  }
+}
+
+void refuse_sliding_window(const Fields& config, const ModelDescription& model) {
+  if (model.architecture == Architecture::qwen2 && config.boolean("use_sliding_window")) {
+    config.fail("\"use_sliding_window\" is true, but sliding-window attention is not supported");
+  }
+  if (model.architecture != Architecture::mistral) return;
+  const bool absent = !config.contains("sliding_window");
+  const std::optional<int64_t> window =
+      absent ? default_mistral_sliding_window : config.integer("sliding_window", max_positions);
+  if (window && *window < model.max_position_embeddings) {
+    config.fail("sliding-window attention is not supported: \"sliding_window\" (", *window,
+                absent ? ", transformers' default, as the field is absent" : "",
+                ") is less than \"max_position_embeddings\" (", model.max_position_embeddings,
+                "); write \"sliding_window\": null if the model has none");
+  }
+}
+
+void refuse_unsupported_features(const Fields& config, const ModelDescription& model) {
+  if (model.architecture == Architecture::llama) {  // the others have no such switch: transformers ignores it
+    if (config.boolean("attention_bias")) {
+      config.fail(
+          "\"attention_bias\" is true, but a bias on Llama's attention (which includes o_proj) is not supported");
+    }
+    if (config.boolean("mlp_bias")) {
+      config.fail("\"mlp_bias\" is true, but a bias in the feed-forward layer is not supported");
+    }
+  }
+  if (const std::string activation = config.text("hidden_act").value_or("silu"); activation != "silu") {
+    config.fail("\"hidden_act\" is \"", activation, "\"; only \"silu\" is supported");
+  }
+  if (config.number("attention_dropout").value_or(0.0) != 0.0) {
+    config.fail("\"attention_dropout\" is ", describe(*config.find("attention_dropout")),
+                ", but dropout is not supported: training would differ from what the file says; set it to 0");
+  }
+  if (config.find("quantization_config")) {
+    config.fail(
+        "\"quantization_config\" is present, but quantized weights are not supported; use the unquantized model");
+  }
+  if (const Json* types = config.find("layer_types")) {
+    const auto is_full = [](const Json& type) { return type == "full_attention"; };
+    if (!types->is_array() || !std::all_of(types->begin(), types->end(), is_full)) {
+      config.fail("\"layer_types\" must name only \"full_attention\", got ", describe(*types));
+    }
+  }
+  refuse_sliding_window(config, model);
+}
+
+Json rope_object(const ModelDescription& model) {
+  if (!model.rope_scaling) return {{"rope_type", "default"}};
+  return {{"rope_type", "llama3"},
+          {"factor", model.rope_scaling->factor},
+          {"low_freq_factor", model.rope_scaling->low_frequency_factor},
+          {"high_freq_factor", model.rope_scaling->high_frequency_factor},
+          {"original_max_position_embeddings", model.rope_scaling->original_max_position_embeddings}};
+}
+
+}  // namespace
+
+ModelDescription parse_model_description(std::string_view json_text, const std::string& source) {
+  const Json json = parse_json(json_text, source);
+  if (!json.is_object()) {
+    throw UserError(concat(source, ": must be a JSON object (a Hugging Face config.json), got ", describe(json)));
+  }
+  const Fields config(json, source);
+  ModelDescription model;
+  model.architecture = parse_architecture(config);
+  model.qkv_bias = model.architecture == Architecture::qwen2;
+  model.vocab_size = config.required_integer("vocab_size", max_vocab_size);
+  model.hidden_size = config.required_integer("hidden_size", max_width);
+  model.intermediate_size = config.required_integer("intermediate_size", max_intermediate_size);
+  model.num_layers = config.required_integer("num_hidden_layers", max_layers);
+  model.max_position_embeddings = config.integer("max_position_embeddings", max_positions)
+                                      .value_or(defaults_of(model.architecture).max_position_embeddings);
+  model.rms_norm_eps = config.positive_number("rms_norm_eps").value_or(1e-6);
+  model.tie_word_embeddings = config.boolean("tie_word_embeddings");
+  model.initializer_range = config.positive_number("initializer_range").value_or(0.02);
+  if (model.initializer_range > 1) {
+    config.fail("\"initializer_range\" must be at most 1, got ", model.initializer_range);
+  }
+  parse_heads(config, model);
+  parse_rope(config, model);
+  refuse_unsupported_features(config, model);
+  return model;
+}
+
+std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype) {
+  Json rope_parameters = rope_object(model);
+  rope_parameters["rope_theta"] = model.rope_theta;
+  Json config = {
+      {"architectures", {causal_language_model_class(model.architecture)}},
+      {"model_type", model_type(model.architecture)},
+      {"vocab_size", model.vocab_size},
+      {"hidden_size", model.hidden_size},
+      {"intermediate_size", model.intermediate_size},
+      {"num_hidden_layers", model.num_layers},
+      {"num_attention_heads", model.num_heads},
+      {"num_key_value_heads", model.num_kv_heads},
+      {"head_dim", model.head_dim},
+      {"hidden_act", "silu"},
+      {"max_position_embeddings", model.max_position_embeddings},
+      {"rms_norm_eps", model.rms_norm_eps},
+      {"tie_word_embeddings", model.tie_word_embeddings},
+      {"initializer_range", model.initializer_range},
+      {"attention_dropout", 0.0},
+      {"use_cache", true},
+      {"bos_token_id", nullptr},
+      {"eos_token_id", nullptr},
+      {"pad_token_id", nullptr},
+      // Both styles: transformers 5 reads the first, 4 the other two.
+      {"rope_parameters", rope_parameters},
+      {"rope_theta", model.rope_theta},
+      {"rope_scaling", model.rope_scaling ? rope_object(model) : Json(nullptr)},
+      // Likewise: `dtype` since transformers 4.56, `torch_dtype` before.
+      {"dtype", torch_dtype},
+      {"torch_dtype", torch_dtype},
+  };
+  switch (model.architecture) {
+    case Architecture::llama:
+      config["attention_bias"] = false;
+      config["mlp_bias"] = false;
+      break;
+    case Architecture::qwen2:
+      config["use_sliding_window"] = false;
+      break;
+    case Architecture::mistral:
+      config["sliding_window"] = nullptr;
+      break;
+  }
+  return config.dump(2) + "\n";
+}
+
+}  // namespace copus

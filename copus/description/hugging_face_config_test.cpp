@@ -1,0 +1,259 @@
+// config.json in and out: what is understood, and one clear message for everything that is not.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/description/model_description.h"
+
+namespace copus {
+namespace {
+
+using Json = nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const Json llama = Json::parse(R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": 64,
+  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4
+})");
+
+Json with(Json config, const Json& changes) {
+  config.update(changes);
+  return config;
+}
+
+Json as(const char* class_name, const char* type) {
+  return with(llama, {{"architectures", {class_name}}, {"model_type", type}, {"num_key_value_heads", 2}});
+}
+const Json qwen2 = as("Qwen2ForCausalLM", "qwen2");
+const Json mistral = with(as("MistralForCausalLM", "mistral"), {{"sliding_window", nullptr}});
+
+ModelDescription parse(const Json& config) { return parse_model_description(config.dump(), "config.json"); }
+
+std::string message_of_text(const std::string& text) {
+  return user_error([&] { parse_model_description(text, "config.json"); });
+}
+std::string message_of(const Json& config) { return message_of_text(config.dump()); }
+
+std::string refusal(const Json& changes) { return message_of(with(llama, changes)); }
+
+TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
+  const ModelDescription model = parse(llama);
+  EXPECT_EQ(model.architecture, Architecture::llama);
+  EXPECT_EQ(model.num_kv_heads, 4);
+  EXPECT_EQ(model.head_dim, 16);
+  EXPECT_EQ(model.max_position_embeddings, 2048);
+  EXPECT_EQ(model.rms_norm_eps, 1e-6);
+  EXPECT_EQ(model.rope_theta, 10000.0);
+  EXPECT_EQ(model.initializer_range, 0.02);
+  EXPECT_FALSE(model.rope_scaling);
+  EXPECT_FALSE(model.tie_word_embeddings);
+  EXPECT_FALSE(model.qkv_bias);
+
+  EXPECT_EQ(parse(qwen2).max_position_embeddings, 32768);
+  EXPECT_TRUE(parse(qwen2).qkv_bias);
+  EXPECT_EQ(parse(mistral).max_position_embeddings, 131072);
+  EXPECT_FALSE(parse(mistral).qkv_bias);
+
+  const Json mistral_of_32_heads =
+      with(mistral, {{"num_attention_heads", 32}, {"num_key_value_heads", nullptr}, {"hidden_size", 128}});
+  EXPECT_EQ(parse(mistral_of_32_heads).num_kv_heads, 32) << "null: as many as heads";
+  Json absent = mistral_of_32_heads;
+  absent.erase("num_key_value_heads");
+  EXPECT_EQ(parse(absent).num_kv_heads, 8) << "absent: MistralConfig's default";
+}
+
+TEST(HuggingFaceConfig, ReadsBothStylesOfRotaryEmbeddings) {
+  const Json scaling = {{"factor", 32.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 8192}};
+  const ModelDescription old_style =
+      parse(with(llama, {{"rope_theta", 500000}, {"rope_scaling", with(scaling, {{"rope_type", "llama3"}})}}));
+  EXPECT_EQ(old_style.rope_theta, 500000.0);
+  EXPECT_EQ(old_style.rope_scaling, (Llama3RopeScaling{32.0, 1.0, 4.0, 8192}));
+  EXPECT_EQ(parse(with(llama, {{"rope_theta", 5e5}, {"rope_scaling", with(scaling, {{"type", "llama3"}})}})),
+            old_style);
+  EXPECT_EQ(parse(with(llama, {{"rope_parameters", with(scaling, {{"rope_type", "llama3"}, {"rope_theta", 5e5}})}})),
+            old_style);
+
+  EXPECT_EQ(parse(with(llama, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}}})).rope_theta, 7.0);
+  EXPECT_EQ(parse(with(llama, {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta, 7.0);
+  EXPECT_FALSE(parse(with(llama, {{"rope_scaling", nullptr}})).rope_scaling);
+
+  Json without_original = with(scaling, {{"rope_type", "llama3"}});
+  without_original.erase("original_max_position_embeddings");
+  EXPECT_EQ(parse(with(llama, {{"rope_scaling", without_original}})).rope_scaling->original_max_position_embeddings,
+            2048);
+}
+
+TEST(HuggingFaceConfig, TheArchitectureMayComeFromTheModelTypeAlone) {
+  Json config = qwen2;
+  config.erase("architectures");
+  EXPECT_EQ(parse(config).architecture, Architecture::qwen2);
+}
+
+TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
+  const Json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.5},
+                        {"low_freq_factor", 1.25},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 777}};
+  for (const Json& config :
+       {llama, qwen2, mistral, with(llama, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
+        with(llama, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}), with(qwen2, {{"head_dim", 30}})}) {
+    const ModelDescription model = parse(config);
+    EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model);
+  }
+}
+
+struct PublishedModel {
+  const char* file;
+  int64_t parameters;
+};
+
+// The parameter counts that the models' authors publish.
+TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
+  for (const PublishedModel& published :
+       {PublishedModel{"llama-3.2-1b", 1235814400}, PublishedModel{"llama-3.2-3b", 3212749824},
+        PublishedModel{"qwen2.5-0.5b", 494032768}, PublishedModel{"qwen2.5-1.5b", 1543714304},
+        PublishedModel{"qwen2.5-3b", 3085938688}, PublishedModel{"mistral-7b-v0.3", 7248023552},
+        PublishedModel{"tiny-llama", 1869504}}) {
+    const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
+    EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
+  }
+}
+
+TEST(HuggingFaceConfig, MalformedJsonNamesThePlace) {
+  EXPECT_THAT(message_of_text("{\n  \"vocab_size\": ,\n}"),
+              AllOf(HasSubstr("config.json:2:17"), HasSubstr("not valid JSON")));
+  EXPECT_THAT(message_of_text(""), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message_of_text("{\"a\": \"\xff\"}"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message_of_text("{\"rope_theta\": 1e999}"), HasSubstr("beyond the range"));
+  EXPECT_THAT(message_of_text(std::string(1000000, '[') + std::string(1000000, ']')), HasSubstr("nested too deeply"));
+  EXPECT_THAT(message_of_text("[1]"), AllOf(HasSubstr("must be a JSON object"), HasSubstr("[1]")));
+}
+
+// Damaged files are read or refused, and what is read can be written and read again.
+TEST(HuggingFaceConfig, DamagedFilesNeverCrash) {
+  const std::string characters = "0123456789\"{}[],:.-en\\ \xff#tru";
+  std::mt19937_64 random(20240229);
+  const auto below = [&](size_t limit) { return static_cast<size_t>(random() % limit); };
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = to_hugging_face_config(parse(i % 2 == 0 ? llama : mistral), "float32");
+    for (size_t edits = 1 + below(3); edits > 0; --edits) {
+      const size_t place = below(text.size() - 8);
+      if (below(2) == 0) {
+        text[place] = characters[below(characters.size())];
+      } else {
+        text.erase(place, 1 + below(8));
+      }
+    }
+    try {
+      const ModelDescription model = parse_model_description(text, "damaged");
+      EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model);
+    } catch (const UserError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_LT(refused, 3000);
+}
+
+TEST(HuggingFaceConfig, OtherArchitecturesAreRefused) {
+  EXPECT_THAT(refusal({{"architectures", {"GPT2LMHeadModel"}}, {"model_type", "gpt2"}}),
+              AllOf(HasSubstr("GPT2LMHeadModel"), HasSubstr("LlamaForCausalLM, Qwen2ForCausalLM and Mistral")));
+  EXPECT_THAT(refusal({{"architectures", nullptr}, {"model_type", "gemma"}}), HasSubstr("gemma is not supported"));
+  EXPECT_THAT(refusal({{"architectures", nullptr}, {"model_type", nullptr}}), HasSubstr("neither"));
+  EXPECT_THAT(refusal({{"model_type", "qwen2"}}), AllOf(HasSubstr("LlamaForCausalLM"), HasSubstr("qwen2")));
+  EXPECT_THAT(refusal({{"architectures", "LlamaForCausalLM"}}), HasSubstr("list of one class name"));
+}
+
+TEST(HuggingFaceConfig, MissingFieldsAreNamed) {
+  for (const char* field :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
+    Json config = llama;
+    config.erase(field);
+    EXPECT_THAT(message_of(config), AllOf(HasSubstr("config.json"), HasSubstr(field), HasSubstr("missing")));
+    EXPECT_THAT(refusal({{field, nullptr}}), AllOf(HasSubstr(field), HasSubstr("missing")));
+    EXPECT_THAT(refusal({{field, 0}}), AllOf(HasSubstr(field), HasSubstr("between 1 and"), HasSubstr("got 0")));
+    EXPECT_THAT(refusal({{field, -64}}), AllOf(HasSubstr(field), HasSubstr("got -64")));
+    EXPECT_THAT(refusal({{field, 18446744073709551615u}}), AllOf(HasSubstr(field), HasSubstr("between 1 and")));
+    EXPECT_THAT(refusal({{field, "64"}}), AllOf(HasSubstr(field), HasSubstr("whole number"), HasSubstr("\"64\"")));
+    EXPECT_THAT(refusal({{field, 64.5}}), AllOf(HasSubstr(field), HasSubstr("whole number"), HasSubstr("64.5")));
+  }
+}
+
+TEST(HuggingFaceConfig, WrongTypesAndRangesAreNamed) {
+  EXPECT_THAT(refusal({{"tie_word_embeddings", 1}}),
+              AllOf(HasSubstr("tie_word_embeddings"), HasSubstr("true or false")));
+  EXPECT_THAT(refusal({{"rms_norm_eps", "tiny"}}), AllOf(HasSubstr("rms_norm_eps"), HasSubstr("must be a number")));
+  EXPECT_THAT(refusal({{"rms_norm_eps", 0}}), AllOf(HasSubstr("rms_norm_eps"), HasSubstr("greater than 0")));
+  EXPECT_THAT(refusal({{"rope_theta", -1.0}}), AllOf(HasSubstr("rope_theta"), HasSubstr("greater than 0")));
+  EXPECT_THAT(refusal({{"initializer_range", 2}}), AllOf(HasSubstr("initializer_range"), HasSubstr("at most 1")));
+  EXPECT_THAT(refusal({{"max_position_embeddings", {1}}}), HasSubstr("max_position_embeddings"));
+  EXPECT_THAT(refusal({{"rope_scaling", "llama3"}}), AllOf(HasSubstr("rope_scaling"), HasSubstr("must be an object")));
+  EXPECT_THAT(refusal({{"hidden_act", 3}}), AllOf(HasSubstr("hidden_act"), HasSubstr("must be a string")));
+}
+
+TEST(HuggingFaceConfig, ContradictionsShowBothNumbers) {
+  EXPECT_THAT(refusal({{"num_key_value_heads", 3}}), AllOf(HasSubstr("(4)"), HasSubstr("(3)"), HasSubstr("multiple")));
+  EXPECT_THAT(refusal({{"num_key_value_heads", 8}}), AllOf(HasSubstr("(4)"), HasSubstr("(8)")));
+  EXPECT_THAT(refusal({{"hidden_size", 66}}), AllOf(HasSubstr("(66)"), HasSubstr("(4)"), HasSubstr("multiple")));
+  EXPECT_THAT(refusal({{"head_dim", 15}}), AllOf(HasSubstr("15"), HasSubstr("even")));
+  EXPECT_THAT(refusal({{"hidden_size", 60}}), AllOf(HasSubstr("15"), HasSubstr("even")));
+  Json absent = qwen2;
+  absent.erase("num_key_value_heads");
+  EXPECT_THAT(message_of(absent), AllOf(HasSubstr("(32, transformers' default"), HasSubstr("(4)")));
+}
+
+TEST(HuggingFaceConfig, RotaryEmbeddingsThatWeLackAreRefused) {
+  const Json scaling = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  const auto rope_refusal = [&](const Json& changes) { return refusal({{"rope_scaling", with(scaling, changes)}}); };
+  EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}}), AllOf(HasSubstr("rope_scaling"), HasSubstr("yarn")));
+  EXPECT_THAT(refusal({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}), HasSubstr("linear"));
+  EXPECT_THAT(rope_refusal({{"factor", nullptr}}), AllOf(HasSubstr("factor"), HasSubstr("missing")));
+  EXPECT_THAT(rope_refusal({{"factor", 0.5}}), HasSubstr("at least 1"));
+  EXPECT_THAT(rope_refusal({{"low_freq_factor", 4}}), HasSubstr("high_freq_factor"));
+  EXPECT_THAT(rope_refusal({{"partial_rotary_factor", 0.5}}), HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(refusal({{"partial_rotary_factor", 0.5}}), HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(refusal({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}}), HasSubstr("layer type"));
+  EXPECT_THAT(refusal({{"rope_theta", 1e4}, {"rope_parameters", {{"rope_theta", 5e4}}}}),
+              AllOf(HasSubstr("twice"), HasSubstr("10000"), HasSubstr("50000")));
+  EXPECT_THAT(refusal({{"rope_scaling", scaling}, {"rope_parameters", {{"rope_type", "default"}}}}),
+              AllOf(HasSubstr("rope_scaling"), HasSubstr("rope_parameters"), HasSubstr("contradict")));
+}
+
+TEST(HuggingFaceConfig, UnsupportedFeaturesAreRefusedWithTheReason) {
+  EXPECT_THAT(refusal({{"attention_bias", true}}), AllOf(HasSubstr("attention_bias"), HasSubstr("o_proj")));
+  EXPECT_THAT(refusal({{"mlp_bias", true}}), HasSubstr("mlp_bias"));
+  EXPECT_THAT(refusal({{"hidden_act", "gelu"}}), AllOf(HasSubstr("gelu"), HasSubstr("silu")));
+  EXPECT_THAT(refusal({{"attention_dropout", 0.1}}), AllOf(HasSubstr("attention_dropout"), HasSubstr("0.1")));
+  EXPECT_THAT(refusal({{"quantization_config", {{"bits", 4}}}}), HasSubstr("quantization_config"));
+  EXPECT_THAT(message_of(with(qwen2, {{"use_sliding_window", true}})), HasSubstr("use_sliding_window"));
+  EXPECT_THAT(message_of(with(qwen2, {{"layer_types", {"full_attention", "sliding_attention"}}})),
+              AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
+}
+
+TEST(HuggingFaceConfig, MistralMayHaveAWindowThatNeverCuts) {
+  EXPECT_THAT(message_of(with(mistral, {{"sliding_window", 4096}})),
+              AllOf(HasSubstr("(4096)"), HasSubstr("(131072)"), HasSubstr("sliding-window")));
+  EXPECT_EQ(parse(with(mistral, {{"sliding_window", 131072}})), parse(mistral));
+  Json absent = mistral;
+  absent.erase("sliding_window");
+  EXPECT_THAT(message_of(absent), AllOf(HasSubstr("absent"), HasSubstr("4096"), HasSubstr("null")));
+  EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).max_position_embeddings, 4096);
+}
+
+TEST(HuggingFaceConfig, FieldsOfOtherConcernsAreIgnored) {
+  EXPECT_EQ(parse(with(llama, {{"use_cache", false}, {"bos_token_id", 1}, {"transformers_version", "5.0"}})),
+            parse(llama));
+  EXPECT_EQ(parse(with(qwen2, {{"sliding_window", 4096}, {"max_window_layers", 21}})), parse(qwen2));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,208 @@
+// Which layouts a model and its batches allow. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and
+// B, or OTHER_KEY C": the values to take for the key that it begins with, or for another one.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/description/parallel_strategy.h"
+
+namespace copus {
+namespace {
+
+using Reason = std::optional<std::string>;
+
+// Of the values from `low` to `high` that `works` accepts, the nearest below and the nearest above `value`.
+template <class Works>
+std::vector<int64_t> nearest(int64_t value, int64_t low, int64_t high, const Works& works) {
+  std::vector<int64_t> found;
+  int64_t below = std::min(value - 1, high);
+  while (below >= low && !works(below)) --below;
+  if (below >= low) found.push_back(below);
+  int64_t above = std::max(value + 1, low);
+  while (above <= high && !works(above)) ++above;
+  if (above <= high) found.push_back(above);
+  return found;
+}
+
+// The end of a refusal.
+class Nearest {
+ public:
+  // Values for the key that the refusal begins with; empty where none would do.
+  explicit Nearest(const std::vector<int64_t>& values) { add(values, " and "); }
+
+  Nearest& or_else(const char* key, const std::vector<int64_t>& values) {
+    if (!values.empty()) text_ += concat(text_.empty() ? "" : ", or ", key, " ");
+    add(values, " or ");
+    return *this;
+  }
+
+  std::string text() const { return count_ == 0 ? "" : concat("; the nearest ", count_ == 1 ? "is " : "are ", text_); }
+
+ private:
+  void add(const std::vector<int64_t>& values, const char* conjunction) {
+    for (size_t i = 0; i < values.size(); ++i) text_ += concat(i == 0 ? "" : conjunction, values[i]);
+    count_ += values.size();
+  }
+
+  std::string text_;
+  size_t count_ = 0;
+};
+
+Reason check_ranges(const Configuration& configuration, int64_t sequence_length) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const std::pair<const char*, int64_t> counts[] = {{"parallel.data_parallel", strategy.data_parallel},
+                                                    {"parallel.tensor_parallel", strategy.tensor_parallel},
+                                                    {"parallel.pipeline_parallel", strategy.pipeline_parallel},
+                                                    {"parallel.virtual_stages", strategy.virtual_stages},
+                                                    {"train.global_batch", configuration.global_batch},
+                                                    {"train.micro_batch", configuration.micro_batch},
+                                                    {"train.sequence_length", sequence_length}};
+  for (const auto& [key, value] : counts) {
+    if (value < 1) return concat(key, " ", value, " is not positive", Nearest({1}).text());
+  }
+  if (strategy.zero_stage < 0 || strategy.zero_stage > 1) {
+    return concat("parallel.zero_stage ", strategy.zero_stage,
+                  " is not known: 1 cuts the optimizer's state over the data-parallel ranks, 0 does not",
+                  Nearest({strategy.zero_stage < 0 ? 0 : 1}).text());
+  }
+  return std::nullopt;
+}
+
+Reason check_schedule_fits(const ParallelStrategy& strategy) {
+  const bool interleaved = strategy.schedule == PipelineSchedule::interleaved_1f1b;
+  if (strategy.virtual_stages > 1 && !interleaved) {
+    return concat("parallel.virtual_stages ", strategy.virtual_stages,
+                  " needs parallel.schedule \"interleaved\": with \"", to_string(strategy.schedule),
+                  "\" every rank holds one run of layers", Nearest({1}).text());
+  }
+  if (!interleaved) return std::nullopt;
+  if (strategy.virtual_stages == 1) {
+    return concat("parallel.virtual_stages 1 does not go with parallel.schedule \"interleaved\", which interleaves ",
+                  "several runs of layers per rank (for one take \"1f1b\")", Nearest({2}).text());
+  }
+  if (strategy.pipeline_parallel == 1) {
+    return concat("parallel.pipeline_parallel 1 leaves parallel.schedule \"interleaved\" no other rank to interleave ",
+                  "with (take \"1f1b\")", Nearest({2}).text());
+  }
+  return std::nullopt;
+}
+
+// Why tensor-parallel ranks cannot share this model, as what follows "parallel.tensor_parallel N".
+Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t ranks) {
+  if (model.num_heads % ranks != 0) return concat("does not divide model.num_attention_heads ", model.num_heads);
+  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its query heads all
+  // belong to that one: heads / ranks consecutive ones, of which ranks / kv heads times as many share a key/value head.
+  COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
+  if (model.num_kv_heads % ranks != 0 && ranks % model.num_kv_heads != 0) {
+    return concat("neither divides model.num_key_value_heads ", model.num_kv_heads, " nor is a multiple of it");
+  }
+  if (model.intermediate_size % ranks != 0) {
+    return concat("does not divide model.intermediate_size ", model.intermediate_size);
+  }
+  if (model.vocab_size < ranks) return concat("exceeds model.vocab_size ", model.vocab_size);
+  return std::nullopt;
+}
+
+Reason check_tensor_parallel(const ModelDescription& model, const ParallelStrategy& strategy) {
+  const int64_t ranks = strategy.tensor_parallel;
+  if (strategy.sequence_parallel && ranks == 1) {
+    return concat(
+        "parallel.sequence_parallel true needs parallel.tensor_parallel of at least 2, whose ranks share the ",
+        "sequence");
+  }
+  const Reason misfit = why_tensor_parallel_does_not_fit(model, ranks);
+  if (!misfit) return std::nullopt;
+  const auto fits = [&](int64_t other) { return !why_tensor_parallel_does_not_fit(model, other); };
+  const int64_t fewest = strategy.sequence_parallel ? 2 : 1;
+  return concat("parallel.tensor_parallel ", ranks, " ", *misfit,
+                Nearest(nearest(ranks, fewest, model.num_heads, fits)).text());
+}
+
+Reason check_stages(const ModelDescription& model, const ParallelStrategy& strategy) {
+  const int64_t ranks = strategy.pipeline_parallel, chunks = strategy.virtual_stages, layers = model.num_layers;
+  if (ranks <= layers / chunks) return std::nullopt;
+  if (chunks == 1) {
+    return concat("parallel.pipeline_parallel ", ranks, " exceeds model.num_hidden_layers ", layers,
+                  ": every stage needs a layer", Nearest({layers}).text());
+  }
+  // Interleaving needs two ranks and two chunks.
+  const auto at_least_two = [](int64_t value) { return value >= 2 ? std::vector{value} : std::vector<int64_t>{}; };
+  return concat(
+      "parallel.pipeline_parallel ", ranks, " x parallel.virtual_stages ", chunks, " exceeds model.num_hidden_layers ",
+      layers, ": every stage needs a layer",
+      Nearest(at_least_two(layers / chunks)).or_else("parallel.virtual_stages", at_least_two(layers / ranks)).text());
+}
+
+// The smallest global batch with this micro-batch; all others are multiples of it.
+int64_t smallest_global_batch(const ParallelStrategy& strategy, int64_t micro_batch) {
+  const bool interleaved = strategy.schedule == PipelineSchedule::interleaved_1f1b;
+  return micro_batch * strategy.data_parallel * (interleaved ? strategy.pipeline_parallel : 1);
+}
+
+bool rows_can_be_shared(const ParallelStrategy& strategy, int64_t micro_batch, int64_t sequence_length) {
+  return !strategy.sequence_parallel || micro_batch * sequence_length % strategy.tensor_parallel == 0;
+}
+
+// Micro-batches beside the one of the configuration that fit everything else.
+std::vector<int64_t> nearest_micro_batches(const Configuration& configuration, int64_t sequence_length) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const int64_t highest = configuration.global_batch / smallest_global_batch(strategy, 1);
+  return nearest(configuration.micro_batch, 1, highest, [&](int64_t micro_batch) {
+    return configuration.global_batch % smallest_global_batch(strategy, micro_batch) == 0 &&
+           rows_can_be_shared(strategy, micro_batch, sequence_length);
+  });
+}
+
+Reason check_batches(const Configuration& configuration, int64_t sequence_length) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const int64_t micro_batch = configuration.micro_batch, global_batch = configuration.global_batch;
+  const int64_t unit = smallest_global_batch(strategy, micro_batch);
+  if (global_batch % unit == 0) return std::nullopt;
+
+  std::vector<int64_t> global_batches;
+  if (global_batch > unit) global_batches.push_back(global_batch / unit * unit);
+  global_batches.push_back((global_batch / unit + 1) * unit);
+  const std::string suggestion =
+      Nearest(global_batches)
+          .or_else("train.micro_batch", nearest_micro_batches(configuration, sequence_length))
+          .text();
+  const int64_t per_round = micro_batch * strategy.data_parallel;
+  if (global_batch % per_round == 0) {
+    return concat("train.global_batch ", global_batch, " makes ", global_batch / per_round,
+                  " micro-batches, no multiple of parallel.pipeline_parallel ", strategy.pipeline_parallel,
+                  " as parallel.schedule \"interleaved\" needs it", suggestion);
+  }
+  return concat("train.global_batch ", global_batch, " is no multiple of train.micro_batch ", micro_batch,
+                strategy.data_parallel > 1 ? concat(" x parallel.data_parallel ", strategy.data_parallel) : "",
+                suggestion);
+}
+
+Reason check_shared_rows(const ModelDescription& model, const Configuration& configuration, int64_t sequence_length) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const int64_t micro_batch = configuration.micro_batch;
+  if (rows_can_be_shared(strategy, micro_batch, sequence_length)) return std::nullopt;
+  const auto fits = [&](int64_t length) { return rows_can_be_shared(strategy, micro_batch, length); };
+  return concat("train.sequence_length ", sequence_length, " x train.micro_batch ", micro_batch,
+                " tokens cannot be shared evenly by parallel.tensor_parallel ", strategy.tensor_parallel,
+                " ranks as parallel.sequence_parallel needs it",
+                Nearest(nearest(sequence_length, 1, model.max_position_embeddings, fits))
+                    .or_else("train.micro_batch", nearest_micro_batches(configuration, sequence_length))
+                    .text());
+}
+
+}  // namespace
+
+std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
+                                             int64_t sequence_length) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  Reason reason = check_ranges(configuration, sequence_length);
+  if (!reason) reason = check_schedule_fits(strategy);
+  if (!reason) reason = check_tensor_parallel(model, strategy);
+  if (!reason) reason = check_stages(model, strategy);
+  if (!reason) reason = check_batches(configuration, sequence_length);
+  if (!reason) reason = check_shared_rows(model, configuration, sequence_length);
+  return reason;
+}
+
+}  // namespace copus

@@ -1,0 +1,90 @@
+#include "copus/description/model_description.h"
+
+#include <functional>
+#include <numeric>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+std::string_view model_type(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::llama:
+      return "llama";
+    case Architecture::qwen2:
+      return "qwen2";
+    case Architecture::mistral:
+      return "mistral";
+  }
+  fail_check("known architecture", __FILE__, __LINE__, "");
+}
+
+std::string_view causal_language_model_class(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::llama:
+      return "LlamaForCausalLM";
+    case Architecture::qwen2:
+      return "Qwen2ForCausalLM";
+    case Architecture::mistral:
+      return "MistralForCausalLM";
+  }
+  fail_check("known architecture", __FILE__, __LINE__, "");
+}
+
+int64_t ParameterInfo::num_elements() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
+  const int64_t hidden = model.hidden_size;
+  const int64_t query = model.num_heads * model.head_dim;
+  const int64_t key_value = model.num_kv_heads * model.head_dim;
+
+  std::vector<ParameterInfo> parameters;
+  parameters.push_back({"model.embed_tokens.weight", {model.vocab_size, hidden}, ParameterKind::embedding, -1});
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const std::string prefix = concat("model.layers.", layer, ".");
+    const auto add_norm = [&](const char* name) {
+      parameters.push_back({concat(prefix, name, ".weight"), {hidden}, ParameterKind::norm, layer});
+    };
+    const auto add_linear = [&](const char* name, int64_t out, int64_t in, bool with_bias) {
+      parameters.push_back({concat(prefix, name, ".weight"), {out, in}, ParameterKind::linear, layer});
+      if (with_bias) parameters.push_back({concat(prefix, name, ".bias"), {out}, ParameterKind::bias, layer});
+    };
+    add_linear("self_attn.q_proj", query, hidden, model.qkv_bias);
+    add_linear("self_attn.k_proj", key_value, hidden, model.qkv_bias);
+    add_linear("self_attn.v_proj", key_value, hidden, model.qkv_bias);
+    add_linear("self_attn.o_proj", hidden, query, false);
+    add_linear("mlp.gate_proj", model.intermediate_size, hidden, false);
+    add_linear("mlp.up_proj", model.intermediate_size, hidden, false);
+    add_linear("mlp.down_proj", hidden, model.intermediate_size, false);
+    add_norm("input_layernorm");
+    add_norm("post_attention_layernorm");
+  }
+  parameters.push_back({"model.norm.weight", {hidden}, ParameterKind::norm, -1});
+  if (!model.tie_word_embeddings) {
+    parameters.push_back({"lm_head.weight", {model.vocab_size, hidden}, ParameterKind::linear, -1});
+  }
+  return parameters;
+}
+
+int64_t count_parameters(const ModelDescription& model) {
+  int64_t total = 0;
+  for (const ParameterInfo& parameter : list_parameters(model)) total += parameter.num_elements();
+  return total;
+}
+
+double training_flops_per_token(const ModelDescription& model, int64_t sequence_length) {
+  const double hidden = static_cast<double>(model.hidden_size);
+  const double query = static_cast<double>(model.num_heads * model.head_dim);
+  const double key_value = static_cast<double>(model.num_kv_heads * model.head_dim);
+  const double layers = static_cast<double>(model.num_layers);
+  // Multiplications of one token with weights: each costs 2 operations forward and 4 backward.
+  const double layer_weights =
+      2 * hidden * query + 2 * hidden * key_value + 3 * hidden * static_cast<double>(model.intermediate_size);
+  const double head_weights = static_cast<double>(model.vocab_size) * hidden;
+  const double attention = 12 * layers * query * static_cast<double>(sequence_length);
+  return 6 * (layers * layer_weights + head_weights) + attention;
+}
+
+}  // namespace copus

@@ -1,0 +1,92 @@
+#include "copus/description/model_description.h"
+
+#include <gmock/gmock.h>
+
+namespace copus {
+namespace {
+
+using testing::ElementsAre;
+
+ModelDescription small_model() {
+  ModelDescription model;
+  model.vocab_size = 11;
+  model.hidden_size = 8;
+  model.intermediate_size = 6;
+  model.num_layers = 2;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = 4;
+  return model;
+}
+
+std::vector<std::string> names_of(const ModelDescription& model) {
+  std::vector<std::string> names;
+  for (const ParameterInfo& parameter : list_parameters(model)) names.push_back(parameter.name);
+  return names;
+}
+
+TEST(ModelDescription, ListsParametersInTransformersOrder) {
+  ModelDescription model = small_model();
+  model.num_layers = 1;
+  model.qkv_bias = true;
+  EXPECT_THAT(names_of(model),
+              ElementsAre("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
+                          "model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.k_proj.weight",
+                          "model.layers.0.self_attn.k_proj.bias", "model.layers.0.self_attn.v_proj.weight",
+                          "model.layers.0.self_attn.v_proj.bias", "model.layers.0.self_attn.o_proj.weight",
+                          "model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight",
+                          "model.layers.0.mlp.down_proj.weight", "model.layers.0.input_layernorm.weight",
+                          "model.layers.0.post_attention_layernorm.weight", "model.norm.weight", "lm_head.weight"));
+}
+
+ParameterInfo find(const ModelDescription& model, const std::string& name) {
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    if (parameter.name == name) return parameter;
+  }
+  return {"no parameter " + name, {}, ParameterKind::bias, -2};
+}
+
+TEST(ModelDescription, ShapesAreOutByIn) {
+  const ModelDescription model = small_model();
+  EXPECT_THAT(find(model, "model.embed_tokens.weight").shape, ElementsAre(11, 8));
+  EXPECT_THAT(find(model, "model.layers.1.self_attn.q_proj.weight").shape, ElementsAre(16, 8));
+  EXPECT_THAT(find(model, "model.layers.0.self_attn.k_proj.weight").shape, ElementsAre(8, 8));
+  EXPECT_THAT(find(model, "model.layers.0.self_attn.o_proj.weight").shape, ElementsAre(8, 16));
+  EXPECT_THAT(find(model, "model.layers.0.mlp.gate_proj.weight").shape, ElementsAre(6, 8));
+  EXPECT_THAT(find(model, "model.layers.0.mlp.down_proj.weight").shape, ElementsAre(8, 6));
+  EXPECT_THAT(find(model, "model.norm.weight").shape, ElementsAre(8));
+  EXPECT_EQ(find(model, "model.layers.1.self_attn.q_proj.weight").num_elements(), 128);
+}
+
+TEST(ModelDescription, KindsAndLayers) {
+  ModelDescription model = small_model();
+  model.qkv_bias = true;
+  const auto kind = [&](const std::string& name) { return find(model, name).kind; };
+  EXPECT_EQ(kind("model.embed_tokens.weight"), ParameterKind::embedding);
+  EXPECT_EQ(kind("model.layers.1.self_attn.v_proj.weight"), ParameterKind::linear);
+  EXPECT_EQ(kind("model.layers.1.self_attn.v_proj.bias"), ParameterKind::bias);
+  EXPECT_EQ(kind("model.layers.1.input_layernorm.weight"), ParameterKind::norm);
+  EXPECT_EQ(kind("lm_head.weight"), ParameterKind::linear);
+  EXPECT_EQ(find(model, "model.layers.1.self_attn.v_proj.bias").layer, 1);
+  EXPECT_EQ(find(model, "model.norm.weight").layer, -1);
+}
+
+TEST(ModelDescription, TiedModelsHaveNoHead) {
+  ModelDescription model = small_model();
+  const int64_t untied = count_parameters(model);
+  model.tie_word_embeddings = true;
+  EXPECT_EQ(names_of(model).back(), "model.norm.weight");
+  EXPECT_EQ(untied - count_parameters(model), 11 * 8);
+}
+
+TEST(ModelDescription, CountsTrainingOperations) {
+  // By hand: h = 8, h_q = 16, h_kv = 8, f = 6, V = 11, L = 2, s = 5.
+  const double weights = 2 * (2 * 8 * 16 + 2 * 8 * 8 + 3 * 8 * 6) + 11 * 8;
+  EXPECT_DOUBLE_EQ(training_flops_per_token(small_model(), 5), 6 * weights + 12 * 2 * 16 * 5);
+  // Without attention: 6 operations per parameter that multiplies, that is all but embedding and norms.
+  EXPECT_DOUBLE_EQ(training_flops_per_token(small_model(), 0),
+                   6.0 * static_cast<double>(count_parameters(small_model()) - int64_t{11} * 8 - int64_t{5} * 8));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,173 @@
+#include "copus/description/search_space.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace copus {
+namespace {
+
+ModelDescription small_model() {
+  ModelDescription model;
+  model.vocab_size = 256;
+  model.hidden_size = 96;
+  model.intermediate_size = 240;
+  model.num_layers = 6;
+  model.num_heads = 12;
+  model.num_kv_heads = 4;
+  model.head_dim = 8;
+  return model;
+}
+
+constexpr int64_t sequence_length = 10;
+
+// What a configuration is once all that makes no difference to it is left out.
+Configuration in_normal_form(Configuration configuration) {
+  ParallelStrategy& strategy = configuration.strategy;
+  if (strategy.pipeline_parallel == 1) strategy.schedule = PipelineSchedule::one_f_one_b;
+  if (strategy.data_parallel == 1) strategy.zero_stage = 0;
+  return configuration;
+}
+
+auto key(const Configuration& configuration) {
+  const ParallelStrategy& s = configuration.strategy;
+  return std::tuple(s.data_parallel, s.tensor_parallel, s.pipeline_parallel, s.virtual_stages, s.schedule,
+                    s.sequence_parallel, s.zero_stage, s.recompute, configuration.global_batch,
+                    configuration.micro_batch);
+}
+
+std::vector<Configuration> sorted(std::vector<Configuration> configurations) {
+  std::sort(configurations.begin(), configurations.end(), [](const auto& a, const auto& b) { return key(a) < key(b); });
+  return configurations;
+}
+
+// Everything up to limits beyond what can be feasible, judged by infeasible_reason alone.
+std::vector<Configuration> by_brute_force(const SearchSpace& space, int64_t most_tensor_parallel) {
+  std::vector<Configuration> found;
+  const auto judge = [&](const Configuration& configuration) {
+    if (!infeasible_reason(small_model(), configuration, sequence_length)) {
+      found.push_back(in_normal_form(configuration));
+    }
+  };
+  for (int64_t d = 1; d <= space.world_size; ++d) {
+    for (int64_t t = 1; t <= std::min(space.world_size, most_tensor_parallel); ++t) {
+      for (int64_t p = 1; p <= space.world_size; ++p) {
+        if (d * t * p != space.world_size) continue;
+        for (int64_t v = 1; v <= 7; ++v) {
+          for (const PipelineSchedule schedule : space.schedules) {
+            for (const Recompute recompute : space.recomputes) {
+              for (const bool shared : {false, true}) {
+                for (const int64_t zero_stage : {0, 1}) {
+                  for (const int64_t global_batch : space.global_batches) {
+                    for (int64_t micro_batch = 1; micro_batch <= global_batch; ++micro_batch) {
+                      if (global_batch % micro_batch != 0) continue;
+                      judge({{d, t, p, v, schedule, shared, zero_stage, recompute}, global_batch, micro_batch});
+                    }
+                  }
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  found = sorted(std::move(found));
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+SearchSpace everything(int64_t world_size) {
+  SearchSpace space;
+  space.world_size = world_size;
+  space.global_batches = {12, 24, 30};
+  for (int64_t i = 1; i <= 30; ++i) space.micro_batches.push_back(i);
+  for (int64_t i = 1; i <= 7; ++i) space.virtual_stages.push_back(i);
+  return space;
+}
+
+TEST(SearchSpace, HoldsAllThatIsFeasible) {
+  for (const int64_t world_size : {1, 2, 6, 12, 7}) {
+    const SearchSpace space = everything(world_size);
+    const auto found = enumerate(small_model(), sequence_length, space);
+    EXPECT_EQ(sorted(found), by_brute_force(space, world_size)) << world_size;
+    EXPECT_EQ(found.empty(), world_size == 7);  // nothing of 12, 24 and 30 is a multiple of 7
+  }
+}
+
+TEST(SearchSpace, LimitsTensorParallelism) {
+  SearchSpace space = everything(12);
+  space.max_tensor_parallel = 2;
+  EXPECT_EQ(sorted(enumerate(small_model(), sequence_length, space)), by_brute_force(space, 2));
+}
+
+TEST(SearchSpace, HasADefaultForMicroBatchesAndVirtualStages) {
+  SearchSpace space = everything(2);
+  space.micro_batches.clear();
+  space.virtual_stages.clear();
+  auto expected = by_brute_force(space, 2);
+  std::erase_if(expected, [](const Configuration& configuration) {
+    const auto micro_batch = configuration.micro_batch;
+    return (micro_batch & (micro_batch - 1)) != 0;
+  });
+  // Two ranks of three layers: 2 is a power of two, 3 cuts them evenly.
+  EXPECT_EQ(sorted(enumerate(small_model(), sequence_length, space)), expected);
+
+  ModelDescription deeper = small_model();
+  deeper.num_layers = 13;
+  std::vector<int64_t> chunks;
+  for (const auto& configuration : enumerate(deeper, sequence_length, space)) {
+    if (configuration.strategy.virtual_stages > 1) chunks.push_back(configuration.strategy.virtual_stages);
+  }
+  EXPECT_THAT(chunks, testing::Each(testing::AnyOf(2, 4)));
+  EXPECT_THAT(chunks, testing::IsSupersetOf({2, 4}));
+}
+
+TEST(SearchSpace, AsksForNothingTwice) {
+  SearchSpace space = everything(12);
+  const auto found = enumerate(small_model(), sequence_length, space);
+  const auto twice = [](auto& values) {
+    const auto copy = values;
+    values.insert(values.end(), copy.rbegin(), copy.rend());
+  };
+  twice(space.global_batches);
+  twice(space.micro_batches);
+  twice(space.schedules);
+  twice(space.virtual_stages);
+  twice(space.recomputes);
+  twice(space.sequence_parallel);
+  twice(space.zero_stages);
+  EXPECT_EQ(enumerate(small_model(), sequence_length, space), found);
+}
+
+// A list without what makes no difference does not exclude the layouts to which it makes none.
+TEST(SearchSpace, ListsRestrictOnlyWhatTheyMatterTo) {
+  SearchSpace space = everything(2);
+  space.schedules = {PipelineSchedule::gpipe};
+  space.sequence_parallel = {true};
+  space.zero_stages = {1};
+  space.recomputes = {Recompute::full};
+  space.global_batches = {12};
+  space.micro_batches = {3};
+  const ParallelStrategy data{.data_parallel = 2, .zero_stage = 1, .recompute = Recompute::full};
+  const ParallelStrategy pipeline{
+      .pipeline_parallel = 2, .schedule = PipelineSchedule::gpipe, .recompute = Recompute::full};
+  const ParallelStrategy tensor{.tensor_parallel = 2, .sequence_parallel = true, .recompute = Recompute::full};
+  EXPECT_EQ(enumerate(small_model(), sequence_length, space),
+            (std::vector<Configuration>{{data, 12, 3}, {pipeline, 12, 3}, {tensor, 12, 3}}));
+}
+
+TEST(SearchSpace, OfNothingIsEmpty) {
+  SearchSpace space = everything(2);
+  space.global_batches = {0, -4};
+  EXPECT_TRUE(enumerate(small_model(), sequence_length, space).empty());
+  space.global_batches = {12};
+  space.micro_batches = {0, -1};
+  EXPECT_TRUE(enumerate(small_model(), sequence_length, space).empty());
+  space.global_batches.clear();
+  EXPECT_TRUE(enumerate(small_model(), sequence_length, space).empty());
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,125 @@
+// The descriptions agree with the installed transformers: what we write it reads, and with both reading the same
+// config.json the parameters have the same names, shapes and order. Skipped where transformers is not installed.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/description/model_description.h"
+
+namespace copus {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr int missing_transformers = 77;  // describe_with_transformers.py's exit code
+
+struct Described {
+  int exit_code;
+  std::vector<Json> models;
+};
+
+// One start of Python for all directories: importing transformers takes seconds.
+Described describe_with_transformers(const std::vector<fs::path>& directories) {
+  std::vector<std::string> command{COPUS_PYTHON, COPUS_DESCRIBE_WITH_TRANSFORMERS};
+  for (const fs::path& directory : directories) command.push_back(directory.string());
+  const ProcessResult process = run_process(command);
+  Described result{process.exit_code, {}};
+  std::istringstream lines(process.output);
+  for (std::string line; std::getline(lines, line);) result.models.push_back(Json::parse(line));
+  return result;
+}
+
+std::vector<ModelDescription> models_of_every_kind() {
+  ModelDescription llama;
+  llama.architecture = Architecture::llama;
+  llama.vocab_size = 259;
+  llama.hidden_size = 48;
+  llama.intermediate_size = 80;
+  llama.num_layers = 3;
+  llama.num_heads = 4;
+  llama.num_kv_heads = 2;
+  llama.head_dim = 12;
+  llama.max_position_embeddings = 640;
+  llama.rms_norm_eps = 2e-5;
+  llama.rope_theta = 500000.0;
+  llama.initializer_range = 0.03;
+
+  ModelDescription scaled = llama;
+  scaled.rope_scaling = Llama3RopeScaling{32.0, 1.0, 4.0, 128};
+  scaled.tie_word_embeddings = true;
+  scaled.head_dim = 20;
+
+  ModelDescription qwen2 = llama;
+  qwen2.architecture = Architecture::qwen2;
+  qwen2.qkv_bias = true;
+  qwen2.head_dim = 16;
+
+  ModelDescription mistral = llama;
+  mistral.architecture = Architecture::mistral;
+  mistral.head_dim = 16;
+  mistral.max_position_embeddings = 100000;
+  return {llama, scaled, qwen2, mistral};
+}
+
+void expect_same(const Json& theirs, const ModelDescription& ours) {
+  EXPECT_EQ(theirs["class"], causal_language_model_class(ours.architecture));
+  EXPECT_EQ(theirs["rope_type"], ours.rope_scaling ? "llama3" : "default");
+  EXPECT_EQ(theirs["rope_theta"], ours.rope_theta);
+  if (ours.rope_scaling) {
+    EXPECT_EQ(theirs["rope_factor"], ours.rope_scaling->factor);
+    EXPECT_EQ(theirs["rope_original"], ours.rope_scaling->original_max_position_embeddings);
+  }
+  EXPECT_EQ(theirs["head_dim"], ours.head_dim);
+  EXPECT_EQ(theirs["rms_norm_eps"], ours.rms_norm_eps);
+  EXPECT_EQ(theirs["initializer_range"], ours.initializer_range);
+  EXPECT_EQ(theirs["max_position_embeddings"], ours.max_position_embeddings);
+  EXPECT_EQ(theirs["tie_word_embeddings"], ours.tie_word_embeddings);
+  EXPECT_TRUE(theirs["sliding_window"].is_null());
+
+  Json parameters = Json::array();
+  for (const ParameterInfo& parameter : list_parameters(ours)) parameters.push_back({parameter.name, parameter.shape});
+  EXPECT_EQ(theirs["parameters"], parameters);
+}
+
+// Configurations that we write and published ones that we read: transformers must see the same models.
+TEST(Transformers, ReadsConfigurationsAsWeDo) {
+  const TemporaryFolder root;
+  std::vector<ModelDescription> models;
+  std::vector<fs::path> directories;
+  const auto add = [&](const ModelDescription& model, const std::string& name, const std::string& config) {
+    models.push_back(model);
+    directories.push_back(root.path() / name);
+    fs::create_directories(directories.back());
+    std::ofstream(directories.back() / "config.json") << config;
+  };
+  for (const ModelDescription& model : models_of_every_kind()) {
+    add(model, std::to_string(models.size()), to_hugging_face_config(model, "bfloat16"));
+  }
+  const size_t written = models.size();
+  for (const auto& entry : fs::directory_iterator(COPUS_MODELS)) {
+    if (entry.path().extension() != ".json") continue;
+    const std::string config = read_text_file(entry.path());
+    add(parse_model_description(config, entry.path().string()), entry.path().stem().string(), config);
+  }
+
+  const Described described = describe_with_transformers(directories);
+  if (described.exit_code == missing_transformers || !fs::exists(COPUS_PYTHON)) {
+    GTEST_SKIP() << "transformers is not installed in .venv; `make setup` installs it";
+  }
+  ASSERT_EQ(described.exit_code, 0);
+  ASSERT_EQ(described.models.size(), models.size());
+  for (size_t i = 0; i < models.size(); ++i) {
+    SCOPED_TRACE(directories[i].filename());
+    EXPECT_TRUE(i >= written || described.models[i]["dtype"] == "torch.bfloat16");
+    expect_same(described.models[i], models[i]);
+  }
+}
+
+}  // namespace
+}  // namespace copus

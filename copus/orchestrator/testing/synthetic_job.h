@@ -1,0 +1,118 @@
+// For tests and benchmarks: a job whose steps nobody computes, on a cluster whose true step times are known, beside a
+// controller that steers it.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "copus/base/mix_bits.h"
+#include "copus/orchestrator/controller.h"
+#include "copus/orchestrator/step_time_learner.h"
+#include "copus/orchestrator/testing/small_run.h"
+
+namespace copus {
+
+// Four ranks on two nodes that decide by Goodput, often.
+inline RunConfig adapting_run() {
+  RunConfig config = small_run();
+  config.train.global_batch = 16;
+  config.train.micro_batch = 4;
+  config.train.max_tokens = int64_t{1} << 30;
+  config.parallel = {.data_parallel = 1, .tensor_parallel = 1, .pipeline_parallel = 2};
+  config.parallel.data_parallel = 2;
+  config.cluster.description.ranks_per_node = 2;
+  config.adapt.policy = PolicyKind::copus;
+  config.adapt.interval_samples = 128;
+  config.adapt.dwell_samples = 512;
+  config.adapt.relayout_threshold = 0.02;
+  config.adapt.batch_threshold = 0.01;
+  return config;
+}
+
+class SyntheticJob {
+ public:
+  explicit SyntheticJob(const RunConfig& config)
+      : config_(config), current_(configuration_of(config)), model_(config, current_, Knowledge()) {}
+
+  // A step takes what the model of step times says, times 1.2 and a bit of noise, and longer in a pipeline.
+  double true_seconds(const Configuration& configuration) const {
+    return 1.2 * (configuration.strategy.pipeline_parallel > 1 ? 1.1 : 1) * model_.predict(configuration).total();
+  }
+
+  Observation next_step() {
+    Observation observation;
+    observation.step = ++step_;
+    observation.consumed_samples = consumed_samples_ += current_.global_batch;
+    observation.step_seconds = true_seconds(current_) * (1 + 0.02 * noise(1));
+    observation.elapsed_seconds = elapsed_seconds_ += observation.step_seconds;
+    observation.loss = 5 - 1e-4 * static_cast<double>(consumed_samples_) + 0.01 * noise(2);
+    observation.grad_norm = 1 + 0.1 * noise(3);
+    const double phi = 8 + 0.02 * static_cast<double>(consumed_samples_);
+    observation.noise_scale = phi * (1 + 0.05 * noise(4));
+    observation.noise_scale_low = 0.8 * *observation.noise_scale;
+    observation.noise_scale_high = 1.3 * *observation.noise_scale;
+    return observation;
+  }
+
+  // Does what was announced, where its boundary has come.
+  std::optional<SwitchReport> switch_if_due() {
+    if (!announced_ || announced_->commit_after_step != step_) return std::nullopt;
+    const SwitchIntent intent = *std::exchange(announced_, std::nullopt);
+    SwitchReport report;
+    report.after_step = step_;
+    report.consumed_samples = consumed_samples_;
+    report.from = current_;
+    report.to = current_ = intent.configuration;
+    report.critical_batch = intent.critical_batch;
+    report.pause_seconds = report.from.strategy == report.to.strategy ? 0 : 0.04;
+    elapsed_seconds_ += report.pause_seconds;
+    return report;
+  }
+
+  void announce(const SwitchIntent& intent) { announced_ = intent; }
+  const Configuration& current() const { return current_; }
+  int64_t step() const { return step_; }
+
+ private:
+  // In [-1, 1], a function of the step.
+  double noise(uint64_t stream) const {
+    return static_cast<double>(mix_bits(static_cast<uint64_t>(step_) * 16 + stream) >> 11) * 0x1p-52 - 1;
+  }
+
+  RunConfig config_;
+  Configuration current_;
+  StepTimeLearner model_;  // for its predictions alone
+  std::optional<SwitchIntent> announced_;
+  int64_t step_ = 0, consumed_samples_ = 0;
+  double elapsed_seconds_ = 0;
+};
+
+// What a controller said in the course of a job.
+struct Course {
+  std::vector<Decision> decisions;
+  std::vector<SwitchReport> switches;
+  std::vector<Realised> realised;
+};
+
+// As a run does it. `change` may falsify what is observed.
+inline void run_steps(
+    SyntheticJob& job, Controller& controller, int64_t steps, Course& course,
+    const std::function<void(Observation&)>& change = [](Observation&) {}) {
+  for (int64_t i = 0; i < steps; ++i) {
+    Observation observation = job.next_step();
+    change(observation);
+    if (auto decision = controller.observe(observation)) course.decisions.push_back(std::move(*decision));
+    for (const Realised& realised : controller.take_realised()) course.realised.push_back(realised);
+    if (const auto intent = controller.take_intent()) job.announce(*intent);
+    if (const auto report = job.switch_if_due()) {
+      controller.report(*report);
+      course.switches.push_back(*report);
+    }
+  }
+}
+
+}  // namespace copus

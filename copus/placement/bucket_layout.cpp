@@ -1,0 +1,122 @@
+#include "copus/placement/bucket_layout.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <string>
+#include <string_view>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+// Where a parameter lies in its bucket: first by this rank, then in canonical order. Members of a joined group have
+// equal kinds, so that sorting by rank puts them back to back.
+constexpr std::array<std::array<std::string_view, 3>, 3> joined_groups = {{
+    {"q_proj.weight", "k_proj.weight", "v_proj.weight"},
+    {"q_proj.bias", "k_proj.bias", "v_proj.bias"},
+    {"gate_proj.weight", "up_proj.weight", ""},
+}};
+
+// The joined group that the parameter belongs to, or -1.
+int64_t joined_group(const std::string& name) {
+  for (size_t group = 0; group < joined_groups.size(); ++group) {
+    for (const std::string_view member : joined_groups[group]) {
+      if (!member.empty() && name.ends_with(member)) return static_cast<int64_t>(group);
+    }
+  }
+  return -1;
+}
+
+int64_t align(int64_t elements) { return (elements + bucket_alignment - 1) / bucket_alignment * bucket_alignment; }
+
+// Parameters of a chunk with equal keys share a bucket.
+int64_t bucket_key(const LocalParameter& parameter) {
+  if (parameter.tied_copy) return -3;
+  if (parameter.info.layer >= 0) return parameter.info.layer;
+  return parameter.info.kind == ParameterKind::embedding ? -1 : -2;
+}
+
+// Orders the bucket's entries, sets their offsets and the bucket's size.
+void arrange(const std::vector<LocalParameter>& parameters, BucketLayout& bucket) {
+  const auto name = [&](int64_t index) -> const std::string& {
+    return parameters[static_cast<size_t>(index)].info.name;
+  };
+  // Members of a joined group move up behind the group's first member; all else keeps its canonical order.
+  std::map<int64_t, int64_t> first_of_group;
+  const auto rank = [&](int64_t index) {
+    const int64_t group = joined_group(name(index));
+    return group < 0 ? index : first_of_group.try_emplace(group, index).first->second;
+  };
+  for (const BucketLayout::Entry& entry : bucket.entries) rank(entry.parameter);
+  std::stable_sort(bucket.entries.begin(), bucket.entries.end(),
+                   [&](const auto& a, const auto& b) { return rank(a.parameter) < rank(b.parameter); });
+  int64_t previous_group = -1;
+  for (BucketLayout::Entry& entry : bucket.entries) {
+    const int64_t group = joined_group(name(entry.parameter));
+    entry.offset = group >= 0 && group == previous_group ? bucket.size : align(bucket.size);
+    bucket.size = entry.offset + parameters[static_cast<size_t>(entry.parameter)].box.num_elements();
+    previous_group = group;
+  }
+  bucket.size = align(bucket.size);
+}
+
+// The head's copy of a tied embedding where the embedding itself is among the parameters too.
+bool lies_beside_its_embedding(const std::vector<LocalParameter>& parameters, const LocalParameter& parameter) {
+  return parameter.tied_copy && std::any_of(parameters.begin(), parameters.end(), [&](const LocalParameter& other) {
+           return !other.tied_copy && other.info.name == parameter.info.name;
+         });
+}
+
+}  // namespace
+
+std::vector<BucketLayout> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement) {
+  std::vector<BucketLayout> buckets;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const LocalParameter& parameter = parameters[i];
+    if (i == 0 || parameter.chunk != parameters[i - 1].chunk ||
+        bucket_key(parameter) != bucket_key(parameters[i - 1])) {
+      buckets.emplace_back().chunk = parameter.chunk;
+    }
+    buckets.back().entries.push_back({.parameter = static_cast<int64_t>(i), .offset = 0});
+  }
+  for (BucketLayout& bucket : buckets) {
+    arrange(parameters, bucket);
+    const LocalParameter& first = parameters[static_cast<size_t>(bucket.entries.front().parameter)];
+    bucket.gradient_only = lies_beside_its_embedding(parameters, first);
+    if (bucket.gradient_only) continue;
+    bucket.shard_end = bucket.size;
+    if (placement.strategy.zero_stage == 1) {
+      const std::vector<int64_t> sizes = shard_sizes(bucket.size, placement.strategy.data_parallel);
+      const auto mine = sizes.begin() + placement.here.data;
+      bucket.shard_begin = std::accumulate(sizes.begin(), mine, int64_t{0});
+      bucket.shard_end = bucket.shard_begin + *mine;
+    }
+  }
+  return buckets;
+}
+
+std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketLayout& bucket) {
+  std::vector<Stretch> padding;
+  int64_t end = 0;
+  for (const auto& [index, offset] : bucket.entries) {
+    if (end < offset) padding.push_back({end, offset});
+    end = offset + parameters[static_cast<size_t>(index)].box.num_elements();
+  }
+  if (end < bucket.size) padding.push_back({end, bucket.size});
+  return padding;
+}
+
+std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t data_parallel) {
+  COPUS_CHECK(bucket_size % bucket_alignment == 0 && data_parallel > 0);
+  const int64_t units = bucket_size / bucket_alignment;
+  std::vector<int64_t> sizes;
+  for (int64_t rank = 0; rank < data_parallel; ++rank) {
+    sizes.push_back((units * (rank + 1) / data_parallel - units * rank / data_parallel) * bucket_alignment);
+  }
+  return sizes;
+}
+
+}  // namespace copus

@@ -1,0 +1,43 @@
+// The copies that deliver what a buffer needs, gathered by rank and round (for this room's sources only).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "copus/placement/relayout_needs.h"
+#include "copus/placement/relayout_plan.h"
+#include "copus/placement/state_layout.h"
+
+namespace copus::relayout {
+
+// Elements that a receiver takes from one sender for one buffer.
+struct Delivery {
+  size_t round;
+  int64_t content;
+  StateKind kind;
+  int64_t sender, receiver;
+  int64_t from_bucket, to_bucket;
+  int64_t elements;
+  const Need* need;
+  int64_t sender_tensor;
+  Stretch from_stretch, to_stretch;  // that the two buffers hold of their buckets
+};
+
+// A rank's receives or sends of one round while deliveries arrive, by the peer, buckets and kind.
+class Transfers {
+ public:
+  Transfers(const StateLayout& from, const StateLayout& to) : from_(&from), to_(&to) {}
+
+  void add(const Delivery& delivery);
+  std::vector<Transfer> take();
+
+ private:
+  const StateLayout* from_;
+  const StateLayout* to_;
+  std::map<std::tuple<int64_t, int64_t, StateKind, int64_t>, Transfer> transfers_;
+};
+
+}  // namespace copus::relayout

@@ -1,0 +1,75 @@
+// How each parameter lies on the mesh. One descriptor per parameter; gradient reduction, norms, checkpoints, re-layout
+// and memory accounting are all derived from it, and none has a list of special cases of its own.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "copus/description/mesh.h"
+#include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
+#include "copus/placement/stages.h"
+
+namespace copus {
+
+// Along tensor parallelism a parameter is cut into `parts` along dimension `axis`, and each part is held by
+// `replicas` = tensor_parallel / parts neighbouring ranks: rank tp holds part tp / replicas.
+struct Sharding {
+  int64_t axis = 0;
+  int64_t parts = 1;     // 1: every tensor-parallel rank holds all of it
+  int64_t replicas = 1;  // ranks that hold the same part
+  // The replicas' gradients differ and have to be added (each has seen its share of the tokens, with sequence
+  // parallelism, or of the query heads, where kv heads < t). Otherwise the replicas compute equal gradients.
+  bool partial = false;
+  // The stage that holds it; a tied embedding also lies on the last stage as the head, where that is another one or the
+  // same: the two gradients are kept in two buffers and added last.
+  int64_t stage = 0;
+  bool tied = false;
+
+  int64_t part_of(int64_t tensor_rank) const { return tensor_rank / replicas; }
+  bool operator==(const Sharding&) const = default;
+};
+
+// A part of a logical tensor: begin[i] .. begin[i] + shape[i] in each dimension.
+struct Box {
+  std::vector<int64_t> begin;
+  std::vector<int64_t> shape;
+
+  int64_t num_elements() const;
+  bool operator==(const Box&) const = default;
+};
+
+// Where a rank stands: everything it needs to know to derive what it holds.
+struct Placement {
+  ParallelStrategy strategy;
+  MeshCoordinates here;
+  std::vector<LayerRange> stages;  // strategy.num_stages() of them
+};
+
+// The placement of a whole model on one rank.
+Placement whole_model(const ModelDescription& model);
+// That of a rank of the world; stages balanced.
+Placement place(const ModelDescription& model, const ParallelStrategy& strategy, int64_t sequence_length, int64_t rank);
+
+// The first row of part `part` when `total` rows are cut into `parts` as evenly as possible: total * part / parts
+// (rounded down). Only the vocabulary may come out uneven; infeasible_reason refuses the rest.
+int64_t part_begin(int64_t total, int64_t parts, int64_t part);
+
+Sharding shard(const ModelDescription& model, const Placement& placement, const ParameterInfo& parameter);
+
+// The part that tensor-parallel rank `tensor_rank` holds.
+Box local_box(const ParameterInfo& parameter, const Sharding& sharding, int64_t tensor_rank);
+
+// One parameter that a rank holds.
+struct LocalParameter {
+  ParameterInfo info;  // of the whole, logical tensor
+  Sharding sharding;
+  Box box;         // what is held here
+  int64_t chunk;   // of this pipeline rank
+  bool tied_copy;  // the head's copy of a tied embedding; listed last, in the last stage's chunk
+};
+
+// What the rank of `placement` holds: chunk by chunk, in canonical order within one.
+std::vector<LocalParameter> list_local_parameters(const ModelDescription& model, const Placement& placement);
+
+}  // namespace copus

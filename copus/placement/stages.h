@@ -1,0 +1,24 @@
+// Which decoder layers belong to which stage of the pipeline.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "copus/description/model_description.h"
+
+namespace copus {
+
+struct LayerRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool operator==(const LayerRange&) const = default;
+};
+
+// Cuts the layers into `num_stages` consecutive ranges, every one with at least one layer, such that the slowest stage
+// is as fast as can be: the first stage also holds the embedding (which computes next to nothing), the last one final
+// norm and head, which are counted by their floating-point operations. Among equals the second slowest stage is as fast
+// as can be, and so on (a large head leaves the other stages a choice, and an even one needs the least memory); then
+// the earliest stages are largest. num_stages <= num_layers (InternalError otherwise).
+std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t sequence_length, int64_t num_stages);
+
+}  // namespace copus

@@ -1,0 +1,16 @@
+// A plan over several global batches as a chart: how fast the best few layouts are, and where the fastest changes.
+#pragma once
+
+#include <string>
+
+#include "copus/plan/plan.h"
+
+namespace copus {
+
+// A self-contained SVG image, for a file of its own or within a page; in light and dark colours, as its viewer prefers.
+std::string to_svg(const PlanQuestion& question, const Plan& plan);
+
+// A self-contained HTML page: the chart, then the tables of the `top` fastest layouts of every batch.
+std::string to_html(const PlanQuestion& question, const Plan& plan, int64_t top);
+
+}  // namespace copus

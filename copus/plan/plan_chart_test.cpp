@@ -1,0 +1,103 @@
+// The chart of a plan: what is drawn, and that it stands by itself.
+#include "copus/plan/plan_chart.h"
+
+#include <gmock/gmock.h>
+
+#include "copus/plan/testing/plan_test_support.h"
+
+namespace copus {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
+  return found;
+}
+
+TEST(PlanChart, DrawsALineForEachLayoutAndMarksTheFastest) {
+  const std::string svg = to_svg(small_question({16, 32, 64, 128}), written_down_plan());
+  EXPECT_EQ(count(svg, "class=\"line\""), 2);
+  EXPECT_EQ(count(svg, "class=\"best\""), 3) << "one for each batch at which something fits";
+  EXPECT_EQ(count(svg, "class=\"change\""), 1);
+  EXPECT_THAT(svg, AllOf(HasSubstr(">TP4 DP2</text>"), HasSubstr(">DP8</text>"), HasSubstr(">128</text>")));
+  EXPECT_THAT(svg, AllOf(HasSubstr("small on 8 x GPU"), HasSubstr("prefers-color-scheme: dark")));
+}
+
+// Speeds at 16 are 2048 and 1638, at 64 2730 and 2482: the lines cross at 0.623 of the way, which is 450.1 on the axis
+// from 72 to 650 with three doublings.
+TEST(PlanChart, TheChangeIsWhereTheLinesCross) {
+  const std::string svg = to_svg(small_question({16, 32, 64, 128}), written_down_plan());
+  const double ahead = 2048 - 2048 / 1.25, behind = 8192 / 3.0 - 8192 / 3.3;
+  const double place = 72 + (650 - 72) * (2 * ahead / (ahead + behind)) / 3;
+  char expected[64];
+  std::snprintf(expected, sizeof expected, "class=\"change\" x1=\"%.1f\"", place);
+  EXPECT_THAT(svg, HasSubstr(expected));
+}
+
+TEST(PlanChart, ALineIsInterruptedWhereItsLayoutDoesNotFit) {
+  Plan plan = written_down_plan();
+  plan.batches[1].layouts = {written_down(8, 1, 1, 32, 1.6)};  // TP4 DP2 at 16 and 64 alone
+  const std::string svg = to_svg(small_question({16, 32, 64, 128}), plan);
+  const size_t line = svg.find("class=\"line\"");
+  const std::string path = svg.substr(line, svg.find("/>", line) - line);
+  EXPECT_EQ(count(path, "M"), 2) << path;
+  EXPECT_EQ(count(path, "L"), 0) << path;
+}
+
+TEST(PlanChart, ShowsNoMoreLinesThanThereAreColours) {
+  Plan plan = written_down_plan();
+  for (BatchPlan& batch : plan.batches) {
+    for (int64_t t = 2; t <= 256 && !batch.layouts.empty(); t *= 2) {
+      batch.layouts.push_back(written_down(1, t, 3, batch.global_batch, 20 + static_cast<double>(t)));
+    }
+  }
+  EXPECT_EQ(count(to_svg(small_question({16, 32, 64, 128}), plan), "class=\"line\""), 6);
+}
+
+// Of one layout at one batch there is no range of speeds; slow ones need decimals to be told apart.
+TEST(PlanChart, EqualAndSlowSpeedsHaveAnAxis) {
+  Plan plan = written_down_plan();
+  plan.batches = {{16, {written_down(8, 1, 1, 16, 1)}}, {32, {}}};
+  for (const double speed : {1000.0, 1.0}) {
+    plan.batches[0].layouts[0].tokens_per_second_per_gpu = speed;
+    const std::string svg = to_svg(small_question({16, 32}), plan);
+    EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  }
+  plan.batches[0].layouts.push_back(written_down(2, 4, 1, 16, 1));
+  plan.batches[0].layouts[1].tokens_per_second_per_gpu = 0.8;
+  EXPECT_THAT(to_svg(small_question({16, 32}), plan), AllOf(HasSubstr(">0.85</text>"), HasSubstr(">0.90</text>")));
+}
+
+TEST(PlanChart, LabelsOfBatchesLeaveEachOtherRoom) {
+  Plan plan;
+  for (int64_t batch = 1; batch <= (int64_t{1} << 24); batch *= 2) {
+    plan.batches.push_back({batch, {written_down(8, 1, 1, batch, static_cast<double>(batch))}});
+  }
+  const std::string svg = to_svg(small_question({1, 2}), plan);
+  EXPECT_THAT(svg, HasSubstr(">16</text>"));
+  // 578 units wide, and seven digits are more than two of the 24 distances.
+  EXPECT_FALSE(svg.find(">1048576</text>") != svg.npos && svg.find(">2097152</text>") != svg.npos);
+  EXPECT_FALSE(svg.find(">2097152</text>") != svg.npos && svg.find(">4194304</text>") != svg.npos);
+}
+
+TEST(PlanChart, NamesAreEscaped) {
+  PlanQuestion question = small_question({16, 64});
+  question.cluster.device.name = "<b>&\"GPU\"";
+  const std::string svg = to_svg(question, written_down_plan());
+  EXPECT_THAT(svg, AllOf(HasSubstr("&lt;b&gt;&amp;&quot;GPU&quot;"), Not(HasSubstr("<b>"))));
+}
+
+TEST(PlanChart, ThePageStandsByItself) {
+  const std::string page = to_html(small_question({16, 32, 64, 128}), written_down_plan(), 10);
+  EXPECT_THAT(page, AllOf(HasSubstr("<svg"), HasSubstr("<summary>Global batch 64</summary>"),
+                          HasSubstr("default-src 'none'"), HasSubstr("Between 16 and 64")));
+  EXPECT_EQ(count(page, "<details>"), 3) << "of the batches at which something fits";
+  EXPECT_EQ(count(page, "http"), count(page, "http-equiv") + count(page, "http://www.w3.org/2000/svg"));
+}
+
+}  // namespace
+}  // namespace copus

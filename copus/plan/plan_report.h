@@ -1,0 +1,32 @@
+// What `copus plan` prints.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "copus/plan/plan.h"
+#include "copus/plan/plan_explain.h"
+
+namespace copus {
+
+// For one batch: the `top` fastest layouts with their time and memory by part. For several: the fastest layout of each
+// and where it changes.
+std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top);
+
+// A paragraph for each batch.
+std::string to_text(const std::vector<Explanation>& explanations);
+
+// One object (docs/plan.md), without a line's end: the `top` fastest layouts of every batch, the crossovers and the
+// explanations.
+std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
+                    const std::vector<Explanation>& explanations);
+
+// "llama-3.2-3b on 8 x H100 SXM 80GB, sequences of 2048, bf16"
+std::string title_of(const PlanQuestion& question);
+// "41.2 %", or "n/a" where the peak is not known.
+std::string utilization_text(double model_flops_utilization);
+// "12,345"; of a number that is not negative.
+std::string with_commas(double number);
+
+}  // namespace copus

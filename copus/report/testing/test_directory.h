@@ -1,0 +1,19 @@
+// What the tests of this room share: a folder for one test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/testing/test_support.h"
+
+namespace copus {
+
+class TestDirectory : public testing::Test {
+ protected:
+  TemporaryFolder folder_;
+  const std::filesystem::path& directory_ = folder_.path();
+};
+
+}  // namespace copus

@@ -1,0 +1,137 @@
+// For tests: a small run, short names for what a layout changes in it, and its ranks as threads.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "copus/comm/gpu/device_world.h"
+#include "copus/comm/testing/borrowed_world.h"
+#include "copus/comm/testing/fake_device_runtime.h"
+#include "copus/comm/testing/rank_threads.h"
+#include "copus/config/run_config.h"
+#include "copus/model/device_stream.h"
+#include "copus/model/kernels.h"
+#include "copus/model/testing/test_device.h"
+#include "copus/train/device.h"
+#include "copus/train/trainer.h"
+
+namespace copus::layouts {
+
+using Change = std::function<void(RunConfig&)>;
+
+inline Change ranks(int64_t data, int64_t tensor, int64_t pipeline) {
+  return [=](RunConfig& config) {
+    config.parallel.data_parallel = data;
+    config.parallel.tensor_parallel = tensor;
+    config.parallel.pipeline_parallel = pipeline;
+  };
+}
+inline Change schedule(PipelineSchedule kind, int64_t virtual_stages = 1) {
+  return [=](RunConfig& config) {
+    config.parallel.schedule = kind;
+    config.parallel.virtual_stages = virtual_stages;
+  };
+}
+inline const Change gpipe = schedule(PipelineSchedule::gpipe), zb_h1 = schedule(PipelineSchedule::zb_h1),
+                    interleaved = schedule(PipelineSchedule::interleaved_1f1b, 2);
+inline const Change zero_1 = [](RunConfig& config) { config.parallel.zero_stage = 1; };
+inline const Change sequence_parallel = [](RunConfig& config) { config.parallel.sequence_parallel = true; };
+inline const Change tied = [](RunConfig& config) { config.model.tie_word_embeddings = true; };
+inline const Change biases = [](RunConfig& config) {
+  config.model.architecture = Architecture::qwen2;
+  config.model.qkv_bias = true;
+};
+inline const Change fp32 = [](RunConfig& config) { config.train.precision = Precision::fp32; };
+inline const Change bf16 = [](RunConfig& config) { config.train.precision = Precision::bf16; };
+inline Change recompute(Recompute mode) {
+  return [=](RunConfig& config) { config.train.recompute = mode; };
+}
+inline Change kv_heads(int64_t count) {
+  return [=](RunConfig& config) { config.model.num_kv_heads = count; };
+}
+inline Change micro_batch(int64_t size) {
+  return [=](RunConfig& config) { config.train.micro_batch = size; };
+}
+inline Change global_batch(int64_t size) {
+  return [=](RunConfig& config) { config.train.global_batch = size; };
+}
+
+// `base` with one layout's changes after it.
+inline std::vector<Change> join(std::vector<Change> base, const std::vector<Change>& layout) {
+  base.insert(base.end(), layout.begin(), layout.end());
+  return base;
+}
+
+inline void write_corpus(const std::filesystem::path& path) {
+  std::ofstream file(path);
+  for (int i = 0; i < 300; ++i) file << "line " << i * i % 97 << " of the corpus; " << i << '\n';
+}
+
+// What the runs of a small model on `corpus` have in common.
+inline RunConfig small_run(const std::filesystem::path& corpus) {
+  RunConfig config;
+  config.model.vocab_size = 258;
+  config.model.num_heads = 4;
+  config.model.num_kv_heads = 2;
+  config.data.train = {{.path = corpus.string(), .weight = 1}};
+  config.data.document_separator = "\n";  // so that samples differ in how many of their tokens carry loss
+  config.train.global_batch = 8;
+  config.train.micro_batch = 2;
+  config.train.precision = Precision::fp32;
+  return config;
+}
+
+// The configuration with these changes, which must be feasible.
+inline RunConfig with_changes(RunConfig config, const std::vector<Change>& changes) {
+  for (const Change& change : changes) change(config);
+  const auto reason = infeasible_reason(config.model, configuration_of(config), config.train.sequence_length);
+  EXPECT_EQ(reason, std::nullopt) << reason.value_or("");
+  return config;
+}
+
+inline Dataset open_data(const RunConfig& config) {
+  return {config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed};
+}
+
+// How ranks that are threads reach each other in memory of the device that they share.
+using Connect = std::function<std::unique_ptr<World>(World&)>;
+
+inline std::unique_ptr<World> on_test_device(World& world) {
+  auto same = std::make_unique<BorrowedWorld>(world);
+  const at::Device device = test_device();
+  if (device.is_cpu()) return same;
+  use_device(device);
+  return stage_through_host(std::move(same),
+                            make_gpu_runtime(device.index(), [device] { return current_stream_handle(device); }));
+}
+
+// For the CPU: all memory travels as that of a device that ranks share.
+inline std::unique_ptr<World> as_on_a_device(World& world) {
+  return stage_through_host(std::make_unique<BorrowedWorld>(world),
+                            std::make_shared<FakeDeviceRuntime>(FakeDeviceRuntime::Options{.is_the_host = true}));
+}
+
+// Runs `body` with a trainer on every rank.
+inline void train_on_every_rank(const RunConfig& config,
+                                const std::function<void(Trainer&, World&, const Dataset&)>& body,
+                                const Connect& connect = on_test_device) {
+  run_ranks_as_threads(
+      strategy_of(config).world_size(),
+      [&](World& plain) {
+        kernels::set_num_threads(1);
+        const std::unique_ptr<World> world = connect(plain);
+        const Dataset dataset = open_data(config);
+        Trainer trainer(config, dataset, test_device(), *world);
+        body(trainer, *world, dataset);
+      },
+      60);
+}
+
+}  // namespace copus::layouts

@@ -1,0 +1,213 @@
+// `copus bench model`: how well the models of time and memory agree with runs that others have published. Constants of
+// each program and cluster are fitted on half of their sets of runs; both halves are reported.
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/config/descriptions.h"
+#include "copus/workshop/commands.h"
+#include "copus/workshop/published/memory_agreement.h"
+#include "copus/workshop/published/time_agreement.h"
+
+namespace copus {
+namespace {
+
+struct Options {
+  std::string data;
+  std::string failures;
+  bool json = false;
+  bool runs = false;
+};
+
+using Json = nlohmann::ordered_json;
+
+const char* name_of_half(const JudgedSet& set) { return set.is_fitted ? "fitted" : "held out"; }
+
+// NaN is null.
+Json summary_to_json(const HalfSummary& summary) {
+  return {{"num_sets", summary.sets},
+          {"mean_top1_regret", summary.mean_top1_regret},
+          {"mean_kendall_tau", summary.mean_kendall_tau},
+          {"median_absolute_error", summary.median_absolute_error},
+          {"median_absolute_error_all_runs", summary.median_absolute_error_all_runs}};
+}
+
+Json run_to_json(const JudgedRun& run) {
+  const StepTimeParts& parts = run.parts;
+  const Configuration& configuration = run.run.configuration;
+  return {{"row_id", run.run.row_id},
+          {"strategy", to_string(configuration.strategy)},
+          {"micro_batch", configuration.micro_batch},
+          {"measured_seconds", run.measured_seconds},
+          {"predicted_seconds", run.predicted_seconds},
+          {"parts",
+           {{"compute", parts.compute},
+            {"tensor_communication", parts.tensor_communication},
+            {"bubble", parts.bubble},
+            {"data_communication", parts.data_communication},
+            {"optimizer", parts.optimizer}}}};
+}
+
+Json set_to_json(const JudgedSet& set, bool with_runs) {
+  Json json{{"name", set.name},
+            {"half", name_of_half(set)},
+            {"cluster", set.group},
+            {"rows", set.runs.size()},
+            {"layouts", set.layouts.size()},
+            {"kendall_tau", set.kendall_tau},
+            {"top1_regret", set.top1_regret},
+            {"median_absolute_error", set.median_absolute_error}};
+  if (with_runs) {
+    for (const JudgedRun& run : set.runs) json["runs"].push_back(run_to_json(run));
+  }
+  return json;
+}
+
+Json optional_to_json(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json to_json(const PublishedAgreement& agreement, const MemoryAgreement& memory, bool with_runs) {
+  Json json = summary_to_json(agreement.held_out);
+  json["infeasible_recall"] = optional_to_json(memory.infeasible_recall());
+  json["feasible_recall"] = optional_to_json(memory.feasible_recall());
+  json["fitted_half"] = summary_to_json(agreement.fitted);
+  json["constants"] = Json::object();
+  for (const auto& [group, constants] : agreement.constants) {
+    json["constants"][group] = {{"compute", constants.compute}, {"communication", constants.communication}};
+  }
+  json["sets"] = Json::array();
+  for (const JudgedSet& set : agreement.sets) json["sets"].push_back(set_to_json(set, with_runs));
+  json["left_out"] = Json::object();
+  for (const auto& [reason, count] : agreement.left_out) json["left_out"][reason] = count;
+  json["memory"] = {{"ran", memory.ran},
+                    {"ran_called_feasible", memory.ran_called_feasible},
+                    {"out_of_memory", memory.out_of_memory},
+                    {"out_of_memory_called_infeasible", memory.out_of_memory_called_infeasible},
+                    {"unclear", memory.unclear},
+                    {"unclear_called_infeasible", memory.unclear_called_infeasible},
+                    {"failed_otherwise", memory.failed_otherwise},
+                    {"left_out", memory.left_out},
+                    {"with_memory", memory.with_memory},
+                    {"median_absolute_error", optional_to_json(memory.median_absolute_error)}};
+  json["misjudged"] = Json::array();
+  for (const MisjudgedRun& run : memory.misjudged) {
+    json["misjudged"].push_back({{"row_id", run.row_id},
+                                 {"group", run.group},
+                                 {"status", run.status.empty() ? Json(nullptr) : Json(run.status)},
+                                 {"predicted_bytes", run.prediction.parts.total()},
+                                 {"device_bytes", run.memory_bytes}});
+  }
+  return json;
+}
+
+std::string percent(double share) {
+  if (std::isnan(share)) return "-";
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(1) << share * 100 << " %";
+  return out.str();
+}
+
+std::string decimal(double value) {
+  if (std::isnan(value)) return "-";
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(3) << value;
+  return out.str();
+}
+
+void print_half(std::ostream& out, const char* name, const HalfSummary& half) {
+  out << std::left << std::setw(9) << name << std::right << std::setw(5) << half.sets << std::setw(9)
+      << decimal(half.mean_kendall_tau) << std::setw(9) << percent(half.mean_top1_regret) << std::setw(9)
+      << percent(half.median_absolute_error) << std::setw(11) << percent(half.median_absolute_error_all_runs) << '\n';
+}
+
+void print_run(std::ostream& out, const JudgedRun& run) {
+  const Configuration& configuration = run.run.configuration;
+  out << "  row " << std::left << std::setw(6) << run.run.row_id << std::setw(10) << to_string(configuration.strategy)
+      << "zero " << configuration.strategy.zero_stage << "  micro-batch " << std::setw(4) << configuration.micro_batch
+      << std::right << std::fixed << std::setprecision(3) << "measured " << run.measured_seconds << " s, predicted "
+      << run.predicted_seconds << " s: compute " << run.parts.compute << ", tensor " << run.parts.tensor_communication
+      << ", bubble " << run.parts.bubble << ", data " << run.parts.data_communication << ", optimizer "
+      << run.parts.optimizer << '\n';
+}
+
+void print_table(const PublishedAgreement& agreement, bool with_runs) {
+  std::ostringstream out;
+  out << "set     half      rows  layouts      tau   regret    error  cluster\n";
+  for (const JudgedSet& set : agreement.sets) {
+    out << std::left << std::setw(8) << set.name << std::setw(8) << name_of_half(set) << std::right << std::setw(6)
+        << set.runs.size() << std::setw(9) << set.layouts.size() << std::setw(9) << decimal(set.kendall_tau)
+        << std::setw(9) << percent(set.top1_regret) << std::setw(9) << percent(set.median_absolute_error) << "  "
+        << set.group << '\n';
+    if (!with_runs) continue;
+    for (const JudgedRun& run : set.runs) print_run(out, run);
+  }
+  out << "\nhalf      sets  mean tau   regret    error  all rows'\n";
+  print_half(out, "held out", agreement.held_out);
+  print_half(out, "fitted", agreement.fitted);
+  out << "\nconstants  compute  communication\n";
+  for (const auto& [group, constants] : agreement.constants) {
+    out << std::setw(18) << decimal(constants.compute) << std::setw(15) << decimal(constants.communication) << "  "
+        << group << '\n';
+  }
+  if (!agreement.left_out.empty()) out << "\nrows left out\n";
+  for (const auto& [reason, count] : agreement.left_out) out << std::setw(7) << count << "  " << reason << '\n';
+  std::cout << out.str();
+}
+
+std::vector<PublishedRun> read_runs(const std::string& path, PublishedTable table) {
+  return parse_published_runs(read_text_file(path), table, path);
+}
+
+void print_memory(const MemoryAgreement& memory) {
+  std::ostringstream out;
+  out << "\nmemory    called rightly\n"
+      << "ran       " << memory.ran_called_feasible << " of " << memory.ran << " feasible, "
+      << percent(memory.feasible_recall().value_or(std::nan(""))) << '\n'
+      << "failed    " << memory.out_of_memory_called_infeasible << " of " << memory.out_of_memory
+      << " infeasible that ran out of memory, " << percent(memory.infeasible_recall().value_or(std::nan(""))) << "; "
+      << memory.unclear_called_infeasible << " of " << memory.unclear << " that may have\n";
+  for (const MisjudgedRun& run : memory.misjudged) {
+    out << "  row " << run.row_id << " of " << run.group << (run.status.empty() ? ", which ran" : ", " + run.status)
+        << ": needs " << format_bytes(run.prediction.parts.total()) << ", has " << format_bytes(run.memory_bytes)
+        << '\n';
+  }
+  std::cout << out.str();
+}
+
+int run_model_bench(const Options& options) {
+  const std::vector<PublishedRun> runs = read_runs(options.data, PublishedTable::throughput);
+  const std::vector<PublishedRun> failures =
+      options.failures.empty() ? std::vector<PublishedRun>() : read_runs(options.failures, PublishedTable::failures);
+  const PublishedAgreement agreement = judge_step_times(runs, find_cluster);
+  const MemoryAgreement memory = judge_memory(runs, failures);
+  if (options.json) {
+    std::cout << to_json(agreement, memory, options.runs).dump() << '\n';
+  } else {
+    print_table(agreement, options.runs);
+    print_memory(memory);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_model_bench(CLI::App& bench, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App& command = *bench.add_subcommand("model", "Predictions against published runs: ranks, regret, errors");
+  command.add_option("--data", options->data, "CSV file of published throughput")->required();
+  command.add_option("--failures", options->failures, "CSV file of published runs that failed");
+  command.add_flag("--json", options->json, "One JSON object instead of tables");
+  command.add_flag("--runs", options->runs, "Every run, with the parts of its predicted time");
+  command.callback([&action, options] { action = [options] { return run_model_bench(*options); }; });
+}
+
+}  // namespace copus

@@ -1,0 +1,267 @@
+#include "copus/workshop/bench/relayout_bench.h"
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint.h"
+#include "copus/comm/shared_memory/state_arena.h"
+#include "copus/config/run_config.h"
+#include "copus/data/dataset.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/model/kernels.h"
+#include "copus/train/device.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int64_t sequence_length = 16;
+constexpr int64_t global_batch = 8;
+// Steps in which ranks prepare a switch: so many that its pause has no preparation left in it.
+constexpr int64_t lead_steps = 3;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+RunConfig config_of(const RelayoutBenchOptions& options) {
+  RunConfig config;
+  config.model = options.model;
+  config.data.train = {{.path = options.corpus, .weight = 1}};
+  config.data.held_out_fraction = 0;
+  config.train.sequence_length = sequence_length;
+  config.train.micro_batch = 1;
+  config.train.global_batch = global_batch;
+  config.train.max_steps = 1000000;  // never reached
+  config.train.precision = Precision::fp32;
+  config.train.threads = 1;
+  config.optimizer.schedule = LearningRateSchedule::constant;
+  config.noise_scale.enabled = false;
+  config.adapt.policy = PolicyKind::script;  // none would leave the state in memory of each rank's own
+  return config;
+}
+
+Configuration in(const ParallelStrategy& strategy) {
+  return {.strategy = strategy, .global_batch = global_batch, .micro_batch = 1};
+}
+
+// Notes when this rank says that it is somewhere else. Until the last rank has ended the step nothing counts, as in
+// SwitchReport::pause_seconds.
+class PhaseNotes final : public Health {
+ public:
+  explicit PhaseNotes(Health& health) : health_(health) {}
+
+  void set_place(std::string_view place) override {
+    end_phase();
+    constexpr std::string_view announcement = "switching after step ";
+    if (place.starts_with(announcement)) {
+      const std::string_view phase = place.substr(place.find(": ") + 2);
+      if (phase != "waiting for all ranks") phase_ = phase.substr(0, phase.find(','));
+    }
+    health_.set_place(place);
+  }
+  void set_expected_step_seconds(double seconds) override { health_.set_expected_step_seconds(seconds); }
+  void begin_wait() override { health_.begin_wait(); }
+  void end_wait() override { health_.end_wait(); }
+  void report(const FailureReport& report) override { health_.report(report); }
+  std::optional<FailureReport> failure() const override { return health_.failure(); }
+
+  // Since the last call.
+  std::map<std::string, double> take() {
+    end_phase();
+    return std::exchange(seconds_, {});
+  }
+
+ private:
+  void end_phase() {
+    const double end = now();
+    if (!phase_.empty()) seconds_[phase_] += end - begin_;
+    phase_.clear();
+    begin_ = end;
+  }
+
+  Health& health_;
+  std::string phase_;
+  double begin_ = 0;
+  std::map<std::string, double> seconds_;
+};
+
+class NotedWorld final : public World {
+ public:
+  explicit NotedWorld(World& world) : world_(world), notes_(world.health()) {}
+
+  int64_t rank() const override { return world_.rank(); }
+  int64_t size() const override { return world_.size(); }
+  Communicator& group(const std::vector<int64_t>& ranks) override { return world_.group(ranks); }
+  void prepare(const std::vector<GroupUse>& groups) override { world_.prepare(groups); }
+  int64_t communicator_bytes() const override { return world_.communicator_bytes(); }
+  Health& health() override { return notes_; }
+  RankClock& clock() override { return world_.clock(); }
+
+  std::map<std::string, double> take_phases() { return notes_.take(); }
+
+ private:
+  World& world_;
+  PhaseNotes notes_;
+};
+
+struct RankOnDevice {
+  at::Device device;
+  std::unique_ptr<World> world;  // which can reach the device's memory
+};
+
+RankOnDevice on_device(const RelayoutBenchOptions& options, std::unique_ptr<World> world) {
+  const at::Device device = find_device(options.device, options.local_rank, world->size());
+  return {device, connect_devices(std::move(world), device, default_wait_seconds)};
+}
+
+// How fast all ranks at once move what a switch moves, but in one piece.
+class CopyRate {
+ public:
+  virtual ~CopyRate() = default;
+
+  // Every rank calls it. Bytes per second of all together.
+  double measure(World& world) {
+    world.everyone().barrier();
+    const double begin = now();
+    for (int64_t turn = 0; turn < turns; ++turn) copy();
+    double seconds = now() - begin;
+    world.everyone().all_reduce(&seconds, 1, DataType::float64, Reduction::maximum);
+    return static_cast<double>(world.size() * turns * bytes) / seconds;
+  }
+
+  // Of the switch, those that took the same way.
+  virtual int64_t bytes_of(const SwitchReport& report) const = 0;
+
+ protected:
+  static constexpr int64_t bytes = int64_t{64} << 20;
+
+ private:
+  static constexpr int64_t turns = 4;
+  virtual void copy() = 0;
+};
+
+// Out of the next rank's arena into this one's. Every slice is moved so, also of a rank's own.
+class ArenaCopies final : public CopyRate {
+ public:
+  explicit ArenaCopies(World& world) : next_((world.rank() + 1) % world.size()), arena_(StateArena::join(world)) {
+    if (!arena_) throw UserError("the ranks cannot read each other's memory");
+    if (!arena_->prefault(2 * bytes)) throw UserError("there is no memory for two buffers of 64 MiB a rank");
+    std::memset(arena_->mine(), 1, 2 * bytes);
+    world.everyone().barrier();
+    arena_->prefault_read(next_, 0, bytes);
+  }
+
+  int64_t bytes_of(const SwitchReport& report) const override { return report.bytes_copied; }
+
+ private:
+  void copy() override { std::memcpy(arena_->mine() + bytes, arena_->of(next_), bytes); }
+
+  int64_t next_;
+  std::unique_ptr<StateArena> arena_;
+};
+
+// Messages from device to device, to the next rank. What stays on its rank is far faster and does not count.
+class DeviceMessages final : public CopyRate {
+ public:
+  DeviceMessages(World& world, at::Device device)
+      : world_(world),
+        device_(device),
+        outgoing_(kernels::zeros({bytes}, at::kByte, device)),
+        incoming_(kernels::zeros({bytes}, at::kByte, device)) {
+    copy();
+  }
+
+  int64_t bytes_of(const SwitchReport& report) const override { return report.bytes_received; }
+
+ private:
+  void copy() override {
+    const int64_t size = world_.size(), rank = world_.rank();
+    const Communicator::Message out = {(rank + 1) % size, outgoing_.data_ptr(), bytes};
+    const Communicator::Message in = {(rank + size - 1) % size, incoming_.data_ptr(), bytes};
+    world_.everyone().exchange({&out, 1}, {&in, 1});
+    kernels::synchronize(device_);
+  }
+
+  World& world_;
+  at::Device device_;
+  at::Tensor outgoing_, incoming_;
+};
+
+std::unique_ptr<CopyRate> make_copy_rate(World& world, at::Device device) {
+  if (device.is_cpu()) return std::make_unique<ArenaCopies>(world);
+  return std::make_unique<DeviceMessages>(world, device);
+}
+
+MeasuredSwitch change(Trainer& trainer, NotedWorld& world, const ParallelStrategy& strategy) {
+  if (world.rank() == 0) {
+    trainer.announce({.configuration = in(strategy), .commit_after_step = trainer.state().step + lead_steps});
+  }
+  std::optional<SwitchReport> report;
+  while (!report) {
+    trainer.step();
+    world.take_phases();
+    report = trainer.switch_if_due();
+  }
+  if (report->outcome != SwitchReport::Outcome::moved) {
+    throw InternalError(concat("the change to ", to_string(strategy), " failed: ", report->reason));
+  }
+  return {.report = *report, .phases = world.take_phases()};
+}
+
+}  // namespace
+
+RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> host_world) {
+  COPUS_CHECK(options.from.world_size() == host_world->size() && options.to.world_size() == host_world->size());
+  install_caching_allocator();
+  configure_aten(1, host_world->size());
+  const auto [device, device_world] = on_device(options, std::move(host_world));
+  NotedWorld world(*device_world);
+  const RunConfig config = config_of(options);
+  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.train.seed);
+  Trainer trainer(config, in(options.from), dataset, device, world);
+  const std::unique_ptr<CopyRate> copies = make_copy_rate(world, device);
+  RelayoutBenchResult result;
+  trainer.step();
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    for (auto* const switches : {&result.there, &result.back}) {
+      MeasuredSwitch measured = change(trainer, world, switches == &result.there ? options.to : options.from);
+      measured.copy_rate = copies->measure(world);
+      measured.bound_bytes = copies->bytes_of(measured.report);
+      switches->push_back(std::move(measured));
+    }
+  }
+  world.everyone().barrier();
+  result.decided_at = now();
+  if (std::optional<Snapshot> snapshot = trainer.snapshot(to_toml(config))) {
+    CheckpointWriter writer(options.checkpoints, 1);
+    writer.write(std::move(*snapshot));
+    writer.finish();
+  }
+  world.everyone().barrier();
+  result.written_at = now();
+  return result;
+}
+
+double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<World> host_world) {
+  install_caching_allocator();
+  configure_aten(1, host_world->size());
+  const auto [device, world] = on_device(options, std::move(host_world));
+  const RunConfig config = config_of(options);
+  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.train.seed);
+  const auto directory = latest_checkpoint(options.checkpoints);
+  COPUS_CHECK(directory.has_value(), options.checkpoints.string());
+  const Checkpoint checkpoint(*directory);
+  Trainer trainer(config, in(options.to), dataset, device, *world);
+  trainer.restore(checkpoint);
+  world->everyone().barrier();
+  return now();
+}
+
+}  // namespace copus

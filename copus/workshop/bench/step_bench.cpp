@@ -1,0 +1,205 @@
+#include "copus/workshop/bench/step_bench.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/philox.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/model/decoder.h"
+#include "copus/model/device_memory.h"
+#include "copus/model/kernels.h"
+#include "copus/model/part_timer.h"
+#include "copus/model/precision.h"
+#include "copus/train/device.h"
+#include "copus/train/gradient_reduction.h"
+#include "copus/train/optimizer.h"
+
+namespace copus {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Bytes per second that a copy far larger than any cache reads and writes. On a GPU several, one after the other, lest
+// the wait for the last one count.
+double measure_bandwidth(at::Device device) {
+  const int64_t elements = int64_t{1} << (device.is_cpu() ? 26 : 28);
+  const int copies = device.is_cpu() ? 1 : 8;
+  const at::Tensor from = kernels::zeros({elements}, at::kFloat, device);
+  const at::Tensor to = kernels::zeros({elements}, at::kFloat, device);
+  double best = 0;
+  for (int round = 0; round < 5; ++round) {
+    kernels::synchronize(device);
+    const auto start = Clock::now();
+    for (int i = 0; i < copies; ++i) kernels::round_to(from, to);
+    kernels::synchronize(device);
+    best = std::max(best, copies * 2.0 * static_cast<double>(from.nbytes()) / seconds_since(start));
+  }
+  return best;
+}
+
+// Elements of activations that the element-wise kernels of one step must read or write per token, each operand once.
+double elementwise_elements_per_token(const ModelDescription& m) {
+  const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
+  const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
+  const double norms = 2 * (4 + 4) * hidden;     // forward: two in, two out; backward: three in, one out
+  const double rotary = 2 * 2 * rotated;         // in place, forward and backward
+  const double swiglu = (3 + 6) * feed_forward;  // forward: two in, one out; backward: three in, three out
+  // Embedding and its gradient, final norm (no residual comes back to it), loss; the first norm has nothing to add.
+  const double ends = (2 + 2 + 4 + 3 - 2) * hidden + 2 * static_cast<double>(m.vocab_size);
+  return static_cast<double>(m.num_layers) * (norms + rotary + swiglu) + ends;
+}
+
+// ParameterStore::initialize makes its numbers on the host, some seconds for billions, which programs that take turns
+// on a GPU would spend in every turn. What is measured needs only random ones.
+void fill_on_device(ParameterStore& store, double standard_deviation) {
+  for (const Parameter& parameter : store.parameters()) {
+    if (parameter.tied_copy) continue;
+    const at::Tensor master = store.master(parameter);
+    if (parameter.info.kind == ParameterKind::embedding || parameter.info.kind == ParameterKind::linear) {
+      master.normal_(0, standard_deviation);
+    } else {
+      master.fill_(parameter.info.kind == ParameterKind::norm ? 1 : 0);
+    }
+  }
+  store.publish_weights();
+}
+
+}  // namespace
+
+struct StepBench::Implementation {
+  StepBenchOptions options;
+  at::Device device;
+  Precision precision;
+  ParameterStore store;
+  Decoder decoder;
+  AdamW optimizer;
+  at::Tensor tokens, targets;
+
+  explicit Implementation(const StepBenchOptions& o)
+      : options(o),
+        device(find_device(o.device)),
+        precision((use_device(device), configure_aten(o.threads), resolve_precision(o.precision, device))),
+        store(o.model, compute_dtype(precision), device),
+        decoder(store, o.recompute),
+        optimizer(store, OptimizerConfig{}) {
+    if (device.is_cpu()) {
+      store.initialize(1);
+    } else {
+      fill_on_device(store, o.model.initializer_range);
+    }
+    const int64_t count = o.micro_batch * o.sequence_length;
+    std::vector<int64_t> ids(static_cast<size_t>(count + 1));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ids[i] = static_cast<int64_t>(philox(1, 0, i)[0] % static_cast<uint64_t>(o.model.vocab_size));
+    }
+    tokens = kernels::from_host(ids.data(), {o.micro_batch, o.sequence_length}, device);
+    targets = kernels::from_host(ids.data() + 1, {o.micro_batch, o.sequence_length}, device);
+  }
+
+  int64_t tokens_per_step() const { return options.micro_batches * options.micro_batch * options.sequence_length; }
+
+  double step() {
+    kernels::synchronize(device);
+    const auto start = Clock::now();
+    const double loss_scale = 1.0 / static_cast<double>(tokens_per_step());
+    store.zero_gradients();
+    for (int64_t i = 0; i < options.micro_batches; ++i) decoder.forward_backward(tokens, targets, loss_scale);
+    add_tied_gradient(store);
+    optimizer.step(1e-4, clip_factor(std::sqrt(optimizer.squared_gradient_norm().value()), 1.0));
+    kernels::synchronize(device);
+    return seconds_since(start);
+  }
+};
+
+StepBench::StepBench(const StepBenchOptions& options) {
+  install_caching_allocator();
+  implementation_ = std::make_unique<Implementation>(options);
+}
+
+StepBench::~StepBench() {
+  const at::Device device = implementation_->device;
+  implementation_.reset();
+  // The allocator would keep the memory for tensors to come; programs that take turns on one GPU need it.
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
+}
+
+double StepBench::run(int64_t steps) {
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < steps; ++i) seconds.push_back(implementation_->step());
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+StepBenchResult StepBench::measure(int64_t steps) {
+  COPUS_CHECK(steps > 0);
+  Implementation& bench = *implementation_;
+  bench.step();
+  reset_peak_device_memory(bench.device);
+
+  std::vector<double> seconds;
+  const auto run_steps = [&] {
+    seconds.clear();
+    for (int64_t i = 0; i < steps; ++i) seconds.push_back(bench.step());
+  };
+  StepBenchResult result{};
+  {
+    const PartTimes times(bench.device);
+    run_steps();
+    const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+    const double n = static_cast<double>(steps);
+    result.matmul.seconds = times.seconds(Part::matmul) / n;
+    result.attention.seconds = times.seconds(Part::attention) / n;
+    result.elementwise.seconds = times.seconds(Part::elementwise) / n;
+    result.optimizer.seconds = times.seconds(Part::optimizer) / n;
+    result.other_seconds = total / n - result.matmul.seconds - result.attention.seconds - result.elementwise.seconds -
+                           result.optimizer.seconds;
+  }
+  if (!bench.device.is_cpu()) run_steps();  // without the events, which take time of their own
+  std::sort(seconds.begin(), seconds.end());
+  result.steps = steps;
+  result.seconds_per_step = seconds[seconds.size() / 2];
+  result.fastest_seconds = seconds.front();
+  result.slowest_seconds = seconds.back();
+  result.peak_memory_bytes = device_memory(bench.device).peak_used_bytes;
+
+  const ModelDescription& model = bench.options.model;
+  const double tokens = static_cast<double>(bench.tokens_per_step());
+  result.tokens_per_second = tokens / result.seconds_per_step;
+  result.gflops = result.tokens_per_second * training_flops_per_token(model, bench.options.sequence_length) / 1e9;
+  const int64_t n = bench.device.is_cpu() ? 2048 : 8192;
+  const double product = 2.0 * static_cast<double>(n * n * n);
+  result.matmul_peak_gflops = product / kernels::time_matmul(n, compute_dtype(bench.precision), bench.device) / 1e9;
+  result.mfu = result.gflops / result.matmul_peak_gflops;
+  const double data_sheet = bench.options.device_peak_flops_per_second;
+  result.mfu_uniform = data_sheet > 0 ? result.gflops * 1e9 / data_sheet : std::numeric_limits<double>::quiet_NaN();
+  result.memory_bandwidth = measure_bandwidth(bench.device);
+  result.precision = to_string(bench.precision);
+
+  // The attention term of training_flops_per_token counts the whole score matrix; the causal half of it is needed, and
+  // the backward pass forms the scores a second time: (2 + 5) / 6 of the convention's operations per visible score.
+  const double attention_convention = 12.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
+                                      static_cast<double>(bench.options.sequence_length);
+  const double peak = result.matmul_peak_gflops * 1e9;
+  const double all = training_flops_per_token(model, bench.options.sequence_length);
+  result.matmul.floor_seconds = tokens * (all - attention_convention) / peak;
+  result.attention.floor_seconds = tokens * attention_convention * (7.0 / 6.0) / 2 / peak;
+  const double element = bench.precision == Precision::bf16 ? 2 : 4;
+  result.elementwise.floor_seconds = tokens * elementwise_elements_per_token(model) * element / result.memory_bandwidth;
+  // AdamW reads weight, gradient and moments and writes all but the gradient; the norm and zeroing pass once more each;
+  // bf16 weights are rounded from the fp32 ones.
+  const double optimizer_bytes = 4 * (7 + 2) + (bench.precision == Precision::bf16 ? 4 + 2 : 0);
+  result.optimizer.floor_seconds =
+      static_cast<double>(count_parameters(model)) * optimizer_bytes / result.memory_bandwidth;
+  return result;
+}
+
+}  // namespace copus

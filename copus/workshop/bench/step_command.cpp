@@ -1,0 +1,190 @@
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/cli/option_checks.h"
+#include "copus/config/descriptions.h"
+#include "copus/workshop/bench/step_bench.h"
+#include "copus/workshop/commands.h"
+
+namespace copus {
+namespace {
+
+struct Options {
+  StepBenchOptions bench;
+  std::string model;  // by name or path, instead of its sizes
+  std::string precision = "auto";
+  std::string recompute = "none";
+  std::string cluster;
+  int64_t steps = 10;
+  bool json = false;
+  bool serve = false;
+};
+
+nlohmann::json to_json(const StepBenchResult& r) {
+  const auto part = [](const PartReport& p) {
+    return nlohmann::json{{"seconds", p.seconds}, {"floor_seconds", p.floor_seconds}};
+  };
+  return {{"tokens_per_second", r.tokens_per_second},
+          {"gflops", r.gflops},
+          {"matmul_peak_gflops", r.matmul_peak_gflops},
+          {"mfu", r.mfu},
+          {"mfu_uniform", std::isnan(r.mfu_uniform) ? nlohmann::json() : nlohmann::json(r.mfu_uniform)},
+          {"peak_memory_bytes", r.peak_memory_bytes},
+          {"precision", r.precision},
+          {"steps", r.steps},
+          {"seconds_per_step", r.seconds_per_step},
+          {"fastest_seconds", r.fastest_seconds},
+          {"slowest_seconds", r.slowest_seconds},
+          {"memory_bytes_per_second", r.memory_bandwidth},
+          {"parts",
+           {{"matmul", part(r.matmul)},
+            {"attention", part(r.attention)},
+            {"elementwise", part(r.elementwise)},
+            {"optimizer", part(r.optimizer)},
+            {"other", {{"seconds", r.other_seconds}}}}}};
+}
+
+void print_table(const StepBenchResult& r) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(3) << "one step     " << r.seconds_per_step * 1e3 << " ms (median of "
+      << r.steps << "; " << r.fastest_seconds * 1e3 << " to " << r.slowest_seconds * 1e3 << ")\n"
+      << std::setprecision(1) << "throughput   " << r.tokens_per_second << " tokens/s, " << r.gflops << " GFLOP/s\n"
+      << "MFU          " << r.mfu * 100 << " % of the " << r.precision << " matmul peak measured here, "
+      << r.matmul_peak_gflops << " GFLOP/s"
+      << (std::isnan(r.mfu_uniform) ? "" : format_number(", %.1f %% of the data sheet's", r.mfu_uniform * 100)) << "\n"
+      << "memory       " << format_bytes(static_cast<double>(r.peak_memory_bytes)) << " at the peak; a copy moves "
+      << r.memory_bandwidth / 1e9 << " GB/s\n\n"
+      << "part           ms/step   floor ms   share\n";
+  const auto line = [&](const char* name, double seconds, const std::string& floor) {
+    out << std::left << std::setw(13) << name << std::right << std::setw(9) << seconds * 1e3 << std::setw(11) << floor
+        << std::setw(7) << seconds / r.seconds_per_step * 100 << " %\n";
+  };
+  const auto part = [&](const char* name, const PartReport& p) {
+    std::ostringstream floor;
+    floor << std::fixed << std::setprecision(1) << p.floor_seconds * 1e3;
+    line(name, p.seconds, floor.str());
+  };
+  part("matmul", r.matmul);
+  part("attention", r.attention);
+  part("elementwise", r.elementwise);
+  part("optimizer", r.optimizer);
+  line("other", r.other_seconds, "");
+  std::cout << out.str();
+}
+
+// The protocol of bench/pytorch and bench/gpu: "run N" answers with the median seconds of N steps, "report N" with what
+// --json prints; "release" gives the memory back until the next of them, which begins anew with two steps that do not
+// count. Until "quit" or end of input.
+void serve(const StepBenchOptions& options) {
+  std::unique_ptr<StepBench> bench;
+  const auto warm_up = [&] {
+    if (bench) return;
+    bench = std::make_unique<StepBench>(options);
+    bench->run(2);
+  };
+  const auto answer = [](const nlohmann::json& message) { std::cout << message.dump() << '\n' << std::flush; };
+  warm_up();
+  answer({{"ready", true}});
+  std::string word;
+  while (std::cin >> word && word != "quit") {
+    int64_t steps = 0;
+    if (word == "release") {
+      bench.reset();
+      answer({{"released", true}});
+    } else if ((word == "run" || word == "report") && std::cin >> steps && steps > 0) {
+      warm_up();
+      answer(word == "run" ? nlohmann::json{{"seconds_per_step", bench->run(steps)}} : to_json(bench->measure(steps)));
+    } else {
+      throw UserError("--serve expects lines 'run N', 'report N', 'release' or 'quit' on standard input");
+    }
+  }
+}
+
+int run_step_bench(Options& options) {
+  ModelDescription& model = options.bench.model;
+  if (!options.model.empty()) {
+    model = find_model(options.model);
+  } else if (model.num_heads % model.num_kv_heads != 0 || model.hidden_size % model.num_heads != 0 ||
+             model.hidden_size / model.num_heads % 2 != 0) {
+    throw UserError(concat("--hidden ", model.hidden_size, ", --heads ", model.num_heads, ", --kv-heads ",
+                           model.num_kv_heads,
+                           ": heads must divide hidden into an even head size, and kv heads must divide heads"));
+  } else {
+    model.head_dim = model.hidden_size / model.num_heads;
+  }
+  options.bench.precision = precision_of(options.precision);
+  options.bench.recompute = options.recompute == "none"   ? Recompute::none
+                            : options.recompute == "full" ? Recompute::full
+                                                          : Recompute::attention;
+  if (!options.cluster.empty()) {
+    options.bench.device_peak_flops_per_second = find_cluster(options.cluster).device.peak_flops_per_second;
+  }
+  if (options.serve) {
+    serve(options.bench);
+    return 0;
+  }
+  StepBench bench(options.bench);
+  const StepBenchResult result = bench.measure(options.steps);
+  if (options.json) {
+    std::cout << to_json(result).dump() << '\n' << std::flush;
+  } else {
+    print_table(result);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_step_bench(CLI::App& bench, Action& action) {
+  auto options = std::make_shared<Options>();
+  ModelDescription& model = options->bench.model;
+  model.vocab_size = 8192;
+  model.hidden_size = 512;
+  model.intermediate_size = 1408;
+  model.num_layers = 8;
+  model.num_heads = 8;
+  model.num_kv_heads = 4;
+  CLI::App& step = *bench.add_subcommand("step", "One training step: tokens/s, MFU, memory, time by part");
+  CLI::Option* const named =
+      step.add_option("--model", options->model, "A model that ships, or a Hugging Face config.json, instead of sizes");
+  const auto size = [&](const char* name, int64_t& value, const char* help) {
+    return step.add_option(name, value, help)->check(at_least(1))->capture_default_str();
+  };
+  size("--layers", model.num_layers, "Decoder layers")->excludes(named);
+  size("--hidden", model.hidden_size, "Hidden size")->excludes(named);
+  size("--heads", model.num_heads, "Attention heads")->excludes(named);
+  size("--kv-heads", model.num_kv_heads, "Key-value heads")->excludes(named);
+  size("--ffn", model.intermediate_size, "Feed-forward size")->excludes(named);
+  size("--vocab", model.vocab_size, "Vocabulary")->excludes(named);
+  step.add_flag("--tied", model.tie_word_embeddings, "Tie the head to the embedding")->excludes(named);
+  size("--sequence", options->bench.sequence_length, "Tokens per sequence");
+  size("--micro-batch", options->bench.micro_batch, "Sequences per micro-batch");
+  size("--micro-batches", options->bench.micro_batches, "Micro-batches per step");
+  step.add_option("--precision", options->precision, "auto, fp32 or bf16")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->capture_default_str();
+  step.add_option("--recompute", options->recompute, "none, attention or full")
+      ->check(CLI::IsMember({"none", "attention", "full"}))
+      ->capture_default_str();
+  step.add_option("--threads", options->bench.threads, "Threads; 0: all cores")->check(at_least(0));
+  step.add_option("--device", options->bench.device, "cpu or cuda[:N]");
+  step.add_option("--cluster", options->cluster,
+                  "Name or file of the cluster whose device this is: MFU against its data sheet too");
+  size("--steps", options->steps, "Steps to measure");
+  step.add_flag("--json", options->json, "Print one JSON object");
+  step.add_flag("--serve", options->serve,
+                "Take turns with other programs: 'run N', 'report N', 'release' or 'quit' on standard input");
+  step.footer(
+      "Example:\n  copus bench step --layers 6 --hidden 256 --heads 4 --kv-heads 4 --ffn 704 --vocab 256 "
+      "--sequence 128 --micro-batch 16");
+  step.callback([options, &action] { action = [options] { return run_step_bench(*options); }; });
+}
+
+}  // namespace copus

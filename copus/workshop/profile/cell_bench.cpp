@@ -1,0 +1,42 @@
+#include "copus/workshop/profile/cell_bench.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/comm/timed/timed_world.h"
+#include "copus/data/dataset.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/train/device.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+
+CellTimes measure_cell(RunConfig config, int64_t steps, std::unique_ptr<World> joined, int64_t local_rank,
+                       int64_t local_ranks) {
+  const at::Device device = find_device(config.train.device, local_rank, joined->size());
+  joined = connect_devices(std::move(joined), device, config.parallel.wait_limit);
+  joined = with_links(std::move(joined), config.cluster.description, config.cluster.clock);
+  World& world = *joined;
+  install_caching_allocator();
+  configure_aten(config.train.threads, local_ranks);
+  config.train.precision = agree_on_precision(config.train.precision, device, world);
+  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
+  auto trainer = std::make_unique<Trainer>(config, dataset, device, world);
+  CellTimes times{.precision = config.train.precision, .step_seconds = {}};
+  const auto run_steps = [&](Trainer& of_cell) {
+    for (int64_t step = 0; step < warm_up_steps + steps; ++step) {
+      const double seconds = of_cell.step().step_seconds;
+      if (step >= warm_up_steps) times.step_seconds.push_back(seconds);
+    }
+    world.everyone().barrier();
+  };
+  try {
+    with_trainer(std::move(trainer), run_steps);
+  } catch (const UserError& error) {  // this cell's alone, which is then left out: of too little memory, say
+    throw std::runtime_error(error.what());
+  }
+  return times;
+}
+
+}  // namespace copus

@@ -1,0 +1,305 @@
+#include "copus/workshop/profile/machine_bench.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "copus/base/cores.h"
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/base/quantile.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/model/kernels.h"
+#include "copus/model/precision.h"
+#include "copus/train/device.h"
+#include "copus/train/device_facts.h"
+
+namespace copus {
+
+namespace {
+
+// What is measured on a kind of device.
+struct Sizes {
+  int rounds;
+  double seconds_per_round;  // that are made of as many calls as it takes
+  double seconds_to_warm_up;
+  int64_t reference;                   // rows, columns and depth of the matrix product that others are compared to
+  std::span<const int64_t> lengths;    // of one of these dimensions, the others as there
+  std::span<const int64_t> sequences;  // of attention
+  int64_t attention_tokens, attention_heads, attention_head_dim;
+  int64_t elementwise_rows, elementwise_width;
+  std::span<const int64_t> all_reduce_bytes;
+};
+
+constexpr int64_t cpu_lengths[] = {16, 32, 64, 128, 256, 512, 1024, 2048};
+constexpr int64_t cpu_sequences[] = {32, 64, 128, 256, 512, 1024};
+constexpr int64_t cpu_all_reduces[] = {8, 4 << 10, 64 << 10, 512 << 10, 4 << 20};
+// Activations of a micro-batch are 512 rows: they may stay in a cache, as those of small models do.
+constexpr Sizes cpu_sizes = {.rounds = 25,
+                             .seconds_per_round = 0.006,
+                             .seconds_to_warm_up = 0.3,
+                             .reference = 512,
+                             .lengths = cpu_lengths,
+                             .sequences = cpu_sequences,
+                             .attention_tokens = 1024,
+                             .attention_heads = 4,
+                             .attention_head_dim = 64,
+                             .elementwise_rows = 512,
+                             .elementwise_width = 512,
+                             .all_reduce_bytes = cpu_all_reduces};
+
+constexpr int64_t gpu_lengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192};
+constexpr int64_t gpu_sequences[] = {512, 1024, 2048, 4096, 8192};
+constexpr int64_t gpu_all_reduces[] = {8, 64 << 10, 1 << 20, 16 << 20, 128 << 20};
+// Micro-batches of 8192 tokens of a model of some billions of parameters; its activations leave every cache.
+constexpr Sizes gpu_sizes = {.rounds = 15,
+                             .seconds_per_round = 0.01,
+                             .seconds_to_warm_up = 1,
+                             .reference = 4096,
+                             .lengths = gpu_lengths,
+                             .sequences = gpu_sequences,
+                             .attention_tokens = 8192,
+                             .attention_heads = 16,
+                             .attention_head_dim = 128,
+                             .elementwise_rows = 8192,
+                             .elementwise_width = 4096,
+                             .all_reduce_bytes = gpu_all_reduces};
+
+double seconds_of(clockid_t clock) {
+  timespec time{};
+  COPUS_CHECK(clock_gettime(clock, &time) == 0);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+double real_seconds() { return seconds_of(CLOCK_MONOTONIC); }
+double thread_seconds() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
+
+class MachineBench {
+ public:
+  // `precision` is not automatic.
+  MachineBench(Precision precision, at::Device device, int64_t devices, World& world)
+      : precision_(precision),
+        dtype_(compute_dtype(precision)),
+        device_(device),
+        sizes_(device.is_cpu() ? cpu_sizes : gpu_sizes),
+        devices_(devices),
+        world_(world) {}
+
+  MachineMeasurements measure() {
+    MachineMeasurements result;
+    result.name = concat(device_name(device_), device_.is_cpu() ? ", one core, " : ", ", to_string(precision_));
+    result.ranks = world_.size();
+    result.devices = devices_;
+    result.memory_bytes = memory_bytes();
+    fill_operands();
+    result.reference = {.rows = sizes_.reference, .columns = sizes_.reference, .depth = sizes_.reference};
+    for (const int64_t length : sizes_.lengths) {
+      for (auto dimension : {&MachineMeasurements::Matmul::rows, &MachineMeasurements::Matmul::columns,
+                             &MachineMeasurements::Matmul::depth}) {
+        if (length == result.reference.*dimension) continue;
+        MachineMeasurements::Matmul product = result.reference;
+        product.*dimension = length;
+        result.matmuls.push_back(product);
+      }
+    }
+    add_matmul(result.reference);
+    for (MachineMeasurements::Matmul& product : result.matmuls) add_matmul(product);
+    result.attentions.resize(sizes_.sequences.size());
+    for (size_t i = 0; i < sizes_.sequences.size(); ++i) add_attention(sizes_.sequences[i], result.attentions[i]);
+    add_elementwise(result.memory_bytes_per_second);
+    add_launch(result.launch_seconds);
+    result.all_reduces.resize(sizes_.all_reduce_bytes.size());
+    for (size_t i = 0; i < sizes_.all_reduce_bytes.size(); ++i) {
+      add_all_reduce(sizes_.all_reduce_bytes[i], result.all_reduces[i]);
+    }
+
+    if (computes_here()) warm_up(result.reference);
+    for (Probe& probe : probes_) calibrate(probe);
+    for (int round = 0; round < sizes_.rounds; ++round) {
+      for (Probe& probe : probes_) probe.seconds.push_back(time(probe));
+    }
+    for (const Probe& probe : probes_) {
+      double median = is_active(probe) ? quantile(probe.seconds, 0.5) : 0;
+      world_.everyone().all_reduce(&median, 1, DataType::float64);
+      probe.store(median / static_cast<double>(probe.computes ? computing_ranks() : world_.size()));
+    }
+    return result;
+  }
+
+ private:
+  // One figure: what is called, and where the seconds of a call go. All are measured in turns, so that a machine that
+  // is slower for a while is so for all of them.
+  struct Probe {
+    bool computes;  // rather than communicates
+    std::function<void()> call;
+    std::function<void(double)> store;
+    int64_t calls = 1;  // of a round
+    std::vector<double> seconds = {};
+  };
+
+  // Ranks beyond the GPUs only communicate; all share the cores.
+  int64_t computing_ranks() const { return device_.is_cpu() ? world_.size() : std::min(devices_, world_.size()); }
+  bool computes_here() const { return world_.rank() < computing_ranks(); }
+  bool is_active(const Probe& probe) const { return !probe.computes || computes_here(); }
+
+  double memory_bytes() const {
+    if (device_.is_cpu()) {
+      return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+    }
+    return static_cast<double>(devices_ * free_memory_bytes(device_));
+  }
+
+  // Of ranks that do not compute, undefined, as all operands are.
+  at::Tensor zeros(at::IntArrayRef shape) const {
+    return computes_here() ? kernels::zeros(shape, dtype_, device_) : at::Tensor();
+  }
+
+  // A GPU's clock depends on how many bits its products flip, so that it is given values as training has them, from one
+  // tensor for the first operands and one for the second.
+  enum class Operand { first, second };
+  void fill_operands() {
+    if (device_.is_cpu() || !computes_here()) return;
+    const int64_t longest = std::max(sizes_.reference, sizes_.lengths.back());
+    const int64_t widest = std::max(sizes_.elementwise_width, 3 * sizes_.attention_heads * sizes_.attention_head_dim);
+    const int64_t rows = std::max(sizes_.elementwise_rows, sizes_.attention_tokens);
+    std::vector<float> values(static_cast<size_t>(std::max(longest * sizes_.reference, rows * widest)));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(static_cast<int64_t>(mix_bits(i))) * 0x1p-63F;
+    }
+    const auto count = static_cast<int64_t>(values.size());
+    const at::Tensor in_fp32 = kernels::empty({count}, at::kFloat, device_);
+    kernels::copy_from_host(values.data(), in_fp32);
+    for (at::Tensor& operands : operands_) {
+      operands = kernels::empty({count}, dtype_, device_);
+      kernels::round_to(in_fp32, operands);
+    }
+  }
+  at::Tensor operand(Operand which, int64_t rows, int64_t columns) const {
+    if (device_.is_cpu() || !computes_here()) return zeros({rows, columns});
+    return operands_[static_cast<size_t>(which)].narrow(0, 0, rows * columns).view({rows, columns});
+  }
+
+  void warm_up(const MachineMeasurements::Matmul& product) {
+    const at::Tensor x = operand(Operand::first, product.rows, product.depth);
+    const at::Tensor weight = operand(Operand::second, product.columns, product.depth);
+    for (const double begin = real_seconds(); real_seconds() < begin + sizes_.seconds_to_warm_up;) {
+      kernels::linear(x, weight, {});
+      kernels::synchronize(device_);
+    }
+  }
+
+  // Cores are timed by what the thread itself needs, so that others who share them count less. What a GPU was given is
+  // done when the host has waited for it.
+  double now(const Probe& probe) const {
+    if (device_.is_cpu()) return probe.computes ? thread_seconds() : real_seconds();
+    kernels::synchronize(device_);
+    return real_seconds();
+  }
+
+  void add_computing(std::function<void()> call, std::function<void(double)> store) {
+    probes_.push_back({.computes = true, .call = std::move(call), .store = std::move(store)});
+  }
+
+  void calibrate(Probe& probe) {
+    if (is_active(probe)) probe.call();
+    double once = std::max(time(probe), 1e-9);
+    world_.everyone().all_reduce(&once, 1, DataType::float64, Reduction::maximum);
+    probe.calls = static_cast<int64_t>(std::clamp(sizes_.seconds_per_round / once, 1.0, 1e5));
+  }
+
+  // Seconds of a call, while all ranks call it.
+  double time(const Probe& probe) {
+    world_.everyone().barrier();
+    if (!is_active(probe)) return 0;
+    const double begin = now(probe);
+    for (int64_t i = 0; i < probe.calls; ++i) probe.call();
+    return (now(probe) - begin) / static_cast<double>(probe.calls);
+  }
+
+  void add_matmul(MachineMeasurements::Matmul& product) {
+    const at::Tensor x = operand(Operand::first, product.rows, product.depth);
+    const at::Tensor weight = operand(Operand::second, product.columns, product.depth);
+    add_computing([x, weight] { kernels::linear(x, weight, {}); },
+                  [&product](double seconds) { product.seconds = seconds; });
+  }
+
+  void add_attention(int64_t sequence, MachineMeasurements::Attention& attention) {
+    const kernels::AttentionShape shape{.batch = std::max<int64_t>(1, sizes_.attention_tokens / sequence),
+                                        .sequence = sequence,
+                                        .heads = sizes_.attention_heads,
+                                        .kv_heads = sizes_.attention_heads,
+                                        .head_dim = sizes_.attention_head_dim};
+    const int64_t rows = shape.batch * sequence;
+    const at::Tensor qkv = operand(Operand::first, rows, shape.row());
+    const at::Tensor gradient = operand(Operand::second, rows, shape.heads * shape.head_dim);
+    // Two products forward and five backward (Dao 2023), of which causal attention needs half.
+    const double product = static_cast<double>(rows * sequence * shape.heads * shape.head_dim);
+    attention.sequence = sequence;
+    const kernels::AttentionResult result =
+        computes_here() ? kernels::attention(qkv, shape) : kernels::AttentionResult{};
+    add_computing([=] { kernels::attention(qkv, shape); },
+                  [=, &attention](double seconds) { attention.forward_flops_per_second = 2 * product / seconds; });
+    add_computing([=] { kernels::attention_backward(gradient, qkv, result, shape); },
+                  [=, &attention](double seconds) { attention.backward_flops_per_second = 5 * product / seconds; });
+  }
+
+  // Bytes per second of the kernels between the matrix products.
+  void add_elementwise(double& bytes_per_second) {
+    const at::Tensor a = operand(Operand::first, sizes_.elementwise_rows, sizes_.elementwise_width);
+    const at::Tensor b = operand(Operand::second, sizes_.elementwise_rows, sizes_.elementwise_width);
+    const at::Tensor weight = zeros({sizes_.elementwise_width});
+    // Two operands, two results.
+    const double bytes = 4 * static_cast<double>(sizes_.elementwise_rows * sizes_.elementwise_width) *
+                         static_cast<double>(c10::elementSize(dtype_));
+    add_computing([=] { kernels::add_rms_norm(a, b, weight, 1e-6); },
+                  [=, &bytes_per_second](double seconds) { bytes_per_second = bytes / seconds; });
+  }
+
+  void add_launch(double& launch_seconds) {
+    const at::Tensor a = zeros({1, 8});
+    add_computing([a] { kernels::add(a, a); }, [&launch_seconds](double seconds) { launch_seconds = seconds; });
+  }
+
+  void add_all_reduce(int64_t bytes, MachineMeasurements::AllReduce& all_reduce) {
+    all_reduce.bytes = bytes;
+    const at::Tensor data = kernels::zeros({bytes / size_of(DataType::float64)}, at::kDouble, device_);
+    probes_.push_back(
+        {.computes = false,
+         .call = [=, this] { world_.everyone().all_reduce(data.data_ptr(), data.numel(), DataType::float64); },
+         .store = [&all_reduce](double seconds) { all_reduce.seconds = seconds; }});
+  }
+
+  const Precision precision_;
+  const at::ScalarType dtype_;
+  const at::Device device_;
+  const Sizes& sizes_;
+  const int64_t devices_;
+  World& world_;
+  std::array<at::Tensor, 2> operands_;  // of a GPU
+  std::vector<Probe> probes_;
+};
+
+}  // namespace
+
+int64_t devices_of_machine(const std::string& device) { return device == "cpu" ? usable_cores() : visible_gpus(); }
+
+MachineMeasurements measure_machine(Precision precision, const std::string& device_name, int64_t local_rank,
+                                    std::unique_ptr<World> world) {
+  COPUS_CHECK(world->size() >= 2, world->size());
+  const at::Device device = find_device(device_name, local_rank, world->size());
+  world = connect_devices(std::move(world), device, default_wait_seconds);
+  install_caching_allocator();
+  configure_aten(1, world->size());
+  world->prepare({{.ranks = world->everyone().ranks()}});
+  const Precision agreed = agree_on_precision(precision, device, *world);
+  return MachineBench(agreed, device, devices_of_machine(device_name), *world).measure();
+}
+
+}  // namespace copus

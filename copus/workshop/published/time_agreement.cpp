@@ -1,0 +1,142 @@
+#include "copus/workshop/published/time_agreement.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "copus/base/error.h"
+#include "copus/performance/step_time.h"
+#include "copus/workshop/published/systems.h"
+
+namespace copus {
+
+namespace {
+
+double tokens_per_gpu_and_step(const PublishedRun& run) {
+  return static_cast<double>(run.configuration.global_batch * run.sequence_length) / static_cast<double>(run.num_gpus);
+}
+
+double throughput(const JudgedRun& run, double seconds) { return tokens_per_gpu_and_step(run.run) / seconds; }
+
+double absolute_error(const JudgedRun& run) { return std::abs(run.measured_seconds / run.predicted_seconds - 1); }
+
+JudgedSet& set_named(std::vector<JudgedSet>& sets, const std::string& name, const std::string& group) {
+  const auto found = std::find_if(sets.begin(), sets.end(), [&](const JudgedSet& set) { return set.name == name; });
+  if (found != sets.end()) return *found;
+  JudgedSet set;
+  set.name = name;
+  set.group = group;
+  return sets.emplace_back(std::move(set));
+}
+
+void predict_sets(const std::vector<PublishedRun>& runs,
+                  const std::function<ClusterDescription(const std::string&)>& find_cluster,
+                  PublishedAgreement& agreement) {
+  std::map<std::string, ClusterDescription> clusters;
+  for (const PublishedRun& run : runs) {
+    if (run.rank_set.empty()) {
+      ++agreement.left_out["in no rank set"];
+      continue;
+    }
+    const PublishedCase described = describe_published(run);
+    if (!described.left_out.empty()) {
+      ++agreement.left_out[described.left_out];
+      continue;
+    }
+    if (!clusters.contains(described.cluster)) clusters[described.cluster] = find_cluster(described.cluster);
+    ClusterDescription cluster = clusters[described.cluster];
+    if (run.gpus_per_node > 0) cluster.ranks_per_node = run.gpus_per_node;
+    StepTimeModel model(described.model, run.sequence_length, cluster, described.system);
+    JudgedRun judged;
+    judged.run = run;
+    judged.parts = model.predict(described.configuration);
+    judged.measured_seconds = tokens_per_gpu_and_step(run) / *run.tokens_per_second_per_gpu;
+    set_named(agreement.sets, run.rank_set, described.group).runs.push_back(std::move(judged));
+  }
+}
+
+void find_layouts(JudgedSet& set) {
+  std::map<std::string, size_t> fastest;
+  for (size_t i = 0; i < set.runs.size(); ++i) {
+    const ParallelStrategy& strategy = set.runs[i].run.configuration.strategy;
+    const auto [found, is_new] = fastest.emplace(concat(to_string(strategy), "x", strategy.virtual_stages), i);
+    if (!is_new && set.runs[i].measured_seconds < set.runs[found->second].measured_seconds) found->second = i;
+  }
+  for (const auto& [layout, index] : fastest) set.layouts.push_back(index);
+}
+
+// Every layout counts alike; a set with many of them more than one with few, but not as much more.
+void fit(PublishedAgreement& agreement) {
+  std::map<std::string, int64_t> sets_of_group;
+  std::map<std::string, std::vector<FitSample>> samples;
+  for (JudgedSet& set : agreement.sets) {
+    set.is_fitted = sets_of_group[set.group]++ % 2 == 0;
+    if (!set.is_fitted) continue;
+    const double weight = 1 / std::sqrt(static_cast<double>(set.layouts.size()));
+    for (const size_t index : set.layouts) {
+      samples[set.group].push_back({set.runs[index].parts, set.runs[index].measured_seconds, weight});
+    }
+  }
+  for (const auto& [group, of_group] : samples) agreement.constants[group] = fit_constants(of_group);
+}
+
+void judge(JudgedSet& set, const FittedConstants& constants) {
+  for (JudgedRun& run : set.runs) run.predicted_seconds = corrected_seconds(constants, run.parts);
+  std::vector<double> predicted, measured, errors;
+  for (const size_t index : set.layouts) {
+    const JudgedRun& run = set.runs[index];
+    predicted.push_back(throughput(run, run.predicted_seconds));
+    measured.push_back(throughput(run, run.measured_seconds));
+    errors.push_back(absolute_error(run));
+  }
+  set.median_absolute_error = median_of(errors);
+  const bool has_order = set.layouts.size() > 1;
+  set.kendall_tau = has_order ? kendall_tau(predicted, measured) : std::numeric_limits<double>::quiet_NaN();
+  set.top1_regret = has_order ? top1_regret(predicted, measured) : std::numeric_limits<double>::quiet_NaN();
+}
+
+double mean_of_numbers(const std::vector<double>& values) {
+  double sum = 0, count = 0;
+  for (const double value : values) {
+    if (std::isnan(value)) continue;
+    sum += value;
+    ++count;
+  }
+  return count > 0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
+}
+
+HalfSummary summarize(const std::vector<JudgedSet>& sets, bool fitted) {
+  HalfSummary summary;
+  std::vector<double> taus, regrets, layout_errors, errors;
+  for (const JudgedSet& set : sets) {
+    if (set.is_fitted != fitted) continue;
+    ++summary.sets;
+    taus.push_back(set.kendall_tau);
+    regrets.push_back(set.top1_regret);
+    for (const size_t index : set.layouts) layout_errors.push_back(absolute_error(set.runs[index]));
+    for (const JudgedRun& run : set.runs) errors.push_back(absolute_error(run));
+  }
+  summary.mean_kendall_tau = mean_of_numbers(taus);
+  summary.mean_top1_regret = mean_of_numbers(regrets);
+  summary.median_absolute_error = median_of(layout_errors);
+  summary.median_absolute_error_all_runs = median_of(errors);
+  return summary;
+}
+
+}  // namespace
+
+PublishedAgreement judge_step_times(const std::vector<PublishedRun>& runs,
+                                    const std::function<ClusterDescription(const std::string&)>& find_cluster) {
+  PublishedAgreement agreement;
+  predict_sets(runs, find_cluster, agreement);
+  for (JudgedSet& set : agreement.sets) find_layouts(set);
+  fit(agreement);
+  for (JudgedSet& set : agreement.sets) judge(set, agreement.constants.at(set.group));
+  agreement.held_out = summarize(agreement.sets, false);
+  agreement.fitted = summarize(agreement.sets, true);
+  return agreement;
+}
+
+}  // namespace copus

@@ -1,0 +1,57 @@
+// How well predicted step times agree with published ones: constants fitted on half of the sets, both halves judged.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "copus/description/cluster_description.h"
+#include "copus/workshop/published/agreement.h"
+#include "copus/workshop/published/runs.h"
+
+namespace copus {
+
+// One published run beside its prediction.
+struct JudgedRun {
+  PublishedRun run;
+  StepTimeParts parts;           // as predicted, not corrected
+  double predicted_seconds = 0;  // of a step, with its group's constants
+  double measured_seconds = 0;
+};
+
+// The runs of one rank set. A layout is a (d, t, p, v); it counts with the fastest of its measured runs.
+struct JudgedSet {
+  std::string name;
+  std::string group;  // whose constants it has
+  bool is_fitted = false;
+  std::vector<JudgedRun> runs;
+  std::vector<size_t> layouts;       // the run that each layout counts with, by index
+  double kendall_tau = 0;            // NaN with fewer than two layouts
+  double top1_regret = 0;            // NaN with fewer than two layouts
+  double median_absolute_error = 0;  // relative, of throughput
+};
+
+// Over the sets of one half. NaN where there are none.
+struct HalfSummary {
+  int64_t sets = 0;
+  double mean_kendall_tau = 0;
+  double mean_top1_regret = 0;
+  double median_absolute_error = 0;           // of all their layouts
+  double median_absolute_error_all_runs = 0;  // of all their runs
+};
+
+struct PublishedAgreement {
+  std::vector<JudgedSet> sets;                       // in the order of the table
+  std::map<std::string, FittedConstants> constants;  // by group
+  std::map<std::string, int64_t> left_out;           // runs, by the reason
+  HalfSummary held_out, fitted;
+};
+
+// The first set of every group is fitted, the second one held out, and so on. `find_cluster` gives the description that
+// ships under a name.
+PublishedAgreement judge_step_times(const std::vector<PublishedRun>& runs,
+                                    const std::function<ClusterDescription(const std::string&)>& find_cluster);
+
+}  // namespace copus

@@ -1,0 +1,18 @@
+// Whether the members of groups communicate rightly: every operation, on values whose results are known exactly.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+
+#include "copus/comm/world.h"
+#include "copus/workshop/self_test/groups.h"
+
+namespace copus {
+
+// Every member calls it: all operations on fp32, bf16 and int64 in the memory of `device`, few elements and many. This
+// rank's first wrong result, such as "all-reduce of 7 bf16: element 3 is 9, expected 8 (1 of 7 are wrong)".
+std::optional<std::string> find_wrong_result(Communicator& group, at::Device device);
+
+}  // namespace copus
