@@ -5,9 +5,6 @@
 #   USES         the rooms it depends on (all above it in the root CMakeLists.txt)
 #   LIBRARIES    libraries outside the project
 #   TORCH        the room uses ATen
-#
-# The tests of a room with TORCH have the label `unit`, the others `unit_torch_free`: those are the same program in a
-# build with libtorch as in one without, and scripts/test runs them once.
 include(GoogleTest)
 
 add_library(copus_options INTERFACE)
@@ -37,27 +34,50 @@ function(copus_room)
     # What is tested is compiled as for users; the tests themselves, which are templates for the most part, are not what
     # a compiler should spend its time on.
     target_compile_options(${ROOM_NAME}_test PRIVATE $<$<CONFIG:Release>:-O1>)
-    set(LABEL unit)
-    if(NOT ROOM_TORCH)
-      set(LABEL unit_torch_free)
-    endif()
     # Listed when CTest runs, so that a broken test program fails a test run and never a build. One thread: tests run
     # side by side, and OpenMP threads that outnumber the cores spin; a test about threads sets their number itself.
     gtest_discover_tests(${ROOM_NAME}_test TEST_PREFIX ${ROOM_NAME}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-      PROPERTIES LABELS ${LABEL} TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
+      PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
   endif()
 endfunction()
 
-# copus_process_test(NAME FILE [TIMEOUT SECONDS] [RUN_SERIAL]): a Python file that tests the program `copus` as a
-# process, as TEST.py PATH_TO_COPUS.
+# copus_torch_part(ROOM room SOURCES ... TESTS ... USES ...): what needs libtorch of a room that is otherwise without it,
+# as the library copus_<room>_torch over copus_<room>; and the room's without_libtorch.cpp, which answers for it in a
+# program without libtorch, as copus_<room>_without_libtorch.
+function(copus_torch_part)
+  cmake_parse_arguments(PART "" "ROOM" "SOURCES;TESTS;USES" ${ARGN})
+  add_library(copus_${PART_ROOM}_without_libtorch STATIC without_libtorch.cpp)
+  target_link_libraries(copus_${PART_ROOM}_without_libtorch PUBLIC copus_${PART_ROOM})
+  if(COPUS_WITH_TORCH)
+    copus_room(NAME ${PART_ROOM}_torch TORCH SOURCES ${PART_SOURCES} TESTS ${PART_TESTS} USES ${PART_ROOM} ${PART_USES})
+  endif()
+endfunction()
+
+# copus_compile_lightly(room): for rooms whose sources are templates for the most part and take no time when they run.
+function(copus_compile_lightly ROOM)
+  foreach(TARGET copus_${ROOM} copus_${ROOM}_torch copus_${ROOM}_without_libtorch)
+    if(TARGET ${TARGET})
+      target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:-O1>)
+    endif()
+  endforeach()
+endfunction()
+
+# copus_process_test(NAME FILE [TIMEOUT SECONDS] [RUN_SERIAL] [TORCH]): a Python file that tests the program `copus` as a
+# process, as FILE PATH_TO_COPUS. It tests the program without libtorch as well, unless it says TORCH.
 function(copus_process_test NAME FILE)
-  cmake_parse_arguments(TEST "RUN_SERIAL" "TIMEOUT" "" ${ARGN})
+  cmake_parse_arguments(TEST "RUN_SERIAL;TORCH" "TIMEOUT" "" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 600)
   endif()
-  add_test(NAME ${NAME} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${FILE} $<TARGET_FILE:copus>)
-  set(ENVIRONMENT COPUS_WITH_TORCH=$<BOOL:${COPUS_WITH_TORCH}> COPUS_WITH_MPI=$<BOOL:${MPI_C_FOUND}>
-    PYTHONPATH=${CMAKE_SOURCE_DIR}/copus/cli/testing)
-  set_tests_properties(${NAME} PROPERTIES LABELS process TIMEOUT ${TEST_TIMEOUT} ENVIRONMENT "${ENVIRONMENT}"
-    RUN_SERIAL ${TEST_RUN_SERIAL})
+  function(add_process_test NAME PROGRAM WITH_TORCH)
+    add_test(NAME ${NAME} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${FILE} $<TARGET_FILE:${PROGRAM}>)
+    set_tests_properties(${NAME} PROPERTIES LABELS process TIMEOUT ${TEST_TIMEOUT} RUN_SERIAL ${TEST_RUN_SERIAL}
+      ENVIRONMENT "COPUS_WITH_TORCH=${WITH_TORCH};COPUS_WITH_MPI=$<BOOL:${MPI_C_FOUND}>;PYTHONPATH=${CMAKE_SOURCE_DIR}/copus/cli/testing")
+  endfunction()
+  if(COPUS_WITH_TORCH)
+    add_process_test(${NAME} copus 1)
+  endif()
+  if(NOT TEST_TORCH)
+    add_process_test(${NAME}.without_libtorch copus_without_libtorch 0)
+  endif()
 endfunction()

@@ -7,7 +7,7 @@ The rules:
 1. a file of a room includes only its own room and rooms before it in ROOMS; and within a room that has smaller ones
    (SUB_ROOMS), what lies at its top, its own smaller room and those before that;
 2. pure rooms include no tensors, threads, files or clocks (their tests may read files and clocks);
-3. rooms that their CMakeLists.txt does not declare TORCH include no header of libtorch, but for the files in
+3. rooms whose CMakeLists.txt declares neither TORCH nor a torch part include no header of libtorch, but for the files in
    TORCH_FILES, which are libraries of their own;
 4. no file sees both libtorch and a JSON, TOML or logging library, not even through headers of ours: the wheel's include
    folder carries its own versions of some of these, and compile times would add up;
@@ -83,7 +83,7 @@ def declares_torch(room_folder: pathlib.Path) -> bool:
     if not build_file.exists():
         return False
     code = re.sub(r"#.*", "", build_file.read_text(encoding="utf-8"))
-    return re.search(r"\bTORCH\b", code) is not None
+    return re.search(r"copus_torch_part\(|copus_room\([^)]*\bTORCH\b", code) is not None
 
 
 def named(place: Place) -> str:

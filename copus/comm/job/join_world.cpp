@@ -143,9 +143,7 @@ std::unique_ptr<World> join_world(const RankEnvironment& environment, double wai
   if (uses_mpi(environment)) return join_same_rank_over_mpi(environment, wait_seconds);
   if (environment.local_world_size < environment.world_size) return meet_over_tcp(environment, wait_seconds);
   if (environment.launcher != LauncherKind::copus) return meet_in_shared_memory(environment, wait_seconds);
-  return join_shared_memory(
-      std::make_shared<SharedSegment>(SharedSegment::open(environment.segment, environment.world_size)),
-      environment.rank, environment.world_size, wait_seconds, true);
+  return join_launched_ranks(environment, wait_seconds);
 }
 
 }  // namespace copus

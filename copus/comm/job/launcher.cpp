@@ -375,6 +375,12 @@ class Job {
 
 }  // namespace
 
+std::unique_ptr<World> join_launched_ranks(const RankEnvironment& environment, double wait_seconds) {
+  return join_shared_memory(
+      std::make_shared<SharedSegment>(SharedSegment::open(environment.segment, environment.world_size)),
+      environment.rank, environment.world_size, wait_seconds, true);
+}
+
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments) {
   COPUS_CHECK(size >= 1, size);
   return Job(size, arguments).run();

@@ -49,5 +49,7 @@ const char* connection_of(const RankEnvironment& environment);
 // that of rank 0, or 1 with one message on stderr when a rank died. SIGINT and SIGTERM go on to the ranks. No process
 // and no memory outlives the call. Call it before the process has other threads: they would take the signals.
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
+// What join_world does in a rank that launch_ranks has started, in a program with libtorch or without.
+std::unique_ptr<World> join_launched_ranks(const RankEnvironment& environment, double wait_seconds);
 
 }  // namespace copus

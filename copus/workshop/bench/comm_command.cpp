@@ -226,7 +226,7 @@ int run_as_rank(const Options& options) {
   } else {
     const std::optional<RankEnvironment> environment = read_rank_environment();
     if (!environment) throw UserError("--as-rank is for the processes that 'copus bench comm' starts");
-    world = join_world(*environment, default_wait_seconds);
+    world = join_launched_ranks(*environment, default_wait_seconds);
   }
   Bench bench(*world, mpi.get(), options.largest);
   nlohmann::json rows = nlohmann::json::array();
