@@ -1,6 +1,6 @@
 // A caching allocator for host tensors. Activations of tens of MB are allocated and freed many times a step; handing
 // them back to the kernel costs a page fault per 4 KiB on the next touch, ten times the cost of the memory access
-// itself (docs/decisions.md). This allocator keeps freed blocks by size, on huge pages.
+// itself (docs/decisions/model.md). This allocator keeps freed blocks by size, on huge pages.
 #pragma once
 
 #include <cstdint>
