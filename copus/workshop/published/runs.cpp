@@ -119,7 +119,7 @@ std::map<std::string, size_t> read_header(const CsvRow& header, PublishedTable t
   for (const char* column : needed_columns) {
     if (!columns.contains(column)) {
       throw UserError(concat(source, ":", header.line, ": there is no column '", column,
-                             "'; the first line names the columns (docs/file-formats.md lists them)"));
+                             "'; the first line names the columns (docs/benches.md lists them)"));
     }
   }
   const bool of_failures = table == PublishedTable::failures;

@@ -55,7 +55,7 @@ enum class PublishedTable {
   failures,    // of runs that did not: has a column status
 };
 
-// Reads a CSV file (RFC 4180, with or without a byte order mark) with the columns that docs/file-formats.md lists,
+// Reads a CSV file (RFC 4180, with or without a byte order mark) with the columns that docs/benches.md lists,
 // found by their names in the first line; others are passed over. `source` names the file in messages.
 //
 // Empty cells: degrees of virtual stages and context parallelism 1; kv_heads as heads; glu 1; sp, zero_stage and
