@@ -5,6 +5,9 @@
 #   USES         the rooms it depends on (all above it in the root CMakeLists.txt)
 #   LIBRARIES    libraries outside the project
 #   TORCH        the room uses ATen
+#
+# Several sources are compiled as one (COPUS_UNITY): most of what a small source costs are its headers and templates. So no
+# two files of a room may define the same name, in unnamed namespaces neither.
 include(GoogleTest)
 
 add_library(copus_options INTERFACE)
@@ -19,6 +22,13 @@ endif()
 # Device code has options of its own (CopusGpu.cmake).
 target_compile_options(copus_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${HOST_OPTIONS}>")
 
+option(COPUS_UNITY "Compile several sources of a room as one" OFF)
+function(compile_together TARGET COUNT)
+  if(COPUS_UNITY)
+    set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${COUNT})
+  endif()
+endfunction()
+
 function(copus_room)
   cmake_parse_arguments(ROOM "TORCH" "NAME" "SOURCES;TESTS;USES;LIBRARIES" ${ARGN})
   list(TRANSFORM ROOM_USES PREPEND copus_)
@@ -28,8 +38,10 @@ function(copus_room)
     target_link_libraries(copus_${ROOM_NAME} PUBLIC copus_libtorch)
     set_target_properties(copus_${ROOM_NAME} PROPERTIES COPUS_INCLUDES_LIBTORCH ON)
   endif()
+  compile_together(copus_${ROOM_NAME} 8)
   if(ROOM_TESTS)
     add_executable(${ROOM_NAME}_test ${ROOM_TESTS})
+    compile_together(${ROOM_NAME}_test 8)
     target_link_libraries(${ROOM_NAME}_test PRIVATE copus_${ROOM_NAME} GTest::gtest GTest::gmock GTest::gtest_main)
     # What is tested is compiled as for users; the tests themselves, which are templates for the most part, are not what
     # a compiler should spend its time on.
@@ -42,12 +54,10 @@ function(copus_room)
 endfunction()
 
 # copus_torch_part(ROOM room SOURCES ... TESTS ... USES ...): what needs libtorch of a room that is otherwise without it,
-# as the library copus_<room>_torch over copus_<room>; and the room's without_libtorch.cpp, which answers for it in a
-# program without libtorch, as copus_<room>_without_libtorch.
+# as the library copus_<room>_torch over copus_<room>. The room's without_libtorch.cpp answers for it in a program without
+# libtorch.
 function(copus_torch_part)
   cmake_parse_arguments(PART "" "ROOM" "SOURCES;TESTS;USES" ${ARGN})
-  add_library(copus_${PART_ROOM}_without_libtorch STATIC without_libtorch.cpp)
-  target_link_libraries(copus_${PART_ROOM}_without_libtorch PUBLIC copus_${PART_ROOM})
   if(COPUS_WITH_TORCH)
     copus_room(NAME ${PART_ROOM}_torch TORCH SOURCES ${PART_SOURCES} TESTS ${PART_TESTS} USES ${PART_ROOM} ${PART_USES})
   endif()
@@ -55,7 +65,7 @@ endfunction()
 
 # copus_compile_lightly(room): for rooms whose sources are templates for the most part and take no time when they run.
 function(copus_compile_lightly ROOM)
-  foreach(TARGET copus_${ROOM} copus_${ROOM}_torch copus_${ROOM}_without_libtorch)
+  foreach(TARGET copus_${ROOM} copus_${ROOM}_torch)
     if(TARGET ${TARGET})
       target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()

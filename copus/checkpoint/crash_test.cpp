@@ -15,13 +15,13 @@
 namespace copus {
 namespace {
 
-constexpr int64_t shard_bytes = 6000;  // a handful of files per checkpoint
+constexpr int64_t small_shard_bytes = 6000;  // a handful of files per checkpoint
 
 // Continues from the latest checkpoint as a run would, and announces every step once it is durable. Never returns.
 [[noreturn]] void write_until_killed(const std::filesystem::path& root, int announce) {
   const auto latest = latest_checkpoint(root);
   int64_t step = latest ? Checkpoint(*latest).step() : 0;
-  CheckpointWriter writer(root, 2, shard_bytes);
+  CheckpointWriter writer(root, 2, small_shard_bytes);
   while (true) {
     writer.write(make_test_snapshot(++step));
     writer.finish();
@@ -41,7 +41,7 @@ std::chrono::microseconds time_per_checkpoint(const std::filesystem::path& root)
   const auto start = std::chrono::steady_clock::now();
   constexpr int count = 3;
   for (int i = 0; i < count; ++i) {
-    CheckpointWriter writer(root, 2, shard_bytes);
+    CheckpointWriter writer(root, 2, small_shard_bytes);
     writer.write(make_test_snapshot(i));
     writer.finish();
   }

@@ -25,11 +25,6 @@ ProcessResult run_python(const std::vector<std::string>& arguments) {
   return run_process(command);
 }
 
-template <class T>
-std::span<const std::byte> bytes_of(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
-}
-
 TEST(Python, SafetensorsBothWays) {
   const std::vector<float> matrix{0, 0.25, 0.5, 0.75, 1, 1.25};
   const std::vector<uint16_t> half{float_to_f16(1), float_to_f16(-2)};

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "copus/base/testing/test_support.h"
+#include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {
 namespace {
@@ -35,11 +36,6 @@ class SafetensorsTest : public ::testing::Test {
   TemporaryFolder folder_;
   std::filesystem::path path_ = folder_.path() / "x.safetensors";
 };
-
-template <class T>
-std::span<const std::byte> bytes_of(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
-}
 
 TEST_F(SafetensorsTest, ReadsWhatItWrote) {
   const std::vector<float> matrix{1, 2, 3, 4, 5, 6};

@@ -8,9 +8,9 @@
 namespace copus {
 namespace {
 
-constexpr int64_t sequence_length = 512;
+constexpr int64_t table_sequence_length = 512;
 
-ModelDescription small_model() {
+ModelDescription model_of_table() {
   ModelDescription model;
   model.vocab_size = 8192;
   model.hidden_size = 1024;
@@ -43,13 +43,13 @@ SearchSpace small_space() {
 }
 
 PerformanceTable table_of(const ClusterDescription& cluster, const Knowledge& knowledge = Knowledge()) {
-  return make_table(small_model(), sequence_length, cluster, copus_in_bf16(), small_space(), knowledge);
+  return make_table(model_of_table(), table_sequence_length, cluster, copus_in_bf16(), small_space(), knowledge);
 }
 
 TEST(Table, HoldsWhatFitsAsPredicted) {
   const ClusterDescription cluster = small_cluster();
   const PerformanceTable table = table_of(cluster);
-  const auto all = enumerate(small_model(), sequence_length, small_space());
+  const auto all = enumerate(model_of_table(), table_sequence_length, small_space());
   EXPECT_GT(table.cells.size(), 0);
   EXPECT_GT(table.too_large, 0);
   EXPECT_EQ(table.cells.size() + table.too_large, all.size());
@@ -59,13 +59,13 @@ TEST(Table, HoldsWhatFitsAsPredicted) {
   for (const TableCell& cell : table.cells) {
     // In the order of the enumeration; those that it skips do not fit.
     for (; candidate != all.end() && *candidate != cell.configuration; ++candidate) {
-      MemoryModel memory(small_model(), sequence_length, copus_in_bf16());
+      MemoryModel memory(model_of_table(), table_sequence_length, copus_in_bf16());
       EXPECT_GT(memory.predict(*candidate).parts.total(), cluster.device.memory_bytes);
     }
     ASSERT_NE(candidate, all.end());
     ++candidate;
-    MemoryModel memory(small_model(), sequence_length, copus_in_bf16());
-    StepTimeModel time(small_model(), sequence_length, cluster, copus_in_bf16());
+    MemoryModel memory(model_of_table(), table_sequence_length, copus_in_bf16());
+    StepTimeModel time(model_of_table(), table_sequence_length, cluster, copus_in_bf16());
     EXPECT_EQ(cell.memory.parts, memory.predict(cell.configuration).parts);
     EXPECT_LE(cell.memory.parts.total(), cluster.device.memory_bytes);
     EXPECT_EQ(cell.parts, time.predict(cell.configuration));
@@ -79,7 +79,7 @@ TEST(Table, WithoutAMemorySizeNothingIsTooLarge) {
   ClusterDescription cluster = small_cluster();
   cluster.device.memory_bytes = 0;
   const PerformanceTable table = table_of(cluster);
-  EXPECT_EQ(table.cells.size(), enumerate(small_model(), sequence_length, small_space()).size());
+  EXPECT_EQ(table.cells.size(), enumerate(model_of_table(), table_sequence_length, small_space()).size());
   EXPECT_EQ(table.too_large, 0);
   EXPECT_FALSE(table.smallest);
 }

@@ -8,11 +8,10 @@
 #include <limits>
 
 #include "copus/base/error.h"
+#include "copus/statistics/testing/infinity.h"
 
 namespace copus {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // Where `value` is highest between 1 and 1.2 million, to one part in ten thousand.
 double best_batch(const std::function<double(double)>& value) {

@@ -6,11 +6,10 @@
 #include <limits>
 
 #include "copus/base/error.h"
+#include "copus/statistics/testing/infinity.h"
 
 namespace copus {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // What a rule tends to for a vanishing and for a boundless noise scale, and what it is at these two themselves.
 template <class Rule>

@@ -12,12 +12,12 @@
 
 #include "copus/base/error.h"
 #include "copus/statistics/student_t.h"
+#include "copus/statistics/testing/infinity.h"
 #include "copus/statistics/testing/quadratic_loss.h"
 
 namespace copus {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr NoiseWindow everything{infinity, 32, infinity};
 
 // The norms from which exactly these numbers are estimated.

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/statistics/testing/infinity.h"
 
 namespace copus {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr int workers = 6;
 constexpr int dimensions = 40;
 
