@@ -2,6 +2,8 @@
 // arrive late, or a virtual one on which 16 ranks on 2 cores have the step times that 16 devices would have.
 #pragma once
 
+#include <chrono>
+
 namespace copus {
 
 // Used by the rank's main thread alone.
@@ -23,6 +25,22 @@ class RankClock {
   // The thread communicates or waits between these two: its own time is not computing.
   virtual void begin_communication() = 0;
   virtual void end_communication() = 0;
+};
+
+// The machine's monotonic clock, which all its processes share.
+class RealClock : public RankClock {
+ public:
+  // `start`: when the job began.
+  explicit RealClock(std::chrono::steady_clock::time_point start) : start_(start) {}
+
+  double now() override;
+  void advance_to(double seconds) override;
+  void charge(double /*flops*/) override {}
+  void begin_communication() override {}
+  void end_communication() override {}
+
+ private:
+  const std::chrono::steady_clock::time_point start_;
 };
 
 }  // namespace copus

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "copus/comm/communicator.h"
@@ -18,16 +20,20 @@ struct GroupUse {
                                     // first
 };
 
+// Used by the rank's main thread.
 class World {
  public:
   virtual ~World() = default;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
 
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
   // The communicator of an ordered list of distinct world ranks, this rank among them; made at the first call, and then
-  // kept. Ranks may ask for their groups in different orders: making one waits for nobody.
-  virtual Communicator& group(const std::vector<int64_t>& ranks) = 0;
+  // kept. Ranks may ask for their groups in different orders: making one waits for nobody. InternalError where the list
+  // is no group of this rank's.
+  Communicator& group(const std::vector<int64_t>& ranks);
   Communicator& everyone();
 
   // Every rank calls it between two steps, when nothing is under way, with the same list of the groups of all ranks,
@@ -42,8 +48,44 @@ class World {
   virtual RankClock& clock() = 0;
 
  protected:
-  // This rank's place in a group that it asks for. InternalError where it has none, or the list is no group's.
+  // A group may have threads, which it ends when it is destroyed, and those use what connects the ranks. So a world
+  // that derives from this one keeps that in an object of its own, `used_by_groups`, and not in members: first the
+  // members of the derived class are destroyed, then the groups, and then `used_by_groups`. It is null where groups use
+  // nothing.
+  explicit World(std::shared_ptr<const void> used_by_groups) : used_by_groups_(std::move(used_by_groups)) {}
+
+ private:
+  // `member`: this rank's place among the ranks.
+  virtual std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) = 0;
   int64_t place_in(const std::vector<int64_t>& ranks) const;
+
+  const std::shared_ptr<const void> used_by_groups_;
+  std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
+};
+
+// The base of worlds that add something to another one: all that they do not override is that world's. It is destroyed
+// before their groups, since its threads may be working on buffers that belong to them.
+class WrappedWorld : public World {
+ public:
+  int64_t rank() const override { return inner_->rank(); }
+  int64_t size() const override { return inner_->size(); }
+  void prepare(const std::vector<GroupUse>& groups) override { inner_->prepare(groups); }
+  int64_t communicator_bytes() const override { return inner_->communicator_bytes(); }
+  Health& health() override { return inner_->health(); }
+  RankClock& clock() override { return inner_->clock(); }
+
+ protected:
+  explicit WrappedWorld(std::unique_ptr<World> inner, std::shared_ptr<const void> used_by_groups = nullptr)
+      : World(std::move(used_by_groups)), inner_(std::move(inner)) {}
+  // Around a world that belongs to somebody else, and outlives this one.
+  explicit WrappedWorld(World& inner) : World(nullptr), inner_(std::shared_ptr<void>(), &inner) {}
+
+  World& inner() const { return *inner_; }
+  // A group that passes everything on.
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override;
+
+ private:
+  const std::shared_ptr<World> inner_;
 };
 
 // How long a wait may last before it counts as a failure of those that are missing.

@@ -1,6 +1,5 @@
 #include "copus/comm/gpu/nccl_world.h"
 
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -23,33 +22,25 @@ void check_version(const NcclInterface& nccl) {
                          " (2.18) or later is needed: install a newer one"));
 }
 
-class NcclWorld final : public World {
+class NcclWorld final : public WrappedWorld {
  public:
   NcclWorld(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
             const NcclInterface& nccl, int64_t kept)
-      : host_(std::move(host)), links_(nccl, *host_, std::move(runtime), wait_seconds, kept) {}
+      : WrappedWorld(std::move(host)), links_(nccl, inner(), std::move(runtime), wait_seconds, kept) {}
 
-  int64_t rank() const override { return host_->rank(); }
-  int64_t size() const override { return host_->size(); }
-  Health& health() override { return host_->health(); }
-  RankClock& clock() override { return host_->clock(); }
-  int64_t communicator_bytes() const override { return host_->communicator_bytes() + links_.bytes(); }
+  int64_t communicator_bytes() const override { return inner().communicator_bytes() + links_.bytes(); }
 
   void prepare(const std::vector<GroupUse>& groups) override {
-    host_->prepare(groups);
+    inner().prepare(groups);
     links_.prepare(groups);
   }
 
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    std::unique_ptr<NcclCommunicator>& communicator = groups_[ranks];
-    if (!communicator) communicator = std::make_unique<NcclCommunicator>(host_->group(ranks), links_);
-    return *communicator;
+ private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t /*member*/) override {
+    return std::make_unique<NcclCommunicator>(inner().group(ranks), links_);
   }
 
- private:
-  const std::unique_ptr<World> host_;
-  NcclLinks links_;
-  std::map<std::vector<int64_t>, std::unique_ptr<NcclCommunicator>> groups_;
+  NcclLinks links_;  // ends before the host's world, which it reports to
 };
 
 }  // namespace

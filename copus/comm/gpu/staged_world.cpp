@@ -1,7 +1,6 @@
 // stage_through_host: a world of staged groups, and who needs it.
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -13,41 +12,35 @@ namespace copus {
 
 namespace {
 
-class StagedWorld : public World {
+// What staged groups use: the memory that the group behind them may still be working on.
+struct Staging {
+  explicit Staging(std::shared_ptr<DeviceRuntime> its_runtime) : runtime(std::move(its_runtime)), pinned(*runtime) {}
+  const std::shared_ptr<DeviceRuntime> runtime;
+  PinnedPool pinned;
+};
+
+class StagedWorld final : public WrappedWorld {
  public:
-  StagedWorld(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime)
-      : runtime_(std::move(runtime)), pinned_(*runtime_), world_(std::move(world)) {}
-
-  int64_t rank() const override { return world_->rank(); }
-  int64_t size() const override { return world_->size(); }
-  Health& health() override { return world_->health(); }
-  RankClock& clock() override { return world_->clock(); }
-  int64_t communicator_bytes() const override { return world_->communicator_bytes(); }
-  void prepare(const std::vector<GroupUse>& groups) override { world_->prepare(groups); }
-
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    auto& group = groups_[ranks];
-    if (!group) group = std::make_unique<StagedCommunicator>(world_->group(ranks), *runtime_, pinned_);
-    return *group;
-  }
+  StagedWorld(std::unique_ptr<World> inner, const std::shared_ptr<Staging>& staging)
+      : WrappedWorld(std::move(inner), staging), staging_(*staging) {}
 
  private:
-  const std::shared_ptr<DeviceRuntime> runtime_;
-  PinnedPool pinned_;
-  std::map<std::vector<int64_t>, std::unique_ptr<StagedCommunicator>> groups_;
-  // Ends before the groups, whose buffers its threads may still be using.
-  const std::unique_ptr<World> world_;
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t /*member*/) override {
+    return std::make_unique<StagedCommunicator>(inner().group(ranks), *staging_.runtime, staging_.pinned);
+  }
+
+  Staging& staging_;
 };
 
 }  // namespace
 
 std::unique_ptr<World> stage_through_host(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime) {
-  return std::make_unique<StagedWorld>(std::move(world), std::move(runtime));
+  return std::make_unique<StagedWorld>(std::move(world), std::make_shared<Staging>(std::move(runtime)));
 }
 
 bool ranks_share_a_device(World& world, const DeviceRuntime& runtime) {
   const auto mine = std::bit_cast<int64_t>(stream_key(0, runtime.identity()));
-  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  std::vector<int64_t> all(world.size());
   world.everyone().all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DataType::int64);
   std::sort(all.begin(), all.end());
   return std::adjacent_find(all.begin(), all.end()) != all.end();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,11 +18,10 @@ class HeartbeatHealth;
 
 class MessageTransport : public Transport {
  public:
-  void all_reduce(void* data, int64_t count, DataType type, Reduction reduction) override;
-  void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                      Reduction reduction) override;
-  void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
-  void broadcast(void* data, int64_t count, DataType type, int64_t root) override;
+  void all_reduce(const Operation& operation) override;
+  void reduce_scatter(const Operation& operation) override;
+  void all_gather(const Operation& operation) override;
+  void broadcast(const Operation& operation) override;
   void barrier() override;
   void send(const void* data, int64_t bytes, int64_t to) override;
   void receive(void* data, int64_t bytes, int64_t from) override;
@@ -50,8 +50,8 @@ class MessageTransport : public Transport {
 
   virtual std::unique_ptr<Messages> start(Channel channel) = 0;
 
-  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
-  int64_t world_rank(int64_t member) const { return ranks_[static_cast<size_t>(member)]; }
+  int64_t size() const { return std::ssize(ranks_); }
+  int64_t world_rank(int64_t member) const { return ranks_[member]; }
   HeartbeatHealth& health() const { return health_; }
   double wait_seconds() const { return wait_seconds_; }
   // Ends the job because of this world rank.

@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <cstdio>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -17,7 +16,7 @@
 #include "copus/comm/messages/mpi_health.h"
 #include "copus/comm/messages/mpi_transport.h"
 #include "copus/comm/queued_communicator.h"
-#include "copus/comm/real_clock.h"
+#include "copus/comm/solo_communicator.h"
 
 namespace copus {
 
@@ -105,63 +104,60 @@ int64_t world_size() {
   return size;
 }
 
+// What connects a rank with the others.
+struct Membership {
+  explicit Membership(double its_wait_seconds) : wait_seconds(its_wait_seconds) {}
+
+  const double wait_seconds;
+  const int64_t rank = world_rank();
+  const int64_t size = world_size();
+  Tags tags{};
+  MpiHealth health{MPI_COMM_WORLD};  // its start is a barrier, from which the clocks of all ranks count
+  RealClock clock{std::chrono::steady_clock::now()};
+};
+
 class MpiWorld final : public World {
  public:
-  explicit MpiWorld(double wait_seconds)
-      : wait_seconds_(wait_seconds),
-        rank_(world_rank()),
-        size_(world_size()),
-        health_(MPI_COMM_WORLD),
-        clock_(std::chrono::steady_clock::now()) {}
-  MpiWorld(const MpiWorld&) = delete;
-  MpiWorld& operator=(const MpiWorld&) = delete;
+  explicit MpiWorld(const std::shared_ptr<Membership>& membership) : World(membership), membership_(*membership) {}
   ~MpiWorld() override { end(); }
 
-  int64_t rank() const override { return rank_; }
-  int64_t size() const override { return size_; }
-
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    std::unique_ptr<Communicator>& communicator = groups_[ranks];
-    if (!communicator) {
-      const int64_t member = place_in(ranks);
-      communicator = std::make_unique<QueuedCommunicator>(
-          ranks, member, std::make_unique<MpiTransport>(ranks, member, tags_.first_tag(ranks), health_, wait_seconds_));
-    }
-    return *communicator;
-  }
-
-  Health& health() override { return health_; }
-  RankClock& clock() override { return clock_; }
+  int64_t rank() const override { return membership_.rank; }
+  int64_t size() const override { return membership_.size; }
+  Health& health() override { return membership_.health; }
+  RankClock& clock() override { return membership_.clock; }
 
  private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
+    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(rank());
+    return std::make_unique<QueuedCommunicator>(
+        ranks, member,
+        std::make_unique<MpiTransport>(ranks, member, membership_.tags.first_tag(ranks), membership_.health,
+                                       membership_.wait_seconds));
+  }
+
   // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others. After an error of
   // its own it does no more than that, since the message is still to be printed; without mpirun the others miss its
   // heartbeat.
   void end() {
+    MpiHealth& health = membership_.health;
     const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-    if (!unwinding && !health_.failure()) {
+    if (!unwinding && !health.failure()) {
       try {
         everyone().barrier();
-        health_.stop();
+        health.stop();
         const TimeLimit limit(finalize_seconds, "a rank did not take part in the end of the job");
         MPI_Finalize();
         return;
       } catch (const RankFailure&) {
-        health_.end_job();  // whoever reported it has said so
+        health.end_job();  // whoever reported it has said so
         return;
       }
     }
-    health_.end_job();
+    health.end_job();
   }
 
-  const double wait_seconds_;
-  const int64_t rank_;
-  const int64_t size_;
+  Membership& membership_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
-  Tags tags_;
-  MpiHealth health_;  // its start is a barrier, from which the clocks of all ranks count
-  RealClock clock_;
-  std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
 };
 
 }  // namespace
@@ -170,7 +166,7 @@ bool has_mpi() { return true; }
 
 std::unique_ptr<World> join_mpi(double wait_seconds) {
   start_mpi(wait_seconds);
-  return std::make_unique<MpiWorld>(wait_seconds);
+  return std::make_unique<MpiWorld>(std::make_shared<Membership>(wait_seconds));
 }
 
 }  // namespace copus

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "copus/performance/link_cost.h"
@@ -23,8 +23,6 @@ class Communicating {
   RankClock& clock_;
 };
 
-int64_t sum_of(std::span<const int64_t> counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
-
 }  // namespace
 
 // A collective under way, and the times of its members.
@@ -32,9 +30,9 @@ class TimedCommunicator::Collective : public Work::State {
  public:
   Collective(TimedCommunicator& group, double posted, double cost) : group_(group), latest_(posted), cost_(cost) {}
 
-  void start(const std::function<Work()>& start_data) {
-    times_ = group_.group_.start_all_reduce(&latest_, 1, DataType::float64, Reduction::maximum);
-    data_ = start_data();
+  void start(const Operation& operation) {
+    times_ = group_.group().start_all_reduce(&latest_, 1, DataType::float64, Reduction::maximum);
+    data_ = group_.group().start(operation);
   }
 
   // When it is done, on a link that is busy until `free_at`.
@@ -68,13 +66,13 @@ class TimedCommunicator::Collective : public Work::State {
 };
 
 // A message that is being sent, after the time at which it was.
-class TimedCommunicator::Message : public Work::State {
+class TimedCommunicator::SentMessage : public Work::State {
  public:
-  Message(RankClock& clock, double sent) : clock_(clock), sent_(sent) {}
+  SentMessage(RankClock& clock, double sent) : clock_(clock), sent_(sent) {}
 
-  void start(Communicator& group, const void* data, int64_t count, DataType type, int64_t to) {
-    header_ = group.start_send(&sent_, 1, DataType::float64, to);
-    data_ = group.start_send(data, count, type, to);
+  void start(Communicator& group, const Operation& operation) {
+    header_ = group.start_send(&sent_, 1, DataType::float64, operation.peer);
+    data_ = group.start(operation);
   }
 
   void wait() override {
@@ -93,8 +91,7 @@ class TimedCommunicator::Message : public Work::State {
 };
 
 TimedCommunicator::TimedCommunicator(Communicator& group, RankClock& clock, const ClusterDescription& cluster)
-    : Communicator(group.ranks(), group.rank()),
-      group_(group),
+    : WrappedCommunicator(group),
       clock_(clock),
       link_(link_of(cluster, group.ranks())),
       messages_free_at_(group.ranks().size(), 0) {
@@ -102,20 +99,19 @@ TimedCommunicator::TimedCommunicator(Communicator& group, RankClock& clock, cons
   for (const int64_t other : ranks()) message_links_.push_back(link_of(cluster, std::array{own, other}));
 }
 
-double TimedCommunicator::cost_of_all_reduce(int64_t count, DataType type) const {
-  return all_reduce_seconds(link_, size(), count * size_of(type));
-}
-
-double TimedCommunicator::cost_of_reduce_scatter(std::span<const int64_t> counts, DataType type) const {
-  return reduce_scatter_seconds(link_, size(), sum_of(counts) * size_of(type));
-}
-
-double TimedCommunicator::cost_of_all_gather(std::span<const int64_t> counts, DataType type) const {
-  return all_gather_seconds(link_, size(), sum_of(counts) * size_of(type));
-}
-
-double TimedCommunicator::cost_of_broadcast(int64_t count, DataType type) const {
-  return broadcast_seconds(link_, size(), count * size_of(type));
+double TimedCommunicator::seconds_of(const Operation& collective) const {
+  switch (collective.kind) {
+    case OperationKind::all_reduce:
+      return all_reduce_seconds(link_, size(), collective.bytes());
+    case OperationKind::reduce_scatter:
+      return reduce_scatter_seconds(link_, size(), collective.bytes());
+    case OperationKind::all_gather:
+      return all_gather_seconds(link_, size(), collective.bytes());
+    case OperationKind::broadcast:
+      return broadcast_seconds(link_, size(), collective.bytes());
+    default:
+      return barrier_seconds(link_, size());
+  }
 }
 
 void TimedCommunicator::settle_next() {
@@ -123,83 +119,58 @@ void TimedCommunicator::settle_next() {
   unsettled_.pop_front();
 }
 
-Work TimedCommunicator::start_collective(double cost, const std::function<Work()>& start) {
-  auto collective = std::make_shared<Collective>(*this, clock_.now(), cost);
+Work TimedCommunicator::do_start(const Operation& operation) {
+  return operation.is_message() ? start_message(operation) : start_collective(operation);
+}
+
+void TimedCommunicator::do_run(const Operation& operation) {
+  switch (operation.kind) {
+    case OperationKind::send:
+      return start_message(operation).wait();
+    case OperationKind::receive:
+      return receive_message(operation);
+    case OperationKind::exchange:
+      return exchange_one_by_one(operation);
+    default:
+      return run_collective(operation);
+  }
+}
+
+Work TimedCommunicator::start_collective(const Operation& operation) {
+  auto collective = std::make_shared<Collective>(*this, clock_.now(), seconds_of(operation));
   const Communicating communicating(clock_);
   unsettled_.push_back(collective);
-  collective->start(start);
+  collective->start(operation);
   return Work(std::move(collective));
 }
 
-void TimedCommunicator::run_collective(double cost, const std::function<void()>& run) {
+void TimedCommunicator::run_collective(const Operation& operation) {
   double latest = clock_.now();
   const Communicating communicating(clock_);
   while (!unsettled_.empty()) settle_next();
-  group_.all_reduce(&latest, 1, DataType::float64, Reduction::maximum);
-  run();
-  free_at_ = std::max(latest, free_at_) + cost;
+  group().all_reduce(&latest, 1, DataType::float64, Reduction::maximum);
+  // Nobody knows the time of the last member before all have come, which is all that a barrier is for.
+  if (operation.kind != OperationKind::barrier) group().run(operation);
+  free_at_ = std::max(latest, free_at_) + seconds_of(operation);
   clock_.advance_to(free_at_);
 }
 
-Work TimedCommunicator::start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
-  return start_collective(cost_of_all_reduce(count, type),
-                          [&] { return group_.start_all_reduce(data, count, type, reduction); });
-}
-
-Work TimedCommunicator::start_reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                                             Reduction reduction) {
-  return start_collective(cost_of_reduce_scatter(counts, type),
-                          [&] { return group_.start_reduce_scatter(input, output, counts, type, reduction); });
-}
-
-Work TimedCommunicator::start_all_gather(const void* input, void* output, std::span<const int64_t> counts,
-                                         DataType type) {
-  return start_collective(cost_of_all_gather(counts, type),
-                          [&] { return group_.start_all_gather(input, output, counts, type); });
-}
-
-Work TimedCommunicator::start_broadcast(void* data, int64_t count, DataType type, int64_t root) {
-  return start_collective(cost_of_broadcast(count, type),
-                          [&] { return group_.start_broadcast(data, count, type, root); });
-}
-
-void TimedCommunicator::all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
-  run_collective(cost_of_all_reduce(count, type), [&] { group_.all_reduce(data, count, type, reduction); });
-}
-
-void TimedCommunicator::reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type) {
-  run_collective(cost_of_reduce_scatter(counts, type), [&] { group_.reduce_scatter(input, output, counts, type); });
-}
-
-void TimedCommunicator::all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
-  run_collective(cost_of_all_gather(counts, type), [&] { group_.all_gather(input, output, counts, type); });
-}
-
-void TimedCommunicator::broadcast(void* data, int64_t count, DataType type, int64_t root) {
-  run_collective(cost_of_broadcast(count, type), [&] { group_.broadcast(data, count, type, root); });
-}
-
-// Nobody knows the last member's time before all have come.
-void TimedCommunicator::barrier() {
-  run_collective(barrier_seconds(link_, size()), [] {});
-}
-
-Work TimedCommunicator::start_send(const void* data, int64_t count, DataType type, int64_t to) {
-  auto message = std::make_shared<Message>(clock_, clock_.now());
+Work TimedCommunicator::start_message(const Operation& operation) {
+  auto message = std::make_shared<SentMessage>(clock_, clock_.now());
   const Communicating communicating(clock_);
   while (!messages_.empty() && messages_.front()->done()) messages_.pop_front();
   messages_.push_back(message);
-  message->start(group_, data, count, type, to);
+  message->start(group(), operation);
   return Work(std::move(message));
 }
 
-void TimedCommunicator::receive(void* data, int64_t count, DataType type, int64_t from) {
+void TimedCommunicator::receive_message(const Operation& operation) {
   const Communicating communicating(clock_);
   double sent = 0;
-  group_.receive(&sent, 1, DataType::float64, from);
-  group_.receive(data, count, type, from);
-  double& arrival = messages_free_at_[from];
-  arrival = std::max(sent, arrival) + send_seconds(message_links_[from], count * size_of(type));
+  group().receive(&sent, 1, DataType::float64, operation.peer);
+  group().run(operation);
+  double& arrival = messages_free_at_[operation.peer];
+  arrival = std::max(sent, arrival) + send_seconds(message_links_[operation.peer], operation.bytes());
   clock_.advance_to(arrival);
 }
 

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "copus/comm/communicator.h"
@@ -14,50 +12,36 @@
 
 namespace copus {
 
-class TimedCommunicator : public Communicator {
+class TimedCommunicator final : public WrappedCommunicator {
  public:
   // Refers to the group and the clock.
   TimedCommunicator(Communicator& group, RankClock& clock, const ClusterDescription& cluster);
 
-  Work start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) override;
-  Work start_reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                            Reduction reduction) override;
-  Work start_all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
-  Work start_broadcast(void* data, int64_t count, DataType type, int64_t root) override;
-  Work start_send(const void* data, int64_t count, DataType type, int64_t to) override;
-
-  // On the caller's thread.
-  void all_reduce(void* data, int64_t count, DataType type, Reduction reduction = Reduction::sum) override;
-  void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type) override;
-  void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
-  void broadcast(void* data, int64_t count, DataType type, int64_t root) override;
-  void receive(void* data, int64_t count, DataType type, int64_t from) override;
-  void barrier() override;
-
  private:
   class Collective;
-  class Message;
+  class SentMessage;
 
-  double cost_of_all_reduce(int64_t count, DataType type) const;
-  double cost_of_reduce_scatter(std::span<const int64_t> counts, DataType type) const;
-  double cost_of_all_gather(std::span<const int64_t> counts, DataType type) const;
-  double cost_of_broadcast(int64_t count, DataType type) const;
-
-  Work start_collective(double cost, const std::function<Work()>& start);
-  void run_collective(double cost, const std::function<void()>& run);
+  Work do_start(const Operation& operation) override;
+  void do_run(const Operation& operation) override;
+  Work start_collective(const Operation& operation);
+  void run_collective(const Operation& operation);
+  Work start_message(const Operation& operation);
+  void receive_message(const Operation& operation);
+  // The seconds that a collective takes once all members have started it.
+  double seconds_of(const Operation& collective) const;
   // Works out when the collective that was started first among those not settled is done.
   void settle_next();
 
-  Communicator& group_;
   RankClock& clock_;
   const Link link_;                  // of collectives
   std::vector<Link> message_links_;  // by member
 
   double free_at_ = 0;                    // when the last settled collective is done
   std::vector<double> messages_free_at_;  // likewise the messages from each member
-  // What others may still be reading: kept here, so that it outlives a rank that fails before it has waited.
+  // The group may still be reading from these and writing to them, so they are kept here until they are done: a rank
+  // that fails does not wait for what it has started.
   std::deque<std::shared_ptr<Collective>> unsettled_;
-  std::deque<std::shared_ptr<Message>> messages_;
+  std::deque<std::shared_ptr<SentMessage>> messages_;
 };
 
 }  // namespace copus

@@ -1,6 +1,5 @@
 #include "copus/comm/timed/timed_world.h"
 
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -12,32 +11,21 @@ namespace copus {
 
 namespace {
 
-class TimedWorld : public World {
+class TimedWorld final : public WrappedWorld {
  public:
-  // Without a clock of its own it is on that of `world`.
-  TimedWorld(std::unique_ptr<World> world, ClusterDescription cluster, std::unique_ptr<RankClock> clock)
-      : cluster_(std::move(cluster)), own_clock_(std::move(clock)), world_(std::move(world)) {}
+  // Without a clock of its own it is on that of `inner`.
+  TimedWorld(std::unique_ptr<World> inner, ClusterDescription cluster, std::unique_ptr<RankClock> clock)
+      : WrappedWorld(std::move(inner)), cluster_(std::move(cluster)), own_clock_(std::move(clock)) {}
 
-  int64_t rank() const override { return world_->rank(); }
-  int64_t size() const override { return world_->size(); }
-  Health& health() override { return world_->health(); }
-  RankClock& clock() override { return own_clock_ ? *own_clock_ : world_->clock(); }
-
-  void prepare(const std::vector<GroupUse>& groups) override { world_->prepare(groups); }
-  int64_t communicator_bytes() const override { return world_->communicator_bytes(); }
-
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    auto& group = groups_[ranks];
-    if (!group) group = std::make_unique<TimedCommunicator>(world_->group(ranks), clock(), cluster_);
-    return *group;
-  }
+  RankClock& clock() override { return own_clock_ ? *own_clock_ : inner().clock(); }
 
  private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t /*member*/) override {
+    return std::make_unique<TimedCommunicator>(inner().group(ranks), clock(), cluster_);
+  }
+
   const ClusterDescription cluster_;
   const std::unique_ptr<RankClock> own_clock_;
-  std::map<std::vector<int64_t>, std::unique_ptr<TimedCommunicator>> groups_;
-  // Ends before the groups, whose buffers its threads may still be using.
-  const std::unique_ptr<World> world_;
 };
 
 }  // namespace
