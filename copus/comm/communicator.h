@@ -89,9 +89,6 @@ class Communicator {
     run(Operation::all_gather(input, output, counts, type));
   }
 
-  Work start_broadcast(void* data, int64_t count, DataType type, int64_t root) {
-    return start(Operation::broadcast(data, count, type, root));
-  }
   void broadcast(void* data, int64_t count, DataType type, int64_t root) {
     run(Operation::broadcast(data, count, type, root));
   }
@@ -111,7 +108,9 @@ class Communicator {
 
   // Messages between any members at once, at most one from each to each. Every member calls it, if with no messages.
   void exchange(std::span<const Message> outgoing, std::span<const Message> incoming) {
-    run(Operation::exchange(outgoing, incoming));
+    run({.kind = OperationKind::exchange,
+         .outgoing = {outgoing.begin(), outgoing.end()},
+         .incoming = {incoming.begin(), incoming.end()}});
   }
 
  protected:

@@ -42,14 +42,21 @@ struct Operation {
   int64_t peer = -1;                                  // broadcast: the root; send, receive: the other member
   std::vector<Message> outgoing = {}, incoming = {};  // exchange
 
-  static Operation all_reduce(void* data, int64_t count, DataType type, Reduction reduction);
+  static Operation all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
+    return {OperationKind::all_reduce, data, data, count, {}, type, reduction};
+  }
   static Operation reduce_scatter(const void* input, void* output, std::span<const int64_t> counts, DataType type,
                                   Reduction reduction);
   static Operation all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type);
-  static Operation broadcast(void* data, int64_t count, DataType type, int64_t root);
-  static Operation send(const void* data, int64_t count, DataType type, int64_t to);
-  static Operation receive(void* data, int64_t count, DataType type, int64_t from);
-  static Operation exchange(std::span<const Message> outgoing, std::span<const Message> incoming);
+  static Operation broadcast(void* data, int64_t count, DataType type, int64_t root) {
+    return {OperationKind::broadcast, data, data, count, {}, type, Reduction::sum, root};
+  }
+  static Operation send(const void* data, int64_t count, DataType type, int64_t to) {
+    return {OperationKind::send, data, nullptr, count, {}, type, Reduction::sum, to};
+  }
+  static Operation receive(void* data, int64_t count, DataType type, int64_t from) {
+    return {OperationKind::receive, nullptr, data, count, {}, type, Reduction::sum, from};
+  }
 
   bool is_message() const;  // and not a collective, in which every member of the group takes part
 

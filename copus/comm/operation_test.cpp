@@ -52,7 +52,7 @@ TEST(Operation, KnowsWhatEachMemberGivesAndGets) {
 TEST(Operation, MessagesAreToldFromCollectives) {
   EXPECT_TRUE(Operation::send(nullptr, 0, DataType::byte, 1).is_message());
   EXPECT_TRUE(Operation::receive(nullptr, 0, DataType::byte, 1).is_message());
-  EXPECT_TRUE(Operation::exchange({}, {}).is_message());
+  EXPECT_TRUE(Operation{.kind = OperationKind::exchange}.is_message());
   EXPECT_FALSE(Operation::broadcast(nullptr, 0, DataType::byte, 1).is_message());
   EXPECT_FALSE(Operation{.kind = OperationKind::barrier}.is_message());
 }

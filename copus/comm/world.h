@@ -27,8 +27,8 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  virtual int64_t rank() const = 0;
-  virtual int64_t size() const = 0;
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
 
   // The communicator of an ordered list of distinct world ranks, this rank among them; made at the first call, and then
   // kept. Ranks may ask for their groups in different orders: making one waits for nobody. InternalError where the list
@@ -52,13 +52,15 @@ class World {
   // that derives from this one keeps that in an object of its own, `used_by_groups`, and not in members: first the
   // members of the derived class are destroyed, then the groups, and then `used_by_groups`. It is null where groups use
   // nothing.
-  explicit World(std::shared_ptr<const void> used_by_groups) : used_by_groups_(std::move(used_by_groups)) {}
+  World(int64_t rank, int64_t size, std::shared_ptr<const void> used_by_groups)
+      : rank_(rank), size_(size), used_by_groups_(std::move(used_by_groups)) {}
 
  private:
   // `member`: this rank's place among the ranks.
   virtual std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) = 0;
   int64_t place_in(const std::vector<int64_t>& ranks) const;
 
+  const int64_t rank_, size_;
   const std::shared_ptr<const void> used_by_groups_;
   std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
 };
@@ -67,8 +69,6 @@ class World {
 // before their groups, since its threads may be working on buffers that belong to them.
 class WrappedWorld : public World {
  public:
-  int64_t rank() const override { return inner_->rank(); }
-  int64_t size() const override { return inner_->size(); }
   void prepare(const std::vector<GroupUse>& groups) override { inner_->prepare(groups); }
   int64_t communicator_bytes() const override { return inner_->communicator_bytes(); }
   Health& health() override { return inner_->health(); }
@@ -76,9 +76,10 @@ class WrappedWorld : public World {
 
  protected:
   explicit WrappedWorld(std::unique_ptr<World> inner, std::shared_ptr<const void> used_by_groups = nullptr)
-      : World(std::move(used_by_groups)), inner_(std::move(inner)) {}
+      : World(inner->rank(), inner->size(), std::move(used_by_groups)), inner_(std::move(inner)) {}
   // Around a world that belongs to somebody else, and outlives this one.
-  explicit WrappedWorld(World& inner) : World(nullptr), inner_(std::shared_ptr<void>(), &inner) {}
+  explicit WrappedWorld(World& inner)
+      : World(inner.rank(), inner.size(), nullptr), inner_(std::shared_ptr<void>(), &inner) {}
 
   World& inner() const { return *inner_; }
   // A group that passes everything on.

@@ -140,7 +140,7 @@ void expect_refusals(Communicator& group, void* data) {
   start_or_run(Operation::send(data, -1, byte, other));
   EXPECT_THROW(group.start({.kind = OperationKind::barrier}), InternalError);
   EXPECT_THROW(group.start(Operation::receive(data, 1, byte, other)), InternalError);
-  EXPECT_THROW(group.start(Operation::exchange({}, {})), InternalError);
+  EXPECT_THROW(group.start({.kind = OperationKind::exchange}), InternalError);
 }
 
 TEST_P(WrappedWorlds, GroupsRefuseArgumentsThatDoNotFit) {
@@ -174,14 +174,14 @@ TEST_P(WrappedWorlds, MayEndWhileAnOperationIsUnderWay) {
       if (rank == 0) {
         std::shared_ptr<void> on_device;
         if (GetParam() == Wrapper::staged) on_device = wrapped.device->allocate(std::ssize(on_host) * 4);
-        everyone.start_broadcast(on_device ? on_device.get() : on_host.data(), std::ssize(on_host), DataType::float32,
-                                 1);
+        everyone.start(Operation::broadcast(on_device ? on_device.get() : on_host.data(), std::ssize(on_host),
+                                            DataType::float32, 1));
         return;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       std::vector<float> sent(on_host.size(), 1);
       // As far as rank 0 comes: what it had queued behind the operation under way is dropped.
-      const Work work = everyone.start_broadcast(sent.data(), std::ssize(sent), DataType::float32, 1);
+      const Work work = everyone.start(Operation::broadcast(sent.data(), std::ssize(sent), DataType::float32, 1));
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       wrapped.world->health().report({0, "a test", "has left"});
       EXPECT_THROW(
@@ -229,15 +229,13 @@ class EndingGroup final : public Communicator {
 template <class Base>
 class EndingWorld final : public Base {
  public:
-  template <class... Inner>
-  EndingWorld(Log& log, const std::string& name, Inner... inner)
-      : Base(std::move(inner)..., std::make_shared<Ending>(log, name + ": what groups use")),
+  template <class... Arguments>
+  EndingWorld(Log& log, const std::string& name, Arguments... arguments)
+      : Base(std::move(arguments)..., std::make_shared<Ending>(log, name + ": what groups use")),
         log_(log),
         name_(name),
         ending_(log, name + ": members") {}
 
-  int64_t rank() const override { return 0; }
-  int64_t size() const override { return 1; }
   Health& health() override { COPUS_CHECK(false); }
   RankClock& clock() override { COPUS_CHECK(false); }
 
@@ -254,7 +252,7 @@ class EndingWorld final : public Base {
 TEST(World, PartsEndInTheOrderInWhichTheyNeedOneAnother) {
   Log log;
   {
-    auto inner = std::make_unique<EndingWorld<World>>(log, "inner");
+    auto inner = std::make_unique<EndingWorld<World>>(log, "inner", 0, 1);
     inner->everyone();
     EndingWorld<WrappedWorld> outer(log, "outer", std::move(inner));
     outer.everyone();

@@ -31,11 +31,11 @@ class SilentCommunicator final : public Communicator {
 };
 
 // One rank's world, which notes what groups it is asked for.
-class NotingWorld final : public WrappedWorld {
+class NotingWorld final : public World {
  public:
-  NotingWorld(int64_t rank, int64_t size) : WrappedWorld(single_rank_world()), rank_(rank), size_(size) {}
-  int64_t rank() const override { return rank_; }
-  int64_t size() const override { return size_; }
+  NotingWorld(int64_t rank, int64_t size) : World(rank, size, nullptr) {}
+  Health& health() override { return inner_->health(); }
+  RankClock& clock() override { return inner_->clock(); }
 
   // Those of more than one rank.
   const std::set<Ranks>& asked() const { return asked_; }
@@ -46,7 +46,7 @@ class NotingWorld final : public WrappedWorld {
     return std::make_unique<SilentCommunicator>(ranks, member);
   }
 
-  int64_t rank_, size_;
+  std::unique_ptr<World> inner_ = single_rank_world();
   std::set<Ranks> asked_;
 };
 

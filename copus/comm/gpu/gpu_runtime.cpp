@@ -180,22 +180,20 @@ class GpuRuntime final : public DeviceRuntime {
   void copy(void* to, const void* from, int64_t bytes, Stream stream) override {
     if (bytes == 0) return;
     use_device(device_);
-    check(
-        COPUS_GPU(MemcpyAsync)(to, from, static_cast<size_t>(bytes), COPUS_GPU(MemcpyDefault), platform_stream(stream)),
-        "copying");
+    check(COPUS_GPU(MemcpyAsync)(to, from, bytes, COPUS_GPU(MemcpyDefault), platform_stream(stream)), "copying");
   }
 
   std::shared_ptr<void> allocate(int64_t bytes) override {
     use_device(device_);
     void* address = nullptr;
-    check(COPUS_GPU(Malloc)(&address, static_cast<size_t>(bytes)), "allocating memory of the device");
+    check(COPUS_GPU(Malloc)(&address, bytes), "allocating memory of the device");
     return {address, [](void* memory) { static_cast<void>(COPUS_GPU(Free)(memory)); }};
   }
 
   std::shared_ptr<void> allocate_pinned(int64_t bytes) override {
     use_device(device_);
     void* address = nullptr;
-    check(gpu::allocate_pinned(&address, static_cast<size_t>(bytes)), "allocating pinned memory");
+    check(gpu::allocate_pinned(&address, bytes), "allocating pinned memory");
     return {address, [](void* memory) { static_cast<void>(gpu::free_pinned(memory)); }};
   }
 

@@ -27,8 +27,8 @@ constexpr std::chrono::duration<double> echo_patience{3};
 
 uint64_t hash_of(const NcclUse& use) {
   uint64_t hash = use.messages ? 1 : 0;
-  for (const int64_t rank : use.group) hash = extend_hash(hash, static_cast<uint64_t>(rank));
-  for (const int64_t rank : use.members) hash = extend_hash(hash, static_cast<uint64_t>(rank));
+  for (const int64_t rank : use.group) hash = extend_hash(hash, rank);
+  for (const int64_t rank : use.members) hash = extend_hash(hash, rank);
   return hash;
 }
 
@@ -125,7 +125,7 @@ NcclLinks::~NcclLinks() {
 // The parent is the one communicator with calls that return at once: those are splits, each with a deadline. The
 // communicators split from it, which are in use, take an operation without a thread of NCCL's for it.
 void NcclLinks::connect() {
-  std::vector<int64_t> all(static_cast<size_t>(host_.size()));
+  std::vector<int64_t> all(host_.size());
   std::iota(all.begin(), all.end(), 0);
   const NcclUse use = NcclUse::collectives_of(all);
   NcclUniqueId id{};

@@ -21,7 +21,7 @@ constexpr double least_stalled_seconds = 10;
 
 }  // namespace
 
-HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size) : rank_(rank), signs_(static_cast<size_t>(size)) {
+HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size) : rank_(rank), signs_(size) {
   COPUS_CHECK(rank >= 0 && rank < size, "rank ", rank, " of ", size);
   at(rank).pid = ::getpid();
 }

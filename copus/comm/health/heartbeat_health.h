@@ -50,7 +50,7 @@ class HeartbeatHealth : public Health {
   void expect(int64_t rank, int64_t pid);
   void expect_no_more(int64_t rank) { at(rank).expected = false; }
   void hear(int64_t rank, Clock::time_point now, int64_t pid, std::string place);
-  const Signs& signs_of(int64_t rank) const { return signs_[static_cast<size_t>(rank)]; }
+  const Signs& signs_of(int64_t rank) const { return signs_[rank]; }
   const std::string& own_place() const { return signs_of(rank_).place; }
 
   // Looks at all ranks: this one for progress, those expected for heartbeats. To be called many times a second.
@@ -60,7 +60,7 @@ class HeartbeatHealth : public Health {
   void set_failure(const FailureReport& report);
 
  private:
-  Signs& at(int64_t rank) { return signs_[static_cast<size_t>(rank)]; }
+  Signs& at(int64_t rank) { return signs_[rank]; }
 
   const int64_t rank_;
   mutable std::mutex mutex_;

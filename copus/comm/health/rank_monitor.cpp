@@ -24,7 +24,7 @@ RankMonitor::RankMonitor(const SharedHealth& health, Role role, HealthLimits lim
       role_(role),
       limits_(limits),
       state_of_process_(std::move(state_of_process)),
-      seen_(static_cast<size_t>(health.size())) {}
+      seen_(health.size()) {}
 
 std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSigns& signs, double seconds,
                                                       Seen* seen) const {
@@ -73,7 +73,7 @@ std::optional<FailureReport> RankMonitor::look(double seconds) {
   bool progress = false;
   double patience = limits_.stall_seconds;
   for (int64_t rank = 0; rank < health_.size(); ++rank) {
-    Seen& seen = seen_[static_cast<size_t>(rank)];
+    Seen& seen = seen_[rank];
     const RankSigns signs = health_.signs_of(rank);
     if (seen.forgotten || signs.pid == 0) continue;
     if (const auto cause = judge_process(rank, signs, seconds, &seen))

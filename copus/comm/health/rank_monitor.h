@@ -31,7 +31,7 @@ class RankMonitor {
   std::optional<FailureReport> look(double seconds);
 
   // Not to be looked at any more: its process has ended.
-  void forget(int64_t rank) { seen_[static_cast<size_t>(rank)].forgotten = true; }
+  void forget(int64_t rank) { seen_[rank].forgotten = true; }
 
  private:
   struct Seen {

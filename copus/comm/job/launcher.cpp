@@ -104,7 +104,7 @@ void print_error(const std::string& text) {
   for (size_t written = 0; written < text.size();) {
     const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
     if (count < 0 && errno != EINTR) return;  // nobody reads it any more
-    written += static_cast<size_t>(std::max<ssize_t>(count, 0));
+    written += std::max<ssize_t>(count, 0);
   }
 }
 
@@ -128,7 +128,7 @@ class ErrorLines {
         finish();
         return;
       }
-      text_.append(buffer.data(), static_cast<size_t>(count));
+      text_.append(buffer.data(), count);
     }
     const size_t lines_end = text_.rfind('\n');
     if (lines_end == std::string::npos) return;
@@ -346,7 +346,7 @@ class Job {
     const std::optional<FailureReport> failure = health_.failure();
     if (!failure) return WEXITSTATUS(first.status);
     if (failure->rank >= 0) {
-      const RankProcess& failed = processes_[static_cast<size_t>(failure->rank)];
+      const RankProcess& failed = processes_[failure->rank];
       if (failed.exited_with(users_mistake)) {
         // Its message stands already if it is rank 0; else rank 0 may have found the same.
         if (!first.exited_with(users_mistake)) print_error(failed.errors.held_back());

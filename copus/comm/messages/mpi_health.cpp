@@ -194,10 +194,10 @@ void MpiHealth::reap_sent() {
 void MpiHealth::send_to_all(const Message& message) {
   reap_sent();
   Sent& sent = sent_.emplace_back(Sent{message, {}});
-  sent.requests.assign(static_cast<size_t>(size()), MPI_REQUEST_NULL);
+  sent.requests.assign(size(), MPI_REQUEST_NULL);
   for (int to = 0; to < static_cast<int>(size()); ++to) {
     if (to == rank()) continue;
-    MPI_Isend(&sent.message, sizeof(Message), MPI_BYTE, to, 0, comm_, &sent.requests[static_cast<size_t>(to)]);
+    MPI_Isend(&sent.message, sizeof(Message), MPI_BYTE, to, 0, comm_, &sent.requests[to]);
   }
 }
 

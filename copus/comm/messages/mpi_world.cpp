@@ -70,7 +70,7 @@ class Tags {
   // each of the two sees both groups here.
   int first_tag(const std::vector<int64_t>& ranks) {
     uint64_t hash = 0;
-    for (const int64_t rank : ranks) hash = extend_hash(hash, static_cast<uint64_t>(rank));
+    for (const int64_t rank : ranks) hash = extend_hash(hash, rank);
     const int tag = static_cast<int>(hash % num_groups_) * MpiTransport::num_tags;
     COPUS_CHECK(used_.insert(tag).second, "two groups of ranks have the same tag ", tag);
     return tag;
@@ -92,25 +92,11 @@ void start_mpi(double wait_seconds) {
       "Debian's Open MPI");
 }
 
-int64_t world_rank() {
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return rank;
-}
-
-int64_t world_size() {
-  int size = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return size;
-}
-
 // What connects a rank with the others.
 struct Membership {
   explicit Membership(double its_wait_seconds) : wait_seconds(its_wait_seconds) {}
 
   const double wait_seconds;
-  const int64_t rank = world_rank();
-  const int64_t size = world_size();
   Tags tags{};
   MpiHealth health{MPI_COMM_WORLD};  // its start is a barrier, from which the clocks of all ranks count
   RealClock clock{std::chrono::steady_clock::now()};
@@ -118,11 +104,28 @@ struct Membership {
 
 class MpiWorld final : public World {
  public:
-  explicit MpiWorld(const std::shared_ptr<Membership>& membership) : World(membership), membership_(*membership) {}
-  ~MpiWorld() override { end(); }
+  MpiWorld(int64_t rank, int64_t size, const std::shared_ptr<Membership>& membership)
+      : World(rank, size, membership), membership_(*membership) {}
 
-  int64_t rank() const override { return membership_.rank; }
-  int64_t size() const override { return membership_.size; }
+  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others. After an error of
+  // its own it does no more than that, since the message is still to be printed; without mpirun the others miss its
+  // heartbeat.
+  ~MpiWorld() override {
+    MpiHealth& health = membership_.health;
+    try {
+      if (std::uncaught_exceptions() == exceptions_at_start_ && !health.failure()) {
+        everyone().barrier();
+        health.stop();
+        const TimeLimit limit(finalize_seconds, "a rank did not take part in the end of the job");
+        MPI_Finalize();
+        return;
+      }
+    } catch (const RankFailure&) {  // NOLINT(bugprone-empty-catch)
+      // Whoever reported it has said so.
+    }
+    health.end_job();
+  }
+
   Health& health() override { return membership_.health; }
   RankClock& clock() override { return membership_.clock; }
 
@@ -135,27 +138,6 @@ class MpiWorld final : public World {
                                        membership_.wait_seconds));
   }
 
-  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others. After an error of
-  // its own it does no more than that, since the message is still to be printed; without mpirun the others miss its
-  // heartbeat.
-  void end() {
-    MpiHealth& health = membership_.health;
-    const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-    if (!unwinding && !health.failure()) {
-      try {
-        everyone().barrier();
-        health.stop();
-        const TimeLimit limit(finalize_seconds, "a rank did not take part in the end of the job");
-        MPI_Finalize();
-        return;
-      } catch (const RankFailure&) {
-        health.end_job();  // whoever reported it has said so
-        return;
-      }
-    }
-    health.end_job();
-  }
-
   Membership& membership_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
 };
@@ -166,7 +148,10 @@ bool has_mpi() { return true; }
 
 std::unique_ptr<World> join_mpi(double wait_seconds) {
   start_mpi(wait_seconds);
-  return std::make_unique<MpiWorld>(std::make_shared<Membership>(wait_seconds));
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return std::make_unique<MpiWorld>(rank, size, std::make_shared<Membership>(wait_seconds));
 }
 
 }  // namespace copus

@@ -134,7 +134,7 @@ void TcpConnections::give_up(std::span<const Handle> messages) {
 TcpConnections::OutLink& TcpConnections::link_to(int64_t peer) {
   OutLink& link = out_[peer];
   if (!link.over && !link.socket.is_open()) {
-    link.socket = start_connecting(addresses_[static_cast<size_t>(peer)]);
+    link.socket = start_connecting(addresses_[peer]);
     link.greeting = hello(door_.token(), rank_);
   }
   return link;
@@ -186,12 +186,11 @@ void TcpConnections::write(int64_t peer, OutLink& link) {
     if (link.sending == nullptr) return;
     TcpMessage& message = *link.sending->waiting.front();
     const std::span<std::byte> header = bytes_of(link.header).subspan(link.header_sent);
-    const int64_t sent =
-        link.socket.send(header, std::span(message.from + message.moved, static_cast<size_t>(link.frame_left)));
+    const int64_t sent = link.socket.send(header, std::span(message.from + message.moved, link.frame_left));
     if (sent < 0) return lose(peer);
     if (sent == 0) return;
     const int64_t of_header = std::min(sent, std::ssize(header));
-    link.header_sent += static_cast<size_t>(of_header);
+    link.header_sent += of_header;
     const int64_t of_body = sent - of_header;
     message.moved += of_body;
     link.frame_left -= of_body;
@@ -211,7 +210,7 @@ void TcpConnections::read_answers(int64_t peer, OutLink& link) {
     const int64_t received = link.socket.receive(bytes_of(link.answer).subspan(link.answer_bytes));
     if (received < 0) return lose(peer);
     if (received == 0) return;
-    link.answer_bytes += static_cast<size_t>(received);
+    link.answer_bytes += received;
     if (link.answer_bytes < sizeof(FrameHeader)) continue;
     link.answer_bytes = 0;
     const auto stream = link.streams.find({link.answer.group, link.answer.channel});
@@ -237,7 +236,7 @@ void TcpConnections::read(int64_t peer, InLink& link) {
       received = read_body(peer, link);
     } else {
       received = link.socket.receive(bytes_of(link.header).subspan(link.header_bytes));
-      if (received > 0) link.header_bytes += static_cast<size_t>(received);
+      if (received > 0) link.header_bytes += received;
       if (link.header_bytes == sizeof(FrameHeader) && !begin_body(peer, link)) received = -1;
     }
     if (received < 0) return lose(peer);
@@ -272,7 +271,7 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   int64_t received = 0;
   if (!stream.awaited.empty()) {
     TcpMessage& message = *stream.awaited.front();
-    received = link.socket.receive(std::span(message.to + message.moved, static_cast<size_t>(link.frame_left)));
+    received = link.socket.receive(std::span(message.to + message.moved, link.frame_left));
     if (received <= 0) return received;
     message.moved += received;
     if (message.moved == message.bytes) {
@@ -284,9 +283,9 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   } else {
     std::vector<std::byte>& content = stream.early.back().content;
     const size_t before = content.size();
-    content.resize(before + static_cast<size_t>(link.frame_left));
+    content.resize(before + link.frame_left);
     received = link.socket.receive(std::span(content).subspan(before));
-    content.resize(before + static_cast<size_t>(std::max<int64_t>(received, 0)));
+    content.resize(before + std::max<int64_t>(received, 0));
     if (received <= 0) return received;
     stream.early_bytes += received;
     if (stream.early_bytes > window_bytes) return -1;

@@ -48,19 +48,15 @@ TcpHealth::TcpHealth(const TcpRank& self, TcpDoor door)
     : HeartbeatHealth(self.rank, self.size),
       self_(self),
       door_(std::move(door)),
-      links_(static_cast<size_t>(self.size)),
-      addresses_(static_cast<size_t>(self.size)),
-      left_(static_cast<size_t>(self.size), false) {
+      links_(self.size),
+      addresses_(self.size),
+      left_(self.size, false) {
   COPUS_CHECK(is_first(), "rank ", self.rank, " at the door of rank 0");
   watchdog_ = background_thread([this] { watch(); });
 }
 
 TcpHealth::TcpHealth(const TcpRank& self, TcpSocket to_first, const std::string& token)
-    : HeartbeatHealth(self.rank, self.size),
-      self_(self),
-      links_(1),
-      addresses_(static_cast<size_t>(self.size)),
-      left_(static_cast<size_t>(self.size), false) {
+    : HeartbeatHealth(self.rank, self.size), self_(self), links_(1), addresses_(self.size), left_(self.size, false) {
   links_.front() = std::make_unique<TextLink>(std::move(to_first));
   links_.front()->greet(hello(token, self.rank));
   expect(0, 0);
@@ -109,7 +105,7 @@ void TcpHealth::leave() {
   begin_wait();
   {
     std::unique_lock lock(mutex());
-    left_[static_cast<size_t>(rank())] = true;
+    left_[rank()] = true;
     if (!is_first()) hand_on(leaving, "");
     changed().wait(lock, [&] { return ended_ || has_failed(); });
   }
@@ -140,7 +136,7 @@ void TcpHealth::watch() {
 
 void TcpHealth::admit_guests() {
   for (TcpDoor::Guest& guest : door_->admit()) {
-    std::unique_ptr<TextLink>& link = links_[static_cast<size_t>(guest.rank)];
+    std::unique_ptr<TextLink>& link = links_[guest.rank];
     if (link || guest.rank == 0 || met_) continue;
     link = std::make_unique<TextLink>(std::move(guest.socket));
     expect(guest.rank, 0);
@@ -149,12 +145,12 @@ void TcpHealth::admit_guests() {
 
 // `other`: the rank at the other end.
 void TcpHealth::listen_to(int64_t other, Clock::time_point now) {
-  std::unique_ptr<TextLink>& link = links_[static_cast<size_t>(other)];
+  std::unique_ptr<TextLink>& link = links_[other];
   if (!link) return;
   link->exchange();
   while (const auto text = link->next()) take(other, *text, now);
   if (!link->is_over()) return;
-  const bool in_order = is_first() ? left_[static_cast<size_t>(other)] : ended_;
+  const bool in_order = is_first() ? left_[other] : ended_;
   if (!in_order && !has_failed()) decide({{other, signs_of(other).place, std::string(lost_connection)}});
   link.reset();
 }
@@ -163,7 +159,7 @@ void TcpHealth::take(int64_t sender, const TextLink::Text& text, Clock::time_poi
   std::istringstream words(text.content);
   switch (text.kind) {
     case here: {
-      TcpAddress& address = addresses_[static_cast<size_t>(sender)];
+      TcpAddress& address = addresses_[sender];
       words >> address.host >> address.port;
       return;
     }
@@ -190,7 +186,7 @@ void TcpHealth::take(int64_t sender, const TextLink::Text& text, Clock::time_poi
       return;
     }
     case leaving:
-      left_[static_cast<size_t>(sender)] = true;
+      left_[sender] = true;
       expect_no_more(sender);
       return;
     case all_left:
@@ -225,7 +221,7 @@ void TcpHealth::begin_if_all_came(Clock::time_point now) {
   if (met_ || has_failed()) return;
   std::string all;
   for (int64_t other = 0; other < size(); ++other) {
-    const TcpAddress& address = addresses_[static_cast<size_t>(other)];
+    const TcpAddress& address = addresses_[other];
     all += to_text(address);
     if (address.port != 0) continue;
     if (std::chrono::duration<double>(now - started_).count() > self_.wait_seconds) {

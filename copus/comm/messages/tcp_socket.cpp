@@ -228,7 +228,7 @@ TcpDoor::Judgement TcpDoor::judge(Stranger& stranger) {
   stranger.said.resize(expected.size());
   const int64_t more = stranger.socket.receive(std::span(stranger.said).subspan(heard));
   if (more < 0) return Judgement::unwelcome;
-  stranger.said.resize(heard + static_cast<size_t>(more));
+  stranger.said.resize(heard + more);
   if (stranger.said.size() < expected.size()) {
     return Clock::now() - stranger.since > longest_hello ? Judgement::unwelcome : Judgement::unknown;
   }

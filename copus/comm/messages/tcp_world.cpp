@@ -63,7 +63,8 @@ struct Membership {
 
 class TcpWorld final : public World {
  public:
-  explicit TcpWorld(const std::shared_ptr<Membership>& membership) : World(membership), membership_(*membership) {}
+  explicit TcpWorld(const std::shared_ptr<Membership>& membership)
+      : World(membership->self.rank, membership->self.size, membership), membership_(*membership) {}
 
   // Before the threads of groups, which may be waiting for the others, are waited for.
   ~TcpWorld() override {
@@ -74,8 +75,6 @@ class TcpWorld final : public World {
     }
   }
 
-  int64_t rank() const override { return membership_.self.rank; }
-  int64_t size() const override { return membership_.self.size; }
   Health& health() override { return *membership_.health; }
   RankClock& clock() override { return membership_.clock; }
 
@@ -84,7 +83,7 @@ class TcpWorld final : public World {
     if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(rank());
     // From its members alone: ranks may ask for their groups in different orders.
     uint64_t name = 0;
-    for (const int64_t each : ranks) name = extend_hash(name, static_cast<uint64_t>(each));
+    for (const int64_t each : ranks) name = extend_hash(name, each);
     COPUS_CHECK(names_.insert(name).second, "two groups of ranks have the same name ", name);
     return std::make_unique<QueuedCommunicator>(
         ranks, member,

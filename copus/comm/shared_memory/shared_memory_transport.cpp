@@ -30,7 +30,7 @@ constexpr int64_t ring_bytes(int64_t bytes) { return header_bytes + round_up(byt
 
 // Without data, addresses may be null.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
 void copy_into_ring(SharedRing& ring, int64_t capacity, uint32_t position, const std::byte* from, int64_t bytes) {
@@ -78,9 +78,9 @@ std::string in_words(OperationKind kind) {
 SharedMemoryTransport::Collective::Collective(const Operation& its_operation) : operation(its_operation) {
   uint64_t hash = mix_bits(static_cast<uint64_t>(operation.kind) * 64 + static_cast<uint64_t>(operation.type) * 8 +
                            static_cast<uint64_t>(operation.reduction));
-  hash = extend_hash(hash, static_cast<uint64_t>(operation.peer));
-  hash = extend_hash(hash, static_cast<uint64_t>(operation.count));
-  for (const int64_t count : operation.counts) hash = extend_hash(hash, static_cast<uint64_t>(count));
+  hash = extend_hash(hash, operation.peer);
+  hash = extend_hash(hash, operation.count);
+  for (const int64_t count : operation.counts) hash = extend_hash(hash, count);
   signature = static_cast<uint32_t>(hash);
 }
 

@@ -35,12 +35,10 @@ struct Membership {
 class SharedMemoryWorld final : public World {
  public:
   SharedMemoryWorld(const std::shared_ptr<Membership>& membership, bool watch)
-      : World(membership), membership_(*membership) {
+      : World(membership->health.rank(), membership->health.size(), membership), membership_(*membership) {
     if (watch) watchdog_.emplace(membership_.health);
   }
 
-  int64_t rank() const override { return membership_.health.rank(); }
-  int64_t size() const override { return membership_.layout.size(); }
   Health& health() override { return membership_.health; }
   RankClock& clock() override { return membership_.clock; }
 

@@ -138,13 +138,12 @@ SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
 }
 
 SharedSegment::~SharedSegment() {
-  if (address_ != nullptr) munmap(address_, static_cast<size_t>(bytes_));
+  if (address_ != nullptr) munmap(address_, bytes_);
   if (descriptor_ >= 0) close(descriptor_);
 }
 
 SharedSegment SharedSegment::map(int descriptor) {
-  void* const address = mmap(nullptr, static_cast<size_t>(segment_bytes), PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+  void* const address = mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
   if (address == MAP_FAILED) {
     const int error = errno;
     close(descriptor);

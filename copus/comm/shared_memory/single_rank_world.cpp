@@ -16,13 +16,11 @@ namespace {
 class SoloWorld final : public World {
  public:
   SoloWorld()
-      : World(nullptr),
+      : World(0, 1, nullptr),
         region_((health_bytes(1) + sizeof(Line) - 1) / sizeof(Line)),
         health_(region_.front().bytes.data(), 0, 1),
         clock_(std::chrono::steady_clock::now()) {}
 
-  int64_t rank() const override { return 0; }
-  int64_t size() const override { return 1; }
   Health& health() override { return health_; }
   RankClock& clock() override { return clock_; }
 

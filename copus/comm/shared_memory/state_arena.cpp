@@ -68,12 +68,12 @@ class Descriptor {
 // Addresses of a file of `bytes`, aligned so that its huge pages can be mapped as such; empty where that fails.
 class MappedFile {
  public:
-  MappedFile(int descriptor, int64_t bytes, int protection) : bytes_(static_cast<size_t>(bytes)) {
-    const size_t with_slack = bytes_ + static_cast<size_t>(huge_page);
+  MappedFile(int descriptor, int64_t bytes, int protection) : bytes_(bytes) {
+    const size_t with_slack = bytes_ + huge_page;
     void* const reserved = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) return;
     auto* const begin = static_cast<std::byte*>(reserved);
-    const auto before = static_cast<size_t>(-reinterpret_cast<intptr_t>(begin) & (huge_page - 1));
+    const auto before = -reinterpret_cast<intptr_t>(begin) & (huge_page - 1);
     void* const mapped =
         mmap(begin + before, bytes_, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, descriptor, 0);
     if (mapped == MAP_FAILED) {
@@ -174,9 +174,9 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
   const std::array<int64_t, 2> machine = machine_identity();
   const Descriptor file(create_file(addresses_per_rank(world.size())));
   const Offer mine = offer_file(file.number(), machine);
-  std::vector<Offer> offers(static_cast<size_t>(world.size()));
+  std::vector<Offer> offers(world.size());
   constexpr int64_t words = sizeof(Offer) / sizeof(int64_t);
-  const std::vector<int64_t> counts(static_cast<size_t>(world.size()), words);
+  const std::vector<int64_t> counts(world.size(), words);
   world.everyone().all_gather(&mine, offers.data(), counts, DataType::int64);
 
   auto mapping = std::make_unique<Mapping>();
@@ -184,7 +184,7 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
   mapping->bytes = mine.bytes;
   int64_t failures = 0;
   for (int64_t rank = 0; rank < world.size(); ++rank) {
-    const Offer& offer = offers[static_cast<size_t>(rank)];
+    const Offer& offer = offers[rank];
     const bool own = rank == world.rank();
     const bool here = offer.descriptor >= 0 && offer.machine == mine.machine && offer.bytes == mine.bytes;
     const std::string path = concat("/proc/", offer.process, "/fd/", offer.descriptor);
@@ -194,7 +194,7 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
       mapping->arenas.emplace_back(descriptor, offer.bytes, own ? PROT_READ | PROT_WRITE : PROT_READ);
       // Each rank's state belongs into its own dump of memory, if into any.
       if (std::byte* const address = mapping->arenas.back().address(); address != nullptr && !own) {
-        madvise(address, static_cast<size_t>(offer.bytes), MADV_DONTDUMP);
+        madvise(address, offer.bytes, MADV_DONTDUMP);
       }
     }
     const bool mapped = static_cast<int64_t>(mapping->arenas.size()) == rank + 1 && mapping->arenas.back().address();
@@ -209,11 +209,11 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
   return std::unique_ptr<StateArena>(new StateArena(std::move(mapping)));
 }
 
-std::byte* StateArena::mine() const { return mapping_->arenas[static_cast<size_t>(mapping_->rank)].address(); }
+std::byte* StateArena::mine() const { return mapping_->arenas[mapping_->rank].address(); }
 
 const std::byte* StateArena::of(int64_t rank) const {
   COPUS_CHECK(rank >= 0 && rank < static_cast<int64_t>(mapping_->arenas.size()), rank);
-  return mapping_->arenas[static_cast<size_t>(rank)].address();
+  return mapping_->arenas[rank].address();
 }
 
 int64_t StateArena::reserved_bytes() const { return mapping_->bytes; }
@@ -228,8 +228,8 @@ bool StateArena::prefault(int64_t end) {
     // the system's setting for shared memory: made this way it also comes twice as fast. Where there are none, small
     // ones do.
     for (int64_t page = at; page < at + bytes; page += huge_page) touch(mine() + page);
-    madvise(mine() + at, static_cast<size_t>(bytes), collapse_into_huge_page);
-    if (madvise(mine() + at, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) != 0) {
+    madvise(mine() + at, bytes, collapse_into_huge_page);
+    if (madvise(mine() + at, bytes, MADV_POPULATE_WRITE) != 0) {
       if (errno == ENOMEM) return false;
       for (int64_t page = at; page < at + bytes; page += ArenaSpace::alignment) touch(mine() + page);
     }
@@ -243,7 +243,7 @@ void StateArena::prefault_read(int64_t rank, int64_t begin, int64_t end) {
   if (first >= end) return;
   auto* const address = const_cast<std::byte*>(of(rank) + first);
   // Where the kernel does not know how, the copy itself makes them present.
-  madvise(address, static_cast<size_t>(round_up(end - first, ArenaSpace::alignment)), MADV_POPULATE_READ);
+  madvise(address, round_up(end - first, ArenaSpace::alignment), MADV_POPULATE_READ);
 }
 
 }  // namespace copus

@@ -149,7 +149,7 @@ class Part {
         break;
       case Kind::broadcast:
         if (blocking) return communicator_.broadcast(data_->address(), count, type, root);
-        work_ = communicator_.start_broadcast(data_->address(), count, type, root);
+        work_ = communicator_.start(Operation::broadcast(data_->address(), count, type, root));
         break;
       case Kind::message:
         if (communicator_.rank() == root) work_ = communicator_.start_send(data_->address(), count, type, receiver);
