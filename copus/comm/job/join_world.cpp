@@ -1,11 +1,10 @@
 // How ranks that somebody started find each other.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -37,16 +36,6 @@ FailureReport did_not_come(int64_t rank, double wait_seconds) {
   return {rank, "the start of the job", concat("did not come within ", wait_seconds, " s")};
 }
 
-int open_descriptor_of(const std::string& process, const std::string& descriptor) {
-  const std::string path = concat("/proc/", process, "/fd/", descriptor);
-  const int opened = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (opened < 0) {
-    throw UserError(concat("cannot open the shared memory of rank 0 (", path, ": ", std::strerror(errno),
-                           "); ranks on one machine must belong to one user and, in containers, to one container"));
-  }
-  return opened;
-}
-
 // Rank 0 makes the segment and says where it is; it keeps the store, which it may serve, until all have come. Each rank
 // joins as soon as it can, so that those that have come know what becomes of one another.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
@@ -62,9 +51,9 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
                  wait_seconds);
   if (first) {
     SharedSegment segment = SharedSegment::create(environment.world_size);
-    const int descriptor = segment.descriptor();
+    const std::string place = concat(::getpid(), ' ', segment.descriptor());
     std::unique_ptr<World> world = join(std::move(segment));
-    store.set(prefix + "segment", concat(::getpid(), ":", descriptor));
+    store.set(prefix + "segment", place);
     for (int64_t rank = 1; rank < environment.world_size; ++rank) {
       if (store.get(joined(rank), deadline.seconds_left())) continue;
       world->health().report(did_not_come(rank, wait_seconds));
@@ -74,10 +63,10 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
   }
   const std::optional<std::string> place = store.get(prefix + "segment", deadline.seconds_left());
   if (!place) throw RankFailure(did_not_come(0, wait_seconds));
-  const size_t colon = place->find(':');
-  COPUS_CHECK(colon != std::string::npos, *place);
-  const int descriptor = open_descriptor_of(place->substr(0, colon), place->substr(colon + 1));
-  std::unique_ptr<World> world = join(SharedSegment::open(descriptor, environment.world_size));
+  int64_t process = 0;
+  int descriptor = -1;
+  std::istringstream(*place) >> process >> descriptor;
+  std::unique_ptr<World> world = join(SharedSegment::open(process, descriptor, environment.world_size));
   store.set(joined(environment.rank), "yes");
   return world;
 }
@@ -144,7 +133,7 @@ std::unique_ptr<World> join_world(const RankEnvironment& environment, double wai
   if (environment.local_world_size < environment.world_size) return meet_over_tcp(environment, wait_seconds);
   if (environment.launcher != LauncherKind::copus) return meet_in_shared_memory(environment, wait_seconds);
   return join_shared_memory(
-      std::make_shared<SharedSegment>(SharedSegment::open(environment.segment, environment.world_size)),
+      std::make_shared<SharedSegment>(SharedSegment::open(Descriptor(environment.segment), environment.world_size)),
       environment.rank, environment.world_size, wait_seconds, true);
 }
 

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/descriptor.h"
 #include "copus/comm/health/process_state.h"
 #include "copus/comm/health/rank_monitor.h"
 #include "copus/comm/health/shared_health.h"
@@ -42,26 +43,6 @@ constexpr int interrupted = 130;
 constexpr int cannot_execute = 127;
 constexpr std::string_view mistake_begins = "copus: error:";
 
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-
-  int number() const { return number_; }
-  void close() {
-    if (number_ >= 0) ::close(number_);
-    number_ = -1;
-  }
-
- private:
-  int number_;
-};
-
 // While it lives, these signals are read from a descriptor, and reach nobody otherwise, if no other thread takes them.
 class SignalSource {
  public:
@@ -73,7 +54,7 @@ class SignalSource {
     // Whoever started us may have it ignored, and then the kernel would forget how our children ended.
     child_before_ = std::signal(SIGCHLD, SIG_DFL);
     descriptor_ = Descriptor(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
-    COPUS_CHECK(descriptor_.number() >= 0, std::strerror(errno));
+    COPUS_CHECK(descriptor_.is_open(), std::strerror(errno));
   }
   SignalSource(const SignalSource&) = delete;
   SignalSource& operator=(const SignalSource&) = delete;
@@ -120,7 +101,7 @@ class ErrorLines {
   // Everything that is there now; without waiting.
   void forward() {
     std::array<char, 4096> buffer;
-    while (source_.number() >= 0) {
+    while (source_.is_open()) {
       const ssize_t count = ::read(source_.number(), buffer.data(), buffer.size());
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) break;
@@ -140,7 +121,7 @@ class ErrorLines {
     if (!text_.empty() && text_.back() != '\n') text_ += '\n';
     print_lines(text_);
     text_.clear();
-    source_.close();
+    source_ = Descriptor();
   }
 
  private:

@@ -102,17 +102,6 @@ bool would_wait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == E
 
 }  // namespace
 
-TcpSocket::TcpSocket(TcpSocket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
-TcpSocket::~TcpSocket() {
-  if (is_open()) ::close(descriptor_);
-}
-
 int64_t TcpSocket::send(std::span<const std::byte> first, std::span<const std::byte> second) {
   const auto part = [](std::span<const std::byte> data) {
     return iovec{const_cast<std::byte*>(data.data()), data.size()};  // sendmsg writes nothing there
@@ -121,12 +110,12 @@ int64_t TcpSocket::send(std::span<const std::byte> first, std::span<const std::b
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
-  const ssize_t sent = ::sendmsg(descriptor_, &message, MSG_NOSIGNAL);
+  const ssize_t sent = ::sendmsg(descriptor(), &message, MSG_NOSIGNAL);
   return sent >= 0 ? sent : would_wait() ? 0 : -1;
 }
 
 int64_t TcpSocket::receive(std::span<std::byte> data) const {
-  const ssize_t received = ::read(descriptor_, data.data(), data.size());
+  const ssize_t received = ::read(descriptor(), data.data(), data.size());
   if (received == 0 && !data.empty()) return -1;
   return received >= 0 ? received : would_wait() ? 0 : -1;
 }

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "copus/comm/descriptor.h"
+
 namespace copus {
 
 // A host as a number, IPv4 or IPv6, and a port.
@@ -21,14 +23,10 @@ struct TcpAddress {
 // Owns a descriptor, which exec closes. Never blocks; -1: none.
 class TcpSocket {
  public:
-  TcpSocket() = default;
-  explicit TcpSocket(int descriptor) : descriptor_(descriptor) {}
-  TcpSocket(TcpSocket&& other) noexcept;
-  TcpSocket& operator=(TcpSocket&& other) noexcept;
-  ~TcpSocket();
+  explicit TcpSocket(int descriptor = -1) : descriptor_(descriptor) {}
 
-  int descriptor() const { return descriptor_; }
-  bool is_open() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_.number(); }
+  bool is_open() const { return descriptor_.is_open(); }
 
   // Send (the two one after the other) and receive as much as goes without waiting, and return how much that was; -1:
   // the connection is over.
@@ -36,7 +34,7 @@ class TcpSocket {
   int64_t receive(std::span<std::byte> data) const;
 
  private:
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 // Begins to connect; once the socket can be written to, it is connected or over. Throws UserError for an address that

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "copus/comm/descriptor.h"
+#include "copus/comm/shared_memory/mapping.h"
 #include "copus/comm/world.h"
 
 namespace copus {
@@ -16,23 +18,20 @@ class SharedSegment {
  public:
   // For `size` ranks. The descriptor is closed by exec unless its flag FD_CLOEXEC is cleared.
   static SharedSegment create(int64_t size);
-  // An inherited or received descriptor; takes ownership. Throws InternalError if it is no segment for `size` ranks.
-  static SharedSegment open(int descriptor, int64_t size);
-  SharedSegment(SharedSegment&& other) noexcept;
-  SharedSegment& operator=(SharedSegment&& other) noexcept;
-  ~SharedSegment();
+  // An inherited or received descriptor. Throws InternalError if it is no segment for `size` ranks.
+  static SharedSegment open(Descriptor descriptor, int64_t size);
+  // That of another process of this machine. Throws UserError where it cannot be opened.
+  static SharedSegment open(int64_t process, int descriptor, int64_t size);
 
-  int descriptor() const { return descriptor_; }
-  std::byte* address() const { return address_; }
+  int descriptor() const { return descriptor_.number(); }
+  std::byte* address() const { return mapping_.get(); }
   // The region of SharedHealth, for whoever watches over the ranks.
   std::byte* health() const;
 
  private:
-  SharedSegment(int descriptor, std::byte* address, int64_t bytes);
-  static SharedSegment map(int descriptor);
-  int descriptor_ = -1;
-  std::byte* address_ = nullptr;
-  int64_t bytes_ = 0;
+  explicit SharedSegment(Descriptor descriptor);
+  Descriptor descriptor_;
+  Mapping mapping_;
 };
 
 // Joins as `rank`. The segment may be shared by several worlds of one process (ranks as threads). With `watch`, a

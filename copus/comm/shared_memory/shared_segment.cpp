@@ -9,6 +9,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -122,61 +123,43 @@ GroupArea SegmentLayout::find_or_add_group(const std::vector<int64_t>& ranks) {
   COPUS_CHECK(false, "more than ", max_groups, " groups of ranks");
 }
 
-SharedSegment::SharedSegment(int descriptor, std::byte* address, int64_t bytes)
-    : descriptor_(descriptor), address_(address), bytes_(bytes) {}
-
-SharedSegment::SharedSegment(SharedSegment&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)),
-      address_(std::exchange(other.address_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(address_, other.address_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-SharedSegment::~SharedSegment() {
-  if (address_ != nullptr) munmap(address_, bytes_);
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-SharedSegment SharedSegment::map(int descriptor) {
-  void* const address = mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
-  if (address == MAP_FAILED) {
-    const int error = errno;
-    close(descriptor);
-    throw InternalError(concat("could not map shared memory: ", std::strerror(error)));
-  }
-  return {descriptor, static_cast<std::byte*>(address), segment_bytes};
+SharedSegment::SharedSegment(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
+  void* const address =
+      ::mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_.number(), 0);
+  if (address == MAP_FAILED) throw InternalError(concat("could not map shared memory: ", std::strerror(errno)));
+  mapping_ = Mapping(static_cast<std::byte*>(address), {segment_bytes});
 }
 
 SharedSegment SharedSegment::create(int64_t size) {
-  const int descriptor = memfd_create("copus", MFD_CLOEXEC);
-  if (descriptor < 0) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
-  if (ftruncate(descriptor, segment_bytes) != 0) {
-    const int error = errno;
-    close(descriptor);
-    throw InternalError(concat("could not size shared memory: ", std::strerror(error)));
+  Descriptor descriptor(::memfd_create("copus", MFD_CLOEXEC));
+  if (!descriptor.is_open()) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
+  if (::ftruncate(descriptor.number(), segment_bytes) != 0) {
+    throw InternalError(concat("could not size shared memory: ", std::strerror(errno)));
   }
-  SharedSegment segment = map(descriptor);
-  SegmentLayout::initialize(segment.address_, size);
+  SharedSegment segment(std::move(descriptor));
+  SegmentLayout::initialize(segment.address(), size);
   return segment;
 }
 
-SharedSegment SharedSegment::open(int descriptor, int64_t size) {
+SharedSegment SharedSegment::open(Descriptor descriptor, int64_t size) {
   struct stat status{};
-  if (fstat(descriptor, &status) != 0 || status.st_size != segment_bytes) {
-    close(descriptor);
+  if (::fstat(descriptor.number(), &status) != 0 || status.st_size != segment_bytes) {
     throw InternalError("the descriptor given is not a segment of ranks");
   }
-  SharedSegment segment = map(descriptor);
-  const int64_t made_for = SegmentLayout(segment.address_).size();
+  SharedSegment segment(std::move(descriptor));
+  const int64_t made_for = SegmentLayout(segment.address()).size();
   COPUS_CHECK(made_for == size, "a segment for ", made_for, " ranks, not ", size);
   return segment;
 }
 
-std::byte* SharedSegment::health() const { return SegmentLayout(address_).health(); }
+SharedSegment SharedSegment::open(int64_t process, int descriptor, int64_t size) {
+  const std::string path = concat("/proc/", process, "/fd/", descriptor);
+  Descriptor opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (opened.is_open()) return open(std::move(opened), size);
+  throw UserError(concat("cannot open the shared memory of rank 0 (", path, ": ", std::strerror(errno),
+                         "); ranks on one machine must belong to one user and, in containers, to one container"));
+}
+
+std::byte* SharedSegment::health() const { return SegmentLayout(address()).health(); }
 
 }  // namespace copus

@@ -15,6 +15,7 @@
 
 #include "copus/base/available_memory.h"
 #include "copus/base/error.h"
+#include "copus/comm/descriptor.h"
 
 namespace copus {
 
@@ -50,52 +51,23 @@ std::array<int64_t, 2> machine_identity() {
   return words;
 }
 
-// An open file, or none (-1).
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
+// Addresses of a file of `bytes`, aligned so that its huge pages can be mapped as such; null where that fails.
+Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
+  const int64_t with_slack = bytes + huge_page;
+  void* const reserved = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(reserved);
+  const int64_t before = -reinterpret_cast<intptr_t>(begin) & (huge_page - 1);
+  void* const mapped = mmap(begin + before, bytes, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, descriptor, 0);
+  if (mapped == MAP_FAILED) {
+    munmap(begin, with_slack);
+    return nullptr;
   }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
-// Addresses of a file of `bytes`, aligned so that its huge pages can be mapped as such; empty where that fails.
-class MappedFile {
- public:
-  MappedFile(int descriptor, int64_t bytes, int protection) : bytes_(bytes) {
-    const size_t with_slack = bytes_ + huge_page;
-    void* const reserved = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (reserved == MAP_FAILED) return;
-    auto* const begin = static_cast<std::byte*>(reserved);
-    const auto before = -reinterpret_cast<intptr_t>(begin) & (huge_page - 1);
-    void* const mapped =
-        mmap(begin + before, bytes_, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, descriptor, 0);
-    if (mapped == MAP_FAILED) {
-      munmap(begin, with_slack);
-      return;
-    }
-    address_ = begin + before;
-    if (before > 0) munmap(begin, before);
-    if (const size_t behind = with_slack - before - bytes_; behind > 0) munmap(address_ + bytes_, behind);
-  }
-  MappedFile(MappedFile&& other) noexcept : address_(std::exchange(other.address_, nullptr)), bytes_(other.bytes_) {}
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile() {
-    if (address_ != nullptr) munmap(address_, bytes_);
-  }
-  std::byte* address() const { return address_; }
-
- private:
-  std::byte* address_ = nullptr;
-  size_t bytes_;
-};
+  Mapping mapping(static_cast<std::byte*>(mapped), {static_cast<size_t>(bytes)});
+  if (before > 0) munmap(begin, before);
+  if (const int64_t behind = with_slack - before - bytes; behind > 0) munmap(mapping.get() + bytes, behind);
+  return mapping;
+}
 
 // What a rank tells the others so that they can open its arena, and know that it is the right one.
 struct Offer {
@@ -161,14 +133,8 @@ int64_t ArenaSpace::bytes_at(int64_t offset) const {
   return found->second;
 }
 
-struct StateArena::Mapping {
-  int64_t rank, bytes;
-  std::vector<MappedFile> arenas;   // by rank
-  std::atomic<int64_t> present{0};  // pages below it have been made so
-};
-
-StateArena::StateArena(std::unique_ptr<Mapping> mapping) : mapping_(std::move(mapping)) {}
-StateArena::~StateArena() = default;
+StateArena::StateArena(int64_t rank, int64_t bytes, std::vector<Mapping> arenas)
+    : rank_(rank), bytes_(bytes), arenas_(std::move(arenas)) {}
 
 std::unique_ptr<StateArena> StateArena::join(World& world) {
   const std::array<int64_t, 2> machine = machine_identity();
@@ -179,49 +145,41 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
   const std::vector<int64_t> counts(world.size(), words);
   world.everyone().all_gather(&mine, offers.data(), counts, DataType::int64);
 
-  auto mapping = std::make_unique<Mapping>();
-  mapping->rank = world.rank();
-  mapping->bytes = mine.bytes;
+  std::vector<Mapping> arenas;
   int64_t failures = 0;
-  for (int64_t rank = 0; rank < world.size(); ++rank) {
+  for (int64_t rank = 0; rank < world.size() && failures == 0; ++rank) {
     const Offer& offer = offers[rank];
     const bool own = rank == world.rank();
     const bool here = offer.descriptor >= 0 && offer.machine == mine.machine && offer.bytes == mine.bytes;
     const std::string path = concat("/proc/", offer.process, "/fd/", offer.descriptor);
     const Descriptor opened(here && !own ? open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1);
     const int descriptor = own ? file.number() : opened.number();
+    Mapping& arena = arenas.emplace_back();
     if (here && is_file(descriptor, offer)) {
-      mapping->arenas.emplace_back(descriptor, offer.bytes, own ? PROT_READ | PROT_WRITE : PROT_READ);
-      // Each rank's state belongs into its own dump of memory, if into any.
-      if (std::byte* const address = mapping->arenas.back().address(); address != nullptr && !own) {
-        madvise(address, offer.bytes, MADV_DONTDUMP);
-      }
+      arena = map_aligned(descriptor, offer.bytes, own ? PROT_READ | PROT_WRITE : PROT_READ);
     }
-    const bool mapped = static_cast<int64_t>(mapping->arenas.size()) == rank + 1 && mapping->arenas.back().address();
-    if (!mapped) {
+    if (!arena) {
       failures = 1;
-      break;
+    } else if (!own) {
+      // Each rank's state belongs into its own dump of memory, if into any.
+      madvise(arena.get(), offer.bytes, MADV_DONTDUMP);
     }
   }
   // Also: nobody closes its descriptor before all have opened it.
   world.everyone().all_reduce(&failures, 1, DataType::int64);
   if (failures > 0) return nullptr;
-  return std::unique_ptr<StateArena>(new StateArena(std::move(mapping)));
+  return std::unique_ptr<StateArena>(new StateArena(world.rank(), mine.bytes, std::move(arenas)));
 }
-
-std::byte* StateArena::mine() const { return mapping_->arenas[mapping_->rank].address(); }
 
 const std::byte* StateArena::of(int64_t rank) const {
-  COPUS_CHECK(rank >= 0 && rank < static_cast<int64_t>(mapping_->arenas.size()), rank);
-  return mapping_->arenas[rank].address();
+  COPUS_CHECK(rank >= 0 && rank < std::ssize(arenas_), rank);
+  return arenas_[rank].get();
 }
-
-int64_t StateArena::reserved_bytes() const { return mapping_->bytes; }
 
 bool StateArena::prefault(int64_t end) {
   if (end > reserved_bytes()) return false;
   const int64_t last = round_up(end, huge_page);
-  for (int64_t at = mapping_->present; at < last; at = mapping_->present) {
+  for (int64_t at = present_; at < last; at = present_) {
     const int64_t bytes = std::min(piece, last - at);
     if (available_memory_bytes() < bytes + spare_bytes) return false;
     // A file's memory comes in huge pages only where a page of each was touched and one then asks for them, whatever
@@ -233,7 +191,7 @@ bool StateArena::prefault(int64_t end) {
       if (errno == ENOMEM) return false;
       for (int64_t page = at; page < at + bytes; page += ArenaSpace::alignment) touch(mine() + page);
     }
-    mapping_->present = at + bytes;
+    present_ = at + bytes;
   }
   return true;
 }

@@ -3,13 +3,14 @@
 // times a warm copy.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
+#include "copus/comm/shared_memory/mapping.h"
 #include "copus/comm/world.h"
 
 namespace copus {
@@ -40,13 +41,12 @@ class StateArena {
   // Every rank of `world` calls it. Empty on all ranks where one of them cannot map another's memory (ranks on several
   // machines, a limit on addresses): state then travels as messages. Addresses are reserved, memory is not.
   static std::unique_ptr<StateArena> join(World& world);
-  ~StateArena();
 
   // Of the thread that the rank trains on.
   ArenaSpace& space() { return space_; }
-  std::byte* mine() const;                  // of this rank
-  const std::byte* of(int64_t rank) const;  // of any rank of the world, this one included
-  int64_t reserved_bytes() const;           // that an arena can hold at most
+  std::byte* mine() const { return arenas_[rank_].get(); }  // of this rank
+  const std::byte* of(int64_t rank) const;                  // of any rank of the world, this one included
+  int64_t reserved_bytes() const { return bytes_; }         // that an arena can hold at most
 
   // Makes pages of this rank's arena present, up to `end` bytes: beside training, on any one thread. False where the
   // system has no more memory, or the arena ends before; what was made present then stays so.
@@ -56,9 +56,11 @@ class StateArena {
   void prefault_read(int64_t rank, int64_t begin, int64_t end);
 
  private:
-  struct Mapping;
-  explicit StateArena(std::unique_ptr<Mapping> mapping);
-  std::unique_ptr<Mapping> mapping_;
+  StateArena(int64_t rank, int64_t bytes, std::vector<Mapping> arenas);
+
+  const int64_t rank_, bytes_;
+  const std::vector<Mapping> arenas_;  // by rank
+  std::atomic<int64_t> present_ = 0;   // pages of this rank's below it have been made so
   ArenaSpace space_;
 };
 

@@ -1,4 +1,4 @@
-#include "copus/comm/messages/mpi_collectives.h"
+#include "copus/workshop/bench/mpi_collectives.h"
 
 #include <mpi.h>
 
