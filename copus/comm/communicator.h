@@ -3,8 +3,8 @@
 // do not depend on message sizes or on how a buffer is cut. (Of device memory over NCCL, the order is NCCL's.)
 //
 // Buffers are host memory, or memory of the rank's GPU (device_runtime.h). An operation on device memory comes after
-// what its caller's current stream held when it was started, and what that stream is given after wait(), or after a
-// blocking call, comes after the operation. Neither need block the host; done() means done on the device.
+// what its caller's current stream held when it was started. What that stream is given after wait(), or after a
+// blocking call, comes after the operation. Neither need block the host, and done() means done on the device.
 //
 // Every member of a group must start the same collectives in the same order. Nothing waits for ever: a wait that finds
 // a rank failed, or that exceeds the world's deadline, throws RankFailure naming who is missing.
@@ -21,10 +21,9 @@
 namespace copus {
 
 // An operation under way. Its buffers must stay alive and untouched until wait() returns or done() is true. Destroying
-// it does not wait: whoever started it must.
+// it does not wait, so whoever started the operation has to.
 class Work {
  public:
-  // What stands behind the handle.
   class State {
    public:
     virtual ~State() = default;
@@ -32,7 +31,7 @@ class Work {
     virtual bool done() = 0;
   };
 
-  Work() = default;  // done
+  Work() = default;  // of an operation that is done
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   void wait() const {
     if (state_) state_->wait();
@@ -58,9 +57,9 @@ class Communicator {
   int64_t size() const { return std::ssize(ranks_); }
 
   // Starts an operation: all_reduce, reduce_scatter, all_gather, broadcast or send. The value may go once this returns.
-  // InternalError where counts or members do not fit the group; so with run().
   Work start(const Operation& operation);
-  // Returns when an operation, of any kind, is done.
+  // Returns when an operation, of any kind, is done. Both throw InternalError for counts and members that do not fit
+  // the group.
   void run(const Operation& operation);
 
   Work start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
@@ -106,7 +105,7 @@ class Communicator {
     run(Operation::receive(data, count, type, from));
   }
 
-  // Messages between any members at once, at most one from each to each. Every member calls it, if with no messages.
+  // Messages between any members at once, at most one from each to each. Every member calls it, even without messages.
   void exchange(std::span<const Message> outgoing, std::span<const Message> incoming) {
     run({.kind = OperationKind::exchange,
          .outgoing = {outgoing.begin(), outgoing.end()},
@@ -135,7 +134,7 @@ class Communicator {
 // The base of communicators that add something to the operations of another one. By itself it passes them on.
 class WrappedCommunicator : public Communicator {
  public:
-  // Refers to `group` for its whole life, but for its end.
+  // Refers to `group`, which may end before it.
   explicit WrappedCommunicator(Communicator& group) : Communicator(group.ranks(), group.rank()), group_(group) {}
 
  protected:

@@ -15,14 +15,15 @@ class RankClock {
   // last call: the thread's measured time, or what charge() added.
   virtual double now() = 0;
 
-  // The end of something that this rank waited for: a virtual clock moves there unless it is later already, a real one
-  // sleeps until then.
+  // Tells when something that this rank waited for has ended. A virtual clock moves there unless it is later already; a
+  // real one sleeps until then.
   virtual void advance_to(double seconds) = 0;
 
-  // `flops` of computing were done since the last call; counts only on a virtual clock with modelled compute time.
+  // Tells that `flops` of computing were done since the last call. Only a virtual clock with modelled computing counts
+  // them.
   virtual void charge(double flops) = 0;
 
-  // The thread communicates or waits between these two: its own time is not computing.
+  // Between these two the thread communicates or waits, and its own time is not computing.
   virtual void begin_communication() = 0;
   virtual void end_communication() = 0;
 };

@@ -8,9 +8,9 @@
 
 namespace copus {
 
-// The operations fit the group; they do what Communicator says of them, and throw RankFailure as it does. Collectives
+// The operations, which fit the group, do what Communicator says of them, and throw RankFailure as it does. Collectives
 // are called by one thread at a time, sends by one thread at a time for each receiver, and receives by one for each
-// sender; all of these may be under way at the same time.
+// sender. Collectives, sends and receives may be under way at the same time.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -16,8 +16,7 @@ namespace copus {
 // A group of ranks that a layout communicates in.
 struct GroupUse {
   std::vector<int64_t> ranks;       // in the group's order
-  bool neighbours_message = false;  // each sends messages to the next and the previous one, the last being next to the
-                                    // first
+  bool neighbours_message = false;  // each sends messages to the next and the previous one, the last to the first
 };
 
 // Used by the rank's main thread.
@@ -30,9 +29,9 @@ class World {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  // The communicator of an ordered list of distinct world ranks, this rank among them; made at the first call, and then
-  // kept. Ranks may ask for their groups in different orders: making one waits for nobody. InternalError where the list
-  // is no group of this rank's.
+  // The communicator of an ordered list of distinct world ranks, this rank among them. It is made at the first call,
+  // and then kept. Making one waits for nobody, so ranks may ask for their groups in different orders. Throws
+  // InternalError for a list that is no group of this rank.
   Communicator& group(const std::vector<int64_t>& ranks);
   Communicator& everyone();
 
@@ -48,10 +47,9 @@ class World {
   virtual RankClock& clock() = 0;
 
  protected:
-  // A group may have threads, which it ends when it is destroyed, and those use what connects the ranks. So a world
-  // that derives from this one keeps that in an object of its own, `used_by_groups`, and not in members: first the
-  // members of the derived class are destroyed, then the groups, and then `used_by_groups`. It is null where groups use
-  // nothing.
+  // Threads of a group, which end when it is destroyed, use what connects the ranks. Members of a derived class would
+  // be gone by then. So a derived class keeps what its groups use in an object of its own, `used_by_groups`, which goes
+  // after them. It is null where groups use nothing.
   World(int64_t rank, int64_t size, std::shared_ptr<const void> used_by_groups)
       : rank_(rank), size_(size), used_by_groups_(std::move(used_by_groups)) {}
 
@@ -65,8 +63,8 @@ class World {
   std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
 };
 
-// The base of worlds that add something to another one: all that they do not override is that world's. It is destroyed
-// before their groups, since its threads may be working on buffers that belong to them.
+// The base of worlds that add something to another one, and pass on to it all that they do not override. The world
+// within ends before the groups of the one around it, since its threads may be working on buffers that are theirs.
 class WrappedWorld : public World {
  public:
   void prepare(const std::vector<GroupUse>& groups) override { inner_->prepare(groups); }

@@ -33,7 +33,7 @@ std::set<NcclUse> uses_of(const std::vector<GroupUse>& groups, int64_t size) {
   return uses;
 }
 
-// Each goes into the first split that it fits in, large ones first.
+// Each use goes into the first split that it fits into, large ones first.
 std::vector<std::vector<NcclUse>> pack(std::vector<NcclUse> uses, int64_t size) {
   std::stable_sort(uses.begin(), uses.end(),
                    [](const NcclUse& a, const NcclUse& b) { return a.members.size() > b.members.size(); });

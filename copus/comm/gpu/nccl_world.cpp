@@ -23,7 +23,7 @@ void check_version(const NcclInterface& nccl) {
                          " (2.18) or later is needed: install a newer one"));
 }
 
-// Calls that NCCL takes as one operation. After one that fails the rest is left out.
+// Calls that NCCL takes as one operation. After a call that fails the others are left out.
 class Group {
  public:
   explicit Group(const NcclInterface& nccl) : nccl_(nccl), result_(nccl.group_start()) {}
@@ -47,8 +47,8 @@ bool are_equal(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts.front(); });
 }
 
-// NCCL's own operation on parts takes equal ones alone. This adds call(member, offset, count) for each part that is not
-// empty, its offset in bytes.
+// NCCL's own reduce_scatter and all_gather take equal parts alone. In their place this makes call(member, offset,
+// count) for each part that is not empty. The offset is in bytes.
 template <class Call>
 NcclResult issue_part_by_part(const NcclInterface& nccl, const Operation& operation, const Call& call) {
   Group group(nccl);
@@ -110,7 +110,7 @@ class NcclCommunicator final : public WrappedCommunicator {
     return links_.start(NcclUse::messages_of(ranks(), is_send ? own : other, is_send ? other : own), what, issue);
   }
 
-  // Makes the calls that an operation takes of NCCL, as one.
+  // Makes the call of NCCL's for an operation, or several that it takes as one.
   NcclResult issue(const Operation& operation, NcclComm* comm, void* stream) const {
     const NcclInterface& nccl = links_.nccl();
     const void* const input = operation.input;
@@ -164,7 +164,7 @@ class NcclCommunicator final : public WrappedCommunicator {
     });
   }
 
-  // Members without a message have no part in it: NCCL connects those that have.
+  // Members without a message have no part in it, since NCCL connects only those that have one.
   NcclResult issue_exchange(const Operation& operation, NcclComm* comm, void* stream) const {
     const NcclInterface& nccl = links_.nccl();
     Group group(nccl);

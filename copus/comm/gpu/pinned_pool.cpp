@@ -8,7 +8,7 @@ namespace copus {
 
 namespace {
 
-// Pinning goes by pages, and messages that differ by little are to share buffers.
+// Sizes are rounded up to this, so that messages which differ by little share buffers.
 constexpr int64_t unit = 64 << 10;
 
 }  // namespace
@@ -25,7 +25,7 @@ PinnedPool::~PinnedPool() {
 
 PinnedPool::Buffer PinnedPool::take(int64_t bytes) {
   const auto by_size = [](const Buffer& a, const Buffer& b) { return a.bytes_ < b.bytes_; };
-  // The smallest that fits; else the largest is given up for a larger one.
+  // The smallest buffer that fits is taken. Where none does, the largest is given up for a larger one.
   auto chosen = free_.end();
   for (auto buffer = free_.begin(); buffer != free_.end(); ++buffer) {
     if (buffer->bytes_ >= bytes && (chosen == free_.end() || by_size(*buffer, *chosen))) chosen = buffer;

@@ -1,4 +1,4 @@
-// Pinned host memory that is used again and again, since pinning takes long.
+// Pinned host memory, which is used again and again since pinning takes long.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,9 @@ class PinnedPool {
   // Waits for the copies that are under way.
   ~PinnedPool();
 
-  // At least so many bytes, which may be anything. As many buffers exist as were out at once, and each grows.
+  // A buffer of at least so many bytes, with any content. There are as many buffers as were out at once.
   Buffer take(int64_t bytes);
-  // The buffer is taken again when the event, if any, has come.
+  // take() gives the buffer out again when the event, if there is one, has come.
   void give_back(Buffer buffer, std::shared_ptr<const DeviceRuntime::Event> in_use_until);
 
  private:

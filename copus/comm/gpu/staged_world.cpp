@@ -1,10 +1,10 @@
 // Device memory through pinned host memory. Starting an operation waits until the device has come so far, and copies
-// its input down; waiting for it copies its result up, and what the stream is given then comes after that. In between,
+// its input down. Waiting for it copies its result up, and what the stream is given then comes after that. In between,
 // the group that connects the processes does what it does with any host memory: it sums in its order, runs one
 // operation after another and keeps its deadlines.
 //
-// That start waits costs the device its lead over the host. It is for ranks that share a device, which then has the
-// work of other ranks to do.
+// Because the host waits, the device may run out of work. It is for ranks that share a device, which then has the work
+// of the other ranks to do.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -160,7 +160,7 @@ class StagedCommunicator final : public WrappedCommunicator {
   }
 
   Staging& staging_;
-  // Kept as long as the group may be using their buffers, whatever becomes of the handles.
+  // These are kept as long as the group may be using their buffers, whatever becomes of the handles.
   std::vector<std::shared_ptr<StagedWork>> under_way_;
 };
 

@@ -36,10 +36,10 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   }
   const ProcessState state = state_of_process_(signs.pid);
   if (state == ProcessState::gone) {
-    // Its parent knows how it ended. Where that is ours, the rest of us wait for its word, for as long as for a sign of
-    // the rank: it may itself be held up.
+    // The launcher, whose child the process is, knows how it ended. Ranks wait for its word as long as for a heartbeat,
+    // since the launcher may itself be held up.
     if (role_ == Role::parent) return std::nullopt;
-    // It may have left between our reading its signs and its end.
+    // The rank may have left after its signs were read.
     if (health_.signs_of(rank).left) return std::nullopt;
     if (!health_.has_launcher()) return "its process ended";
   }

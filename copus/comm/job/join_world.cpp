@@ -1,4 +1,4 @@
-// How ranks that somebody started find each other.
+// How the ranks of a job find each other, whoever started them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace copus {
 
 namespace {
 
-// What is left of the time that ranks get to come.
+// Knows what is left of the time that ranks get to come.
 class Deadline {
  public:
   explicit Deadline(double seconds)
@@ -36,7 +36,7 @@ FailureReport did_not_come(int64_t rank, double wait_seconds) {
   return {rank, "the start of the job", concat("did not come within ", wait_seconds, " s")};
 }
 
-// Rank 0 makes the segment and says where it is; it keeps the store, which it may serve, until all have come. Each rank
+// Rank 0 makes the segment and says where it is. It keeps the store, which it may serve, until all have come. Each rank
 // joins as soon as it can, so that those that have come know what becomes of one another.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
   const Deadline deadline(wait_seconds);
@@ -71,7 +71,7 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
   return world;
 }
 
-// The store is there until all have come: after that, nobody asks it any more.
+// The store is there until all have come. After that nobody needs it any more.
 std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double wait_seconds) {
   if (environment.master_address.empty() || environment.master_port == 0) {
     throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
@@ -101,8 +101,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                   meeting);
 }
 
-// mpirun's ranks use its own connections wherever this build can, and so do those of SLURM on several machines, which
-// besides mpirun is the only one that starts MPI programs.
+// Besides mpirun, SLURM is the only launcher that starts MPI programs. Its ranks on one machine share memory.
 bool uses_mpi(const RankEnvironment& environment) {
   if (!has_mpi()) return false;
   const bool one_machine = environment.local_world_size == environment.world_size;
@@ -110,7 +109,7 @@ bool uses_mpi(const RankEnvironment& environment) {
          (environment.launcher == LauncherKind::slurm && !one_machine);
 }
 
-// An MPI library that does not know the launcher takes each rank for a job of its own.
+// An MPI library that does not know the launcher would take each rank for a job of its own.
 std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environment, double wait_seconds) {
   std::unique_ptr<World> world = join_mpi(wait_seconds);
   if (world->rank() != environment.rank || world->size() != environment.world_size) {

@@ -13,9 +13,9 @@ namespace copus {
 
 namespace {
 
-// An all-reduce up to this size gathers everything: one exchange instead of two.
+// Up to this size every member of an all-reduce gets everything, in one exchange instead of two.
 constexpr int64_t small_bytes = 16 << 10;
-// A reduction takes this much of a part at a time, which bounds its memory at this times the number of ranks.
+// A reduction takes this much of a part at a time, so that its memory is at most this times the number of ranks.
 constexpr int64_t window_bytes = 1 << 20;
 
 std::vector<int64_t> even_counts(int64_t count, int64_t parts) {
@@ -69,8 +69,7 @@ void MessageTransport::reduce_scatter(const Operation& operation) {
                operation.counts, operation.type, operation.reduction);
 }
 
-// Every member sends each of the others that one's part and sums its own. Leaves `input` as it is, but where `output`
-// is the member's own part of it.
+// Every member sends the others their parts and sums its own. Leaves `input` as it is, unless `output` lies in it.
 void MessageTransport::reduce_parts(const std::byte* input, std::byte* output, std::span<const int64_t> counts,
                                     DataType type, Reduction reduction) {
   const int64_t element_bytes = size_of(type);
@@ -86,7 +85,7 @@ void MessageTransport::reduce_parts(const std::byte* input, std::byte* output, s
   for (int64_t begin = 0; begin < longest; begin += window) {
     const auto length = [&](int64_t part_count) { return std::clamp<int64_t>(part_count - begin, 0, window); };
     const int64_t my_length = length(my_count);
-    // Each begins with its successor, so that not all send to the same member first.
+    // Each member begins with its successor, so that not all of them send to the same one first.
     for (int64_t step = 1; step < size(); ++step) {
       const int64_t from = (rank_ + size() - step) % size();
       const int64_t to = (rank_ + step) % size();

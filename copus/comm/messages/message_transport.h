@@ -1,5 +1,5 @@
-// One group's operations by messages between two ranks alone, where ranks share no memory. All sums are ours, in the
-// order of the members.
+// The operations of one group, made of messages between two ranks, for ranks that share no memory. Sums are made here,
+// in the order of the members.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ class MessageTransport : public Transport {
   enum class Channel { collective, barrier, message };
   static constexpr int num_channels = 3;
 
-  // The messages of one operation that are under way. Those between two members arrive in their order; a message of no
-  // bytes is none. The end of its life leaves the buffers of messages that did not finish alone.
+  // The messages of one operation that are under way. Those between two members arrive in their order. A message
+  // without bytes is not sent. After the end of this, nobody touches the buffers of messages that did not finish.
   class Messages {
    public:
     Messages() = default;
@@ -41,7 +41,7 @@ class MessageTransport : public Transport {
     virtual ~Messages() = default;
     virtual void send(const void* data, int64_t bytes, int64_t to) = 0;
     virtual void receive(void* data, int64_t bytes, int64_t from) = 0;
-    // Returns once all of them are done; then others may be started. Throws RankFailure.
+    // Returns once all of them are done, and others may be started. Throws RankFailure.
     virtual void finish() = 0;
   };
 
@@ -54,9 +54,9 @@ class MessageTransport : public Transport {
   int64_t world_rank(int64_t member) const { return ranks_[member]; }
   HeartbeatHealth& health() const { return health_; }
   double wait_seconds() const { return wait_seconds_; }
-  // Ends the job because of this world rank.
+  // Ends the job because of this world rank, and throws.
   [[noreturn]] void blame(int64_t missing, const std::string& cause);
-  // The cause where one has kept this rank waiting for too long.
+  // The cause for a rank that has kept this one waiting for too long.
   std::string kept_waiting() const;
 
  private:
@@ -68,7 +68,7 @@ class MessageTransport : public Transport {
   const int64_t rank_;
   HeartbeatHealth& health_;
   const double wait_seconds_;
-  std::vector<std::byte> received_;  // parts of the others that a reduction sums
+  std::vector<std::byte> received_;  // from the others, for a reduction
 };
 
 }  // namespace copus

@@ -22,12 +22,12 @@ namespace copus {
 
 namespace {
 
-// With heartbeats over, it is the one wait in which a rank that is stopped is not noticed at once; and a crowded
-// machine must not make a failure of a job that is done.
+// Heartbeats are over when the ranks wait for one another in MPI_Finalize, so that one that is stopped is noticed only
+// after this time. It is long, since a crowded machine must not make a failure of a job that is done.
 constexpr double finalize_seconds = 10;
 
-// Ends the process if it lives longer than expected: for calls of MPI that wait for other ranks and cannot be told to
-// give up.
+// Ends the process if it lives longer than expected. It is for calls of MPI that wait for other ranks and cannot be
+// told to give up.
 class TimeLimit {
  public:
   TimeLimit(double seconds, std::string message)
@@ -55,7 +55,8 @@ class TimeLimit {
   std::thread thread_;
 };
 
-// The first tag of each group, from its members alone: ranks may ask for their groups in different orders.
+// The first tag of each group. It follows from the members alone, since ranks may ask for their groups in different
+// orders.
 class Tags {
  public:
   Tags() {
@@ -66,8 +67,8 @@ class Tags {
     num_groups_ = static_cast<uint64_t>(*largest) / MpiTransport::num_tags;
   }
 
-  // Groups with the same tags would take each other's messages, but only where both contain the two ranks; and then
-  // each of the two sees both groups here.
+  // Groups with the same tags would take each other's messages, but only between two ranks that both groups contain.
+  // Each of these ranks asks here for both groups.
   int first_tag(const std::vector<int64_t>& ranks) {
     uint64_t hash = 0;
     for (const int64_t rank : ranks) hash = extend_hash(hash, rank);
@@ -107,9 +108,8 @@ class MpiWorld final : public World {
   MpiWorld(int64_t rank, int64_t size, const std::shared_ptr<Membership>& membership)
       : World(rank, size, membership), membership_(*membership) {}
 
-  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others. After an error of
-  // its own it does no more than that, since the message is still to be printed; without mpirun the others miss its
-  // heartbeat.
+  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others; without mpirun they
+  // miss its heartbeat. After an error of its own it does no more than that, since the message is still to be printed.
   ~MpiWorld() override {
     MpiHealth& health = membership_.health;
     try {
@@ -121,7 +121,7 @@ class MpiWorld final : public World {
         return;
       }
     } catch (const RankFailure&) {  // NOLINT(bugprone-empty-catch)
-      // Whoever reported it has said so.
+      // Whoever reported the failure has told the user.
     }
     health.end_job();
   }

@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Whoever has not said hello by then, or comes when so many others have not, is sent away.
+// Whoever has not said hello after this time, or comes when so many others have not, is sent away.
 constexpr auto longest_hello = std::chrono::seconds(5);
 constexpr size_t most_strangers = 1024;
 constexpr int backlog = 4096;
@@ -79,7 +79,7 @@ TcpSocket open_socket(int family, int kind) {
   return result;
 }
 
-// The first that leads out of this machine.
+// The address of the first interface that leads out of this machine.
 std::optional<std::string> host_of_an_interface() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return std::nullopt;
@@ -143,7 +143,7 @@ bool finish_connecting(const TcpSocket& socket, double seconds) {
 
 std::string own_host_towards(const std::string& host, int64_t port) {
   AnyAddress peer = resolve(host, port, 0);
-  // Connecting a datagram socket sends nothing, and chooses the interface.
+  // Connecting a datagram socket only chooses the interface, and sends nothing.
   const TcpSocket probe = open_socket(peer.storage.ss_family, SOCK_DGRAM);
   if (::connect(probe.descriptor(), peer.get(), peer.length) != 0) {
     throw UserError(concat("no network of this machine leads to ", host, ": ", std::strerror(errno)));
@@ -170,7 +170,7 @@ std::string make_token() {
   return token;
 }
 
-// The greeting, the token, and the rank in eight bytes.
+// It is the greeting, the token, and the rank in eight bytes.
 std::vector<std::byte> hello(const std::string& token, int64_t rank) {
   const std::string text = std::string(greeting) + token;
   std::vector<std::byte> result(text.size() + sizeof rank);

@@ -17,7 +17,7 @@ namespace copus {
 
 namespace {
 
-// What a rank has once it knows rank 0, and before it knows the others.
+// What a rank has when it knows rank 0 and not yet the others.
 struct Entrance {
   std::unique_ptr<TcpHealth> health;
   TcpDoor door;
@@ -66,7 +66,7 @@ class TcpWorld final : public World {
   explicit TcpWorld(const std::shared_ptr<Membership>& membership)
       : World(membership->self.rank, membership->self.size, membership), membership_(*membership) {}
 
-  // Before the threads of groups, which may be waiting for the others, are waited for.
+  // The others are told before the groups end, whose threads may be waiting for them.
   ~TcpWorld() override {
     if (std::uncaught_exceptions() > exceptions_at_start_) {
       membership_.health->report_own_error();
@@ -81,7 +81,7 @@ class TcpWorld final : public World {
  private:
   std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
     if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(rank());
-    // From its members alone: ranks may ask for their groups in different orders.
+    // The name follows from the members alone, since ranks may ask for their groups in different orders.
     uint64_t name = 0;
     for (const int64_t each : ranks) name = extend_hash(name, each);
     COPUS_CHECK(names_.insert(name).second, "two groups of ranks have the same name ", name);

@@ -1,4 +1,4 @@
-// A file, or a part of one, among the addresses of this process until the end of its owner.
+// A file that has addresses in this process until the end of its owner.
 #pragma once
 
 #include <sys/mman.h>

@@ -15,7 +15,7 @@ namespace copus {
 
 namespace {
 
-// Below, every member reducing everything is faster than a second round.
+// Up to this size it is faster that every member reduces everything than that there is a second round.
 constexpr int64_t whole_reduction_bytes = 16 << 10;
 
 constexpr int64_t line = 64;
@@ -28,7 +28,7 @@ constexpr int64_t header_bytes = 8;
 
 constexpr int64_t ring_bytes(int64_t bytes) { return header_bytes + round_up(bytes, 8); }
 
-// Without data, addresses may be null.
+// Addresses may be null where there are no bytes.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
@@ -49,7 +49,7 @@ void copy_from_ring(SharedRing& ring, int64_t capacity, uint32_t position, std::
 
 // The bytes of each member's part of a buffer, and where they begin.
 struct Parts {
-  std::vector<int64_t> offsets;  // one more than members
+  std::vector<int64_t> offsets;  // of each member, and of the end
   int64_t longest = 0;
 
   Parts(std::span<const int64_t> counts, DataType type) : offsets{0} {
@@ -60,13 +60,13 @@ struct Parts {
   }
 
   int64_t bytes(int64_t member) const { return offsets[member + 1] - offsets[member]; }
-  // Of `piece` bytes beginning at `begin`, as many as the member's part has.
+  // How many of the `piece` bytes from `begin` on the member's part has.
   int64_t bytes_of_piece(int64_t member, int64_t begin, int64_t piece) const {
     return std::clamp<int64_t>(bytes(member) - begin, 0, piece);
   }
 };
 
-// For messages: "an all-reduce".
+// "an all-reduce"
 std::string in_words(OperationKind kind) {
   std::string name = to_string(kind);
   std::replace(name.begin(), name.end(), '_', '-');
@@ -87,7 +87,7 @@ SharedMemoryTransport::Collective::Collective(const Operation& its_operation) : 
 SharedMemoryTransport::SharedMemoryTransport(GroupArea area, std::vector<int64_t> ranks, int64_t member,
                                              SharedHealth& health, const WaitPolicy& policy)
     : area_(area), ranks_(std::move(ranks)), member_(member), health_(health), policy_(policy) {
-  // Where an earlier communicator of this rank stopped.
+  // An earlier communicator of this rank has stopped there.
   const uint32_t even = area_.slot(member_, 0).round.value();
   const uint32_t odd = area_.slot(member_, 1).round.value();
   round_ = static_cast<int32_t>(odd - even) > 0 ? odd : even;
@@ -274,7 +274,7 @@ void SharedMemoryTransport::barrier() {
   wait_for_all(collective);
 }
 
-// In the ring, a message is its length in eight bytes, its bytes, and padding to a multiple of eight.
+// A message lies in the ring as its length in eight bytes, its bytes, and padding to a multiple of eight.
 void SharedMemoryTransport::send(const void* data, int64_t bytes, int64_t to) {
   SharedRing& ring = area_.ring(member_, to);
   const int64_t capacity = GroupArea::ring_capacity(size());

@@ -1,12 +1,12 @@
 // The operations of one group over shared memory.
 //
 // A collective goes in rounds. In each, a member fills its slot, publishes the number of the round, waits until all
-// have, and reads the slots of the others. There are two slots a member, used in turn: whoever has seen all others
-// publish round k knows that they have read everything of round k - 1, and so may overwrite that slot. One wait a round
-// is enough.
+// have done so, and reads the slots of the others. A member has two slots, which it uses in turn: whoever has seen all
+// others publish round k knows that they have read everything of round k - 1, and may overwrite that slot. So one wait
+// a round is enough.
 //
-// Large reductions are cut into pieces; of each piece, every member reduces its own share of the elements. Which share
-// and which piece an element lies in has no influence on its sum: that goes over the members in their order.
+// Large reductions are cut into pieces, and of each piece every member reduces its own share of the elements. In which
+// share and piece an element lies has no influence on its sum, which goes over the members in their order.
 #pragma once
 
 #include <iterator>
@@ -49,16 +49,16 @@ class SharedMemoryTransport : public Transport {
   void reduce_whole(const Collective& collective);
   void reduce_by_shares(const Collective& collective);
 
-  // A round: from begin_round() on, this member may fill its slot; after publish_round() it must not; after wait_for()
-  // a member or all of them, it may read theirs until the next round begins.
+  // From begin_round() to publish_round() this member may fill its slot. After it has waited for a member or all of
+  // them, it may read their slots until the next round begins.
   void begin_round();
   void publish_round(const Collective& collective);
   void wait_for(int64_t member, const Collective& collective);
   void wait_for_all(const Collective& collective);
-  // Waits until all have published the round, whatever they did in it. `kind`: what this member takes part in; empty
-  // where it is about to begin something else.
+  // Waits until all have published the round, whatever they did in it. `kind` is what this member takes part in, and
+  // empty where it is about to begin something else.
   void wait_for_round(std::optional<OperationKind> kind);
-  // Where in a member's slot of a round its bytes for member k lie, of `bytes` for each.
+  // Where the bytes for member k lie in a member's slot of a round that holds `bytes` for each.
   std::byte* message(int64_t member, uint32_t round, int64_t k, int64_t bytes) const;
 
   // Waits for the other end of a ring.

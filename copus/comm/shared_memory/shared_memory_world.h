@@ -12,15 +12,15 @@
 
 namespace copus {
 
-// An anonymous segment, sparse: pages cost memory only once they are touched. Made by whoever starts the ranks, and
-// inherited or opened by them (/proc/<pid>/fd/<descriptor>).
+// An anonymous segment, whose pages cost memory only once they are touched. Whoever starts the ranks makes it, and they
+// inherit it or open it (/proc/<pid>/fd/<descriptor>).
 class SharedSegment {
  public:
   // For `size` ranks. The descriptor is closed by exec unless its flag FD_CLOEXEC is cleared.
   static SharedSegment create(int64_t size);
-  // An inherited or received descriptor. Throws InternalError if it is no segment for `size` ranks.
+  // Throws InternalError for what is no segment for `size` ranks.
   static SharedSegment open(Descriptor descriptor, int64_t size);
-  // That of another process of this machine. Throws UserError where it cannot be opened.
+  // Opens the segment of another process of this machine. Throws UserError where that does not go.
   static SharedSegment open(int64_t process, int descriptor, int64_t size);
 
   int descriptor() const { return descriptor_.number(); }

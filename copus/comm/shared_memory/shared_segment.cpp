@@ -20,10 +20,10 @@ namespace copus {
 namespace {
 
 constexpr uint64_t magic = 0x31304d4d4f435043;  // "CPCOMM01", little-endian
-// Addresses, not memory: room for some hundred groups of 16 ranks.
+// These are addresses and not memory, with room for some hundred groups of 16 ranks.
 constexpr int64_t segment_bytes = int64_t{1} << 37;
 constexpr int64_t max_groups = 8192;
-// More than groups: ranks that add the same group at the same time write a list each.
+// There may be more lists than groups: ranks that add the same group at the same time write one each.
 constexpr int64_t max_rank_lists = 8 * max_groups;
 
 constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -31,12 +31,12 @@ constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit -
 }  // namespace
 
 int64_t GroupArea::slot_capacity(int64_t members) {
-  // All slots in use should fit the caches; shares of members are cut at whole pages.
+  // All slots in use should fit the caches. The shares of members are cut at whole pages.
   return std::max<int64_t>(round_up((256 << 10) / members, 4096), 4096) * members;
 }
 
 int64_t GroupArea::ring_capacity(int64_t members) {
-  // A micro-batch's activations should fit, so that their sender need not wait; large groups have many rings.
+  // A micro-batch's activations should fit, so that their sender need not wait. Large groups have many rings.
   const auto share = static_cast<uint64_t>((int64_t{512} << 20) / (members * members));
   return static_cast<int64_t>(std::clamp<uint64_t>(std::bit_floor(share), 64 << 10, 2 << 20));
 }
@@ -100,7 +100,7 @@ GroupArea SegmentLayout::find_or_add_group(const std::vector<int64_t>& ranks) {
   std::byte* const areas =
       address_ + round_up(reinterpret_cast<std::byte*>(rank_list(max_rank_lists)) - address_, 4096);
   int64_t offset = 0;
-  uint32_t own = 0;  // our list's entry, once it is written
+  uint32_t own = 0;  // the entry for the list of this rank, once it is written
   for (int64_t i = 0; i < max_groups; ++i) {
     uint32_t entry = entries()[i].load(std::memory_order_acquire);
     if (entry == 0) {

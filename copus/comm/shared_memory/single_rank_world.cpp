@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// Without a segment: a lone rank shares nothing, and limits on files and address space are none of its business.
+// It has no segment: a lone rank shares nothing, and should run under any limit on files and addresses.
 class SoloWorld final : public World {
  public:
   SoloWorld()

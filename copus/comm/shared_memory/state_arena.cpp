@@ -23,11 +23,11 @@ namespace {
 
 constexpr int64_t huge_page = int64_t{2} << 20;
 constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, which older headers lack
-// Pages are made present in pieces of this size, so that between them the threads that train get to the memory map.
+// Pages are made present in pieces of this size. Between them the threads that train get to the memory map.
 constexpr int64_t piece = 4 * huge_page;
-// What prefault leaves to the rest of the system: without it the kernel ends a process, and not the request.
+// prefault() leaves this much to the rest of the system. Without it the kernel would end a process, not the request.
 constexpr int64_t spare_bytes = int64_t{128} << 20;
-// Of a process' 2^47 bytes of addresses, for all arenas together.
+// All arenas together take at most so many of a process' 2^47 bytes of addresses.
 constexpr int64_t most_addresses = int64_t{1} << 46;
 
 constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -37,7 +37,7 @@ int64_t addresses_per_rank(int64_t ranks) {
   return round_up(std::min(physical, most_addresses / ranks), huge_page);
 }
 
-// Which boot of which machine this is: two words.
+// Tells apart machines, and the boots of one machine.
 std::array<int64_t, 2> machine_identity() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
@@ -69,7 +69,7 @@ Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
   return mapping;
 }
 
-// What a rank tells the others so that they can open its arena, and know that it is the right one.
+// What a rank tells the others so that they can open its arena, and can check that it is the right one.
 struct Offer {
   std::array<int64_t, 2> machine{};
   int64_t process = 0, descriptor = -1;
@@ -161,11 +161,11 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
     if (!arena) {
       failures = 1;
     } else if (!own) {
-      // Each rank's state belongs into its own dump of memory, if into any.
+      // If a rank's memory is dumped, its own state belongs into the dump and that of others does not.
       madvise(arena.get(), offer.bytes, MADV_DONTDUMP);
     }
   }
-  // Also: nobody closes its descriptor before all have opened it.
+  // After this nobody needs the descriptors of the others any more.
   world.everyone().all_reduce(&failures, 1, DataType::int64);
   if (failures > 0) return nullptr;
   return std::unique_ptr<StateArena>(new StateArena(world.rank(), mine.bytes, std::move(arenas)));
@@ -182,9 +182,9 @@ bool StateArena::prefault(int64_t end) {
   for (int64_t at = present_; at < last; at = present_) {
     const int64_t bytes = std::min(piece, last - at);
     if (available_memory_bytes() < bytes + spare_bytes) return false;
-    // A file's memory comes in huge pages only where a page of each was touched and one then asks for them, whatever
-    // the system's setting for shared memory: made this way it also comes twice as fast. Where there are none, small
-    // ones do.
+    // Whatever the system's setting for shared memory, a file's memory comes in huge pages only where a page of each
+    // was touched and one then asks for them. It also comes twice as fast this way. Where there are none, small ones
+    // do.
     for (int64_t page = at; page < at + bytes; page += huge_page) touch(mine() + page);
     madvise(mine() + at, bytes, collapse_into_huge_page);
     if (madvise(mine() + at, bytes, MADV_POPULATE_WRITE) != 0) {
@@ -200,7 +200,7 @@ void StateArena::prefault_read(int64_t rank, int64_t begin, int64_t end) {
   const int64_t first = begin / ArenaSpace::alignment * ArenaSpace::alignment;
   if (first >= end) return;
   auto* const address = const_cast<std::byte*>(of(rank) + first);
-  // Where the kernel does not know how, the copy itself makes them present.
+  // Where the kernel does not know how, the copy itself makes the pages present.
   madvise(address, round_up(end - first, ArenaSpace::alignment), MADV_POPULATE_READ);
 }
 

@@ -15,7 +15,7 @@ namespace copus {
 
 namespace {
 
-// The time within is communication.
+// While it lives, the thread communicates.
 class Communicating {
  public:
   explicit Communicating(RankClock& clock) : clock_(clock) { clock_.begin_communication(); }
@@ -27,8 +27,8 @@ class Communicating {
   RankClock& clock_;
 };
 
-// One group: every operation of the group behind it is accompanied by the times at which its members started it, from
-// which each of them works out alone, and alike, when it is done.
+// One group. With every operation go the times at which its members started it. From these each member works out alone,
+// and like all others, when the operation is done.
 class TimedCommunicator final : public WrappedCommunicator {
  public:
   // Refers to the group and the clock.
@@ -55,8 +55,8 @@ class TimedCommunicator final : public WrappedCommunicator {
 
   double free_at_ = 0;                    // when the last settled collective is done
   std::vector<double> messages_free_at_;  // likewise the messages from each member
-  // The group may still be reading from these and writing to them, so they are kept here until they are done: a rank
-  // that fails does not wait for what it has started.
+  // The group within may still be reading and writing these, so they are kept here until they are done, whatever
+  // becomes of the handles: a rank that fails does not wait for what it has started.
   std::deque<std::shared_ptr<Collective>> unsettled_;
   std::deque<std::shared_ptr<SentMessage>> messages_;
 };
@@ -101,7 +101,7 @@ class TimedCommunicator::Collective : public Work::State {
   std::optional<double> end_;
 };
 
-// A message that is being sent, after the time at which it was.
+// A message on its way, which follows another one with the time at which it was sent.
 class TimedCommunicator::SentMessage : public Work::State {
  public:
   SentMessage(RankClock& clock, double sent) : clock_(clock), sent_(sent) {}
