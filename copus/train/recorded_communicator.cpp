@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "copus/base/error.h"
-#include "copus/comm/profiler_range.h"
+#include "copus/comm/gpu/profiler_range.h"
 
 namespace copus {
 

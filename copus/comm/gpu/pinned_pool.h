@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
-#include <vector>
 
 #include "copus/comm/gpu/device_runtime.h"
 
@@ -37,7 +37,7 @@ class PinnedPool {
 
  private:
   DeviceRuntime& runtime_;
-  std::vector<Buffer> free_;
+  std::multimap<int64_t, Buffer> free_;  // by size
 };
 
 }  // namespace copus

@@ -19,18 +19,13 @@ namespace copus {
 
 namespace {
 
-// Knows what is left of the time that ranks get to come.
-class Deadline {
- public:
-  explicit Deadline(double seconds)
-      : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds))) {}
-  double seconds_left() const { return std::max(0.0, Seconds(end_ - Clock::now()).count()); }
-
- private:
+// Gives a function that tells what is left of the time that ranks get to come.
+auto deadline_in(double seconds) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
-  Clock::time_point end_;
-};
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+  return [end] { return std::max(0.0, Seconds(end - Clock::now()).count()); };
+}
 
 FailureReport did_not_come(int64_t rank, double wait_seconds) {
   return {rank, "the start of the job", concat("did not come within ", wait_seconds, " s")};
@@ -39,7 +34,7 @@ FailureReport did_not_come(int64_t rank, double wait_seconds) {
 // Rank 0 makes the segment and says where it is. It keeps the store, which it may serve, until all have come. Each rank
 // joins as soon as it can, so that those that have come know what becomes of one another.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
-  const Deadline deadline(wait_seconds);
+  const auto seconds_left = deadline_in(wait_seconds);
   const bool first = environment.rank == 0;
   const std::string prefix = concat("copus/", environment.attempt, "/");
   const auto joined = [&](int64_t rank) { return concat(prefix, "joined/", rank); };
@@ -55,13 +50,13 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
     std::unique_ptr<World> world = join(std::move(segment));
     store.set(prefix + "segment", place);
     for (int64_t rank = 1; rank < environment.world_size; ++rank) {
-      if (store.get(joined(rank), deadline.seconds_left())) continue;
+      if (store.get(joined(rank), seconds_left())) continue;
       world->health().report(did_not_come(rank, wait_seconds));
       world->health().check();
     }
     return world;
   }
-  const std::optional<std::string> place = store.get(prefix + "segment", deadline.seconds_left());
+  const std::optional<std::string> place = store.get(prefix + "segment", seconds_left());
   if (!place) throw RankFailure(did_not_come(0, wait_seconds));
   int64_t process = 0;
   int descriptor = -1;
@@ -79,7 +74,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                            " are on this one), and its launcher does not say where they meet; set MASTER_ADDR to the "
                            "address of rank 0's machine and MASTER_PORT to a port that is free there, for all ranks"));
   }
-  const Deadline deadline(wait_seconds);
+  const auto seconds_left = deadline_in(wait_seconds);
   const bool first = environment.rank == 0;
   const std::string key = concat("copus/", environment.attempt, "/tcp");
   TcpStore store(environment.master_address, environment.master_port, first && !environment.launcher_serves_store,
@@ -88,7 +83,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
   if (first) meeting.host = own_host_towards(environment.master_address, environment.master_port);
   meeting.publish = [&](const std::string& place) { store.set(key, place); };
   meeting.find = [&] {
-    const std::optional<std::string> place = store.get(key, deadline.seconds_left());
+    const std::optional<std::string> place = store.get(key, seconds_left());
     if (!place) throw RankFailure(did_not_come(0, wait_seconds));
     return *place;
   };

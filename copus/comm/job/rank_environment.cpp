@@ -93,13 +93,10 @@ RankEnvironment read_four(const Variables& variables, LauncherKind launcher, con
 }
 
 RankEnvironment read_copus(const Variables& variables) {
-  RankEnvironment result;
-  result.world_size = variables.required_integer("COPUS_WORLD_SIZE", 1, most_ranks, "COPUS_RANK");
-  result.rank = variables.required_integer("COPUS_RANK", 0, result.world_size - 1, "COPUS_WORLD_SIZE");
+  RankEnvironment result =
+      read_four(variables, LauncherKind::copus, {"COPUS_RANK", "COPUS_WORLD_SIZE", "COPUS_RANK", "COPUS_WORLD_SIZE"});
   result.segment =
       static_cast<int>(variables.required_integer("COPUS_SEGMENT", 0, std::numeric_limits<int>::max(), "COPUS_RANK"));
-  result.local_rank = result.rank;
-  result.local_world_size = result.world_size;
   return result;
 }
 

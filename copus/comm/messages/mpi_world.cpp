@@ -9,7 +9,10 @@
 #include <exception>
 #include <mutex>
 #include <set>
+#include <stop_token>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
@@ -26,34 +29,19 @@ namespace {
 // after this time. It is long, since a crowded machine must not make a failure of a job that is done.
 constexpr double finalize_seconds = 10;
 
-// Ends the process if it lives longer than expected. It is for calls of MPI that wait for other ranks and cannot be
-// told to give up.
-class TimeLimit {
- public:
-  TimeLimit(double seconds, std::string message)
-      : thread_([this, seconds, text = std::move(message)] {
-          std::unique_lock lock(mutex_);
-          if (ended_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return done_; })) return;
-          std::fprintf(stderr, "copus: error: %s\n", text.c_str());
-          ::_exit(1);
-        }) {}
-  TimeLimit(const TimeLimit&) = delete;
-  TimeLimit& operator=(const TimeLimit&) = delete;
-  ~TimeLimit() {
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    ended_.notify_all();
-    thread_.join();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool done_ = false;
-  std::thread thread_;
-};
+// Ends the process if the result lives longer than expected. It is for calls of MPI that wait for other ranks and
+// cannot be told to give up.
+std::jthread limit_time(double seconds, std::string message) {
+  return std::jthread([seconds, text = std::move(message)](const std::stop_token& is_over) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any never;
+    never.wait_for(lock, is_over, std::chrono::duration<double>(seconds), [] { return false; });
+    if (is_over.stop_requested()) return;
+    std::fprintf(stderr, "copus: error: %s\n", text.c_str());
+    ::_exit(1);
+  });
+}
 
 // The first tag of each group. It follows from the members alone, since ranks may ask for their groups in different
 // orders.
@@ -83,7 +71,7 @@ class Tags {
 };
 
 void start_mpi(double wait_seconds) {
-  const TimeLimit limit(wait_seconds, concat("not all ranks have come within ", wait_seconds, " s"));
+  const std::jthread limit = limit_time(wait_seconds, concat("not all ranks have come within ", wait_seconds, " s"));
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   if (provided == MPI_THREAD_MULTIPLE) return;
@@ -116,7 +104,7 @@ class MpiWorld final : public World {
       if (std::uncaught_exceptions() == exceptions_at_start_ && !health.failure()) {
         everyone().barrier();
         health.stop();
-        const TimeLimit limit(finalize_seconds, "a rank did not take part in the end of the job");
+        const std::jthread limit = limit_time(finalize_seconds, "a rank did not take part in the end of the job");
         MPI_Finalize();
         return;
       }

@@ -37,25 +37,24 @@ int64_t GroupArea::slot_capacity(int64_t members) {
 
 int64_t GroupArea::ring_capacity(int64_t members) {
   // A micro-batch's activations should fit, so that their sender need not wait. Large groups have many rings.
-  const auto share = static_cast<uint64_t>((int64_t{512} << 20) / (members * members));
-  return static_cast<int64_t>(std::clamp<uint64_t>(std::bit_floor(share), 64 << 10, 2 << 20));
+  const uint64_t share = (int64_t{512} << 20) / (members * members);
+  return std::clamp<uint64_t>(std::bit_floor(share), 64 << 10, 2 << 20);
 }
 
+int64_t GroupArea::slot_stride(int64_t members) { return sizeof(SharedSlot) + slot_capacity(members); }
+int64_t GroupArea::ring_stride(int64_t members) { return sizeof(SharedRing) + ring_capacity(members); }
+
 int64_t GroupArea::bytes(int64_t members) {
-  const auto slot = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members);
-  const auto ring = static_cast<int64_t>(sizeof(SharedRing)) + ring_capacity(members);
-  return round_up(members * 2 * slot + members * members * ring, 4096);
+  return round_up(members * 2 * slot_stride(members) + members * members * ring_stride(members), 4096);
 }
 
 SharedSlot& GroupArea::slot(int64_t member, uint32_t round) const {
-  const auto stride = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members_);
-  return *reinterpret_cast<SharedSlot*>(address_ + (member * 2 + round % 2) * stride);
+  return *reinterpret_cast<SharedSlot*>(address_ + (member * 2 + round % 2) * slot_stride(members_));
 }
 
 SharedRing& GroupArea::ring(int64_t from, int64_t to) const {
-  const auto slot = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members_);
-  const auto stride = static_cast<int64_t>(sizeof(SharedRing)) + ring_capacity(members_);
-  return *reinterpret_cast<SharedRing*>(address_ + members_ * 2 * slot + (from * members_ + to) * stride);
+  std::byte* const rings = address_ + members_ * 2 * slot_stride(members_);
+  return *reinterpret_cast<SharedRing*>(rings + (from * members_ + to) * ring_stride(members_));
 }
 
 struct SegmentLayout::Header {
@@ -96,7 +95,7 @@ std::chrono::steady_clock::time_point SegmentLayout::start() const {
 }
 
 GroupArea SegmentLayout::find_or_add_group(const std::vector<int64_t>& ranks) {
-  const auto members = static_cast<int64_t>(ranks.size());
+  const int64_t members = std::ssize(ranks);
   std::byte* const areas =
       address_ + round_up(reinterpret_cast<std::byte*>(rank_list(max_rank_lists)) - address_, 4096);
   int64_t offset = 0;

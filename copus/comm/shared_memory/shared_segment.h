@@ -47,6 +47,9 @@ class GroupArea {
   SharedRing& ring(int64_t from, int64_t to) const;
 
  private:
+  static int64_t slot_stride(int64_t members);
+  static int64_t ring_stride(int64_t members);
+
   std::byte* address_;
   int64_t members_;
 };

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <fstream>
 #include <string>
@@ -15,6 +15,7 @@
 
 #include "copus/base/available_memory.h"
 #include "copus/base/error.h"
+#include "copus/base/philox.h"
 #include "copus/comm/descriptor.h"
 
 namespace copus {
@@ -33,22 +34,15 @@ constexpr int64_t most_addresses = int64_t{1} << 46;
 constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 int64_t addresses_per_rank(int64_t ranks) {
-  const int64_t physical = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const int64_t physical = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   return round_up(std::min(physical, most_addresses / ranks), huge_page);
 }
 
 // Tells apart machines, and the boots of one machine.
-std::array<int64_t, 2> machine_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  file >> text;
-  std::erase(text, '-');
-  std::array<int64_t, 2> words{};
-  for (size_t i = 0; i < text.size() && i < 32; ++i) {
-    const auto digit = static_cast<uint64_t>(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
-    words[i / 16] = static_cast<int64_t>(static_cast<uint64_t>(words[i / 16]) << 4 | (digit & 15));
-  }
-  return words;
+int64_t machine_identity() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return std::bit_cast<int64_t>(stream_key(0, boot));
 }
 
 // Addresses of a file of `bytes`, aligned so that its huge pages can be mapped as such; null where that fails.
@@ -71,15 +65,15 @@ Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
 
 // What a rank tells the others so that they can open its arena, and can check that it is the right one.
 struct Offer {
-  std::array<int64_t, 2> machine{};
-  int64_t process = 0, descriptor = -1;
+  int64_t machine = 0, process = 0, descriptor = -1;
   int64_t device = 0, inode = 0, bytes = 0;  // of the open file
 };
 
 bool is_file(int descriptor, const Offer& offer) {
   struct stat status{};
-  return descriptor >= 0 && fstat(descriptor, &status) == 0 && static_cast<int64_t>(status.st_dev) == offer.device &&
-         static_cast<int64_t>(status.st_ino) == offer.inode && status.st_size == offer.bytes;
+  if (descriptor < 0 || fstat(descriptor, &status) != 0) return false;
+  const int64_t device = status.st_dev, inode = status.st_ino;
+  return device == offer.device && inode == offer.inode && status.st_size == offer.bytes;
 }
 
 int create_file(int64_t bytes) {
@@ -91,13 +85,13 @@ int create_file(int64_t bytes) {
   return descriptor;
 }
 
-Offer offer_file(int descriptor, const std::array<int64_t, 2>& machine) {
-  Offer offer{.machine = machine, .process = getpid()};
+Offer offer_file(int descriptor) {
+  Offer offer{.machine = machine_identity(), .process = getpid()};
   struct stat status{};
   if (descriptor < 0 || fstat(descriptor, &status) != 0) return offer;
   offer.descriptor = descriptor;
-  offer.device = static_cast<int64_t>(status.st_dev);
-  offer.inode = static_cast<int64_t>(status.st_ino);
+  offer.device = status.st_dev;
+  offer.inode = status.st_ino;
   offer.bytes = status.st_size;
   return offer;
 }
@@ -137,9 +131,8 @@ StateArena::StateArena(int64_t rank, int64_t bytes, std::vector<Mapping> arenas)
     : rank_(rank), bytes_(bytes), arenas_(std::move(arenas)) {}
 
 std::unique_ptr<StateArena> StateArena::join(World& world) {
-  const std::array<int64_t, 2> machine = machine_identity();
   const Descriptor file(create_file(addresses_per_rank(world.size())));
-  const Offer mine = offer_file(file.number(), machine);
+  const Offer mine = offer_file(file.number());
   std::vector<Offer> offers(world.size());
   constexpr int64_t words = sizeof(Offer) / sizeof(int64_t);
   const std::vector<int64_t> counts(world.size(), words);

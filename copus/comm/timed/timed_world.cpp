@@ -32,22 +32,153 @@ class Communicating {
 class TimedCommunicator final : public WrappedCommunicator {
  public:
   // Refers to the group and the clock.
-  TimedCommunicator(Communicator& group, RankClock& clock, const ClusterDescription& cluster);
+  TimedCommunicator(Communicator& group, RankClock& clock, const ClusterDescription& cluster)
+      : WrappedCommunicator(group),
+        clock_(clock),
+        link_(link_of(cluster, group.ranks())),
+        messages_free_at_(group.ranks().size(), 0) {
+    const int64_t own = ranks()[rank()];
+    for (const int64_t other : ranks()) message_links_.push_back(link_of(cluster, std::array{own, other}));
+  }
 
  private:
-  class Collective;
-  class SentMessage;
+  // A collective under way, and the times of its members.
+  class Collective final : public Work::State {
+   public:
+    Collective(TimedCommunicator& group, const Operation& operation)
+        : group_(group), latest_(group.clock_.now()), seconds_(group.seconds_of(operation)) {}
 
-  Work do_start(const Operation& operation) override;
-  void do_run(const Operation& operation) override;
-  Work start_collective(const Operation& operation);
-  void run_collective(const Operation& operation);
-  Work start_message(const Operation& operation);
-  void receive_message(const Operation& operation);
+    void start(const Operation& operation) {
+      times_ = group_.group().start_all_reduce(&latest_, 1, DataType::float64, Reduction::maximum);
+      data_ = group_.group().start(operation);
+    }
+
+    // When it is done, on a link that is busy until `free_at`.
+    double settle(double free_at) {
+      times_.wait();
+      end_ = std::max(latest_, free_at) + seconds_;
+      return *end_;
+    }
+
+    void wait() override {
+      const Communicating communicating(group_.clock_);
+      while (!end_) group_.settle_next();
+      data_.wait();
+      group_.clock_.advance_to(*end_);
+    }
+
+    bool done() override {
+      if (!times_.done() || !data_.done()) return false;
+      const Communicating communicating(group_.clock_);
+      while (!end_) group_.settle_next();
+      return *end_ <= group_.clock_.now();
+    }
+
+   private:
+    TimedCommunicator& group_;
+    double latest_;  // of all members, once times_ is done
+    const double seconds_;
+    Work times_, data_;
+    std::optional<double> end_;
+  };
+
+  // A message on its way, which follows another one with the time at which it was sent.
+  class SentMessage final : public Work::State {
+   public:
+    explicit SentMessage(RankClock& clock) : clock_(clock), sent_(clock.now()) {}
+
+    void start(Communicator& group, const Operation& operation) {
+      time_ = group.start_send(&sent_, 1, DataType::float64, operation.peer);
+      data_ = group.start(operation);
+    }
+
+    void wait() override {
+      const Communicating communicating(clock_);
+      time_.wait();
+      data_.wait();
+    }
+
+    bool done() override { return time_.done() && data_.done(); }
+
+   private:
+    RankClock& clock_;
+    const double sent_;
+    Work time_, data_;
+  };
+
+  Work do_start(const Operation& operation) override {
+    if (operation.is_message()) return start_message(operation);
+    auto collective = std::make_shared<Collective>(*this, operation);
+    const Communicating communicating(clock_);
+    unsettled_.push_back(collective);
+    collective->start(operation);
+    return Work(std::move(collective));
+  }
+
+  void do_run(const Operation& operation) override {
+    switch (operation.kind) {
+      case OperationKind::send:
+        return start_message(operation).wait();
+      case OperationKind::receive:
+        return receive_message(operation);
+      case OperationKind::exchange:
+        return exchange_one_by_one(operation);
+      default:
+        return run_collective(operation);
+    }
+  }
+
+  void run_collective(const Operation& operation) {
+    double latest = clock_.now();
+    const Communicating communicating(clock_);
+    while (!unsettled_.empty()) settle_next();
+    group().all_reduce(&latest, 1, DataType::float64, Reduction::maximum);
+    // Nobody knows the time of the last member before all have come, which is all that a barrier is for.
+    if (operation.kind != OperationKind::barrier) group().run(operation);
+    free_at_ = std::max(latest, free_at_) + seconds_of(operation);
+    clock_.advance_to(free_at_);
+  }
+
+  Work start_message(const Operation& operation) {
+    auto message = std::make_shared<SentMessage>(clock_);
+    const Communicating communicating(clock_);
+    while (!messages_.empty() && messages_.front()->done()) messages_.pop_front();
+    messages_.push_back(message);
+    message->start(group(), operation);
+    return Work(std::move(message));
+  }
+
+  void receive_message(const Operation& operation) {
+    const Communicating communicating(clock_);
+    double sent = 0;
+    group().receive(&sent, 1, DataType::float64, operation.peer);
+    group().run(operation);
+    double& arrival = messages_free_at_[operation.peer];
+    arrival = std::max(sent, arrival) + send_seconds(message_links_[operation.peer], operation.bytes());
+    clock_.advance_to(arrival);
+  }
+
   // The seconds that a collective takes once all members have started it.
-  double seconds_of(const Operation& collective) const;
+  double seconds_of(const Operation& collective) const {
+    switch (collective.kind) {
+      case OperationKind::all_reduce:
+        return all_reduce_seconds(link_, size(), collective.bytes());
+      case OperationKind::reduce_scatter:
+        return reduce_scatter_seconds(link_, size(), collective.bytes());
+      case OperationKind::all_gather:
+        return all_gather_seconds(link_, size(), collective.bytes());
+      case OperationKind::broadcast:
+        return broadcast_seconds(link_, size(), collective.bytes());
+      default:
+        return barrier_seconds(link_, size());
+    }
+  }
+
   // Works out when the collective that was started first among those not settled is done.
-  void settle_next();
+  void settle_next() {
+    free_at_ = unsettled_.front()->settle(free_at_);
+    unsettled_.pop_front();
+  }
 
   RankClock& clock_;
   const Link link_;                  // of collectives
@@ -60,155 +191,6 @@ class TimedCommunicator final : public WrappedCommunicator {
   std::deque<std::shared_ptr<Collective>> unsettled_;
   std::deque<std::shared_ptr<SentMessage>> messages_;
 };
-
-// A collective under way, and the times of its members.
-class TimedCommunicator::Collective : public Work::State {
- public:
-  Collective(TimedCommunicator& group, double posted, double cost) : group_(group), latest_(posted), cost_(cost) {}
-
-  void start(const Operation& operation) {
-    times_ = group_.group().start_all_reduce(&latest_, 1, DataType::float64, Reduction::maximum);
-    data_ = group_.group().start(operation);
-  }
-
-  // When it is done, on a link that is busy until `free_at`.
-  double settle(double free_at) {
-    times_.wait();
-    end_ = std::max(latest_, free_at) + cost_;
-    return *end_;
-  }
-
-  void wait() override {
-    const Communicating communicating(group_.clock_);
-    while (!end_) group_.settle_next();
-    data_.wait();
-    group_.clock_.advance_to(*end_);
-  }
-
-  bool done() override {
-    if (!times_.done() || !data_.done()) return false;
-    const Communicating communicating(group_.clock_);
-    while (!end_) group_.settle_next();
-    return *end_ <= group_.clock_.now();
-  }
-
- private:
-  TimedCommunicator& group_;
-  double latest_;  // of all members, once times_ is done
-  const double cost_;
-  Work times_;
-  Work data_;
-  std::optional<double> end_;
-};
-
-// A message on its way, which follows another one with the time at which it was sent.
-class TimedCommunicator::SentMessage : public Work::State {
- public:
-  SentMessage(RankClock& clock, double sent) : clock_(clock), sent_(sent) {}
-
-  void start(Communicator& group, const Operation& operation) {
-    header_ = group.start_send(&sent_, 1, DataType::float64, operation.peer);
-    data_ = group.start(operation);
-  }
-
-  void wait() override {
-    const Communicating communicating(clock_);
-    header_.wait();
-    data_.wait();
-  }
-
-  bool done() override { return header_.done() && data_.done(); }
-
- private:
-  RankClock& clock_;
-  const double sent_;
-  Work header_;
-  Work data_;
-};
-
-TimedCommunicator::TimedCommunicator(Communicator& group, RankClock& clock, const ClusterDescription& cluster)
-    : WrappedCommunicator(group),
-      clock_(clock),
-      link_(link_of(cluster, group.ranks())),
-      messages_free_at_(group.ranks().size(), 0) {
-  const int64_t own = ranks()[rank()];
-  for (const int64_t other : ranks()) message_links_.push_back(link_of(cluster, std::array{own, other}));
-}
-
-double TimedCommunicator::seconds_of(const Operation& collective) const {
-  switch (collective.kind) {
-    case OperationKind::all_reduce:
-      return all_reduce_seconds(link_, size(), collective.bytes());
-    case OperationKind::reduce_scatter:
-      return reduce_scatter_seconds(link_, size(), collective.bytes());
-    case OperationKind::all_gather:
-      return all_gather_seconds(link_, size(), collective.bytes());
-    case OperationKind::broadcast:
-      return broadcast_seconds(link_, size(), collective.bytes());
-    default:
-      return barrier_seconds(link_, size());
-  }
-}
-
-void TimedCommunicator::settle_next() {
-  free_at_ = unsettled_.front()->settle(free_at_);
-  unsettled_.pop_front();
-}
-
-Work TimedCommunicator::do_start(const Operation& operation) {
-  return operation.is_message() ? start_message(operation) : start_collective(operation);
-}
-
-void TimedCommunicator::do_run(const Operation& operation) {
-  switch (operation.kind) {
-    case OperationKind::send:
-      return start_message(operation).wait();
-    case OperationKind::receive:
-      return receive_message(operation);
-    case OperationKind::exchange:
-      return exchange_one_by_one(operation);
-    default:
-      return run_collective(operation);
-  }
-}
-
-Work TimedCommunicator::start_collective(const Operation& operation) {
-  auto collective = std::make_shared<Collective>(*this, clock_.now(), seconds_of(operation));
-  const Communicating communicating(clock_);
-  unsettled_.push_back(collective);
-  collective->start(operation);
-  return Work(std::move(collective));
-}
-
-void TimedCommunicator::run_collective(const Operation& operation) {
-  double latest = clock_.now();
-  const Communicating communicating(clock_);
-  while (!unsettled_.empty()) settle_next();
-  group().all_reduce(&latest, 1, DataType::float64, Reduction::maximum);
-  // Nobody knows the time of the last member before all have come, which is all that a barrier is for.
-  if (operation.kind != OperationKind::barrier) group().run(operation);
-  free_at_ = std::max(latest, free_at_) + seconds_of(operation);
-  clock_.advance_to(free_at_);
-}
-
-Work TimedCommunicator::start_message(const Operation& operation) {
-  auto message = std::make_shared<SentMessage>(clock_, clock_.now());
-  const Communicating communicating(clock_);
-  while (!messages_.empty() && messages_.front()->done()) messages_.pop_front();
-  messages_.push_back(message);
-  message->start(group(), operation);
-  return Work(std::move(message));
-}
-
-void TimedCommunicator::receive_message(const Operation& operation) {
-  const Communicating communicating(clock_);
-  double sent = 0;
-  group().receive(&sent, 1, DataType::float64, operation.peer);
-  group().run(operation);
-  double& arrival = messages_free_at_[operation.peer];
-  arrival = std::max(sent, arrival) + send_seconds(message_links_[operation.peer], operation.bytes());
-  clock_.advance_to(arrival);
-}
 
 class TimedWorld final : public WrappedWorld {
  public:
