@@ -3,6 +3,7 @@
 // RankFailure, and a rank that does not notice in time is ended by its watchdog.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -11,23 +12,27 @@
 
 namespace copus {
 
+// Where memory for them is fixed, this much is kept of a place and of a failure's cause, with the 0 that ends them.
+inline constexpr size_t place_bytes = 96, cause_bytes = 256;
+
 // Thread-safe.
 class Health {
  public:
   virtual ~Health() = default;
 
-  // Where this rank is, in words for a message; every change counts as progress. At most 95 bytes are kept.
+  // Where this rank is, in words for a message; every change counts as progress.
   virtual void set_place(std::string_view place) = 0;
 
-  // The length of a step as far as known; ten of them without progress (and at least ten seconds) mean stalled. 0 (the
-  // beginning): not known, so nothing counts as stalled (set-up, evaluation, checkpoints).
+  // The length of a step as far as it is known. A rank without progress for ten of them, and for at least ten seconds,
+  // counts as stalled. At first it is 0, which means that it is not known: then nothing counts as stalled (set-up,
+  // evaluation, checkpoints).
   virtual void set_expected_step_seconds(double seconds) = 0;
 
-  // This rank is waiting for others between these two, and so is not the one that stalls.
+  // Between these two this rank waits for others, and so is not the one that stalls.
   virtual void begin_wait() = 0;
   virtual void end_wait() = 0;
 
-  // Ends the job: the first report counts, later ones are dropped.
+  // Ends the job. The first report counts, and later ones are dropped.
   virtual void report(const FailureReport& report) = 0;
   virtual std::optional<FailureReport> failure() const = 0;
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "copus/base/error.h"
-#include "copus/comm/solo_transport.h"
+#include "copus/comm/solo_communicator.h"
 
 namespace copus {
 namespace {
@@ -22,20 +22,10 @@ class NotingTransport : public Transport {
   static constexpr int64_t held = 1000;
   static constexpr int64_t failing = 1001;
 
-  void all_reduce(void* /*data*/, int64_t count, DataType /*type*/, Reduction /*reduction*/) override {
-    note("all_reduce", count);
-  }
-  void reduce_scatter(void* /*input*/, void* /*output*/, std::span<const int64_t> counts, DataType /*type*/,
-                      Reduction /*reduction*/) override {
-    note("reduce_scatter", counts[0]);
-  }
-  void all_gather(const void* /*input*/, void* /*output*/, std::span<const int64_t> counts,
-                  DataType /*type*/) override {
-    note("all_gather", counts[0]);
-  }
-  void broadcast(void* /*data*/, int64_t count, DataType /*type*/, int64_t /*root*/) override {
-    note("broadcast", count);
-  }
+  void all_reduce(const Operation& operation) override { note("all_reduce", operation.count); }
+  void reduce_scatter(const Operation& operation) override { note("reduce_scatter", operation.counts[0]); }
+  void all_gather(const Operation& operation) override { note("all_gather", operation.counts[0]); }
+  void broadcast(const Operation& operation) override { note("broadcast", operation.count); }
   void barrier() override { note("barrier", 0); }
   void send(const void* /*data*/, int64_t bytes, int64_t to) override { note("send to " + std::to_string(to), bytes); }
   void receive(void* /*data*/, int64_t bytes, int64_t /*from*/) override { note("receive", bytes); }
@@ -142,7 +132,7 @@ TEST_F(QueuedCommunicatorTest, refuses_arguments_that_do_not_fit_the_group) {
 }
 
 TEST(GroupOfOne, does_everything_at_once) {
-  QueuedCommunicator alone({3}, 0, std::make_unique<SoloTransport>());
+  SoloCommunicator alone(3);
   std::vector<float> data = {1, 2};
   const std::vector<int64_t> counts = {2};
   EXPECT_TRUE(alone.start_all_reduce(data.data(), 2, DataType::float32, Reduction::sum).done());

@@ -9,16 +9,19 @@ namespace copus {
 
 // What is known of a failure: which rank, what it was doing, and why it counts as failed.
 struct FailureReport {
-  int64_t rank = -1;  // -1: no rank by itself, the job as a whole
+  int64_t rank = -1;  // -1: the job as a whole, and no rank by itself
   std::string place;  // "step 12, backward of micro-batch 3"; may be empty
   std::string cause;  // "killed by signal 9 (Killed)", "no heartbeat for 3 s", "stalled: made no progress for 60 s"
   int64_t pid = 0;    // of the rank's process; 0: not known
-  // Somebody tells the user, or has done so: the launcher, or the rank that saw it first. Nobody else should.
+  // The launcher, or the rank that saw it first, tells the user or has done so. Nobody else should.
   bool announced = false;
 };
 
 // "rank 3 (pid 1234) failed at step 12, backward of micro-batch 3: killed by signal 9 (Killed)"
 std::string to_string(const FailureReport& report);
+
+// Tells the user on stderr, in one line, why the job is ended.
+void announce(const FailureReport& report);
 
 class RankFailure : public std::runtime_error {
  public:

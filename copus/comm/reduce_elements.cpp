@@ -25,8 +25,8 @@ float widen(Bfloat16 value) { return std::bit_cast<float>(static_cast<uint32_t>(
 
 void narrow(Bfloat16& to, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  // Adding half of the last place kept, less one where that place is even, rounds to nearest even. Rounding a NaN could
-  // make an infinity of it: it keeps its upper bits, and becomes quiet.
+  // Adding half of the last place kept, less one where that place is even, rounds to nearest even. This could make an
+  // infinity of a NaN, which therefore keeps its upper bits and becomes quiet.
   const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const uint32_t quiet = bits | 0x400000;
   const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
@@ -103,7 +103,7 @@ void reduce_elements(std::span<const std::byte* const> inputs, std::span<std::by
                      DataType type, Reduction reduction) {
   COPUS_CHECK(!inputs.empty());
   if (reduction == Reduction::maximum) return reduce_as(inputs, outputs, count, type, Maximum());
-  // Unsigned: signed overflow is undefined.
+  // Unsigned integers wrap, where the overflow of signed ones is undefined.
   if (type == DataType::int64) return reduce<uint64_t>(inputs, outputs, count, Sum());
   reduce_as(inputs, outputs, count, type, Sum());
 }

@@ -8,7 +8,7 @@ class TaskQueue::Task : public Work::State {
  public:
   explicit Task(std::function<void()> function) : function_(std::move(function)) {}
 
-  // Ends the task with `error`, or by running it where there is none, and returns what it ended with.
+  // Ends the task with `error` where there is one, and else by running it. Returns the error that it ended with.
   std::exception_ptr run(std::exception_ptr error) {
     if (!error) {
       try {

@@ -17,7 +17,7 @@ namespace copus {
 class TaskQueue {
  public:
   TaskQueue() = default;
-  // Lets the task under way end; those after it are dropped.
+  // Waits for the end of the task under way. Those after it are dropped.
   ~TaskQueue();
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;

@@ -1,26 +1,24 @@
-// What a kind of connection has to provide for one group: blocking operations. Queueing, asynchrony and clocks are put
-// around it once for all kinds (queued_communicator.h, timed_world.h).
+// What a kind of connection provides for one group of two ranks or more: blocking operations on host memory. Queues,
+// asynchrony and modelled times are put around it once for all kinds (queued_communicator.h, timed_world.h).
 #pragma once
 
 #include <cstdint>
-#include <span>
 
-#include "copus/comm/data_type.h"
+#include "copus/comm/operation.h"
 
 namespace copus {
 
-// Arguments and order of summation as in Communicator. Collectives are called by one thread at a time; sends by one
-// thread at a time for each receiver, receives likewise for each sender; all of these at the same time as one another.
-// Waits throw RankFailure as described there.
+// The operations, which fit the group, do what Communicator says of them, and throw RankFailure as it does. Collectives
+// are called by one thread at a time, sends by one thread at a time for each receiver, and receives by one for each
+// sender. Collectives, sends and receives may be under way at the same time.
 class Transport {
  public:
   virtual ~Transport() = default;
 
-  virtual void all_reduce(void* data, int64_t count, DataType type, Reduction reduction) = 0;
-  virtual void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                              Reduction reduction) = 0;
-  virtual void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) = 0;
-  virtual void broadcast(void* data, int64_t count, DataType type, int64_t root) = 0;
+  virtual void all_reduce(const Operation& operation) = 0;
+  virtual void reduce_scatter(const Operation& operation) = 0;
+  virtual void all_gather(const Operation& operation) = 0;
+  virtual void broadcast(const Operation& operation) = 0;
   virtual void barrier() = 0;
 
   virtual void send(const void* data, int64_t bytes, int64_t to) = 0;

@@ -7,6 +7,12 @@
 
 namespace copus {
 
+Communicator& World::group(const std::vector<int64_t>& ranks) {
+  const auto found = groups_.find(ranks);
+  if (found != groups_.end()) return *found->second;
+  return *groups_.emplace(ranks, make_group(ranks, place_in(ranks))).first->second;
+}
+
 Communicator& World::everyone() {
   std::vector<int64_t> ranks(size());
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -21,6 +27,10 @@ int64_t World::place_in(const std::vector<int64_t>& ranks) const {
   const int64_t place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
   COPUS_CHECK(place < std::ssize(ranks), "rank ", rank(), " asks for a group without itself");
   return place;
+}
+
+std::unique_ptr<Communicator> WrappedWorld::make_group(const std::vector<int64_t>& ranks, int64_t /*member*/) {
+  return std::make_unique<WrappedCommunicator>(inner_->group(ranks));
 }
 
 }  // namespace copus

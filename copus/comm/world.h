@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "copus/comm/communicator.h"
@@ -14,20 +16,23 @@ namespace copus {
 // A group of ranks that a layout communicates in.
 struct GroupUse {
   std::vector<int64_t> ranks;       // in the group's order
-  bool neighbours_message = false;  // each sends messages to the next and the previous one, the last being next to the
-                                    // first
+  bool neighbours_message = false;  // each sends messages to the next and the previous one, the last to the first
 };
 
+// Used by the rank's main thread.
 class World {
  public:
   virtual ~World() = default;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
 
-  virtual int64_t rank() const = 0;
-  virtual int64_t size() const = 0;
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
 
-  // The communicator of an ordered list of distinct world ranks, this rank among them; made at the first call, and then
-  // kept. Ranks may ask for their groups in different orders: making one waits for nobody.
-  virtual Communicator& group(const std::vector<int64_t>& ranks) = 0;
+  // The communicator of an ordered list of distinct world ranks, this rank among them. It is made at the first call,
+  // and then kept. Making one waits for nobody, so ranks may ask for their groups in different orders. Throws
+  // InternalError for a list that is no group of this rank.
+  Communicator& group(const std::vector<int64_t>& ranks);
   Communicator& everyone();
 
   // Every rank calls it between two steps, when nothing is under way, with the same list of the groups of all ranks,
@@ -42,8 +47,44 @@ class World {
   virtual RankClock& clock() = 0;
 
  protected:
-  // This rank's place in a group that it asks for. InternalError where it has none, or the list is no group's.
+  // Threads of a group, which end when it is destroyed, use what connects the ranks. Members of a derived class would
+  // be gone by then. So a derived class keeps what its groups use in an object of its own, `used_by_groups`, which goes
+  // after them. It is null where groups use nothing.
+  World(int64_t rank, int64_t size, std::shared_ptr<const void> used_by_groups)
+      : rank_(rank), size_(size), used_by_groups_(std::move(used_by_groups)) {}
+
+ private:
+  // `member`: this rank's place among the ranks.
+  virtual std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) = 0;
   int64_t place_in(const std::vector<int64_t>& ranks) const;
+
+  const int64_t rank_, size_;
+  const std::shared_ptr<const void> used_by_groups_;
+  std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
+};
+
+// The base of worlds that add something to another one, and pass on to it all that they do not override. The world
+// within ends before the groups of the one around it, since its threads may be working on buffers that are theirs.
+class WrappedWorld : public World {
+ public:
+  void prepare(const std::vector<GroupUse>& groups) override { inner_->prepare(groups); }
+  int64_t communicator_bytes() const override { return inner_->communicator_bytes(); }
+  Health& health() override { return inner_->health(); }
+  RankClock& clock() override { return inner_->clock(); }
+
+ protected:
+  explicit WrappedWorld(std::unique_ptr<World> inner, std::shared_ptr<const void> used_by_groups = nullptr)
+      : World(inner->rank(), inner->size(), std::move(used_by_groups)), inner_(std::move(inner)) {}
+  // Around a world that belongs to somebody else, and outlives this one.
+  explicit WrappedWorld(World& inner)
+      : World(inner.rank(), inner.size(), nullptr), inner_(std::shared_ptr<void>(), &inner) {}
+
+  World& inner() const { return *inner_; }
+  // A group that passes everything on.
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override;
+
+ private:
+  const std::shared_ptr<World> inner_;
 };
 
 // How long a wait may last before it counts as a failure of those that are missing.

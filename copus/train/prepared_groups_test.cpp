@@ -1,6 +1,7 @@
 // A trainer has the groups of its layout connected before it asks for them, at the beginning and when it switches.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -14,30 +15,46 @@ namespace {
 
 using namespace layouts;
 
-// Every group but everyone's has to be in the last list that was prepared.
-class StrictWorld final : public World {
+using GroupLists = std::set<std::vector<int64_t>>;
+
+// A group that has to be among those prepared last whenever it is used.
+class StrictGroup final : public WrappedCommunicator {
  public:
-  explicit StrictWorld(World& world) : world_(world) {}
-  int64_t rank() const override { return world_.rank(); }
-  int64_t size() const override { return world_.size(); }
-  Health& health() override { return world_.health(); }
-  RankClock& clock() override { return world_.clock(); }
+  StrictGroup(Communicator& group, const GroupLists& prepared) : WrappedCommunicator(group), prepared_(prepared) {}
+
+ private:
+  Work do_start(const Operation& operation) override {
+    EXPECT_TRUE(prepared_.contains(ranks())) << to_string(operation.kind) << " in a group that is not prepared";
+    return group().start(operation);
+  }
+  void do_run(const Operation& operation) override {
+    EXPECT_TRUE(prepared_.contains(ranks())) << to_string(operation.kind) << " in a group that is not prepared";
+    group().run(operation);
+  }
+
+  const GroupLists& prepared_;
+};
+
+// Every group but everyone's has to be in the last list that was prepared.
+class StrictWorld final : public WrappedWorld {
+ public:
+  explicit StrictWorld(World& world) : WrappedWorld(world) {}
   void prepare(const std::vector<GroupUse>& groups) override {
     ++preparations_;
     prepared_.clear();
     for (const GroupUse& group : groups) prepared_.insert(group.ranks);
   }
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    const bool is_any = ranks.size() == 1 || static_cast<int64_t>(ranks.size()) == size();
-    EXPECT_TRUE(is_any || prepared_.contains(ranks)) << "a group that was not prepared";
-    return world_.group(ranks);
-  }
 
   int64_t preparations() const { return preparations_; }
 
  private:
-  World& world_;
-  std::set<std::vector<int64_t>> prepared_;
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
+    if (ranks.size() == 1 || std::ssize(ranks) == size()) return WrappedWorld::make_group(ranks, member);
+    EXPECT_TRUE(prepared_.contains(ranks)) << "a group that was not prepared";
+    return std::make_unique<StrictGroup>(inner().group(ranks), prepared_);
+  }
+
+  GroupLists prepared_;
   int64_t preparations_ = 0;
 };
 

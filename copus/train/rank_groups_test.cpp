@@ -24,43 +24,30 @@ using Ranks = std::vector<int64_t>;
 class SilentCommunicator final : public Communicator {
  public:
   SilentCommunicator(Ranks ranks, int64_t rank) : Communicator(std::move(ranks), rank) {}
-  Work start_all_reduce(void*, int64_t, DataType, Reduction) override { return {}; }
-  Work start_reduce_scatter(void*, void*, std::span<const int64_t>, DataType, Reduction) override { return {}; }
-  Work start_all_gather(const void*, void*, std::span<const int64_t>, DataType) override { return {}; }
-  Work start_broadcast(void*, int64_t, DataType, int64_t) override { return {}; }
-  Work start_send(const void*, int64_t, DataType, int64_t) override { return {}; }
-  void receive(void*, int64_t, DataType, int64_t) override {}
-  void barrier() override {}
+
+ private:
+  Work do_start(const Operation&) override { return {}; }
+  void do_run(const Operation&) override {}
 };
 
 // One rank's world, which notes what groups it is asked for.
 class NotingWorld final : public World {
  public:
-  NotingWorld(int64_t rank, int64_t size) : rank_(rank), size_(size), inner_(single_rank_world()) {}
-  int64_t rank() const override { return rank_; }
-  int64_t size() const override { return size_; }
+  NotingWorld(int64_t rank, int64_t size) : World(rank, size, nullptr) {}
   Health& health() override { return inner_->health(); }
   RankClock& clock() override { return inner_->clock(); }
-  Communicator& group(const Ranks& ranks) override {
-    std::unique_ptr<Communicator>& found = groups_[ranks];
-    const auto place = std::find(ranks.begin(), ranks.end(), rank_);
-    COPUS_CHECK(place != ranks.end(), "a group without the rank");
-    if (!found) found = std::make_unique<SilentCommunicator>(ranks, place - ranks.begin());
-    return *found;
-  }
 
-  std::set<Ranks> asked() const {
-    std::set<Ranks> groups;
-    for (const auto& [ranks, communicator] : groups_) {
-      if (ranks.size() > 1) groups.insert(ranks);
-    }
-    return groups;
-  }
+  // Those of more than one rank.
+  const std::set<Ranks>& asked() const { return asked_; }
 
  private:
-  int64_t rank_, size_;
-  std::unique_ptr<World> inner_;
-  std::map<Ranks, std::unique_ptr<Communicator>> groups_;
+  std::unique_ptr<Communicator> make_group(const Ranks& ranks, int64_t member) override {
+    if (ranks.size() > 1) asked_.insert(ranks);
+    return std::make_unique<SilentCommunicator>(ranks, member);
+  }
+
+  std::unique_ptr<World> inner_ = single_rank_world();
+  std::set<Ranks> asked_;
 };
 
 ModelDescription model_of_16_layers() {

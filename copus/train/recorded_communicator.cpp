@@ -3,14 +3,13 @@
 #include <memory>
 
 #include "copus/base/error.h"
-#include "copus/comm/profiler_range.h"
+#include "copus/comm/gpu/profiler_range.h"
 
 namespace copus {
 
 namespace {
 
-constexpr const char* collective = "collective";
-constexpr const char* message = "message";
+const char* category_of(const Operation& operation) { return operation.is_message() ? "message" : "collective"; }
 
 class RecordedWork : public Work::State {
  public:
@@ -47,76 +46,20 @@ class RecordedWork : public Work::State {
 
 }  // namespace
 
-template <class Start>
-Work RecordedCommunicator::start(const char* category, const char* operation, Start start) {
+Work RecordedCommunicator::do_start(const Operation& operation) {
   const double begin = recorder_.now();
-  std::string name = concat(operation, " ", label_);
+  std::string name = concat(to_string(operation.kind), " ", label_);
   const ProfilerRange range(name.c_str());
-  return Work(std::make_shared<RecordedWork>(start(), recorder_, category, std::move(name), begin));
+  return Work(std::make_shared<RecordedWork>(group().start(operation), recorder_, category_of(operation),
+                                             std::move(name), begin));
 }
 
-template <class Operate>
-void RecordedCommunicator::record(const char* category, const char* operation, Operate operate) {
+void RecordedCommunicator::do_run(const Operation& operation) {
   const double begin = recorder_.now();
-  const std::string name = concat(operation, " ", label_);
+  const std::string name = concat(to_string(operation.kind), " ", label_);
   const ProfilerRange range(name.c_str());
-  operate();
-  recorder_.add_communication(category, name, begin, begin);
-}
-
-Work RecordedCommunicator::start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
-  return start(collective, "all_reduce", [&] { return group_.start_all_reduce(data, count, type, reduction); });
-}
-
-Work RecordedCommunicator::start_reduce_scatter(void* input, void* output, std::span<const int64_t> counts,
-                                                DataType type, Reduction reduction) {
-  return start(collective, "reduce_scatter",
-               [&] { return group_.start_reduce_scatter(input, output, counts, type, reduction); });
-}
-
-Work RecordedCommunicator::start_all_gather(const void* input, void* output, std::span<const int64_t> counts,
-                                            DataType type) {
-  return start(collective, "all_gather", [&] { return group_.start_all_gather(input, output, counts, type); });
-}
-
-Work RecordedCommunicator::start_broadcast(void* data, int64_t count, DataType type, int64_t root) {
-  return start(collective, "broadcast", [&] { return group_.start_broadcast(data, count, type, root); });
-}
-
-Work RecordedCommunicator::start_send(const void* data, int64_t count, DataType type, int64_t to) {
-  return start(message, "send", [&] { return group_.start_send(data, count, type, to); });
-}
-
-void RecordedCommunicator::all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
-  record(collective, "all_reduce", [&] { group_.all_reduce(data, count, type, reduction); });
-}
-
-void RecordedCommunicator::reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type) {
-  record(collective, "reduce_scatter", [&] { group_.reduce_scatter(input, output, counts, type); });
-}
-
-void RecordedCommunicator::all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
-  record(collective, "all_gather", [&] { group_.all_gather(input, output, counts, type); });
-}
-
-void RecordedCommunicator::broadcast(void* data, int64_t count, DataType type, int64_t root) {
-  record(collective, "broadcast", [&] { group_.broadcast(data, count, type, root); });
-}
-
-void RecordedCommunicator::send(const void* data, int64_t count, DataType type, int64_t to) {
-  record(message, "send", [&] { group_.send(data, count, type, to); });
-}
-
-void RecordedCommunicator::receive(void* data, int64_t count, DataType type, int64_t from) {
-  record(message, "receive", [&] { group_.receive(data, count, type, from); });
-}
-
-void RecordedCommunicator::barrier() {
-  record(collective, "barrier", [&] { group_.barrier(); });
-}
-
-void RecordedCommunicator::exchange(std::span<const Message> outgoing, std::span<const Message> incoming) {
-  record(message, "exchange", [&] { group_.exchange(outgoing, incoming); });
+  group().run(operation);
+  recorder_.add_communication(category_of(operation), name, begin, begin);
 }
 
 }  // namespace copus

@@ -1,7 +1,7 @@
 #include "copus/train/step_recorder.h"
 
 #include "copus/base/error.h"
-#include "copus/comm/profiler_range.h"
+#include "copus/comm/gpu/profiler_range.h"
 
 namespace copus {
 

@@ -18,13 +18,12 @@ namespace {
 using ::testing::ElementsAre;
 
 // One rank that knows its places and counts seconds.
-class ObservedWorld : public World, public Health, public RankClock {
+class ObservedWorld : public WrappedWorld, public Health, public RankClock {
  public:
+  ObservedWorld() : WrappedWorld(single_rank_world()) {}
+
   const std::string& place() const { return place_; }
 
-  int64_t rank() const override { return 0; }
-  int64_t size() const override { return 1; }
-  Communicator& group(const std::vector<int64_t>& ranks) override { return alone_->group(ranks); }
   Health& health() override { return *this; }
   RankClock& clock() override { return *this; }
 
@@ -42,7 +41,6 @@ class ObservedWorld : public World, public Health, public RankClock {
   void end_communication() override {}
 
  private:
-  std::unique_ptr<World> alone_ = single_rank_world();
   std::string place_;
   double seconds_ = 0;
 };

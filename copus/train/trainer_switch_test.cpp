@@ -376,13 +376,10 @@ TEST_F(TrainerSwitch, AMicroBatchThatDoesNotFitIsVetoed) {
 }
 
 // A world of one rank that notes how long its steps are said to take.
-class NotingWorld final : public World, private Health {
+class NotingWorld final : public WrappedWorld, private Health {
  public:
-  int64_t rank() const override { return world_->rank(); }
-  int64_t size() const override { return world_->size(); }
-  Communicator& group(const std::vector<int64_t>& ranks) override { return world_->group(ranks); }
+  NotingWorld() : WrappedWorld(single_rank_world()) {}
   Health& health() override { return *this; }
-  RankClock& clock() override { return world_->clock(); }
 
   std::vector<double> expected;  // as each step begins, and 0 as it ends
 
@@ -393,8 +390,6 @@ class NotingWorld final : public World, private Health {
   void end_wait() override {}
   void report(const FailureReport& /*report*/) override {}
   std::optional<FailureReport> failure() const override { return std::nullopt; }
-
-  std::unique_ptr<World> world_ = single_rank_world();
 };
 
 // Or the first long step of a large batch would count as one that has stalled.

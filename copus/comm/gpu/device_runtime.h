@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// Calls may come from any thread of the rank. A failed call of the platform's is an InternalError that names it.
+// Any thread of the rank may call it. A call of the platform's that fails is an InternalError that names it.
 class DeviceRuntime {
  public:
   // The platform's handle: cudaStream_t, hipStream_t.
@@ -27,30 +27,30 @@ class DeviceRuntime {
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;
 
-  // Of the physical device, among all machines of a job: ranks with the same one share it.
+  // Names the physical device among all machines of a job. Ranks with the same one share the device.
   virtual std::string identity() const = 0;
-  // As its maker calls the model.
+  // The model, as its maker calls it.
   virtual std::string name() const = 0;
 
   virtual bool is_device_memory(const void* address) const = 0;
 
   // Where the calling thread's kernels go.
   virtual Stream current_stream() const = 0;
-  // One that waits for no other; lives as long as the runtime.
+  // A stream that waits for no other one, and lives as long as the runtime.
   virtual Stream make_stream() = 0;
   virtual std::unique_ptr<Event> record(Stream stream) = 0;
   // What the stream is given from now on comes after the event. The event may be destroyed at once.
   virtual void wait(Stream stream, const Event& event) = 0;
   virtual void synchronize(Stream stream) = 0;
 
-  // Between any two places, on the stream. Host memory that is not pinned makes the host wait.
+  // Copies between any two places, on the stream. Host memory that is not pinned makes the host wait.
   virtual void copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
 
-  // Freed when the last copy of the pointer is gone, which must not be while a stream still uses the memory.
+  // Memory is freed when the last copy of the pointer is gone, which must not be while a stream still uses it.
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;         // of the device
   virtual std::shared_ptr<void> allocate_pinned(int64_t bytes) = 0;  // of the host, for fast copies
 
-  // Of the device, as a whole and as far as nobody uses it.
+  // The memory of the device in all, and that which nobody uses.
   struct Memory {
     int64_t total_bytes;
     int64_t free_bytes;

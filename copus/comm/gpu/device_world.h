@@ -1,5 +1,5 @@
-// A job whose ranks compute on GPUs, over any world that connects them as processes: host memory goes its ways, device
-// memory those of the GPUs.
+// A job whose ranks compute on GPUs, over any world that connects them as processes. Host memory travels as in that
+// world.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace copus {
 
-// For ranks that share GPUs, and for tests: device memory travels through pinned host memory and the transport of
-// `world`, with its fixed order of summation. Works wherever `world` does.
+// Device memory travels through pinned host memory and `world`, and is summed in its order. This works wherever `world`
+// does. It is for ranks that share GPUs (nccl_world.h is for others), and for tests.
 std::unique_ptr<World> stage_through_host(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime);
 
-// Whether two ranks compute on one physical device. Every rank calls it; the same answer on all.
+// Whether two ranks compute on one physical device. Every rank calls it, and all get the same answer.
 bool ranks_share_a_device(World& world, const DeviceRuntime& runtime);
 
 }  // namespace copus

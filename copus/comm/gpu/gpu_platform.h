@@ -1,5 +1,5 @@
-// The runtime interface of the platform that this build is for. CUDA's and HIP's are one but for the names' beginning,
-// and for the few that are spelled out here.
+// The runtime interface of the platform that this build is for. CUDA and HIP differ in the beginnings of names, and in
+// the few things that are spelled out here.
 #pragma once
 
 #if defined(COPUS_GPU_HIP)

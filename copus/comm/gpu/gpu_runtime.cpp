@@ -20,7 +20,7 @@ using Error = COPUS_GPU(Error_t);
 using PlatformStream = COPUS_GPU(Stream_t);
 using PlatformEvent = COPUS_GPU(Event_t);
 
-// Of errors that are found later, each is reported by the call that finds it, and not by the next one again.
+// The platform finds some errors in a later call. That call reports it, and the next one must not do so again.
 void check(Error error, const char* call) {
   if (error == COPUS_GPU(Success)) return;
   static_cast<void>(COPUS_GPU(GetLastError)());
@@ -30,16 +30,16 @@ void check(Error error, const char* call) {
 
 PlatformStream platform_stream(DeviceRuntime::Stream stream) { return static_cast<PlatformStream>(stream); }
 
-// What every thread that calls has to say first, since each begins with device 0.
+// Every thread that calls has to choose the device first, since each begins with device 0.
 void use_device(int device) { check(COPUS_GPU(SetDevice)(device), "choosing a device"); }
 
-// Events without times, used again and again. Outlives the runtime as long as one of them is out.
+// Events without times, which are used again and again. It outlives the runtime while one of them is out.
 class EventPool {
  public:
   explicit EventPool(int device) : device_(device) {}
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
-  // Without checks: at the end of a process the platform may have ended before.
+  // Nothing is checked, since at the end of a process the platform may have ended before.
   ~EventPool() {
     for (const PlatformEvent event : free_) static_cast<void>(COPUS_GPU(EventDestroy)(event));
   }
@@ -101,7 +101,7 @@ class GpuEvent final : public DeviceRuntime::Event {
   const PlatformEvent event_;
 };
 
-// A machine's name alone is not its own in every cluster.
+// In some clusters several machines have the same name, so the boot is part of it.
 std::string machine() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -138,7 +138,7 @@ class GpuRuntime final : public DeviceRuntime {
   bool is_device_memory(const void* address) const override {
     use_device(device_);
     gpu::PointerAttributes attributes{};
-    // Of memory that the platform has never seen, CUDA says so and HIP says that the address is invalid.
+    // For memory that the platform has never seen, CUDA says so and HIP says that the address is invalid.
     const Error error = COPUS_GPU(PointerGetAttributes)(&attributes, address);
     if (error == COPUS_GPU(ErrorInvalidValue)) {
       static_cast<void>(COPUS_GPU(GetLastError)());
@@ -180,22 +180,20 @@ class GpuRuntime final : public DeviceRuntime {
   void copy(void* to, const void* from, int64_t bytes, Stream stream) override {
     if (bytes == 0) return;
     use_device(device_);
-    check(
-        COPUS_GPU(MemcpyAsync)(to, from, static_cast<size_t>(bytes), COPUS_GPU(MemcpyDefault), platform_stream(stream)),
-        "copying");
+    check(COPUS_GPU(MemcpyAsync)(to, from, bytes, COPUS_GPU(MemcpyDefault), platform_stream(stream)), "copying");
   }
 
   std::shared_ptr<void> allocate(int64_t bytes) override {
     use_device(device_);
     void* address = nullptr;
-    check(COPUS_GPU(Malloc)(&address, static_cast<size_t>(bytes)), "allocating memory of the device");
+    check(COPUS_GPU(Malloc)(&address, bytes), "allocating memory of the device");
     return {address, [](void* memory) { static_cast<void>(COPUS_GPU(Free)(memory)); }};
   }
 
   std::shared_ptr<void> allocate_pinned(int64_t bytes) override {
     use_device(device_);
     void* address = nullptr;
-    check(gpu::allocate_pinned(&address, static_cast<size_t>(bytes)), "allocating pinned memory");
+    check(gpu::allocate_pinned(&address, bytes), "allocating pinned memory");
     return {address, [](void* memory) { static_cast<void>(gpu::free_pinned(memory)); }};
   }
 

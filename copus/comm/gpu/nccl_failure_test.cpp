@@ -33,7 +33,7 @@ FailureReport failure_of(int64_t size, MockNccl& nccl, const std::function<void(
       body(rank);
       ADD_FAILURE() << "rank " << rank.rank() << " has seen no failure";
     } catch (const RankFailure& failure) {
-      failures[static_cast<size_t>(rank.rank())] = failure.report();
+      failures[rank.rank()] = failure.report();
     }
   };
   run_over_nccl(size, nccl, note, wait_seconds);
@@ -41,7 +41,7 @@ FailureReport failure_of(int64_t size, MockNccl& nccl, const std::function<void(
   for (int64_t rank = 0; rank < size; ++rank) {
     EXPECT_GT(nccl.aborts(rank), 0) << "rank " << rank;
     EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
-    const auto& failure = failures[static_cast<size_t>(rank)];
+    const auto& failure = failures[rank];
     if (!failure || !failures[0]) continue;
     EXPECT_EQ(to_string(*failure), to_string(*failures[0]));
   }
@@ -64,7 +64,7 @@ TEST(NcclFailure, OfARankThatNeverComesToACollective) {
       everyone.all_reduce(data.data(), 1, DataType::float64);
       rank.device.synchronize(rank.device.current_stream());  // an abort lets the stream go on
       EXPECT_THROW(everyone.all_reduce(data.data(), 1, DataType::float64), RankFailure);
-      EXPECT_THROW(everyone.start_broadcast(data.data(), 1, DataType::float64, 0), RankFailure);
+      EXPECT_THROW(everyone.start(Operation::broadcast(data.data(), 1, DataType::float64, 0)), RankFailure);
       EXPECT_THROW(rank.world.prepare({{.ranks = {0, 1, 2}}}), RankFailure);
     }
     wait_for_failure(rank);

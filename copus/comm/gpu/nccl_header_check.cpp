@@ -1,6 +1,6 @@
-// Holds our declarations of NCCL against its own header: compiled, as an object that nobody links, where the build
-// finds that header (COPUS_NCCL_INCLUDE_DIR) or RCCL's. A call agrees with ours where every argument is passed as ours
-// is.
+// Compares the declarations of nccl_interface.h with NCCL's own header, or RCCL's. It is compiled where a build knows
+// that header (COPUS_NCCL_INCLUDE_DIR), to an object that nobody links. Two declarations agree where every argument is
+// passed in the same way.
 #if __has_include(<nccl.h>)
 #include <nccl.h>
 #else
@@ -80,7 +80,7 @@ static_assert(NCCL_SPLIT_NOCOLOR == nccl_no_color);
 static_assert(NCCL_CONFIG_UNDEF_INT == NcclConfig::undefined);
 static_assert(sizeof(ncclUniqueId) == sizeof(NcclUniqueId) && alignof(ncclUniqueId) == alignof(NcclUniqueId));
 
-// Ours is the beginning of theirs.
+// NcclConfig is the beginning of NCCL's.
 static_assert(offsetof(ncclConfig_t, size) == offsetof(NcclConfig, size));
 static_assert(offsetof(ncclConfig_t, magic) == offsetof(NcclConfig, magic));
 static_assert(offsetof(ncclConfig_t, version) == offsetof(NcclConfig, version));

@@ -18,7 +18,7 @@ std::string last_error() {
   return error == nullptr ? "" : error;
 }
 
-// A library that stays open for the rest of the process, as its threads do.
+// A library that stays open until the process ends, since its threads live as long.
 class Library {
  public:
   explicit Library(const std::string& name) : name_(name), handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD)) {

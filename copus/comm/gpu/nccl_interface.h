@@ -1,6 +1,6 @@
-// The part of NCCL's C interface that we call, found when the program runs: a build needs no NCCL, and a job uses the
-// one that libtorch has brought. RCCL has the same interface. nccl_header_check.cpp holds these declarations against
-// the library's own header.
+// The part of NCCL's C interface that Copus calls. It is found when the program runs, so that a build needs no NCCL and
+// a job uses the one that libtorch has brought. RCCL has the same interface. nccl_header_check.cpp compares these
+// declarations with the library's own header.
 #pragma once
 
 #include <climits>
@@ -12,7 +12,7 @@
 
 namespace copus {
 
-struct NcclComm;  // one rank's end of a communicator; the library's own
+struct NcclComm;  // one rank's end of a communicator, which the library makes
 
 enum class NcclResult : int {
   success = 0,
@@ -35,9 +35,9 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-// As of 2.18, the first version with a split. A library copies as many bytes as `size` says, at most as many as it
-// knows, and gives every setting younger than `version` its default (NCCL, init.cc, parseCommConfig): newer ones take
-// it as it is.
+// As of 2.18, the first version with a split, and good for later ones: a library copies as many bytes as `size` says,
+// at most as many as it knows, and gives every setting younger than `version` its default (NCCL, init.cc,
+// parseCommConfig).
 struct NcclConfig {
   static constexpr int undefined = INT_MIN;  // the library decides
 
@@ -54,7 +54,7 @@ struct NcclConfig {
 
 inline constexpr int nccl_no_color = -1;  // of a rank that a split leaves out
 
-// What the calls do is in NCCL's documentation; ours have its names. Streams are DeviceRuntime's.
+// NCCL's documentation says what the calls do, and uses the same names. Streams are DeviceRuntime's.
 struct NcclInterface {
   std::function<NcclResult(int* version)> get_version;
   std::function<NcclResult(NcclUniqueId* id)> get_unique_id;
@@ -88,8 +88,8 @@ struct NcclInterface {
   std::function<NcclResult(void* data, size_t count, NcclType type, int from, NcclComm* comm, void* stream)> recv;
 };
 
-// That of the library already in this process, or else of the one that the system finds under its name: libnccl.so.2,
-// in a HIP build librccl.so.1. Throws UserError where there is none, or one that lacks a call.
+// The library that is in this process already, or else the one that the system finds under its name: libnccl.so.2, or
+// in a HIP build librccl.so.1. Throws UserError where there is none, or where it lacks a call.
 NcclInterface load_nccl();
 NcclInterface load_nccl(const std::string& library);
 

@@ -19,16 +19,17 @@ constexpr std::chrono::milliseconds watch_interval{20};
 constexpr std::chrono::microseconds poll_interval{100};
 // How long abort() waits for a call of NCCL's to return by itself.
 constexpr std::chrono::seconds abort_patience{1};
-// What is under way for longer waits for other ranks. The host of a rank that does is soon held up itself, by a full
-// queue of the device or for a result, and is not the one that stalls.
+// An operation that takes longer waits for other ranks. The host of such a rank is soon held up itself, by a full queue
+// of the device or because it needs a result. It must not count as the one that stalls.
 constexpr std::chrono::seconds longest_run{1};
-// When a rank dies, NCCL sees a broken connection first, and health says a moment later who it was.
+// When a rank dies, NCCL sees a broken connection, and health says a moment later who it was. NCCL's error waits so
+// long for that.
 constexpr std::chrono::duration<double> echo_patience{3};
 
 uint64_t hash_of(const NcclUse& use) {
   uint64_t hash = use.messages ? 1 : 0;
-  for (const int64_t rank : use.group) hash = extend_hash(hash, static_cast<uint64_t>(rank));
-  for (const int64_t rank : use.members) hash = extend_hash(hash, static_cast<uint64_t>(rank));
+  for (const int64_t rank : use.group) hash = extend_hash(hash, rank);
+  for (const int64_t rank : use.members) hash = extend_hash(hash, rank);
   return hash;
 }
 
@@ -56,11 +57,11 @@ bool is_our_mistake(NcclResult result) {
 
 }  // namespace
 
-class NcclLinks::Operation : public Work::State {
+class NcclLinks::Issued : public Work::State {
  public:
-  Operation(const NcclLinks& links, const char* what) : links_(links), what_(what), begin_(steady_clock::now()) {}
+  Issued(const NcclLinks& links, const char* what) : links_(links), what_(what), begin_(steady_clock::now()) {}
 
-  // NCCL has taken it; it ends with the event.
+  // To be called when NCCL has taken the operation, which ends with the event.
   void set_end(std::unique_ptr<DeviceRuntime::Event> end) { end_ = std::move(end); }
 
   const char* what() const { return what_; }
@@ -122,10 +123,10 @@ NcclLinks::~NcclLinks() {
   }
 }
 
-// The parent is the one communicator with calls that return at once: those are splits, each with a deadline. The
-// communicators split from it, which are in use, take an operation without a thread of NCCL's for it.
+// The calls of the parent return at once, so that each split can have a deadline. Those of the communicators that are
+// split from it do not: NCCL would need a thread for every operation.
 void NcclLinks::connect() {
-  std::vector<int64_t> all(static_cast<size_t>(host_.size()));
+  std::vector<int64_t> all(host_.size());
   std::iota(all.begin(), all.end(), 0);
   const NcclUse use = NcclUse::collectives_of(all);
   NcclUniqueId id{};
@@ -163,7 +164,7 @@ void NcclLinks::prepare(const std::vector<GroupUse>& groups) {
   bytes_ = std::max<int64_t>(0, bytes_ + free_before - runtime_->memory().free_bytes);
 }
 
-// A rank with other groups than the rest would leave them waiting in a split.
+// If one rank came with other groups than the rest, they would wait for it in a split.
 void NcclLinks::agree_on(const NcclPlan::Change& change) {
   const auto hash = static_cast<int64_t>(hash_of(change));
   int64_t highest_and_lowest[] = {hash, ~hash};
@@ -171,8 +172,8 @@ void NcclLinks::agree_on(const NcclPlan::Change& change) {
   COPUS_CHECK(highest_and_lowest[0] == hash && highest_and_lowest[1] == ~hash, "ranks prepare different groups");
 }
 
-// Without splitShare: communicators that share their resources run one after another, so that a send which waits for
-// its receiver would hold up all others.
+// The communicators do not share their resources (splitShare). Those that do run one after another, so that a send
+// which waits for its receiver would hold up all others.
 void NcclLinks::open(const std::vector<NcclUse>& split) {
   const auto mine =
       std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
@@ -209,8 +210,9 @@ void NcclLinks::close(Links::iterator at) {
   call([&] { return nccl_.comm_destroy(comm); });
 }
 
-// Connections are made at the first operation of a kind (NCCL_RUNTIME_CONNECT), for which the host waits until all
-// members have come to it. In a step each rank may come to its groups in another order, and all would wait.
+// NCCL connects at the first operation of a kind (NCCL_RUNTIME_CONNECT), and the host then waits until all members have
+// come to it. In a step, where each rank may come to its groups in another order, all would wait for one another. So
+// the first operations are made here.
 void NcclLinks::warm_up(const NcclUse& use, void* memory) {
   const auto run = [&](const char* what, const std::function<NcclResult(NcclComm*, void*)>& issue) {
     const Work work = start(use, what, issue);
@@ -247,7 +249,7 @@ Work NcclLinks::start(const NcclUse& use, const char* what,
   check();
   check_prepared(use);
   Link& link = links_.find(use)->second;
-  const auto operation = std::make_shared<Operation>(*this, what);
+  const auto operation = std::make_shared<Issued>(*this, what);
   {
     const std::scoped_lock lock(operations_);
     link.operations.push_back(operation);
@@ -324,9 +326,10 @@ void NcclLinks::end_job(const FailureReport& report, bool is_echo) {
   abort();
 }
 
-// In one group: an abort frees memory, which waits for all kernels of the device, those of the next communicator too.
-// The parent has none, and until 2.22 a group had to be of blocking communicators alone or of others. Where this does
-// not wait for the main thread's call, that one may end at any moment and be followed by a change of links_.
+// The aborts are one group of NCCL's: an abort frees memory and so waits for all kernels of the device, those of the
+// next communicator too. The parent has no kernels, and is not in the group, since until 2.22 blocking communicators
+// and others could not be in one. Where this does not wait for the main thread's call, that one may end at any moment
+// and be followed by a change of links_.
 void NcclLinks::abort() {
   std::unique_lock lock(calls_, std::try_to_lock);
   const Time until = steady_clock::now() + abort_patience;
@@ -396,7 +399,7 @@ bool NcclLinks::look() {
   return false;
 }
 
-// Of the operations under way the one that began first: those after it may be waiting for it.
+// The operation under way that began first. Those after it may be waiting for it.
 std::optional<NcclLinks::Pending> NcclLinks::find_oldest() {
   const std::scoped_lock lock(operations_);
   std::optional<Pending> oldest;
@@ -409,7 +412,7 @@ std::optional<NcclLinks::Pending> NcclLinks::find_oldest() {
   return oldest;
 }
 
-// A call that is being made sees its errors itself.
+// While a call is being made there is nothing to find: it sees its errors itself.
 NcclResult NcclLinks::find_error() {
   const std::unique_lock lock(calls_, std::try_to_lock);
   if (!lock || aborted_) return NcclResult::success;

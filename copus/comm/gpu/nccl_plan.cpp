@@ -33,7 +33,7 @@ std::set<NcclUse> uses_of(const std::vector<GroupUse>& groups, int64_t size) {
   return uses;
 }
 
-// Each goes into the first split that it fits in, large ones first.
+// Each use goes into the first split that it fits into, large ones first.
 std::vector<std::vector<NcclUse>> pack(std::vector<NcclUse> uses, int64_t size) {
   std::stable_sort(uses.begin(), uses.end(),
                    [](const NcclUse& a, const NcclUse& b) { return a.members.size() > b.members.size(); });
@@ -41,15 +41,14 @@ std::vector<std::vector<NcclUse>> pack(std::vector<NcclUse> uses, int64_t size) 
   std::vector<std::vector<bool>> taken;  // by split and rank
   for (NcclUse& use : uses) {
     const auto fits = [&](const std::vector<bool>& of_split) {
-      return std::none_of(use.members.begin(), use.members.end(),
-                          [&](int64_t rank) { return of_split[static_cast<size_t>(rank)]; });
+      return std::none_of(use.members.begin(), use.members.end(), [&](int64_t rank) { return of_split[rank]; });
     };
-    const auto split = static_cast<size_t>(std::find_if(taken.begin(), taken.end(), fits) - taken.begin());
-    if (split == splits.size()) {
+    const auto split = std::find_if(taken.begin(), taken.end(), fits) - taken.begin();
+    if (split == std::ssize(splits)) {
       splits.emplace_back();
-      taken.emplace_back(static_cast<size_t>(size));
+      taken.emplace_back(size);
     }
-    for (const int64_t rank : use.members) taken[split][static_cast<size_t>(rank)] = true;
+    for (const int64_t rank : use.members) taken[split][rank] = true;
     splits[split].push_back(std::move(use));
   }
   return splits;
@@ -76,17 +75,17 @@ NcclPlan::Change NcclPlan::prepare(const std::vector<GroupUse>& groups) {
     if (!used_.contains(use)) missing.push_back(use);
     used_[use] = time_;
   }
-  std::vector<int64_t> count(static_cast<size_t>(size_));  // by rank
-  std::vector<std::pair<int64_t, NcclUse>> unused;         // oldest first
+  std::vector<int64_t> count(size_);                // by rank
+  std::vector<std::pair<int64_t, NcclUse>> unused;  // oldest first
   for (const auto& [use, time] : used_) {
-    for (const int64_t rank : use.members) ++count[static_cast<size_t>(rank)];
+    for (const int64_t rank : use.members) ++count[rank];
     if (time != time_) unused.emplace_back(time, use);
   }
   std::sort(unused.begin(), unused.end());
   for (const auto& [time, use] : unused) {
-    const auto has_too_many = [&](int64_t rank) { return count[static_cast<size_t>(rank)] > kept_; };
+    const auto has_too_many = [&](int64_t rank) { return count[rank] > kept_; };
     if (std::none_of(use.members.begin(), use.members.end(), has_too_many)) continue;
-    for (const int64_t rank : use.members) --count[static_cast<size_t>(rank)];
+    for (const int64_t rank : use.members) --count[rank];
     used_.erase(use);
     change.close.push_back(use);
   }

@@ -1,6 +1,6 @@
 // Which of NCCL's communicators a job opens and closes, and in what order. Every rank works it out alone, for the
-// communicators of all ranks, and comes to the same: NCCL needs that, since a split takes all ranks at once and whoever
-// takes them in an order of its own waits for ever.
+// communicators of all ranks, and comes to the same result. NCCL needs that: a split takes all ranks at once, and a
+// rank that takes part in another order waits for ever.
 #pragma once
 
 #include <compare>
@@ -14,8 +14,8 @@
 namespace copus {
 
 // What one communicator of NCCL's is for: the collectives of a group, or the messages of the group from one member to
-// another. A message blocks what comes after it on its communicator until it is received, so every direction has its
-// own: two neighbours that send to each other first and receive then would wait for each other for ever.
+// another. A message blocks what comes after it on its communicator until it is received. So every direction has a
+// communicator of its own: otherwise two neighbours that both send first would wait for each other for ever.
 struct NcclUse {
   std::vector<int64_t> group;    // world ranks, in the group's order
   std::vector<int64_t> members;  // of the communicator, in its order: those of the group, or sender and receiver
@@ -44,8 +44,8 @@ class NcclPlan {
     std::vector<std::vector<NcclUse>> open;  // each is one split, whose communicators have no rank in common
   };
 
-  // Towards what these groups need; what is open already stays so. The order of the list does not matter. Groups of one
-  // need nothing. A group with a rank twice, or beyond the world, is an InternalError.
+  // Opens what these groups need. What is open already may stay so. The order of the list does not matter, and groups
+  // of one need nothing. Throws InternalError for a group with a rank twice, or with one beyond the world.
   Change prepare(const std::vector<GroupUse>& groups);
 
  private:

@@ -1,11 +1,11 @@
 #include "copus/comm/gpu/nccl_world.h"
 
-#include <map>
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/comm/gpu/nccl_communicator.h"
 #include "copus/comm/gpu/nccl_links.h"
 
 namespace copus {
@@ -23,33 +23,187 @@ void check_version(const NcclInterface& nccl) {
                          " (2.18) or later is needed: install a newer one"));
 }
 
-class NcclWorld final : public World {
+// Calls that NCCL takes as one operation. After a call that fails the others are left out.
+class Group {
  public:
-  NcclWorld(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
-            const NcclInterface& nccl, int64_t kept)
-      : host_(std::move(host)), links_(nccl, *host_, std::move(runtime), wait_seconds, kept) {}
+  explicit Group(const NcclInterface& nccl) : nccl_(nccl), result_(nccl.group_start()) {}
 
-  int64_t rank() const override { return host_->rank(); }
-  int64_t size() const override { return host_->size(); }
-  Health& health() override { return host_->health(); }
-  RankClock& clock() override { return host_->clock(); }
-  int64_t communicator_bytes() const override { return host_->communicator_bytes() + links_.bytes(); }
-
-  void prepare(const std::vector<GroupUse>& groups) override {
-    host_->prepare(groups);
-    links_.prepare(groups);
+  template <class Call>
+  void add(const Call& call) {
+    if (result_ == NcclResult::success || result_ == NcclResult::in_progress) result_ = call();
   }
 
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    std::unique_ptr<NcclCommunicator>& communicator = groups_[ranks];
-    if (!communicator) communicator = std::make_unique<NcclCommunicator>(host_->group(ranks), links_);
-    return *communicator;
+  NcclResult end() {
+    const NcclResult ended = nccl_.group_end();
+    return result_ == NcclResult::success || result_ == NcclResult::in_progress ? ended : result_;
   }
 
  private:
-  const std::unique_ptr<World> host_;
-  NcclLinks links_;
-  std::map<std::vector<int64_t>, std::unique_ptr<NcclCommunicator>> groups_;
+  const NcclInterface& nccl_;
+  NcclResult result_;
+};
+
+bool are_equal(const std::vector<int64_t>& counts) {
+  return std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts.front(); });
+}
+
+// NCCL's own reduce_scatter and all_gather take equal parts alone. In their place this makes call(member, offset,
+// count) for each part that is not empty. The offset is in bytes.
+template <class Call>
+NcclResult issue_part_by_part(const NcclInterface& nccl, const Operation& operation, const Call& call) {
+  Group group(nccl);
+  int64_t offset = 0;
+  for (int member = 0; member < std::ssize(operation.counts); ++member) {
+    const int64_t count = operation.counts[member];
+    if (count == 0) continue;
+    group.add([&] { return call(member, offset, count); });
+    offset += count * size_of(operation.type);
+  }
+  return group.end();
+}
+
+// One group: host memory goes to the host world's group, device memory to NCCL.
+class NcclCommunicator final : public WrappedCommunicator {
+ public:
+  NcclCommunicator(Communicator& host, NcclLinks& links)
+      : WrappedCommunicator(host), links_(links), collectives_(NcclUse::collectives_of(ranks())) {}
+
+ private:
+  Work do_start(const Operation& operation) override {
+    return is_on_device(operation) ? start_on_device(operation) : group().start(operation);
+  }
+
+  void do_run(const Operation& operation) override {
+    if (!is_on_device(operation)) return group().run(operation);
+    start_on_device(operation).wait();
+  }
+
+  // InternalError where messages of one exchange lie in both kinds of memory. They lie in one on all members.
+  bool is_on_device(const Operation& operation) const {
+    const DeviceRuntime& runtime = links_.runtime();
+    if (operation.kind == OperationKind::barrier) return false;
+    if (operation.kind != OperationKind::exchange) return runtime.is_device_memory(operation.whole());
+    int64_t on_device = 0;
+    for (const auto* messages : {&operation.outgoing, &operation.incoming}) {
+      on_device += std::count_if(messages->begin(), messages->end(),
+                                 [&](const Message& message) { return runtime.is_device_memory(message.data); });
+    }
+    COPUS_CHECK(on_device == 0 || on_device == std::ssize(operation.outgoing) + std::ssize(operation.incoming),
+                "an exchange of device and host memory at once");
+    return on_device > 0;
+  }
+
+  Work start_on_device(const Operation& operation) {
+    if (operation.kind != OperationKind::exchange && operation.count == 0) return {};
+    if (size() == 1) {  // the result is the input
+      DeviceRuntime& runtime = links_.runtime();
+      if (operation.output != operation.input) {
+        runtime.copy(operation.output, operation.input, operation.bytes(), runtime.current_stream());
+      }
+      return {};
+    }
+    const char* const what = to_string(operation.kind);
+    const auto issue = [&](NcclComm* comm, void* stream) { return this->issue(operation, comm, stream); };
+    const bool is_send = operation.kind == OperationKind::send;
+    if (!is_send && operation.kind != OperationKind::receive) return links_.start(collectives_, what, issue);
+    const int64_t own = ranks()[rank()], other = ranks()[operation.peer];
+    return links_.start(NcclUse::messages_of(ranks(), is_send ? own : other, is_send ? other : own), what, issue);
+  }
+
+  // Makes the call of NCCL's for an operation, or several that it takes as one.
+  NcclResult issue(const Operation& operation, NcclComm* comm, void* stream) const {
+    const NcclInterface& nccl = links_.nccl();
+    const void* const input = operation.input;
+    void* const output = operation.output;
+    const int64_t count = operation.count;
+    const NcclType type = nccl_type(operation.type);
+    switch (operation.kind) {
+      case OperationKind::all_reduce:
+        return nccl.all_reduce(input, output, count, type, nccl_reduction(operation.reduction), comm, stream);
+      case OperationKind::reduce_scatter:
+        return issue_reduce_scatter(operation, comm, stream);
+      case OperationKind::all_gather:
+        return issue_all_gather(operation, comm, stream);
+      case OperationKind::broadcast:
+        return nccl.broadcast(input, output, count, type, static_cast<int>(operation.peer), comm, stream);
+      case OperationKind::send:  // on a communicator of the sender and the receiver
+        return nccl.send(input, count, type, 1, comm, stream);
+      case OperationKind::receive:
+        return nccl.recv(output, count, type, 0, comm, stream);
+      case OperationKind::exchange:
+        return issue_exchange(operation, comm, stream);
+      case OperationKind::barrier:
+        break;
+    }
+    COPUS_CHECK(false, "a barrier of device memory");
+  }
+
+  NcclResult issue_reduce_scatter(const Operation& operation, NcclComm* comm, void* stream) const {
+    const NcclInterface& nccl = links_.nccl();
+    const NcclType type = nccl_type(operation.type);
+    const NcclReduction reduction = nccl_reduction(operation.reduction);
+    if (are_equal(operation.counts)) {
+      return nccl.reduce_scatter(operation.input, operation.output, operation.counts.front(), type, reduction, comm,
+                                 stream);
+    }
+    return issue_part_by_part(nccl, operation, [&](int member, int64_t offset, int64_t count) {
+      return nccl.reduce(static_cast<const std::byte*>(operation.input) + offset,
+                         member == rank() ? operation.output : nullptr, count, type, reduction, member, comm, stream);
+    });
+  }
+
+  NcclResult issue_all_gather(const Operation& operation, NcclComm* comm, void* stream) const {
+    const NcclInterface& nccl = links_.nccl();
+    const NcclType type = nccl_type(operation.type);
+    if (are_equal(operation.counts)) {
+      return nccl.all_gather(operation.input, operation.output, operation.counts.front(), type, comm, stream);
+    }
+    return issue_part_by_part(nccl, operation, [&](int member, int64_t offset, int64_t count) {
+      std::byte* const part = static_cast<std::byte*>(operation.output) + offset;
+      return nccl.broadcast(member == rank() ? operation.input : part, part, count, type, member, comm, stream);
+    });
+  }
+
+  // Members without a message have no part in it, since NCCL connects only those that have one.
+  NcclResult issue_exchange(const Operation& operation, NcclComm* comm, void* stream) const {
+    const NcclInterface& nccl = links_.nccl();
+    Group group(nccl);
+    for (const Message& message : operation.outgoing) {
+      if (message.bytes == 0) continue;
+      const auto to = static_cast<int>(message.member);
+      group.add([&] { return nccl.send(message.data, message.bytes, NcclType::uint8, to, comm, stream); });
+    }
+    for (const Message& message : operation.incoming) {
+      if (message.bytes == 0) continue;
+      const auto from = static_cast<int>(message.member);
+      group.add([&] { return nccl.recv(message.data, message.bytes, NcclType::uint8, from, comm, stream); });
+    }
+    return group.end();
+  }
+
+  NcclLinks& links_;
+  const NcclUse collectives_;
+};
+
+class NcclWorld final : public WrappedWorld {
+ public:
+  NcclWorld(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
+            const NcclInterface& nccl, int64_t kept)
+      : WrappedWorld(std::move(host)), links_(nccl, inner(), std::move(runtime), wait_seconds, kept) {}
+
+  int64_t communicator_bytes() const override { return inner().communicator_bytes() + links_.bytes(); }
+
+  void prepare(const std::vector<GroupUse>& groups) override {
+    inner().prepare(groups);
+    links_.prepare(groups);
+  }
+
+ private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t /*member*/) override {
+    return std::make_unique<NcclCommunicator>(inner().group(ranks), links_);
+  }
+
+  NcclLinks links_;  // ends before the host's world, which it reports to
 };
 
 }  // namespace

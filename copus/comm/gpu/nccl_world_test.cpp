@@ -26,7 +26,7 @@ int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(coun
 
 Bytes part_of(const Bytes& whole, const std::vector<int64_t>& counts, int64_t member, DataType type) {
   const int64_t begin = std::accumulate(counts.begin(), counts.begin() + member, int64_t{0});
-  return slice(whole, begin * size_of(type), counts[static_cast<size_t>(member)] * size_of(type));
+  return slice(whole, begin * size_of(type), counts[member] * size_of(type));
 }
 
 // Runs `body` in all four ranks' group and in one of three of them in another order.
@@ -46,7 +46,7 @@ TEST(NcclWorld, AllReduceAddsUpAllTypes) {
       for (const Reduction reduction : all_reductions) {
         for (const int64_t count : {1, 37}) {
           const std::vector<Bytes> inputs = make_inputs(group.size(), count, type, 1);
-          const DeviceBytes data(rank, inputs[static_cast<size_t>(group.rank())]);
+          const DeviceBytes data(rank, inputs[group.rank()]);
           group.all_reduce(data.data(), count, type, reduction);
           EXPECT_EQ(data.read(), reduce_reference(inputs, type, reduction));
         }
@@ -59,7 +59,7 @@ TEST(NcclWorld, ReduceScatterAndAllGatherTakeAnyCountsInPlaceOrNot) {
   run_in_groups([](NcclRank& rank, Communicator& group) {
     std::mt19937_64 random(7);
     for (int64_t round = 0; round < 12; ++round) {
-      std::vector<int64_t> counts(static_cast<size_t>(group.size()), 5);
+      std::vector<int64_t> counts(group.size(), 5);
       if (round % 3 == 1) {
         for (int64_t& count : counts) count = static_cast<int64_t>(random() % 9);
       } else if (round % 3 == 2) {
@@ -72,7 +72,7 @@ TEST(NcclWorld, ReduceScatterAndAllGatherTakeAnyCountsInPlaceOrNot) {
       const Bytes expected = part_of(sums, counts, group.rank(), type);
       const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), int64_t{0}) * size_of(type);
 
-      const DeviceBytes input(rank, inputs[static_cast<size_t>(group.rank())]);
+      const DeviceBytes input(rank, inputs[group.rank()]);
       const DeviceBytes output(rank, Bytes(expected.size()));
       std::byte* const part = in_place ? input.data() + begin : output.data();
       group.reduce_scatter(input.data(), part, counts, type);
@@ -91,12 +91,12 @@ TEST(NcclWorld, ReduceScatterAndAllGatherTakeAnyCountsInPlaceOrNot) {
 
 TEST(NcclWorld, ReduceScatterTakesTheMaximumOfUnequalPartsToo) {
   run_in_groups([](NcclRank& rank, Communicator& group) {
-    std::vector<int64_t> counts(static_cast<size_t>(group.size()));
+    std::vector<int64_t> counts(group.size());
     std::iota(counts.begin(), counts.end(), 1);
     const DataType type = DataType::float32;
     const std::vector<Bytes> inputs = make_inputs(group.size(), sum_of(counts), type, 3);
     const Bytes expected = part_of(reduce_reference(inputs, type, Reduction::maximum), counts, group.rank(), type);
-    const DeviceBytes input(rank, inputs[static_cast<size_t>(group.rank())]), output(rank, Bytes(expected.size()));
+    const DeviceBytes input(rank, inputs[group.rank()]), output(rank, Bytes(expected.size()));
     group.start_reduce_scatter(input.data(), output.data(), counts, type, Reduction::maximum).wait();
     EXPECT_EQ(output.read(), expected);
   });
@@ -106,9 +106,9 @@ TEST(NcclWorld, BroadcastsFromEveryMember) {
   run_in_groups([](NcclRank& rank, Communicator& group) {
     for (int64_t root = 0; root < group.size(); ++root) {
       const std::vector<Bytes> inputs = make_inputs(group.size(), 11, DataType::bfloat16, 4);
-      const DeviceBytes data(rank, inputs[static_cast<size_t>(group.rank())]);
+      const DeviceBytes data(rank, inputs[group.rank()]);
       group.broadcast(data.data(), 11, DataType::bfloat16, root);
-      EXPECT_EQ(data.read(), inputs[static_cast<size_t>(root)]);
+      EXPECT_EQ(data.read(), inputs[root]);
     }
   });
 }
@@ -258,7 +258,7 @@ TEST(NcclWorld, TheTwoDirectionsOfAPipelineDoNotBlockEachOther) {
     for (const Work& send : sends) send.wait();
     // Collectives of the group go on beside messages.
     const std::vector<Bytes> inputs = make_inputs(stages, 3, DataType::float64, 9);
-    const DeviceBytes data(rank, inputs[static_cast<size_t>(rank.rank())]);
+    const DeviceBytes data(rank, inputs[rank.rank()]);
     const DeviceBytes message(rank, Bytes(4)), received(rank, Bytes(4));
     const Work send = pipeline.start_send(message.data(), 4, DataType::byte, next);
     pipeline.all_reduce(data.data(), 3, DataType::float64);
@@ -296,11 +296,11 @@ void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
     if (use.ranks.size() < 2 || place == use.ranks.end() || !used.insert(use.ranks).second) continue;
     Communicator& group = rank.world.group(use.ranks);
     const std::vector<Bytes> inputs = make_inputs(group.size(), 5, DataType::int64, 6);
-    const DeviceBytes data(rank, inputs[static_cast<size_t>(group.rank())]);
+    const DeviceBytes data(rank, inputs[group.rank()]);
     group.all_reduce(data.data(), 5, DataType::int64);
     EXPECT_EQ(data.read(), reduce_reference(inputs, DataType::int64, Reduction::sum));
     const std::vector<int64_t> counts(use.ranks.size(), 2);
-    const DeviceBytes own(rank, slice(inputs[static_cast<size_t>(group.rank())], 0, 16));
+    const DeviceBytes own(rank, slice(inputs[group.rank()], 0, 16));
     const DeviceBytes all(rank, Bytes(use.ranks.size() * 16));
     group.all_gather(own.data(), all.data(), counts, DataType::int64);
     if (!use.neighbours_message) continue;
@@ -309,9 +309,9 @@ void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
     const Work backward = group.start_send(own.data(), 2, DataType::int64, previous);
     const DeviceBytes received(rank, Bytes(16));
     group.receive(received.data(), 2, DataType::int64, next);
-    EXPECT_EQ(received.read(), slice(inputs[static_cast<size_t>(next)], 0, 16));
+    EXPECT_EQ(received.read(), slice(inputs[next], 0, 16));
     group.receive(received.data(), 2, DataType::int64, previous);
-    EXPECT_EQ(received.read(), slice(inputs[static_cast<size_t>(previous)], 0, 16));
+    EXPECT_EQ(received.read(), slice(inputs[previous], 0, 16));
     forward.wait();
     backward.wait();
     rank.device.synchronize(rank.device.current_stream());

@@ -1,9 +1,9 @@
-// Pinned host memory that is used again and again, since pinning takes long.
+// Pinned host memory, which is used again and again since pinning takes long.
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
-#include <vector>
 
 #include "copus/comm/gpu/device_runtime.h"
 
@@ -30,14 +30,14 @@ class PinnedPool {
   // Waits for the copies that are under way.
   ~PinnedPool();
 
-  // At least so many bytes, which may be anything. As many buffers exist as were out at once, and each grows.
+  // A buffer of at least so many bytes, with any content. There are as many buffers as were out at once.
   Buffer take(int64_t bytes);
-  // The buffer is taken again when the event, if any, has come.
+  // take() gives the buffer out again when the event, if there is one, has come.
   void give_back(Buffer buffer, std::shared_ptr<const DeviceRuntime::Event> in_use_until);
 
  private:
   DeviceRuntime& runtime_;
-  std::vector<Buffer> free_;
+  std::multimap<int64_t, Buffer> free_;  // by size
 };
 
 }  // namespace copus

@@ -1,53 +1,191 @@
-// stage_through_host: a world of staged groups, and who needs it.
+// Device memory through pinned host memory. Starting an operation waits until the device has come so far, and copies
+// its input down. Waiting for it copies its result up, and what the stream is given then comes after that. In between,
+// the group that connects the processes does what it does with any host memory: it sums in its order, runs one
+// operation after another and keeps its deadlines.
+//
+// Because the host waits, the device may run out of work. It is for ranks that share a device, which then has the work
+// of the other ranks to do.
 #include <algorithm>
 #include <bit>
-#include <map>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "copus/base/philox.h"
 #include "copus/comm/gpu/device_world.h"
-#include "copus/comm/gpu/staged_communicator.h"
+#include "copus/comm/gpu/pinned_pool.h"
 
 namespace copus {
 
 namespace {
 
-class StagedWorld : public World {
+// What staged groups use.
+struct Staging {
+  explicit Staging(std::shared_ptr<DeviceRuntime> its_runtime) : runtime(std::move(its_runtime)), pinned(*runtime) {}
+  const std::shared_ptr<DeviceRuntime> runtime;
+  PinnedPool pinned;
+};
+
+// Bytes of the device, and where they lie in pinned memory.
+struct Stretch {
+  void* device;
+  std::byte* pinned;
+  int64_t bytes;
+};
+
+// How an operation is done in pinned memory.
+struct StagedOperation {
+  Operation on_host;
+  std::vector<Stretch> down, up;  // to be copied before and after it
+};
+
+// An operation whose pinned buffer the group works on, until its result is on its way up.
+class StagedWork final : public Work::State {
  public:
-  StagedWorld(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime)
-      : runtime_(std::move(runtime)), pinned_(*runtime_), world_(std::move(world)) {}
+  StagedWork(Staging& staging, PinnedPool::Buffer buffer, std::vector<Stretch> up)
+      : staging_(staging), buffer_(std::move(buffer)), up_(std::move(up)), stream_(staging.runtime->current_stream()) {}
 
-  int64_t rank() const override { return world_->rank(); }
-  int64_t size() const override { return world_->size(); }
-  Health& health() override { return world_->health(); }
-  RankClock& clock() override { return world_->clock(); }
-  int64_t communicator_bytes() const override { return world_->communicator_bytes(); }
-  void prepare(const std::vector<GroupUse>& groups) override { world_->prepare(groups); }
+  void set_on_host(Work on_host) { on_host_ = std::move(on_host); }
 
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    auto& group = groups_[ranks];
-    if (!group) group = std::make_unique<StagedCommunicator>(world_->group(ranks), *runtime_, pinned_);
-    return *group;
+  void wait() override {
+    if (is_settled_) return;
+    on_host_.wait();
+    for (const Stretch& stretch : up_) {
+      staging_.runtime->copy(stretch.device, stretch.pinned, stretch.bytes, stream_);
+    }
+    if (!up_.empty()) up_there_ = staging_.runtime->record(stream_);
+    staging_.pinned.give_back(std::move(buffer_), up_there_);
+    is_settled_ = true;
   }
 
+  bool done() override {
+    if (!is_settled_) {
+      if (!on_host_.done()) return false;
+      try {
+        wait();
+      } catch (...) {
+        return true;  // with an error, which wait() throws again
+      }
+    }
+    return !up_there_ || up_there_->done();
+  }
+
+  bool is_settled() const { return is_settled_; }
+
  private:
-  const std::shared_ptr<DeviceRuntime> runtime_;
-  PinnedPool pinned_;
-  std::map<std::vector<int64_t>, std::unique_ptr<StagedCommunicator>> groups_;
-  // Ends before the groups, whose buffers its threads may still be using.
-  const std::unique_ptr<World> world_;
+  Staging& staging_;
+  PinnedPool::Buffer buffer_;
+  const std::vector<Stretch> up_;
+  const DeviceRuntime::Stream stream_;
+  Work on_host_;
+  bool is_settled_ = false;
+  std::shared_ptr<const DeviceRuntime::Event> up_there_;
+};
+
+class StagedCommunicator final : public WrappedCommunicator {
+ public:
+  StagedCommunicator(Communicator& group, Staging& staging) : WrappedCommunicator(group), staging_(staging) {}
+
+ private:
+  Work do_start(const Operation& operation) override {
+    const int64_t bytes = bytes_to_stage(operation);
+    if (bytes == 0) return group().start(operation);
+    return stage(operation, bytes, [&](const Operation& on_host) { return group().start(on_host); });
+  }
+
+  // Operations on host memory stay on the thread of the caller.
+  void do_run(const Operation& operation) override {
+    const int64_t bytes = bytes_to_stage(operation);
+    if (bytes == 0) return group().run(operation);
+    const auto run = [&](const Operation& on_host) {
+      group().run(on_host);
+      return Work();
+    };
+    stage(operation, bytes, run).wait();
+  }
+
+  bool is_on_device(const void* data, int64_t bytes) const {
+    return bytes > 0 && staging_.runtime->is_device_memory(data);
+  }
+
+  // The bytes of pinned memory that an operation takes; 0 where all of it is in host memory.
+  int64_t bytes_to_stage(const Operation& operation) const {
+    if (operation.kind != OperationKind::exchange) {
+      return is_on_device(operation.whole(), operation.bytes()) ? operation.bytes() : 0;
+    }
+    int64_t bytes = 0;
+    for (const auto* messages : {&operation.outgoing, &operation.incoming}) {
+      for (const Message& message : *messages) {
+        if (is_on_device(message.data, message.bytes)) bytes += message.bytes;
+      }
+    }
+    return bytes;
+  }
+
+  StagedOperation in_pinned_memory(const Operation& operation, std::byte* pinned) const {
+    StagedOperation staged{operation, {}, {}};
+    if (operation.kind == OperationKind::exchange) {
+      const auto place = [&](std::vector<Message>& messages, std::vector<Stretch>& stretches) {
+        for (Message& message : messages) {
+          if (!is_on_device(message.data, message.bytes)) continue;
+          stretches.push_back({message.data, pinned, message.bytes});
+          message.data = std::exchange(pinned, pinned + message.bytes);
+        }
+      };
+      place(staged.on_host.outgoing, staged.down);
+      place(staged.on_host.incoming, staged.up);
+      return staged;
+    }
+    const VectorPart input = operation.input_of(rank()), output = operation.output_of(rank());
+    staged.on_host.input = pinned + input.offset;
+    staged.on_host.output = pinned + output.offset;
+    // The copy down only reads from the device.
+    if (input.bytes > 0) staged.down = {{const_cast<void*>(operation.input), pinned + input.offset, input.bytes}};
+    if (output.bytes > 0) staged.up = {{operation.output, pinned + output.offset, output.bytes}};
+    return staged;
+  }
+
+  Work stage(const Operation& operation, int64_t bytes, const std::function<Work(const Operation& on_host)>& start) {
+    std::erase_if(under_way_, [](const std::shared_ptr<StagedWork>& work) { return work->is_settled(); });
+    PinnedPool::Buffer buffer = staging_.pinned.take(bytes);
+    StagedOperation staged = in_pinned_memory(operation, buffer.data());
+    DeviceRuntime& runtime = *staging_.runtime;
+    const DeviceRuntime::Stream stream = runtime.current_stream();
+    for (const Stretch& stretch : staged.down) runtime.copy(stretch.pinned, stretch.device, stretch.bytes, stream);
+    if (!staged.down.empty()) runtime.synchronize(stream);
+    auto work = std::make_shared<StagedWork>(staging_, std::move(buffer), std::move(staged.up));
+    under_way_.push_back(work);
+    work->set_on_host(start(staged.on_host));
+    return Work(std::move(work));
+  }
+
+  Staging& staging_;
+  // These are kept as long as the group may be using their buffers, whatever becomes of the handles.
+  std::vector<std::shared_ptr<StagedWork>> under_way_;
+};
+
+class StagedWorld final : public WrappedWorld {
+ public:
+  StagedWorld(std::unique_ptr<World> inner, const std::shared_ptr<Staging>& staging)
+      : WrappedWorld(std::move(inner), staging), staging_(*staging) {}
+
+ private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t /*member*/) override {
+    return std::make_unique<StagedCommunicator>(inner().group(ranks), staging_);
+  }
+
+  Staging& staging_;
 };
 
 }  // namespace
 
 std::unique_ptr<World> stage_through_host(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime) {
-  return std::make_unique<StagedWorld>(std::move(world), std::move(runtime));
+  return std::make_unique<StagedWorld>(std::move(world), std::make_shared<Staging>(std::move(runtime)));
 }
 
 bool ranks_share_a_device(World& world, const DeviceRuntime& runtime) {
   const auto mine = std::bit_cast<int64_t>(stream_key(0, runtime.identity()));
-  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  std::vector<int64_t> all(world.size());
   world.everyone().all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DataType::int64);
   std::sort(all.begin(), all.end());
   return std::adjacent_find(all.begin(), all.end()) != all.end();

@@ -121,7 +121,7 @@ TEST(StagedWorld, ScattersAndGathersAsHostMemoryDoes) {
           c.wait();
           d.wait();
         }
-        EXPECT_TRUE(rank.get(output.get(), static_cast<size_t>(own)) == slice(expected, begin, own));
+        EXPECT_TRUE(rank.get(output.get(), own) == slice(expected, begin, own));
         EXPECT_TRUE(rank.get(gathered.get(), expected.size()) == expected);
         EXPECT_TRUE(rank.get(in_place.get(), expected.size()) == expected);
       }
@@ -136,7 +136,7 @@ TEST(StagedWorld, BroadcastsAndLeavesTheRootsMemoryAlone) {
       for (int64_t root = 0; root < 3; ++root) {
         const auto data = rank.put(inputs[rank.world.rank()]);
         if (root == 1) {
-          rank.world.everyone().start_broadcast(data.get(), count, DataType::int64, root).wait();
+          rank.world.everyone().start(Operation::broadcast(data.get(), count, DataType::int64, root)).wait();
         } else {
           rank.world.everyone().broadcast(data.get(), count, DataType::int64, root);
         }
@@ -245,7 +245,7 @@ TEST(StagedWorld, ExchangesMessagesOfAllPairsAtOnce) {
         if (rank.device.is_device_memory(message.data)) rank.write(message.data, Bytes(message.bytes));
       }
       for (const Communicator::Message& message : incoming) {
-        EXPECT_TRUE(rank.get(message.data, static_cast<size_t>(message.bytes)) == data_of(message.member, here));
+        EXPECT_TRUE(rank.get(message.data, message.bytes) == data_of(message.member, here));
       }
       rank.world.everyone().exchange({}, {});
     }

@@ -13,7 +13,7 @@ namespace copus {
 namespace {
 
 constexpr auto longest_silence = std::chrono::milliseconds(3000);
-// A watchdog that was itself held up for so long cannot tell from the clock who else was silent.
+// A watchdog that was itself held up for longer cannot tell from the clock who else was silent.
 constexpr auto own_pause = std::chrono::milliseconds(1000);
 // A job counts as stalled after this many steps' time without progress, and no sooner than the time below.
 constexpr double stalled_steps = 10;
@@ -21,7 +21,7 @@ constexpr double least_stalled_seconds = 10;
 
 }  // namespace
 
-HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size) : rank_(rank), signs_(static_cast<size_t>(size)) {
+HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size) : rank_(rank), signs_(size) {
   COPUS_CHECK(rank >= 0 && rank < size, "rank ", rank, " of ", size);
   at(rank).pid = ::getpid();
 }

@@ -1,5 +1,5 @@
-// Health without memory in common: what one rank knows of itself and, by heartbeats, of others; and how it judges from
-// that who has failed. How heartbeats and failures travel is for those that derive from it.
+// Health where ranks have no memory in common: what one rank knows of itself and, by heartbeats, of others, and how it
+// judges from that who has failed. Classes that derive from it send the heartbeats and the failures.
 #pragma once
 
 #include <chrono>
@@ -23,13 +23,11 @@ class HeartbeatHealth : public Health {
   void end_wait() final;
   std::optional<FailureReport> failure() const final;
 
-  // What a rank last said of itself, as far as it is known here; else empty.
+  // Where a rank last said that it is; empty where that is not known here.
   std::string place_of(int64_t rank) const;
 
  protected:
   using Clock = std::chrono::steady_clock;
-  // Bytes of a place, with the 0 that ends it.
-  static constexpr size_t place_bytes = 96;
 
   struct Signs {
     bool expected = false;  // to send heartbeats
@@ -43,24 +41,25 @@ class HeartbeatHealth : public Health {
   int64_t rank() const { return rank_; }
   int64_t size() const { return static_cast<int64_t>(signs_.size()); }
 
-  // Of all that follows; the condition is notified of every failure.
+  // Protects all that follows. The condition is notified of every failure.
   std::mutex& mutex() const { return mutex_; }
   std::condition_variable& changed() { return changed_; }
 
   void expect(int64_t rank, int64_t pid);
   void expect_no_more(int64_t rank) { at(rank).expected = false; }
   void hear(int64_t rank, Clock::time_point now, int64_t pid, std::string place);
-  const Signs& signs_of(int64_t rank) const { return signs_[static_cast<size_t>(rank)]; }
+  const Signs& signs_of(int64_t rank) const { return signs_[rank]; }
   const std::string& own_place() const { return signs_of(rank_).place; }
 
-  // Looks at all ranks: this one for progress, those expected for heartbeats. To be called many times a second.
+  // Looks whether this rank makes progress, and whether those that should send heartbeats do. To be called many times a
+  // second.
   std::optional<FailureReport> find_failure(Clock::time_point now);
   bool has_failed() const { return failure_.has_value(); }
-  // The first counts.
+  // The first failure counts.
   void set_failure(const FailureReport& report);
 
  private:
-  Signs& at(int64_t rank) { return signs_[static_cast<size_t>(rank)]; }
+  Signs& at(int64_t rank) { return signs_[rank]; }
 
   const int64_t rank_;
   mutable std::mutex mutex_;

@@ -24,7 +24,7 @@ RankMonitor::RankMonitor(const SharedHealth& health, Role role, HealthLimits lim
       role_(role),
       limits_(limits),
       state_of_process_(std::move(state_of_process)),
-      seen_(static_cast<size_t>(health.size())) {}
+      seen_(health.size()) {}
 
 std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSigns& signs, double seconds,
                                                       Seen* seen) const {
@@ -36,10 +36,10 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   }
   const ProcessState state = state_of_process_(signs.pid);
   if (state == ProcessState::gone) {
-    // Its parent knows how it ended. Where that is ours, the rest of us wait for its word, for as long as for a sign of
-    // the rank: it may itself be held up.
+    // The launcher, whose child the process is, knows how it ended. Ranks wait for its word as long as for a heartbeat,
+    // since the launcher may itself be held up.
     if (role_ == Role::parent) return std::nullopt;
-    // It may have left between our reading its signs and its end.
+    // The rank may have left after its signs were read.
     if (health_.signs_of(rank).left) return std::nullopt;
     if (!health_.has_launcher()) return "its process ended";
   }
@@ -73,7 +73,7 @@ std::optional<FailureReport> RankMonitor::look(double seconds) {
   bool progress = false;
   double patience = limits_.stall_seconds;
   for (int64_t rank = 0; rank < health_.size(); ++rank) {
-    Seen& seen = seen_[static_cast<size_t>(rank)];
+    Seen& seen = seen_[rank];
     const RankSigns signs = health_.signs_of(rank);
     if (seen.forgotten || signs.pid == 0) continue;
     if (const auto cause = judge_process(rank, signs, seconds, &seen))

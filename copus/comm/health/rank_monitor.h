@@ -14,24 +14,24 @@ namespace copus {
 
 struct HealthLimits {
   double silence_seconds = 3;  // without a heartbeat
-  double stopped_seconds = 2;  // likewise, when the kernel says that the process is stopped and not merely slow
-  double stall_seconds = 10;   // without progress, at least; and ten expected steps
+  double stopped_seconds = 2;  // without a heartbeat, of a process that the kernel says is stopped
+  double stall_seconds = 10;   // without progress, which also has to last for ten expected steps
 };
 
 class RankMonitor {
  public:
-  // A parent learns from the kernel when a process ends, and knows those not yet joined.
+  // A parent learns from the kernel when a process ends, and knows the processes that have not yet joined.
   enum class Role { rank, parent };
 
   RankMonitor(const SharedHealth& health, Role role, HealthLimits limits = {},
               std::function<ProcessState(int64_t pid)> state_of_process = process_state);
 
-  // One look at all ranks, `seconds` after the one before. Time counts only up to half a second a look: if whoever
-  // looks was itself stopped for long, perhaps with the whole job, then silence meanwhile says nothing.
+  // Looks at all ranks, `seconds` after the look before. At most half a second of them counts: if whoever looks was
+  // itself stopped for longer, perhaps with the whole job, then silence meanwhile says nothing.
   std::optional<FailureReport> look(double seconds);
 
-  // Not to be looked at any more: its process has ended.
-  void forget(int64_t rank) { seen_[static_cast<size_t>(rank)].forgotten = true; }
+  // Stops looking at a rank, whose process has ended.
+  void forget(int64_t rank) { seen_[rank].forgotten = true; }
 
  private:
   struct Seen {

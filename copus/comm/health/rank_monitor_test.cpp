@@ -25,7 +25,7 @@ class RankMonitorTest : public testing::Test {
     }
   }
 
-  SharedHealth& rank(int64_t rank) { return *ranks_[static_cast<size_t>(rank)]; }
+  SharedHealth& rank(int64_t rank) { return *ranks_[rank]; }
 
   void beat(int64_t number) {
     rank(number).beat();

@@ -2,36 +2,18 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/health/fixed_text.h"
 
 namespace copus {
 
-namespace {
-
-constexpr size_t place_bytes = 96;
-constexpr size_t cause_bytes = 256;
-
-template <size_t Bytes>
-void write_text(std::array<char, Bytes>& to, std::string_view text) {
-  to = {};
-  std::copy_n(text.begin(), std::min(text.size(), Bytes - 1), to.begin());
-}
-
-template <size_t Bytes>
-std::string read_text(const std::array<char, Bytes>& from) {
-  return {from.begin(), std::find(from.begin(), from.end(), '\0')};
-}
-
-}  // namespace
-
 struct alignas(64) SharedHealth::RankState {
-  // The number of places so far; the last one stands in places[place_version % 2]. Every change is progress.
+  // How many places there have been. The last one stands in places[place_version % 2]. Every change is progress.
   std::atomic<uint32_t> place_version;
   std::atomic<uint32_t> waiting;  // threads of this rank that wait for others
   std::atomic<uint64_t> waits_ended;
@@ -73,9 +55,10 @@ void SharedHealth::set_place(std::string_view place) {
   const auto words = std::bit_cast<std::array<uint64_t, place_bytes / 8>>(text);
   const std::scoped_lock lock(mutex_);
   RankState& state = state_of(rank_);
-  // The next place goes where nobody looks yet, so that a writer that is held up, or dies, leaves the last one whole.
+  // The next place is written where nobody looks yet, so that a writer that is held up or dies leaves the last one
+  // whole.
   const uint32_t version = state.place_version.load(std::memory_order_relaxed) + 1;
-  // Release: whoever reads a new word of the place after next also sees that the version has moved on.
+  // With release order, whoever reads a new word of the place after next also sees that the version has moved on.
   for (size_t i = 0; i < words.size(); ++i) state.places[version % 2][i].store(words[i], std::memory_order_release);
   state.place_version.store(version, std::memory_order_release);
 }
@@ -159,12 +142,6 @@ std::optional<FailureReport> SharedHealth::failure() const {
   if (report.rank >= 0) report.pid = signs_of(report.rank).pid;
   report.announced = has_launcher() || signs_of(failed - 1).heartbeats > 0;
   return report;
-}
-
-void announce(const FailureReport& report) {
-  const std::string line = concat("copus: error: ", to_string(report), "; the job is ended\n");
-  // One call, so that no other process writes into the middle. There is nobody to tell if it fails.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
 }  // namespace copus

@@ -14,7 +14,8 @@
 
 namespace copus {
 
-// The bytes of the region that the health of `size` ranks takes: aligned to 64, all zero before the first use.
+// The bytes of the region that the health of `size` ranks takes. It is aligned to 64, and all zero before the first
+// use.
 int64_t health_bytes(int64_t size);
 
 // What one rank shows of itself to the others.
@@ -29,7 +30,7 @@ struct RankSigns {
 
 class SharedHealth : public Health {
  public:
-  // As rank 0 .. size - 1, or as `size`: whoever watches over the ranks without being one. The region outlives it.
+  // `rank`: one of the ranks, or `size` for the launcher, which watches over them. The region outlives this.
   SharedHealth(std::byte* region, int64_t rank, int64_t size);
 
   void set_place(std::string_view place) override;
@@ -46,7 +47,7 @@ class SharedHealth : public Health {
   std::string place_of(int64_t rank) const;
   RankSigns signs_of(int64_t rank) const;
 
-  // A watched rank (watchdog.h) shows that its process is there; after `leave` nobody expects that of it any more.
+  // A watched rank (watchdog.h) shows that its process is there. After leave() nobody expects that of it any more.
   void beat();
   void leave();
 
@@ -56,7 +57,7 @@ class SharedHealth : public Health {
   void set_process(int64_t rank, int64_t pid);
   bool has_launcher() const;
 
-  // report(), by a rank whose own error ends it: it tells the user itself.
+  // What a rank that is ended by an error of its own does in place of report(). It tells the user itself.
   void report_own_error();
 
  private:
@@ -66,7 +67,7 @@ class SharedHealth : public Health {
   Region& region_;
   const int64_t rank_;
   const int64_t size_;
-  std::mutex mutex_;  // of the threads of this rank
+  std::mutex mutex_;  // among the threads of this rank
   bool reported_ = false;
 
   static Region& region_at(std::byte* address);
@@ -74,8 +75,5 @@ class SharedHealth : public Health {
   bool claim(const FailureReport& report);
   friend int64_t health_bytes(int64_t size);
 };
-
-// Tells the user on stderr, in one line, why the job is ended.
-void announce(const FailureReport& report);
 
 }  // namespace copus

@@ -12,7 +12,7 @@ namespace copus {
 
 class Watchdog {
  public:
-  // Watches while it lives; `health` is the rank's own and outlives it. Signals are left to other threads.
+  // Watches while it lives. `health`, which is that of this rank, outlives it. Signals are left to other threads.
   explicit Watchdog(SharedHealth& health, HealthLimits limits = {});
   // The rank leaves. If an exception is what ends it, the others learn that it has failed.
   ~Watchdog();

@@ -53,7 +53,7 @@ class WatchdogTest : public testing::Test {
     return status;
   }
 
-  const size_t bytes_ = static_cast<size_t>(health_bytes(size));
+  const size_t bytes_ = health_bytes(size);
   std::byte* region_ = nullptr;
 };
 

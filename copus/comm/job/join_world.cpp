@@ -1,11 +1,10 @@
-// How ranks that somebody started find each other.
-#include <fcntl.h>
+// How the ranks of a job find each other, whoever started them.
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -20,37 +19,22 @@ namespace copus {
 
 namespace {
 
-// What is left of the time that ranks get to come.
-class Deadline {
- public:
-  explicit Deadline(double seconds)
-      : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds))) {}
-  double seconds_left() const { return std::max(0.0, Seconds(end_ - Clock::now()).count()); }
-
- private:
+// Gives a function that tells what is left of the time that ranks get to come.
+auto deadline_in(double seconds) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
-  Clock::time_point end_;
-};
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+  return [end] { return std::max(0.0, Seconds(end - Clock::now()).count()); };
+}
 
 FailureReport did_not_come(int64_t rank, double wait_seconds) {
   return {rank, "the start of the job", concat("did not come within ", wait_seconds, " s")};
 }
 
-int open_descriptor_of(const std::string& process, const std::string& descriptor) {
-  const std::string path = concat("/proc/", process, "/fd/", descriptor);
-  const int opened = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (opened < 0) {
-    throw UserError(concat("cannot open the shared memory of rank 0 (", path, ": ", std::strerror(errno),
-                           "); ranks on one machine must belong to one user and, in containers, to one container"));
-  }
-  return opened;
-}
-
-// Rank 0 makes the segment and says where it is; it keeps the store, which it may serve, until all have come. Each rank
+// Rank 0 makes the segment and says where it is. It keeps the store, which it may serve, until all have come. Each rank
 // joins as soon as it can, so that those that have come know what becomes of one another.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
-  const Deadline deadline(wait_seconds);
+  const auto seconds_left = deadline_in(wait_seconds);
   const bool first = environment.rank == 0;
   const std::string prefix = concat("copus/", environment.attempt, "/");
   const auto joined = [&](int64_t rank) { return concat(prefix, "joined/", rank); };
@@ -62,27 +46,27 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
                  wait_seconds);
   if (first) {
     SharedSegment segment = SharedSegment::create(environment.world_size);
-    const int descriptor = segment.descriptor();
+    const std::string place = concat(::getpid(), ' ', segment.descriptor());
     std::unique_ptr<World> world = join(std::move(segment));
-    store.set(prefix + "segment", concat(::getpid(), ":", descriptor));
+    store.set(prefix + "segment", place);
     for (int64_t rank = 1; rank < environment.world_size; ++rank) {
-      if (store.get(joined(rank), deadline.seconds_left())) continue;
+      if (store.get(joined(rank), seconds_left())) continue;
       world->health().report(did_not_come(rank, wait_seconds));
       world->health().check();
     }
     return world;
   }
-  const std::optional<std::string> place = store.get(prefix + "segment", deadline.seconds_left());
+  const std::optional<std::string> place = store.get(prefix + "segment", seconds_left());
   if (!place) throw RankFailure(did_not_come(0, wait_seconds));
-  const size_t colon = place->find(':');
-  COPUS_CHECK(colon != std::string::npos, *place);
-  const int descriptor = open_descriptor_of(place->substr(0, colon), place->substr(colon + 1));
-  std::unique_ptr<World> world = join(SharedSegment::open(descriptor, environment.world_size));
+  int64_t process = 0;
+  int descriptor = -1;
+  std::istringstream(*place) >> process >> descriptor;
+  std::unique_ptr<World> world = join(SharedSegment::open(process, descriptor, environment.world_size));
   store.set(joined(environment.rank), "yes");
   return world;
 }
 
-// The store is there until all have come: after that, nobody asks it any more.
+// The store is there until all have come. After that nobody needs it any more.
 std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double wait_seconds) {
   if (environment.master_address.empty() || environment.master_port == 0) {
     throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
@@ -90,7 +74,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                            " are on this one), and its launcher does not say where they meet; set MASTER_ADDR to the "
                            "address of rank 0's machine and MASTER_PORT to a port that is free there, for all ranks"));
   }
-  const Deadline deadline(wait_seconds);
+  const auto seconds_left = deadline_in(wait_seconds);
   const bool first = environment.rank == 0;
   const std::string key = concat("copus/", environment.attempt, "/tcp");
   TcpStore store(environment.master_address, environment.master_port, first && !environment.launcher_serves_store,
@@ -99,7 +83,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
   if (first) meeting.host = own_host_towards(environment.master_address, environment.master_port);
   meeting.publish = [&](const std::string& place) { store.set(key, place); };
   meeting.find = [&] {
-    const std::optional<std::string> place = store.get(key, deadline.seconds_left());
+    const std::optional<std::string> place = store.get(key, seconds_left());
     if (!place) throw RankFailure(did_not_come(0, wait_seconds));
     return *place;
   };
@@ -112,8 +96,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                   meeting);
 }
 
-// mpirun's ranks use its own connections wherever this build can, and so do those of SLURM on several machines, which
-// besides mpirun is the only one that starts MPI programs.
+// Besides mpirun, SLURM is the only launcher that starts MPI programs. Its ranks on one machine share memory.
 bool uses_mpi(const RankEnvironment& environment) {
   if (!has_mpi()) return false;
   const bool one_machine = environment.local_world_size == environment.world_size;
@@ -121,7 +104,7 @@ bool uses_mpi(const RankEnvironment& environment) {
          (environment.launcher == LauncherKind::slurm && !one_machine);
 }
 
-// An MPI library that does not know the launcher takes each rank for a job of its own.
+// An MPI library that does not know the launcher would take each rank for a job of its own.
 std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environment, double wait_seconds) {
   std::unique_ptr<World> world = join_mpi(wait_seconds);
   if (world->rank() != environment.rank || world->size() != environment.world_size) {

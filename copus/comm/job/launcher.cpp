@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/descriptor.h"
 #include "copus/comm/health/process_state.h"
 #include "copus/comm/health/rank_monitor.h"
 #include "copus/comm/health/shared_health.h"
@@ -32,7 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto interval = std::chrono::milliseconds(100);
-// What the other ranks get to end by themselves once one has failed.
+// When a rank has failed, the others get so much time to end by themselves.
 constexpr auto grace = std::chrono::milliseconds(1500);
 
 constexpr int failed_job = 1;
@@ -42,27 +43,7 @@ constexpr int interrupted = 130;
 constexpr int cannot_execute = 127;
 constexpr std::string_view mistake_begins = "copus: error:";
 
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-
-  int number() const { return number_; }
-  void close() {
-    if (number_ >= 0) ::close(number_);
-    number_ = -1;
-  }
-
- private:
-  int number_;
-};
-
-// While it lives, these signals are read from a descriptor, and reach nobody otherwise, if no other thread takes them.
+// While it lives, these signals are read from a descriptor and do nothing else, provided no other thread takes them.
 class SignalSource {
  public:
   SignalSource() {
@@ -70,14 +51,14 @@ class SignalSource {
     sigemptyset(&taken);
     for (const int number : {SIGINT, SIGTERM, SIGTSTP, SIGCHLD}) sigaddset(&taken, number);
     COPUS_CHECK(::pthread_sigmask(SIG_BLOCK, &taken, &before_) == 0);
-    // Whoever started us may have it ignored, and then the kernel would forget how our children ended.
+    // Whoever started this process may have set SIGCHLD to be ignored. The kernel would then forget how children ended.
     child_before_ = std::signal(SIGCHLD, SIG_DFL);
     descriptor_ = Descriptor(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
-    COPUS_CHECK(descriptor_.number() >= 0, std::strerror(errno));
+    COPUS_CHECK(descriptor_.is_open(), std::strerror(errno));
   }
   SignalSource(const SignalSource&) = delete;
   SignalSource& operator=(const SignalSource&) = delete;
-  // What came too late for the ranks is taken out too, so that it does not end this process in their stead.
+  // Signals that came too late for the ranks are read too, so that they do not end this process instead.
   ~SignalSource() {
     while (next()) {
     }
@@ -104,12 +85,12 @@ void print_error(const std::string& text) {
   for (size_t written = 0; written < text.size();) {
     const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
     if (count < 0 && errno != EINTR) return;  // nobody reads it any more
-    written += static_cast<size_t>(std::max<ssize_t>(count, 0));
+    written += std::max<ssize_t>(count, 0);
   }
 }
 
-// What a rank but the first writes to stderr, line by line, with the rank before each line. Messages of the user's
-// mistakes are held back: all ranks make the same, and one message is enough.
+// Passes on what a rank writes to stderr, with the rank before each line. Messages about mistakes of the user are held
+// back, since all ranks find the same ones and rank 0 prints them.
 class ErrorLines {
  public:
   ErrorLines(int64_t rank, Descriptor source) : rank_(rank), source_(std::move(source)) {}
@@ -117,10 +98,10 @@ class ErrorLines {
   int descriptor() const { return source_.number(); }
   const std::string& held_back() const { return held_back_; }
 
-  // Everything that is there now; without waiting.
+  // Passes on everything that is there now, without waiting.
   void forward() {
     std::array<char, 4096> buffer;
-    while (source_.number() >= 0) {
+    while (source_.is_open()) {
       const ssize_t count = ::read(source_.number(), buffer.data(), buffer.size());
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) break;
@@ -128,7 +109,7 @@ class ErrorLines {
         finish();
         return;
       }
-      text_.append(buffer.data(), static_cast<size_t>(count));
+      text_.append(buffer.data(), count);
     }
     const size_t lines_end = text_.rfind('\n');
     if (lines_end == std::string::npos) return;
@@ -140,7 +121,7 @@ class ErrorLines {
     if (!text_.empty() && text_.back() != '\n') text_ += '\n';
     print_lines(text_);
     text_.clear();
-    source_.close();
+    source_ = Descriptor();
   }
 
  private:
@@ -174,7 +155,7 @@ struct RankProcess {
   bool exited_with(int code) const { return ended && WIFEXITED(status) && WEXITSTATUS(status) == code; }
 };
 
-// Arguments or environment as exec wants them.
+// Arguments or environment in the form that exec takes.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
@@ -224,7 +205,7 @@ class Job {
 
  private:
   void start(int64_t rank) {
-    // First, since of two variables with the same name the first one counts.
+    // These come first, since of two variables with the same name the first one counts.
     std::vector<std::string> variables = {concat("COPUS_RANK=", rank), concat("COPUS_WORLD_SIZE=", size_),
                                           concat("COPUS_SEGMENT=", segment_.descriptor())};
     for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
@@ -245,18 +226,18 @@ class Job {
     }
     if (pid == 0) become_rank(launcher, write_end.number(), argument_pointers, variable_pointers);
     if (rank == 0) group_ = pid;
-    ::setpgid(pid, group_);  // both sides do it: neither may go on before it is done
+    ::setpgid(pid, group_);  // both processes do it, since neither may go on before it is done
     health_.set_process(rank, pid);
     processes_.push_back({rank, pid, false, 0, ErrorLines(rank, std::move(read_end))});
   }
 
-  // In the child, where only async-signal-safe functions may be called.
+  // Runs in the child, where only async-signal-safe functions may be called.
   [[noreturn]] void become_rank(pid_t launcher, int errors, const std::vector<char*>& arguments,
                                 const std::vector<char*>& variables) const {
-    // A group of its own: a terminal sends Ctrl-C to the launcher alone, who passes it on, once.
+    // In a group of its own: a terminal then sends Ctrl-C to the launcher alone, which passes it on once.
     ::setpgid(0, group_);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != launcher) ::_exit(failed_job);  // it died before it could have told us
+    if (::getppid() != launcher) ::_exit(failed_job);  // the launcher died before this rank would have been told of it
     ::close(STDIN_FILENO);
     ::open("/dev/null", O_RDONLY);  // takes the lowest number that is free, which is that of stdin
     if (errors >= 0) ::dup2(errors, STDERR_FILENO);
@@ -290,7 +271,7 @@ class Job {
         passed_on_.insert(signal);
         signal_all(signal);
         break;
-      case SIGTSTP:  // Ctrl-Z: the ranks are not in the terminal's group, and stop and go on with us
+      case SIGTSTP:  // Ctrl-Z; the ranks are not in the terminal's group, and so stop and go on with the launcher
         signal_all(SIGSTOP);
         ::raise(SIGSTOP);
         signal_all(SIGCONT);
@@ -335,20 +316,20 @@ class Job {
     const bool too_late = Clock::now() > *deadline_;
     for (const RankProcess& process : processes_) {
       if (process.ended) continue;
-      // One that is stopped cannot end by itself.
+      // A process that is stopped cannot end by itself.
       if (too_late || process_state(process.pid) == ProcessState::stopped) ::kill(process.pid, SIGKILL);
     }
   }
 
-  // The exit code of the job, all of whose ranks have ended; tells the user what there is to tell.
+  // Gives the exit code of a job whose ranks have ended, and tells the user what there is to tell.
   int conclude() const {
     const RankProcess& first = processes_.front();
     const std::optional<FailureReport> failure = health_.failure();
     if (!failure) return WEXITSTATUS(first.status);
     if (failure->rank >= 0) {
-      const RankProcess& failed = processes_[static_cast<size_t>(failure->rank)];
+      const RankProcess& failed = processes_[failure->rank];
       if (failed.exited_with(users_mistake)) {
-        // Its message stands already if it is rank 0; else rank 0 may have found the same.
+        // If it is rank 0, its message stands there already. If not, rank 0 may have found the same mistake.
         if (!first.exited_with(users_mistake)) print_error(failed.errors.held_back());
         return users_mistake;
       }
@@ -377,7 +358,7 @@ class Job {
 
 std::unique_ptr<World> join_launched_ranks(const RankEnvironment& environment, double wait_seconds) {
   return join_shared_memory(
-      std::make_shared<SharedSegment>(SharedSegment::open(environment.segment, environment.world_size)),
+      std::make_shared<SharedSegment>(SharedSegment::open(Descriptor(environment.segment), environment.world_size)),
       environment.rank, environment.world_size, wait_seconds, true);
 }
 

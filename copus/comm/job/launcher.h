@@ -1,5 +1,5 @@
-// Starts a job: finds out whether this process was started as one of its ranks (by torchrun, SLURM, Open MPI or by our
-// own launcher) and joins it, or starts the ranks itself and watches over them.
+// How a job starts. A process finds out whether torchrun, SLURM, Open MPI or Copus itself has started it as one of the
+// ranks of a job, and then joins that; or it starts the ranks itself and watches over them.
 #pragma once
 
 #include <cstdint>
@@ -22,32 +22,32 @@ struct RankEnvironment {
   int64_t world_size = 1;
   int64_t local_rank = 0;
   int64_t local_world_size = 1;
-  // Where the ranks meet; empty and 0 where the launcher names no place and the ranks are on several machines.
+  // Where the ranks meet. Empty and 0 where the launcher names no place and the ranks are on several machines.
   std::string master_address;
   int64_t master_port = 0;
   bool launcher_serves_store = false;  // torchrun's agent serves a c10d store there: rank 0 is a client like the others
   std::string attempt;  // tells restarts of a job, and jobs that meet at the same place, from one another
-  int segment = -1;     // own launcher: the inherited descriptor of the shared segment
+  int segment = -1;     // from Copus' launcher: the inherited descriptor of the shared segment
 };
 
-// Reads COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*:
-// the first of these that there are, since whoever started this process last is the innermost. Empty where the process
-// is nobody's rank, as in a shell or script that SLURM started. Throws UserError for variables that contradict each
-// other.
+// Reads the first of these sets of variables that there is: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+// MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*. A launcher that another one started comes before it in this
+// order. Empty where the process is nobody's rank, as in a shell or script that SLURM started. Throws UserError for
+// variables that contradict each other.
 std::optional<RankEnvironment> read_rank_environment();
-// The same, with variables from elsewhere: `lookup` gives a variable's value, or null.
+// The same with other variables: `lookup` gives a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
 
-// Joins the job that the environment describes: over MPI where mpirun started it, or SLURM on several machines, and
-// this build has MPI; else over shared memory, or TCP where ranks are on several machines. Throws UserError when that
-// cannot be had, RankFailure when ranks do not come within `wait_seconds`.
+// Joins the job that the environment describes. In a build with MPI, the ranks of mpirun, and those of SLURM on several
+// machines, connect over MPI. All others connect over shared memory, or where they are on several machines over TCP.
+// Throws UserError when that cannot be had, and RankFailure when ranks do not come within `wait_seconds`.
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds);
 // What that world's messages go over: "MPI", "TCP", "shared memory".
 const char* connection_of(const RankEnvironment& environment);
 
 // Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of the job:
-// that of rank 0, or 1 with one message on stderr when a rank died. SIGINT and SIGTERM go on to the ranks. No process
-// and no memory outlives the call. Call it before the process has other threads: they would take the signals.
+// that of rank 0, or 1 with one message on stderr when a rank died. SIGINT and SIGTERM are passed on to the ranks. No
+// process and no memory outlives the call. The process must have no other threads, which would take the signals.
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 // What join_world does in a rank that launch_ranks has started, in a program with libtorch or without.
 std::unique_ptr<World> join_launched_ranks(const RankEnvironment& environment, double wait_seconds);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t largest_port = 65535;
 
-// Ports for launchers that name none: below those that Linux hands out by itself (32768 and up).
+// The ports for launchers that name none lie below those that Linux hands out by itself (32768 and up).
 constexpr int64_t first_derived_port = 15000;
 constexpr int64_t num_derived_ports = 15000;
 
@@ -26,13 +26,13 @@ std::optional<int64_t> parse_integer(std::string_view text) {
   return value;
 }
 
-// The variables as one launcher set them.
+// Gives the values of environment variables, checked.
 class Variables {
  public:
   using Lookup = std::function<const char*(const char*)>;
   explicit Variables(const Lookup& lookup) : lookup_(lookup) {}
 
-  // Empty variables count as unset: that is how shells and job scripts switch them off.
+  // Empty variables count as unset, since shells and job scripts switch them off that way.
   std::optional<std::string> text(const char* name) const {
     const char* value = lookup_(name);
     return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
@@ -93,13 +93,10 @@ RankEnvironment read_four(const Variables& variables, LauncherKind launcher, con
 }
 
 RankEnvironment read_copus(const Variables& variables) {
-  RankEnvironment result;
-  result.world_size = variables.required_integer("COPUS_WORLD_SIZE", 1, most_ranks, "COPUS_RANK");
-  result.rank = variables.required_integer("COPUS_RANK", 0, result.world_size - 1, "COPUS_WORLD_SIZE");
+  RankEnvironment result =
+      read_four(variables, LauncherKind::copus, {"COPUS_RANK", "COPUS_WORLD_SIZE", "COPUS_RANK", "COPUS_WORLD_SIZE"});
   result.segment =
       static_cast<int>(variables.required_integer("COPUS_SEGMENT", 0, std::numeric_limits<int>::max(), "COPUS_RANK"));
-  result.local_rank = result.rank;
-  result.local_world_size = result.world_size;
   return result;
 }
 
@@ -116,7 +113,7 @@ RankEnvironment read_torchrun(const Variables& variables) {
   return result;
 }
 
-// Where the ranks of a launcher that names no place meet: as the user says, else on this machine if it has all of them.
+// Where a launcher names no place, the ranks meet where the user says, or else on this machine if it has all of them.
 void choose_meeting_place(const Variables& variables, const std::string& job, RankEnvironment* environment) {
   environment->attempt = job;
   const bool one_machine = environment->local_world_size == environment->world_size;
@@ -156,10 +153,9 @@ std::optional<int64_t> tasks_on_node(std::string_view list, int64_t node) {
   return std::nullopt;
 }
 
-// SLURM also describes the shell of `salloc` and the script of `sbatch` as task 0, of many as it seems: the
-// allocation's SLURM_NTASKS. Ranks are only the tasks of a step that `srun` started, whose number is
-// SLURM_STEP_NUM_TASKS; the steps of shells and scripts have reserved numbers (SLURM's source, slurm.h: from
-// 0xfffffff0).
+// SLURM also describes the shell of `salloc` and the script of `sbatch` as task 0 of SLURM_NTASKS, which are those of
+// the allocation. Only the tasks of a step that `srun` started are ranks, and there are SLURM_STEP_NUM_TASKS of them.
+// The steps of shells and scripts have reserved numbers (SLURM's source, slurm.h: from 0xfffffff0).
 bool is_slurm_rank(const Variables& variables) {
   constexpr int64_t first_reserved_step = 0xfffffff0;
   const std::optional<std::string> step = variables.text("SLURM_STEP_ID");
@@ -188,7 +184,7 @@ RankEnvironment read_slurm(const Variables& variables) {
         "SLURM_TASKS_PER_NODE and SLURM_NTASKS_PER_NODE is set; start the ranks with "
         "srun --ntasks-per-node=N");
   }
-  // SLURM_NTASKS_PER_NODE is the option as given: one number for every machine.
+  // SLURM_NTASKS_PER_NODE is the option as the user gave it, one number for every machine.
   const bool one_for_all = list_name == std::string_view("SLURM_NTASKS_PER_NODE");
   const std::optional<int64_t> local_size = tasks_on_node(*list, one_for_all ? 0 : node);
   if (!local_size || *local_size < 1) {
@@ -207,8 +203,8 @@ RankEnvironment read_slurm(const Variables& variables) {
   return result;
 }
 
-// RANK and WORLD_SIZE that somebody exported by hand must be those of the launcher around them. torchrun's own are not:
-// it may be one task of SLURM or of mpirun, and starts several ranks.
+// Where somebody exported RANK and WORLD_SIZE by hand, they must agree with the launcher around them. Those of torchrun
+// need not: it may be one task of SLURM or of mpirun, and starts several ranks.
 void check_same_rank(const Variables& variables, const RankEnvironment& by_hand) {
   if (variables.has("TORCHELASTIC_RUN_ID")) return;
   std::optional<RankEnvironment> around;

@@ -12,7 +12,7 @@ namespace copus {
 namespace {
 
 std::chrono::milliseconds milliseconds(double seconds) {
-  // 0 would mean for ever.
+  // 0 would mean to wait for ever.
   return std::chrono::milliseconds(std::max<int64_t>(static_cast<int64_t>(seconds * 1000), 1));
 }
 

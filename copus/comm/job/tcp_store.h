@@ -1,5 +1,5 @@
-// A small store of named texts that all ranks of a job reach over TCP: c10d's, which torchrun's agent serves too. Its
-// headers stay in tcp_store.cpp.
+// A small store of named texts that all ranks of a job reach over TCP. It is that of libtorch (c10d), which torchrun's
+// agent serves too; libtorch's headers stay in tcp_store.cpp.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace copus {
 
 class TcpStore {
  public:
-  // Connects to the store at host:port, and with `serve` serves it there, until this object's end. Throws UserError
-  // when that cannot be had within `wait_seconds`.
+  // Connects to the store at host:port, and with `serve` serves it there while this lives. Throws UserError when that
+  // does not succeed within `wait_seconds`.
   TcpStore(const std::string& host, int64_t port, bool serve, double wait_seconds);
   ~TcpStore();
   TcpStore(const TcpStore&) = delete;

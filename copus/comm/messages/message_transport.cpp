@@ -13,14 +13,14 @@ namespace copus {
 
 namespace {
 
-// An all-reduce up to this size gathers everything: one exchange instead of two.
+// Up to this size every member of an all-reduce gets everything, in one exchange instead of two.
 constexpr int64_t small_bytes = 16 << 10;
-// A reduction takes this much of a part at a time, which bounds its memory at this times the number of ranks.
+// A reduction takes this much of a part at a time, so that its memory is at most this times the number of ranks.
 constexpr int64_t window_bytes = 1 << 20;
 
 std::vector<int64_t> even_counts(int64_t count, int64_t parts) {
-  std::vector<int64_t> counts(static_cast<size_t>(parts), count / parts);
-  for (int64_t i = 0; i < count % parts; ++i) ++counts[static_cast<size_t>(i)];
+  std::vector<int64_t> counts(parts, count / parts);
+  for (int64_t i = 0; i < count % parts; ++i) ++counts[i];
   return counts;
 }
 
@@ -47,94 +47,91 @@ std::string MessageTransport::kept_waiting() const {
   return concat("kept rank ", world_rank(rank_), " waiting for ", wait_seconds_, " s");
 }
 
-void MessageTransport::all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
-  const int64_t element_bytes = size_of(type);
-  std::byte* const bytes = static_cast<std::byte*>(data);
-  if (count * element_bytes > small_bytes) {
-    const std::vector<int64_t> counts = even_counts(count, size());
-    std::byte* mine = bytes + offsets_of(counts)[static_cast<size_t>(rank_)] * element_bytes;
-    reduce_parts(bytes, mine, counts, type, reduction);
-    gather_parts(mine, bytes, counts, element_bytes);
+void MessageTransport::all_reduce(const Operation& operation) {
+  const int64_t element_bytes = size_of(operation.type);
+  auto* const data = static_cast<std::byte*>(operation.output);
+  if (operation.bytes() > small_bytes) {
+    const std::vector<int64_t> counts = even_counts(operation.count, size());
+    std::byte* const mine = data + offsets_of(counts)[rank_] * element_bytes;
+    reduce_parts(data, mine, counts, operation.type, operation.reduction);
+    gather_parts(mine, data, counts, element_bytes);
     return;
   }
-  const int64_t vector_bytes = count * element_bytes;
-  received_.resize(static_cast<size_t>(vector_bytes * size()));
-  gather_parts(data, received_.data(), std::vector<int64_t>(static_cast<size_t>(size()), count), element_bytes);
+  received_.resize(operation.bytes() * size());
+  gather_parts(data, received_.data(), std::vector<int64_t>(size(), operation.count), element_bytes);
   std::vector<const std::byte*> sources;
-  for (int64_t member = 0; member < size(); ++member) sources.push_back(received_.data() + member * vector_bytes);
-  reduce_elements(sources, {&bytes, 1}, count, type, reduction);
+  for (int64_t member = 0; member < size(); ++member) sources.push_back(received_.data() + member * operation.bytes());
+  reduce_elements(sources, {&data, 1}, operation.count, operation.type, operation.reduction);
 }
 
-void MessageTransport::reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                                      Reduction reduction) {
-  reduce_parts(static_cast<const std::byte*>(input), static_cast<std::byte*>(output), counts, type, reduction);
+void MessageTransport::reduce_scatter(const Operation& operation) {
+  reduce_parts(static_cast<const std::byte*>(operation.input), static_cast<std::byte*>(operation.output),
+               operation.counts, operation.type, operation.reduction);
 }
 
-// Every member sends each of the others that one's part and sums its own. Leaves `input` as it is, but where `output`
-// is the member's own part of it.
+// Every member sends the others their parts and sums its own. Leaves `input` as it is, unless `output` lies in it.
 void MessageTransport::reduce_parts(const std::byte* input, std::byte* output, std::span<const int64_t> counts,
                                     DataType type, Reduction reduction) {
   const int64_t element_bytes = size_of(type);
   const int64_t window = window_bytes / element_bytes;
   const int64_t longest = *std::max_element(counts.begin(), counts.end());
   const std::vector<int64_t> offsets = offsets_of(counts);
-  const int64_t my_count = counts[static_cast<size_t>(rank_)];
-  const std::byte* my_input = input + offsets[static_cast<size_t>(rank_)] * element_bytes;
+  const int64_t my_count = counts[rank_];
+  const std::byte* my_input = input + offsets[rank_] * element_bytes;
   const int64_t slot_bytes = std::min(window, my_count) * element_bytes;
-  received_.resize(static_cast<size_t>(slot_bytes * size()));
+  received_.resize(slot_bytes * size());
   const std::unique_ptr<Messages> messages = start(Channel::collective);
-  std::vector<const std::byte*> sources(static_cast<size_t>(size()));
+  std::vector<const std::byte*> sources(size());
   for (int64_t begin = 0; begin < longest; begin += window) {
     const auto length = [&](int64_t part_count) { return std::clamp<int64_t>(part_count - begin, 0, window); };
     const int64_t my_length = length(my_count);
-    // Each begins with its successor, so that not all send to the same member first.
+    // Each member begins with its successor, so that not all of them send to the same one first.
     for (int64_t step = 1; step < size(); ++step) {
       const int64_t from = (rank_ + size() - step) % size();
       const int64_t to = (rank_ + step) % size();
       std::byte* slot = received_.data() + from * slot_bytes;
-      sources[static_cast<size_t>(from)] = slot;
+      sources[from] = slot;
       messages->receive(slot, my_length * element_bytes, from);
-      messages->send(input + (offsets[static_cast<size_t>(to)] + begin) * element_bytes,
-                     length(counts[static_cast<size_t>(to)]) * element_bytes, to);
+      messages->send(input + (offsets[to] + begin) * element_bytes, length(counts[to]) * element_bytes, to);
     }
     messages->finish();
     if (my_length == 0) continue;
-    sources[static_cast<size_t>(rank_)] = my_input + begin * element_bytes;
+    sources[rank_] = my_input + begin * element_bytes;
     std::byte* const sum = output + begin * element_bytes;
     reduce_elements(sources, {&sum, 1}, my_length, type, reduction);
   }
 }
 
-void MessageTransport::all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
-  gather_parts(input, static_cast<std::byte*>(output), counts, size_of(type));
+void MessageTransport::all_gather(const Operation& operation) {
+  gather_parts(operation.input, static_cast<std::byte*>(operation.output), operation.counts, size_of(operation.type));
 }
 
 void MessageTransport::gather_parts(const void* input, std::byte* output, std::span<const int64_t> counts,
                                     int64_t element_bytes) {
   const std::vector<int64_t> offsets = offsets_of(counts);
-  const auto part = [&](int64_t member) { return output + offsets[static_cast<size_t>(member)] * element_bytes; };
-  const auto bytes = [&](int64_t member) { return counts[static_cast<size_t>(member)] * element_bytes; };
+  const auto part = [&](int64_t member) { return output + offsets[member] * element_bytes; };
+  const auto bytes = [&](int64_t member) { return counts[member] * element_bytes; };
   const std::unique_ptr<Messages> messages = start(Channel::collective);
   for (int64_t step = 1; step < size(); ++step) {
     const int64_t from = (rank_ + size() - step) % size();
     messages->receive(part(from), bytes(from), from);
     messages->send(input, bytes(rank_), (rank_ + step) % size());
   }
-  if (input != part(rank_) && bytes(rank_) > 0) std::memcpy(part(rank_), input, static_cast<size_t>(bytes(rank_)));
+  if (input != part(rank_) && bytes(rank_) > 0) std::memcpy(part(rank_), input, bytes(rank_));
   messages->finish();
 }
 
 // A binomial tree: in the round with `distance` d, the first d members after the root have the data and pass it to the
 // d that follow.
-void MessageTransport::broadcast(void* data, int64_t count, DataType type, int64_t root) {
-  const int64_t bytes = count * size_of(type);
-  const int64_t place = (rank_ + size() - root) % size();
+void MessageTransport::broadcast(const Operation& operation) {
+  const int64_t bytes = operation.bytes();
+  const int64_t place = (rank_ + size() - operation.peer) % size();
   const std::unique_ptr<Messages> messages = start(Channel::collective);
   for (int64_t distance = 1; distance < size(); distance *= 2) {
     if (place < distance && place + distance < size()) {
-      messages->send(data, bytes, (rank_ + distance) % size());
+      messages->send(operation.output, bytes, (rank_ + distance) % size());
     } else if (place >= distance && place < 2 * distance) {
-      messages->receive(data, bytes, (rank_ + size() - distance) % size());
+      messages->receive(operation.output, bytes, (rank_ + size() - distance) % size());
       messages->finish();
     }
   }

@@ -1,9 +1,10 @@
-// One group's operations by messages between two ranks alone, where ranks share no memory. All sums are ours, in the
-// order of the members.
+// The operations of one group, made of messages between two ranks, for ranks that share no memory. Sums are made here,
+// in the order of the members.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,11 +18,10 @@ class HeartbeatHealth;
 
 class MessageTransport : public Transport {
  public:
-  void all_reduce(void* data, int64_t count, DataType type, Reduction reduction) override;
-  void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                      Reduction reduction) override;
-  void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
-  void broadcast(void* data, int64_t count, DataType type, int64_t root) override;
+  void all_reduce(const Operation& operation) override;
+  void reduce_scatter(const Operation& operation) override;
+  void all_gather(const Operation& operation) override;
+  void broadcast(const Operation& operation) override;
   void barrier() override;
   void send(const void* data, int64_t bytes, int64_t to) override;
   void receive(void* data, int64_t bytes, int64_t from) override;
@@ -31,8 +31,8 @@ class MessageTransport : public Transport {
   enum class Channel { collective, barrier, message };
   static constexpr int num_channels = 3;
 
-  // The messages of one operation that are under way. Those between two members arrive in their order; a message of no
-  // bytes is none. The end of its life leaves the buffers of messages that did not finish alone.
+  // The messages of one operation that are under way. Those between two members arrive in their order. A message
+  // without bytes is not sent. After the end of this, nobody touches the buffers of messages that did not finish.
   class Messages {
    public:
     Messages() = default;
@@ -41,7 +41,7 @@ class MessageTransport : public Transport {
     virtual ~Messages() = default;
     virtual void send(const void* data, int64_t bytes, int64_t to) = 0;
     virtual void receive(void* data, int64_t bytes, int64_t from) = 0;
-    // Returns once all of them are done; then others may be started. Throws RankFailure.
+    // Returns once all of them are done, and others may be started. Throws RankFailure.
     virtual void finish() = 0;
   };
 
@@ -50,13 +50,13 @@ class MessageTransport : public Transport {
 
   virtual std::unique_ptr<Messages> start(Channel channel) = 0;
 
-  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
-  int64_t world_rank(int64_t member) const { return ranks_[static_cast<size_t>(member)]; }
+  int64_t size() const { return std::ssize(ranks_); }
+  int64_t world_rank(int64_t member) const { return ranks_[member]; }
   HeartbeatHealth& health() const { return health_; }
   double wait_seconds() const { return wait_seconds_; }
-  // Ends the job because of this world rank.
+  // Ends the job because of this world rank, and throws.
   [[noreturn]] void blame(int64_t missing, const std::string& cause);
-  // The cause where one has kept this rank waiting for too long.
+  // The cause for a rank that has kept this one waiting for too long.
   std::string kept_waiting() const;
 
  private:
@@ -68,7 +68,7 @@ class MessageTransport : public Transport {
   const int64_t rank_;
   HeartbeatHealth& health_;
   const double wait_seconds_;
-  std::vector<std::byte> received_;  // parts of the others that a reduction sums
+  std::vector<std::byte> received_;  // from the others, for a reduction
 };
 
 }  // namespace copus

@@ -2,12 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "copus/comm/background_thread.h"
-#include "copus/comm/health/shared_health.h"
+#include "copus/comm/health/fixed_text.h"
 
 namespace copus {
 
@@ -17,26 +16,16 @@ using std::chrono::milliseconds;
 
 constexpr auto look_interval = milliseconds(25);
 constexpr auto heartbeat_interval = milliseconds(200);
-// Several ranks may find the same failure at about the same time, and one shall tell the user. Whoever finds it claims
-// it and reports it this much later, unless a rank before it has claimed it too: that one gets some more time.
+// Several ranks may find the same failure at about the same time, and one shall tell the user. So whoever finds it
+// first claims it, and reports it this much later. It gives a lower rank that has claimed it too some more time to do
+// so.
 constexpr auto claim_time = milliseconds(200);
 constexpr auto time_for_other_claim = milliseconds(500);
 constexpr auto longest_telling = milliseconds(200);
-// From a failure to the end of a rank that has not noticed it, and of what the reporting rank leaves behind.
+// A rank that has not noticed a failure is ended after this time.
 constexpr auto grace = milliseconds(700);
+// So much time ranks get to end by themselves before the one that reported the failure ends the job.
 constexpr auto head_start = milliseconds(300);
-constexpr size_t cause_bytes = 256;
-
-template <class Text>
-void write_text(Text& to, std::string_view text) {
-  to = {};
-  std::copy_n(text.begin(), std::min(text.size(), to.size() - 1), to.begin());
-}
-
-template <class Text>
-std::string read_text(const Text& from) {
-  return {from.begin(), std::find(from.begin(), from.end(), '\0')};
-}
 
 int rank_in(MPI_Comm group) {
   int rank = 0;
@@ -109,7 +98,7 @@ void MpiHealth::end_job() {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// Once a failure is published, threads give up their buffers: nothing may call MPI from then on, since MPI would go on
+// Once a failure is published, threads give up their buffers. Nothing may call MPI from then on, since MPI would go on
 // with the messages that are under way.
 void MpiHealth::watch() {
   Clock::time_point last_heartbeat{};
@@ -194,10 +183,10 @@ void MpiHealth::reap_sent() {
 void MpiHealth::send_to_all(const Message& message) {
   reap_sent();
   Sent& sent = sent_.emplace_back(Sent{message, {}});
-  sent.requests.assign(static_cast<size_t>(size()), MPI_REQUEST_NULL);
+  sent.requests.assign(size(), MPI_REQUEST_NULL);
   for (int to = 0; to < static_cast<int>(size()); ++to) {
     if (to == rank()) continue;
-    MPI_Isend(&sent.message, sizeof(Message), MPI_BYTE, to, 0, comm_, &sent.requests[static_cast<size_t>(to)]);
+    MPI_Isend(&sent.message, sizeof(Message), MPI_BYTE, to, 0, comm_, &sent.requests[to]);
   }
 }
 
@@ -207,7 +196,7 @@ void MpiHealth::tell_others(const FailureReport& report) {
   write_text(message.place, report.place);
   write_text(message.cause, report.cause);
   send_to_all(message);
-  // One of them may be the one that failed, and never take it.
+  // The rank that failed may never take the message.
   for (const auto started = Clock::now(); Clock::now() - started < longest_telling && !sent_.empty(); reap_sent()) {
     std::this_thread::sleep_for(milliseconds(1));
   }

@@ -1,5 +1,5 @@
-// Health over MPI: every rank's watchdog thread sends heartbeats with the rank's place to all others, over a
-// communicator of its own, and listens to theirs.
+// Health over MPI. Every rank's watchdog thread sends heartbeats with the rank's place to all others, over a
+// communicator that is for nothing else, and listens to theirs.
 #pragma once
 
 #include <mpi.h>
@@ -18,7 +18,7 @@ namespace copus {
 
 class MpiHealth final : public HeartbeatHealth {
  public:
-  // Collective over `parent`. All ranks must begin within a second or so of one another.
+  // All ranks of `parent` make theirs, within a second or so of one another.
   explicit MpiHealth(MPI_Comm parent);
   MpiHealth(const MpiHealth&) = delete;
   MpiHealth& operator=(const MpiHealth&) = delete;
@@ -27,9 +27,9 @@ class MpiHealth final : public HeartbeatHealth {
   // Returns once the other ranks have been told, or soon after.
   void report(const FailureReport& report) override;
 
-  // Ends the watch: no heartbeats from here on. For the normal end of a job, when all ranks are there.
+  // Ends the watch and the heartbeats. For the normal end of a job, when all ranks are there.
   void stop();
-  // After a failure: takes down what is left of the job, if it was this rank that reported it, and returns otherwise.
+  // After a failure, the rank that reported it takes down what is left of the job. On other ranks this returns.
   void end_job();
 
  private:
@@ -49,7 +49,7 @@ class MpiHealth final : public HeartbeatHealth {
   bool reported_here_ = false;
   bool stopping_ = false;
 
-  // The watchdog's own.
+  // These are the watchdog's.
   std::optional<Clock::time_point> report_at_;  // set by the first claim, this rank's or another's
   std::unique_ptr<Message> incoming_;
   MPI_Request receive_ = MPI_REQUEST_NULL;

@@ -15,12 +15,12 @@ using Clock = std::chrono::steady_clock;
 
 // MPI counts bytes in an int, so longer messages travel in pieces.
 constexpr int64_t longest_piece = int64_t{1} << 30;
-// What every MPI library sends at once, whether or not the receiver is there; and how many such messages may be under
-// way before a send has to wait.
+// Every MPI library sends this much at once, whether or not the receiver is there. Of such messages so many may be
+// under way before a send has to wait.
 constexpr int64_t eager_bytes = 4000;
 constexpr size_t most_buffered_sends = 64;
 // A wait polls, because a blocking MPI call would see neither failures nor the deadline. At first it only gives way to
-// other threads, for the sake of short messages; later it sleeps, for the sake of ranks that share its core.
+// other threads, so that short messages are fast. Later it sleeps, so that ranks which share its core get on.
 constexpr auto polls_without_sleep = std::chrono::microseconds(500);
 constexpr auto sleep_between_polls = std::chrono::microseconds(50);
 
@@ -32,7 +32,7 @@ class MpiTransport::MpiMessages final : public Messages {
   MpiMessages(const MpiMessages&) = delete;
   MpiMessages& operator=(const MpiMessages&) = delete;
 
-  // After a failure the buffers are about to go: what has not begun to arrive must not be written into them.
+  // After a failure the buffers are about to go, and what has not begun to arrive must not be written into them.
   ~MpiMessages() override {
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] != MPI_REQUEST_NULL && peers_[i].is_source) MPI_Cancel(&requests_[i]);
@@ -89,7 +89,7 @@ class MpiTransport::MpiMessages final : public Messages {
     return &requests_.back();
   }
 
-  // Health comes first: after a failure nothing may touch buffers that another thread may have given up.
+  // Health is asked first, since after a failure nothing may touch buffers that another thread may have given up.
   bool all_done() {
     transport_.health().check();
     int done = 0;

@@ -1,5 +1,6 @@
-// One group's messages over MPI on MPI_COMM_WORLD; groups are kept apart by their tags. No MPI collectives: their order
-// of summation is the library's own, and making a communicator for them would wait for the other members.
+// One group's messages over MPI. All groups use MPI_COMM_WORLD, each with tags of its own: making a communicator would
+// wait for the other members. For the same reason there are no MPI collectives, which also sum in an order of their
+// own.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace copus {
 
 class MpiTransport final : public MessageTransport {
  public:
-  // Tags that a group needs, from its first tag on.
+  // A group needs so many tags, from its first tag on.
   static constexpr int num_tags = num_channels;
 
   // `ranks`: the group in world ranks; `rank`: this rank's place among them.

@@ -7,56 +7,44 @@
 #include <condition_variable>
 #include <cstdio>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <set>
+#include <stop_token>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
 #include "copus/comm/messages/mpi_health.h"
 #include "copus/comm/messages/mpi_transport.h"
 #include "copus/comm/queued_communicator.h"
-#include "copus/comm/real_clock.h"
+#include "copus/comm/solo_communicator.h"
 
 namespace copus {
 
 namespace {
 
-// With heartbeats over, it is the one wait in which a rank that is stopped is not noticed at once; and a crowded
-// machine must not make a failure of a job that is done.
+// Heartbeats are over when the ranks wait for one another in MPI_Finalize, so that one that is stopped is noticed only
+// after this time. It is long, since a crowded machine must not make a failure of a job that is done.
 constexpr double finalize_seconds = 10;
 
-// Ends the process if it lives longer than expected: for calls of MPI that wait for other ranks and cannot be told to
-// give up.
-class TimeLimit {
- public:
-  TimeLimit(double seconds, std::string message)
-      : thread_([this, seconds, text = std::move(message)] {
-          std::unique_lock lock(mutex_);
-          if (ended_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return done_; })) return;
-          std::fprintf(stderr, "copus: error: %s\n", text.c_str());
-          ::_exit(1);
-        }) {}
-  TimeLimit(const TimeLimit&) = delete;
-  TimeLimit& operator=(const TimeLimit&) = delete;
-  ~TimeLimit() {
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    ended_.notify_all();
-    thread_.join();
-  }
+// Ends the process if the result lives longer than expected. It is for calls of MPI that wait for other ranks and
+// cannot be told to give up.
+std::jthread limit_time(double seconds, std::string message) {
+  return std::jthread([seconds, text = std::move(message)](const std::stop_token& is_over) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any never;
+    never.wait_for(lock, is_over, std::chrono::duration<double>(seconds), [] { return false; });
+    if (is_over.stop_requested()) return;
+    std::fprintf(stderr, "copus: error: %s\n", text.c_str());
+    ::_exit(1);
+  });
+}
 
- private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool done_ = false;
-  std::thread thread_;
-};
-
-// The first tag of each group, from its members alone: ranks may ask for their groups in different orders.
+// The first tag of each group. It follows from the members alone, since ranks may ask for their groups in different
+// orders.
 class Tags {
  public:
   Tags() {
@@ -67,11 +55,11 @@ class Tags {
     num_groups_ = static_cast<uint64_t>(*largest) / MpiTransport::num_tags;
   }
 
-  // Groups with the same tags would take each other's messages, but only where both contain the two ranks; and then
-  // each of the two sees both groups here.
+  // Groups with the same tags would take each other's messages, but only between two ranks that both groups contain.
+  // Each of these ranks asks here for both groups.
   int first_tag(const std::vector<int64_t>& ranks) {
     uint64_t hash = 0;
-    for (const int64_t rank : ranks) hash = extend_hash(hash, static_cast<uint64_t>(rank));
+    for (const int64_t rank : ranks) hash = extend_hash(hash, rank);
     const int tag = static_cast<int>(hash % num_groups_) * MpiTransport::num_tags;
     COPUS_CHECK(used_.insert(tag).second, "two groups of ranks have the same tag ", tag);
     return tag;
@@ -83,7 +71,7 @@ class Tags {
 };
 
 void start_mpi(double wait_seconds) {
-  const TimeLimit limit(wait_seconds, concat("not all ranks have come within ", wait_seconds, " s"));
+  const std::jthread limit = limit_time(wait_seconds, concat("not all ranks have come within ", wait_seconds, " s"));
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   if (provided == MPI_THREAD_MULTIPLE) return;
@@ -93,75 +81,53 @@ void start_mpi(double wait_seconds) {
       "Debian's Open MPI");
 }
 
-int64_t world_rank() {
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return rank;
-}
+// What connects a rank with the others.
+struct Membership {
+  explicit Membership(double its_wait_seconds) : wait_seconds(its_wait_seconds) {}
 
-int64_t world_size() {
-  int size = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return size;
-}
+  const double wait_seconds;
+  Tags tags{};
+  MpiHealth health{MPI_COMM_WORLD};  // its start is a barrier, from which the clocks of all ranks count
+  RealClock clock{std::chrono::steady_clock::now()};
+};
 
 class MpiWorld final : public World {
  public:
-  explicit MpiWorld(double wait_seconds)
-      : wait_seconds_(wait_seconds),
-        rank_(world_rank()),
-        size_(world_size()),
-        health_(MPI_COMM_WORLD),
-        clock_(std::chrono::steady_clock::now()) {}
-  MpiWorld(const MpiWorld&) = delete;
-  MpiWorld& operator=(const MpiWorld&) = delete;
-  ~MpiWorld() override { end(); }
+  MpiWorld(int64_t rank, int64_t size, const std::shared_ptr<Membership>& membership)
+      : World(rank, size, membership), membership_(*membership) {}
 
-  int64_t rank() const override { return rank_; }
-  int64_t size() const override { return size_; }
-
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    std::unique_ptr<Communicator>& communicator = groups_[ranks];
-    if (!communicator) {
-      const int64_t member = place_in(ranks);
-      communicator = std::make_unique<QueuedCommunicator>(
-          ranks, member, std::make_unique<MpiTransport>(ranks, member, tags_.first_tag(ranks), health_, wait_seconds_));
-    }
-    return *communicator;
-  }
-
-  Health& health() override { return health_; }
-  RankClock& clock() override { return clock_; }
-
- private:
-  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others. After an error of
-  // its own it does no more than that, since the message is still to be printed; without mpirun the others miss its
-  // heartbeat.
-  void end() {
-    const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-    if (!unwinding && !health_.failure()) {
-      try {
+  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others; without mpirun they
+  // miss its heartbeat. After an error of its own it does no more than that, since the message is still to be printed.
+  ~MpiWorld() override {
+    MpiHealth& health = membership_.health;
+    try {
+      if (std::uncaught_exceptions() == exceptions_at_start_ && !health.failure()) {
         everyone().barrier();
-        health_.stop();
-        const TimeLimit limit(finalize_seconds, "a rank did not take part in the end of the job");
+        health.stop();
+        const std::jthread limit = limit_time(finalize_seconds, "a rank did not take part in the end of the job");
         MPI_Finalize();
         return;
-      } catch (const RankFailure&) {
-        health_.end_job();  // whoever reported it has said so
-        return;
       }
+    } catch (const RankFailure&) {  // NOLINT(bugprone-empty-catch)
+      // Whoever reported the failure has told the user.
     }
-    health_.end_job();
+    health.end_job();
   }
 
-  const double wait_seconds_;
-  const int64_t rank_;
-  const int64_t size_;
+  Health& health() override { return membership_.health; }
+  RankClock& clock() override { return membership_.clock; }
+
+ private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
+    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(rank());
+    return std::make_unique<QueuedCommunicator>(
+        ranks, member,
+        std::make_unique<MpiTransport>(ranks, member, membership_.tags.first_tag(ranks), membership_.health,
+                                       membership_.wait_seconds));
+  }
+
+  Membership& membership_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
-  Tags tags_;
-  MpiHealth health_;  // its start is a barrier, from which the clocks of all ranks count
-  RealClock clock_;
-  std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
 };
 
 }  // namespace
@@ -170,7 +136,10 @@ bool has_mpi() { return true; }
 
 std::unique_ptr<World> join_mpi(double wait_seconds) {
   start_mpi(wait_seconds);
-  return std::make_unique<MpiWorld>(wait_seconds);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return std::make_unique<MpiWorld>(rank, size, std::make_shared<Membership>(wait_seconds));
 }
 
 }  // namespace copus

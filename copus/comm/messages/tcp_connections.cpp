@@ -14,13 +14,13 @@ namespace copus {
 
 namespace {
 
-// Long enough for the bandwidth, short enough that messages of other streams do not wait long for their turn.
+// A frame is long enough for the bandwidth, and short enough that other streams do not wait long for their turn.
 constexpr int64_t longest_frame = 256 << 10;
-// The receiver says what it has taken in steps: of a window, so much may have been taken and not be known.
+// The receiver tells in steps what it has taken. So much of a window may have been taken without the sender knowing it.
 constexpr int64_t untold_bytes = TcpConnections::window_bytes / 4;
-// One connection's turn to be read.
+// So much of a connection is read before it is the turn of the next.
 constexpr int64_t bytes_of_a_turn = 4 << 20;
-// Strangers at the door are looked at so often.
+// Whoever comes to the door and does not say hello is looked at this often.
 constexpr int poll_milliseconds = 1000;
 
 template <class Header>
@@ -29,6 +29,17 @@ std::span<std::byte> bytes_of(Header& header) {
 }
 
 }  // namespace
+
+struct TcpConnections::Message {
+  const TcpStream stream;
+  const std::byte* from = nullptr;  // of one that is sent
+  std::byte* const to = nullptr;    // of one that is received
+  const int64_t bytes = 0;
+  std::vector<std::byte> kept = {};  // where `from` is ours
+  int64_t moved = 0;                 // how much of it has been sent or received
+  bool done = false;
+  std::string mistake = {};  // ends it
+};
 
 TcpConnections::TcpConnections(int64_t rank, std::vector<TcpAddress> addresses, TcpDoor&& door)
     : rank_(rank),
@@ -49,10 +60,7 @@ TcpConnections::~TcpConnections() {
 }
 
 TcpConnections::Handle TcpConnections::send(const TcpStream& stream, const std::byte* data, int64_t bytes) {
-  auto message = std::make_shared<TcpMessage>();
-  message->stream = stream;
-  message->from = data;
-  message->bytes = bytes;
+  auto message = std::make_shared<Message>(Message{stream, data, nullptr, bytes});
   const std::lock_guard lock(mutex_);
   enqueue(message);
   return message;
@@ -62,20 +70,14 @@ bool TcpConnections::try_send(const TcpStream& stream, const std::byte* data, in
   const std::lock_guard lock(mutex_);
   const OutStream& out = link_to(stream.peer).streams[{stream.group, stream.channel}];
   if (bytes > out.may_send - out.waiting_bytes) return false;
-  auto message = std::make_shared<TcpMessage>();
-  message->stream = stream;
-  message->kept.assign(data, data + bytes);
+  auto message = std::make_shared<Message>(Message{stream, nullptr, nullptr, bytes, {data, data + bytes}});
   message->from = message->kept.data();
-  message->bytes = bytes;
   enqueue(std::move(message));
   return true;
 }
 
 TcpConnections::Handle TcpConnections::receive(const TcpStream& stream, std::byte* data, int64_t bytes) {
-  auto message = std::make_shared<TcpMessage>();
-  message->stream = stream;
-  message->to = data;
-  message->bytes = bytes;
+  auto message = std::make_shared<Message>(Message{stream, nullptr, data, bytes});
   const std::lock_guard lock(mutex_);
   InStream& in = incoming_[stream];
   if (in.early.empty()) {
@@ -134,13 +136,13 @@ void TcpConnections::give_up(std::span<const Handle> messages) {
 TcpConnections::OutLink& TcpConnections::link_to(int64_t peer) {
   OutLink& link = out_[peer];
   if (!link.over && !link.socket.is_open()) {
-    link.socket = start_connecting(addresses_[static_cast<size_t>(peer)]);
+    link.socket = start_connecting(addresses_[peer]);
     link.greeting = hello(door_.token(), rank_);
   }
   return link;
 }
 
-// Sends at once what goes, without a change of threads.
+// Sends at once as much as the connection takes, without a change of threads.
 void TcpConnections::enqueue(Handle message) {
   const TcpStream stream = message->stream;
   OutLink& link = link_to(stream.peer);
@@ -151,7 +153,7 @@ void TcpConnections::enqueue(Handle message) {
   if (link.sending != nullptr || !link.greeting.empty()) wake();
 }
 
-// The streams take turns.
+// The streams of a connection take turns.
 TcpConnections::OutStream* TcpConnections::next_to_send(OutLink& link) {
   auto next = link.streams.upper_bound(link.last);
   for (size_t i = 0; i < link.streams.size(); ++i, ++next) {
@@ -167,7 +169,7 @@ TcpConnections::OutStream* TcpConnections::next_to_send(OutLink& link) {
 void TcpConnections::begin_frame(OutLink& link) {
   link.sending = next_to_send(link);
   if (link.sending == nullptr) return;
-  const TcpMessage& message = *link.sending->waiting.front();
+  const Message& message = *link.sending->waiting.front();
   link.frame_left = std::min({message.bytes - message.moved, link.sending->may_send, longest_frame});
   link.sending->may_send -= link.frame_left;
   link.header = {message.stream.group, message.bytes, message.stream.channel, static_cast<uint32_t>(link.frame_left)};
@@ -184,14 +186,13 @@ void TcpConnections::write(int64_t peer, OutLink& link) {
     }
     if (link.sending == nullptr) begin_frame(link);
     if (link.sending == nullptr) return;
-    TcpMessage& message = *link.sending->waiting.front();
+    Message& message = *link.sending->waiting.front();
     const std::span<std::byte> header = bytes_of(link.header).subspan(link.header_sent);
-    const int64_t sent =
-        link.socket.send(header, std::span(message.from + message.moved, static_cast<size_t>(link.frame_left)));
+    const int64_t sent = link.socket.send(header, std::span(message.from + message.moved, link.frame_left));
     if (sent < 0) return lose(peer);
     if (sent == 0) return;
     const int64_t of_header = std::min(sent, std::ssize(header));
-    link.header_sent += static_cast<size_t>(of_header);
+    link.header_sent += of_header;
     const int64_t of_body = sent - of_header;
     message.moved += of_body;
     link.frame_left -= of_body;
@@ -211,7 +212,7 @@ void TcpConnections::read_answers(int64_t peer, OutLink& link) {
     const int64_t received = link.socket.receive(bytes_of(link.answer).subspan(link.answer_bytes));
     if (received < 0) return lose(peer);
     if (received == 0) return;
-    link.answer_bytes += static_cast<size_t>(received);
+    link.answer_bytes += received;
     if (link.answer_bytes < sizeof(FrameHeader)) continue;
     link.answer_bytes = 0;
     const auto stream = link.streams.find({link.answer.group, link.answer.channel});
@@ -237,7 +238,7 @@ void TcpConnections::read(int64_t peer, InLink& link) {
       received = read_body(peer, link);
     } else {
       received = link.socket.receive(bytes_of(link.header).subspan(link.header_bytes));
-      if (received > 0) link.header_bytes += static_cast<size_t>(received);
+      if (received > 0) link.header_bytes += received;
       if (link.header_bytes == sizeof(FrameHeader) && !begin_body(peer, link)) received = -1;
     }
     if (received < 0) return lose(peer);
@@ -246,7 +247,7 @@ void TcpConnections::read(int64_t peer, InLink& link) {
   }
 }
 
-// False: this is no frame of ours.
+// False for what is no frame.
 bool TcpConnections::begin_body(int64_t peer, InLink& link) {
   link.header_bytes = 0;
   link.frame_left = link.header.bytes;
@@ -257,7 +258,7 @@ bool TcpConnections::begin_body(int64_t peer, InLink& link) {
     stream.coming_bytes = stream.coming_left = link.header.message_bytes;
     if (stream.awaited.empty()) {
       stream.early.push_back({stream.coming_bytes, {}});
-    } else if (TcpMessage& message = *stream.awaited.front(); message.bytes != stream.coming_bytes) {
+    } else if (Message& message = *stream.awaited.front(); message.bytes != stream.coming_bytes) {
       message.mistake =
           concat("rank ", peer, " sent ", stream.coming_bytes, " bytes, rank ", rank_, " expects ", message.bytes);
       changed_.notify_all();
@@ -271,8 +272,8 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   InStream& stream = *link.stream;
   int64_t received = 0;
   if (!stream.awaited.empty()) {
-    TcpMessage& message = *stream.awaited.front();
-    received = link.socket.receive(std::span(message.to + message.moved, static_cast<size_t>(link.frame_left)));
+    Message& message = *stream.awaited.front();
+    received = link.socket.receive(std::span(message.to + message.moved, link.frame_left));
     if (received <= 0) return received;
     message.moved += received;
     if (message.moved == message.bytes) {
@@ -284,9 +285,9 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   } else {
     std::vector<std::byte>& content = stream.early.back().content;
     const size_t before = content.size();
-    content.resize(before + static_cast<size_t>(link.frame_left));
+    content.resize(before + link.frame_left);
     received = link.socket.receive(std::span(content).subspan(before));
-    content.resize(before + static_cast<size_t>(std::max<int64_t>(received, 0)));
+    content.resize(before + std::max<int64_t>(received, 0));
     if (received <= 0) return received;
     stream.early_bytes += received;
     if (stream.early_bytes > window_bytes) return -1;
@@ -297,7 +298,8 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   return received;
 }
 
-// `bytes` of the stream are where they belong, and its sender may send as many more.
+// Tells the sender of a stream, when there is enough to tell, that `bytes` are where they belong and as many more may
+// come.
 void TcpConnections::take(const TcpStream& key, InStream& stream, int64_t bytes) {
   stream.taken += bytes;
   const auto link = in_.find(key.peer);
@@ -316,7 +318,7 @@ void TcpConnections::write_answers(int64_t peer, InLink& link) {
   link.answers.erase(link.answers.begin(), link.answers.begin() + sent);
 }
 
-// No more messages from or to this rank. The thread closes the sockets.
+// Ends all messages from and to a rank. The thread closes the sockets.
 void TcpConnections::lose(int64_t peer) {
   lost_.emplace(peer, std::chrono::steady_clock::now());
   if (const auto out = out_.find(peer); out != out_.end()) out->second.over = true;
@@ -371,7 +373,7 @@ void TcpConnections::run() {
 
 void TcpConnections::wake() const {
   const uint64_t once = 1;
-  // It can only fail where it has been rung already.
+  // This can only fail where the bell has been rung already.
   [[maybe_unused]] const ssize_t written = ::write(bell_.descriptor(), &once, sizeof once);
 }
 

@@ -1,9 +1,9 @@
-// Messages between one rank and all others over TCP. A rank connects to another when it first has something to send it,
-// so a job needs as many connections as its groups do; what goes the other way has a connection of its own.
+// Messages between one rank and all others over TCP. A rank connects to another when it first has something to send to
+// it, so that a job has no more connections than its groups need. What goes the other way has a connection of its own.
 //
-// Messages of several streams share a connection, in frames, and none can hold up another: of each stream, only so many
-// bytes are under way as the receiver keeps for one whose receive has not been called yet, and as these are taken from
-// there, the receiver says so and more may come. That bounds the memory too.
+// Messages of several streams share a connection, in frames, and none can hold up another: of each stream, no more
+// bytes are under way than the receiver keeps while nobody has asked for them (window_bytes). When these have been
+// taken, the receiver says so, and more may come. That bounds the memory too.
 #pragma once
 
 #include <array>
@@ -33,26 +33,12 @@ struct TcpStream {
   auto operator<=>(const TcpStream&) const = default;
 };
 
-// One message under way; its members are the connections' own.
-class TcpMessage {
- private:
-  friend class TcpConnections;
-  // NOLINTBEGIN(readability-identifier-naming): a struct to its one friend
-  TcpStream stream;
-  std::byte* to = nullptr;          // of one that is received
-  const std::byte* from = nullptr;  // of one that is sent
-  std::vector<std::byte> kept;      // where `from` is ours
-  int64_t bytes = 0;
-  int64_t moved = 0;  // how much of it has been sent or received
-  bool done = false;
-  std::string mistake;  // ends it
-  // NOLINTEND(readability-identifier-naming)
-};
-
 // Thread-safe; a thread of its own moves the bytes.
 class TcpConnections {
+  struct Message;
+
  public:
-  // Bytes of a stream that may be under way to a receiver that is not there yet.
+  // So many bytes of a stream may be under way to a receiver that is not there yet.
   static constexpr int64_t window_bytes = 4 << 20;
 
   // `addresses`: of the doors of all ranks.
@@ -61,10 +47,10 @@ class TcpConnections {
   TcpConnections(const TcpConnections&) = delete;
   TcpConnections& operator=(const TcpConnections&) = delete;
 
-  using Handle = std::shared_ptr<TcpMessage>;
+  using Handle = std::shared_ptr<Message>;
 
-  // `bytes` > 0. A send is done when the data may be overwritten. Buffers must stay until the message is done or given
-  // up.
+  // Both take `bytes` > 0. A send is done when the data may be overwritten. Buffers must stay until the message is done
+  // or given up.
   Handle send(const TcpStream& stream, const std::byte* data, int64_t bytes);
   Handle receive(const TcpStream& stream, std::byte* data, int64_t bytes);
   // Sends a copy if it fits into what may be under way, and says whether it did.
@@ -79,22 +65,23 @@ class TcpConnections {
     std::optional<std::chrono::steady_clock::time_point> lost;
   };
   Missing missing(std::span<const Handle> messages);
-  // Touches their buffers no more. Of a message that was cut short, nothing good can come: its connection is closed.
+  // Touches the buffers of these messages no more, and closes the connections of those that are not done: nothing can
+  // be sent behind a message that was cut short.
   void give_up(std::span<const Handle> messages);
 
  private:
   struct FrameHeader {
     uint64_t group = 0;
-    int64_t message_bytes = 0;  // or, from the receiver, what it has taken
+    int64_t message_bytes = 0;  // from the receiver: what it has taken
     uint32_t channel = 0;
-    uint32_t bytes = 0;  // of the message, that follow
+    uint32_t bytes = 0;  // of the message, which follow
   };
   struct OutStream {
     int64_t may_send = window_bytes;
     int64_t waiting_bytes = 0;
     std::deque<Handle> waiting;  // the first may be sent in part
   };
-  // A connection that we opened: messages go out, and what has been taken comes back.
+  // A connection that this rank has opened. Messages go out, and what has been taken comes back.
   struct OutLink {
     TcpSocket socket;
     std::vector<std::byte> greeting;
@@ -145,7 +132,7 @@ class TcpConnections {
   void take(const TcpStream& key, InStream& stream, int64_t bytes);
   void lose(int64_t peer);
 
-  // Connections that are over are closed here, by the one thread that polls them.
+  // What the thread polls. It is also the one that closes connections which are over.
   struct Watched {
     std::vector<pollfd> descriptors;  // those of the connections first
     std::vector<int64_t> in;          // the peers of these connections
@@ -158,7 +145,7 @@ class TcpConnections {
   const int64_t rank_;
   const std::vector<TcpAddress> addresses_;
   TcpDoor door_;
-  TcpSocket bell_;  // an event that wakes the thread
+  TcpSocket bell_;  // an event (eventfd) that wakes the thread
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -9,7 +9,6 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/background_thread.h"
-#include "copus/comm/health/shared_health.h"
 
 namespace copus {
 
@@ -19,10 +18,10 @@ using std::chrono::milliseconds;
 
 constexpr auto look_interval = milliseconds(25);
 constexpr auto heartbeat_interval = milliseconds(200);
-// For rank 0 to answer a report; a rank that it does not answer believes its own.
+// Rank 0 gets so much time to answer a report. A rank that it does not answer goes by its own report.
 constexpr auto longest_decision = milliseconds(700);
 constexpr auto longest_telling = milliseconds(300);
-// What the main thread gets to notice a failure, throw, and clean up.
+// The main thread gets so much time to notice a failure, throw, and clean up.
 constexpr auto grace = milliseconds(1000);
 constexpr auto longest_farewell = milliseconds(5000);
 constexpr int exit_code_of_failure = 1;
@@ -48,19 +47,15 @@ TcpHealth::TcpHealth(const TcpRank& self, TcpDoor door)
     : HeartbeatHealth(self.rank, self.size),
       self_(self),
       door_(std::move(door)),
-      links_(static_cast<size_t>(self.size)),
-      addresses_(static_cast<size_t>(self.size)),
-      left_(static_cast<size_t>(self.size), false) {
+      links_(self.size),
+      addresses_(self.size),
+      left_(self.size, false) {
   COPUS_CHECK(is_first(), "rank ", self.rank, " at the door of rank 0");
   watchdog_ = background_thread([this] { watch(); });
 }
 
 TcpHealth::TcpHealth(const TcpRank& self, TcpSocket to_first, const std::string& token)
-    : HeartbeatHealth(self.rank, self.size),
-      self_(self),
-      links_(1),
-      addresses_(static_cast<size_t>(self.size)),
-      left_(static_cast<size_t>(self.size), false) {
+    : HeartbeatHealth(self.rank, self.size), self_(self), links_(1), addresses_(self.size), left_(self.size, false) {
   links_.front() = std::make_unique<TextLink>(std::move(to_first));
   links_.front()->greet(hello(token, self.rank));
   expect(0, 0);
@@ -109,7 +104,7 @@ void TcpHealth::leave() {
   begin_wait();
   {
     std::unique_lock lock(mutex());
-    left_[static_cast<size_t>(rank())] = true;
+    left_[rank()] = true;
     if (!is_first()) hand_on(leaving, "");
     changed().wait(lock, [&] { return ended_ || has_failed(); });
   }
@@ -119,7 +114,7 @@ void TcpHealth::leave() {
 void TcpHealth::watch() {
   std::unique_lock lock(mutex());
   while (true) {
-    // Not at each heartbeat: rank 0 gets thousands of them a second where there are hundreds of ranks.
+    // It looks at intervals and not at each heartbeat, of which rank 0 gets thousands a second from hundreds of ranks.
     changed().wait_for(lock, look_interval, [&] { return stopping_ || (to_report_ && !handed_on_); });
     const Clock::time_point now = Clock::now();
     if (door_) admit_guests();
@@ -140,7 +135,7 @@ void TcpHealth::watch() {
 
 void TcpHealth::admit_guests() {
   for (TcpDoor::Guest& guest : door_->admit()) {
-    std::unique_ptr<TextLink>& link = links_[static_cast<size_t>(guest.rank)];
+    std::unique_ptr<TextLink>& link = links_[guest.rank];
     if (link || guest.rank == 0 || met_) continue;
     link = std::make_unique<TextLink>(std::move(guest.socket));
     expect(guest.rank, 0);
@@ -149,12 +144,12 @@ void TcpHealth::admit_guests() {
 
 // `other`: the rank at the other end.
 void TcpHealth::listen_to(int64_t other, Clock::time_point now) {
-  std::unique_ptr<TextLink>& link = links_[static_cast<size_t>(other)];
+  std::unique_ptr<TextLink>& link = links_[other];
   if (!link) return;
   link->exchange();
   while (const auto text = link->next()) take(other, *text, now);
   if (!link->is_over()) return;
-  const bool in_order = is_first() ? left_[static_cast<size_t>(other)] : ended_;
+  const bool in_order = is_first() ? left_[other] : ended_;
   if (!in_order && !has_failed()) decide({{other, signs_of(other).place, std::string(lost_connection)}});
   link.reset();
 }
@@ -163,7 +158,7 @@ void TcpHealth::take(int64_t sender, const TextLink::Text& text, Clock::time_poi
   std::istringstream words(text.content);
   switch (text.kind) {
     case here: {
-      TcpAddress& address = addresses_[static_cast<size_t>(sender)];
+      TcpAddress& address = addresses_[sender];
       words >> address.host >> address.port;
       return;
     }
@@ -190,7 +185,7 @@ void TcpHealth::take(int64_t sender, const TextLink::Text& text, Clock::time_poi
       return;
     }
     case leaving:
-      left_[static_cast<size_t>(sender)] = true;
+      left_[sender] = true;
       expect_no_more(sender);
       return;
     case all_left:
@@ -202,7 +197,7 @@ void TcpHealth::take(int64_t sender, const TextLink::Text& text, Clock::time_poi
   }
 }
 
-// Rank 0 decides; that it is silent itself, the others do.
+// Rank 0 decides. Only that rank 0 itself is silent, the others decide.
 void TcpHealth::see_to_reports(Clock::time_point now) {
   if (const auto found = find_failure(now)) {
     if (is_first() || found->rank == 0) decide({*found});
@@ -225,7 +220,7 @@ void TcpHealth::begin_if_all_came(Clock::time_point now) {
   if (met_ || has_failed()) return;
   std::string all;
   for (int64_t other = 0; other < size(); ++other) {
-    const TcpAddress& address = addresses_[static_cast<size_t>(other)];
+    const TcpAddress& address = addresses_[other];
     all += to_text(address);
     if (address.port != 0) continue;
     if (std::chrono::duration<double>(now - started_).count() > self_.wait_seconds) {
@@ -234,13 +229,13 @@ void TcpHealth::begin_if_all_came(Clock::time_point now) {
     return;
   }
   send_to_all(everyone, all);
-  for (const auto& link : links_) {  // a heartbeat, of which the first says who this is, does not queue behind anything
+  for (const auto& link : links_) {  // so that no heartbeat, of which the first says who this is, queues behind them
     if (link) link->exchange();
   }
   set_met();
 }
 
-// The first thing that the others hear is who this is.
+// The next heartbeat, which tells the others who this is, goes out at once.
 void TcpHealth::set_met() {
   met_ = true;
   last_beat_ = {};
@@ -268,14 +263,14 @@ void TcpHealth::beat(Clock::time_point now) {
   send_to_all(heartbeat, concat(::getpid(), '\n', own_place()));
 }
 
-// But to one that takes nothing, or it would fill our memory.
+// A rank that takes nothing gets no heartbeats, which would fill the memory here.
 void TcpHealth::send_to_all(char kind, const std::string& content) {
   for (const auto& link : links_) {
     if (link && (kind != heartbeat || link->all_sent())) link->send(kind, content);
   }
 }
 
-// This is the failure that ends the job: for all, where rank 0 says so.
+// Ends the job with this failure: for all ranks where this is rank 0, and else for this one.
 void TcpHealth::decide(Report report) {
   if (has_failed()) return;
   FailureReport& failure = report.failure;
@@ -301,7 +296,7 @@ bool TcpHealth::tells_user(const Report& report) const {
 void TcpHealth::see_to_the_end(std::unique_lock<std::mutex>& lock) {
   const bool in_failure = has_failed();
   const auto flush_end = Clock::now() + (in_failure ? longest_telling : longest_farewell);
-  // At a good end the others hang up first, so that no word to them is lost.
+  // At a good end rank 0 lets the others hang up first, so that nothing that it has sent them is lost.
   const auto is_done = [&](const auto& link) {
     return !link || link->is_over() || (link->all_sent() && (in_failure || !is_first()));
   };

@@ -1,7 +1,7 @@
-// Health over TCP, and how the ranks meet: each keeps one connection to rank 0, so that thousands of ranks need no more
-// than that many. Rank 0 learns of every failure, decides which was the first, and tells all; when rank 0 is what
-// fails, each of the others sees that by itself. Where ranks are started machine by machine, each machine has a log of
-// its own, so one rank of each tells the user.
+// Health over TCP, and how the ranks meet. Each keeps one connection to rank 0, so that thousands of ranks need no more
+// than that many. Rank 0 learns of every failure, decides which was the first, and tells all. When rank 0 itself fails,
+// each of the others sees it alone. Where ranks are started machine by machine, each machine has a log of its own, so
+// one rank of each machine tells the user.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,20 @@ namespace copus {
 struct TcpRank {
   int64_t rank = 0;
   int64_t size = 1;
-  // The ranks of this machine: whose failures are told there.
+  // The ranks of this machine, on which their failures are told.
   int64_t first_of_machine = 0;
   int64_t num_of_machine = 1;
   double wait_seconds = 0;
-  // Tells the user of failures, and ends this process when the job has failed and the rank does not notice. Without,
-  // ranks may be threads.
+  // Whether to tell the user of failures, and to end this process when the job has failed and the rank does not notice.
+  // Ranks that are threads must not.
   bool watch = false;
 };
 
 class TcpHealth final : public HeartbeatHealth {
  public:
-  // As rank 0, at whose door the others knock.
+  // Of rank 0, to whose door the others come.
   TcpHealth(const TcpRank& self, TcpDoor door);
-  // As any other, connected to it.
+  // Of any other rank, which is connected to rank 0.
   TcpHealth(const TcpRank& self, TcpSocket to_first, const std::string& token);
   TcpHealth(const TcpHealth&) = delete;
   TcpHealth& operator=(const TcpHealth&) = delete;
@@ -45,7 +45,7 @@ class TcpHealth final : public HeartbeatHealth {
 
   // Returns once rank 0 has decided.
   void report(const FailureReport& report) override;
-  // report() by a rank whose own error ends it: it tells the user itself.
+  // What a rank that is ended by an error of its own does in place of report(). It tells the user itself.
   void report_own_error();
 
   // The end of a job in good order: returns once all ranks have come to it, or the job has failed.
@@ -54,7 +54,7 @@ class TcpHealth final : public HeartbeatHealth {
  private:
   struct Report {
     FailureReport failure;
-    bool told = false;  // by the rank that failed
+    bool told = false;  // to the user, by the rank that failed
   };
 
   void submit(const Report& report);

@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 // What each rank's wait ends with.
 std::vector<std::string> failures_of(int64_t size, double wait_seconds, const std::function<void(World&)>& body) {
-  std::vector<std::string> failures(static_cast<size_t>(size));
+  std::vector<std::string> failures(size);
   try {
     run_ranks_over_tcp(
         size,
@@ -31,7 +31,7 @@ std::vector<std::string> failures_of(int64_t size, double wait_seconds, const st
           try {
             body(world);
           } catch (const RankFailure& failure) {
-            failures[static_cast<size_t>(world.rank())] = failure.what();
+            failures[world.rank()] = failure.what();
             throw;
           }
         },

@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Whoever has not said hello by then, or comes when so many others have not, is sent away.
+// Whoever has not said hello after this time, or comes when so many others have not, is sent away.
 constexpr auto longest_hello = std::chrono::seconds(5);
 constexpr size_t most_strangers = 1024;
 constexpr int backlog = 4096;
@@ -79,7 +79,7 @@ TcpSocket open_socket(int family, int kind) {
   return result;
 }
 
-// The first that leads out of this machine.
+// The address of the first interface that leads out of this machine.
 std::optional<std::string> host_of_an_interface() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return std::nullopt;
@@ -102,17 +102,6 @@ bool would_wait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == E
 
 }  // namespace
 
-TcpSocket::TcpSocket(TcpSocket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
-TcpSocket::~TcpSocket() {
-  if (is_open()) ::close(descriptor_);
-}
-
 int64_t TcpSocket::send(std::span<const std::byte> first, std::span<const std::byte> second) {
   const auto part = [](std::span<const std::byte> data) {
     return iovec{const_cast<std::byte*>(data.data()), data.size()};  // sendmsg writes nothing there
@@ -121,12 +110,12 @@ int64_t TcpSocket::send(std::span<const std::byte> first, std::span<const std::b
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
-  const ssize_t sent = ::sendmsg(descriptor_, &message, MSG_NOSIGNAL);
+  const ssize_t sent = ::sendmsg(descriptor(), &message, MSG_NOSIGNAL);
   return sent >= 0 ? sent : would_wait() ? 0 : -1;
 }
 
 int64_t TcpSocket::receive(std::span<std::byte> data) const {
-  const ssize_t received = ::read(descriptor_, data.data(), data.size());
+  const ssize_t received = ::read(descriptor(), data.data(), data.size());
   if (received == 0 && !data.empty()) return -1;
   return received >= 0 ? received : would_wait() ? 0 : -1;
 }
@@ -154,7 +143,7 @@ bool finish_connecting(const TcpSocket& socket, double seconds) {
 
 std::string own_host_towards(const std::string& host, int64_t port) {
   AnyAddress peer = resolve(host, port, 0);
-  // Connecting a datagram socket sends nothing, and chooses the interface.
+  // Connecting a datagram socket only chooses the interface, and sends nothing.
   const TcpSocket probe = open_socket(peer.storage.ss_family, SOCK_DGRAM);
   if (::connect(probe.descriptor(), peer.get(), peer.length) != 0) {
     throw UserError(concat("no network of this machine leads to ", host, ": ", std::strerror(errno)));
@@ -181,7 +170,7 @@ std::string make_token() {
   return token;
 }
 
-// The greeting, the token, and the rank in eight bytes.
+// It is the greeting, the token, and the rank in eight bytes.
 std::vector<std::byte> hello(const std::string& token, int64_t rank) {
   const std::string text = std::string(greeting) + token;
   std::vector<std::byte> result(text.size() + sizeof rank);
@@ -228,7 +217,7 @@ TcpDoor::Judgement TcpDoor::judge(Stranger& stranger) {
   stranger.said.resize(expected.size());
   const int64_t more = stranger.socket.receive(std::span(stranger.said).subspan(heard));
   if (more < 0) return Judgement::unwelcome;
-  stranger.said.resize(heard + static_cast<size_t>(more));
+  stranger.said.resize(heard + more);
   if (stranger.said.size() < expected.size()) {
     return Clock::now() - stranger.since > longest_hello ? Judgement::unwelcome : Judgement::unknown;
   }

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "copus/comm/descriptor.h"
+
 namespace copus {
 
 // A host as a number, IPv4 or IPv6, and a port.
@@ -18,39 +20,35 @@ struct TcpAddress {
   int64_t port = 0;
 };
 
-// Owns a descriptor, which exec closes. Never blocks; -1: none.
+// Owns a socket, which exec closes, or none. No call of it waits.
 class TcpSocket {
  public:
-  TcpSocket() = default;
-  explicit TcpSocket(int descriptor) : descriptor_(descriptor) {}
-  TcpSocket(TcpSocket&& other) noexcept;
-  TcpSocket& operator=(TcpSocket&& other) noexcept;
-  ~TcpSocket();
+  explicit TcpSocket(int descriptor = -1) : descriptor_(descriptor) {}
 
-  int descriptor() const { return descriptor_; }
-  bool is_open() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_.number(); }
+  bool is_open() const { return descriptor_.is_open(); }
 
-  // Send (the two one after the other) and receive as much as goes without waiting, and return how much that was; -1:
-  // the connection is over.
+  // These send (the two one after the other) and receive as much as goes without waiting, and return how much that was,
+  // or -1 when the connection is over.
   int64_t send(std::span<const std::byte> first, std::span<const std::byte> second = {});
   int64_t receive(std::span<std::byte> data) const;
 
  private:
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
-// Begins to connect; once the socket can be written to, it is connected or over. Throws UserError for an address that
+// Begins to connect. Once the socket can be written to, it is connected or over. Throws UserError for an address that
 // cannot be tried.
 TcpSocket start_connecting(const TcpAddress& address);
 // Waits until it is connected, and says whether it is.
 bool finish_connecting(const TcpSocket& socket, double seconds);
-// This machine's address on the way to a host, given by name or number: one that other machines may reach, even where
-// the host is this machine itself and has its name from /etc/hosts. Throws UserError for one that is not known.
+// This machine's address on the way to a host, which is given by name or number. Other machines may reach that address,
+// even where the host is this machine itself and has its name from /etc/hosts. Throws UserError for an unknown host.
 std::string own_host_towards(const std::string& host, int64_t port);
-// That of a socket that is connected.
+// This machine's address of a socket that is connected.
 std::string own_host_of(const TcpSocket& socket);
 
-// As many as the system lets this process have: the first limit is 1024 on most, and rank 0 has one for each rank.
+// Rank 0 has a socket for each rank, and most systems allow 1024 unless one asks for more.
 void allow_many_sockets();
 
 // 32 random letters, which nobody else can know.
@@ -72,7 +70,7 @@ class TcpDoor {
     int64_t rank;
     TcpSocket socket;
   };
-  // Those that have said hello since the last call. To be called when a descriptor can be read from, and now and then.
+  // Those who have said hello since the last call. To be called when a descriptor can be read from, and now and then.
   std::vector<Guest> admit();
   void add_descriptors(std::vector<pollfd>& descriptors) const;
 

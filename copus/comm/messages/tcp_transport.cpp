@@ -9,9 +9,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A wait looks this often whether the job has failed.
+// A rank that waits looks this often whether the job has failed.
 constexpr auto look_interval = std::chrono::milliseconds(25);
-// For health to find out what has become of a rank whose connection closed. If it is well, the network is not.
+// Health gets so much time to find out what has become of a rank whose connection closed. If that rank is well, the
+// network is not.
 constexpr auto time_for_health = std::chrono::seconds(1);
 
 }  // namespace

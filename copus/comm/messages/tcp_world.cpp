@@ -1,7 +1,6 @@
 #include "copus/comm/messages/tcp_world.h"
 
 #include <exception>
-#include <map>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -12,14 +11,13 @@
 #include "copus/comm/messages/tcp_connections.h"
 #include "copus/comm/messages/tcp_transport.h"
 #include "copus/comm/queued_communicator.h"
-#include "copus/comm/real_clock.h"
-#include "copus/comm/solo_transport.h"
+#include "copus/comm/solo_communicator.h"
 
 namespace copus {
 
 namespace {
 
-// What a rank has once it knows rank 0, and before it knows the others.
+// What a rank has when it knows rank 0 and not yet the others.
 struct Entrance {
   std::unique_ptr<TcpHealth> health;
   TcpDoor door;
@@ -50,58 +48,51 @@ Entrance go_to_first(const TcpRank& self, const TcpMeeting& meeting) {
   return {std::move(health), TcpDoor(own_host, token, self.size)};
 }
 
+// What connects a rank with the others.
+struct Membership {
+  Membership(const TcpRank& its_self, Entrance entrance)
+      : self(its_self),
+        health(std::move(entrance.health)),
+        connections(self.rank, health->meet(entrance.door.address()), std::move(entrance.door)) {}
+
+  const TcpRank self;
+  const std::unique_ptr<TcpHealth> health;
+  TcpConnections connections;
+  RealClock clock{std::chrono::steady_clock::now()};  // from when the ranks met
+};
+
 class TcpWorld final : public World {
  public:
-  TcpWorld(const TcpRank& self, Entrance entrance)
-      : self_(self),
-        health_(std::move(entrance.health)),
-        connections_(self.rank, health_->meet(entrance.door.address()), std::move(entrance.door)),
-        clock_(std::chrono::steady_clock::now()) {}
-  TcpWorld(const TcpWorld&) = delete;
-  TcpWorld& operator=(const TcpWorld&) = delete;
+  explicit TcpWorld(const std::shared_ptr<Membership>& membership)
+      : World(membership->self.rank, membership->self.size, membership), membership_(*membership) {}
 
-  // Before the threads of groups, which may be waiting for the others, are waited for.
+  // The others are told before the groups end, whose threads may be waiting for them.
   ~TcpWorld() override {
     if (std::uncaught_exceptions() > exceptions_at_start_) {
-      health_->report_own_error();
+      membership_.health->report_own_error();
     } else {
-      health_->leave();
+      membership_.health->leave();
     }
   }
 
-  int64_t rank() const override { return self_.rank; }
-  int64_t size() const override { return self_.size; }
-  Health& health() override { return *health_; }
-  RankClock& clock() override { return clock_; }
-
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    std::unique_ptr<Communicator>& communicator = groups_[ranks];
-    if (!communicator) communicator = make_group(ranks);
-    return *communicator;
-  }
+  Health& health() override { return *membership_.health; }
+  RankClock& clock() override { return membership_.clock; }
 
  private:
-  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks) {
-    const int64_t member = place_in(ranks);
-    // From its members alone: ranks may ask for their groups in different orders.
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
+    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(rank());
+    // The name follows from the members alone, since ranks may ask for their groups in different orders.
     uint64_t name = 0;
-    for (const int64_t each : ranks) name = extend_hash(name, static_cast<uint64_t>(each));
+    for (const int64_t each : ranks) name = extend_hash(name, each);
     COPUS_CHECK(names_.insert(name).second, "two groups of ranks have the same name ", name);
-    std::unique_ptr<Transport> transport;
-    if (ranks.size() == 1) {
-      transport = std::make_unique<SoloTransport>();
-    } else {
-      transport = std::make_unique<TcpTransport>(ranks, member, name, connections_, *health_, self_.wait_seconds);
-    }
-    return std::make_unique<QueuedCommunicator>(ranks, member, std::move(transport));
+    return std::make_unique<QueuedCommunicator>(
+        ranks, member,
+        std::make_unique<TcpTransport>(ranks, member, name, membership_.connections, *membership_.health,
+                                       membership_.self.wait_seconds));
   }
 
-  const TcpRank self_;
+  Membership& membership_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
-  const std::unique_ptr<TcpHealth> health_;
-  TcpConnections connections_;
-  RealClock clock_;  // from when the ranks met
-  std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
   std::set<uint64_t> names_;
 };
 
@@ -109,7 +100,8 @@ class TcpWorld final : public World {
 
 std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting) {
   allow_many_sockets();
-  return std::make_unique<TcpWorld>(self, self.rank == 0 ? open_first(self, meeting) : go_to_first(self, meeting));
+  return std::make_unique<TcpWorld>(
+      std::make_shared<Membership>(self, self.rank == 0 ? open_first(self, meeting) : go_to_first(self, meeting)));
 }
 
 }  // namespace copus

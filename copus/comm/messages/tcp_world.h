@@ -1,5 +1,5 @@
-// Ranks on several machines, connected over TCP by nothing but this program: for launchers that bring no MPI, such as
-// torchrun.
+// Ranks on several machines that connect over TCP and need no other program for it. It is for launchers that bring no
+// MPI, such as torchrun.
 #pragma once
 
 #include <functional>
@@ -11,17 +11,17 @@
 
 namespace copus {
 
-// How the others find rank 0: by a text that it publishes, with its address and the job's secret, without which nobody
-// is let in. From rank 0 each has the addresses of all.
+// How the others find rank 0. It publishes a text with its address and the job's secret, without which nobody is let
+// in. From rank 0 each gets the addresses of all.
 struct TcpMeeting {
   std::string host;                                       // rank 0: its machine's address, as the others reach it
   std::function<void(const std::string& place)> publish;  // rank 0
   std::function<std::string()> find;                      // others: waits for it
 };
 
-// Joins the job; returns when all ranks have. Throws UserError when rank 0 cannot be reached, RankFailure when ranks do
-// not come within the wait's limit. The end of the world waits for the other ranks, unless the job has failed or an
-// exception is on its way.
+// Joins the job, and returns when all ranks have. Throws UserError when rank 0 cannot be reached, and RankFailure when
+// ranks do not come in time. The end of the world waits for the other ranks, unless the job has failed or an exception
+// is on its way.
 std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting);
 
 }  // namespace copus

@@ -8,7 +8,7 @@ namespace copus {
 
 namespace {
 
-// In front of each text: its length, and its kind.
+// In front of each text stand its length and its kind.
 constexpr size_t header_bytes = sizeof(uint32_t) + 1;
 constexpr uint32_t longest_text = 64 << 20;
 constexpr size_t bytes_at_a_time = 16 << 10;
@@ -28,10 +28,10 @@ void TextLink::exchange() {
   if (!outgoing_.empty() && !over_) {
     const int64_t sent = socket_.send(outgoing_);
     if (sent > 0) outgoing_.erase(outgoing_.begin(), outgoing_.begin() + sent);
-    // Its last words may still be there to be read.
+    // The other end is gone, and its last texts may still be there to be read.
     if (sent < 0) outgoing_.clear();
   }
-  // Mostly nothing has come, which rank 0 finds out thousands of times a second: not even zeros are written for it.
+  // Rank 0 comes here thousands of times a second, mostly to find that nothing has come. So no zeros are written here.
   std::array<std::byte, bytes_at_a_time> received;
   while (!over_) {
     const int64_t bytes = socket_.receive(received);

@@ -21,16 +21,16 @@ class TextLink {
     std::string content;
   };
 
-  // Bytes that go before all texts.
+  // Sends bytes before all texts.
   void greet(std::span<const std::byte> hello) { outgoing_.insert(outgoing_.end(), hello.begin(), hello.end()); }
   void send(char kind, std::string_view content);
   // Sends and receives what goes without waiting.
   void exchange();
-  // The next text that has come whole.
+  // The next text, if all of it has come.
   std::optional<Text> next();
 
   bool all_sent() const { return outgoing_.empty(); }
-  // The other end is gone, or sends what is no text; what had come before can still be read.
+  // Whether the other end is gone, or sends what is no text. What had come before can still be read.
   bool is_over() const { return over_; }
 
  private:

@@ -1,6 +1,5 @@
-// What a build without MPI answers.
+// What stands in for mpi_world.cpp in builds without MPI.
 #include "copus/base/error.h"
-#include "copus/comm/messages/mpi_collectives.h"
 #include "copus/comm/messages/mpi_world.h"
 
 namespace copus {
@@ -12,7 +11,5 @@ std::unique_ptr<World> join_mpi(double /*wait_seconds*/) {
       "these ranks can only communicate over MPI, and this build has none; install an MPI library (Debian: apt-get "
       "install openmpi-bin libopenmpi-dev) and rebuild");
 }
-
-std::unique_ptr<MpiCollectives> MpiCollectives::join() { throw UserError("this build has no MPI to compare with"); }
 
 }  // namespace copus

@@ -16,15 +16,15 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Between two looks at the health of the job.
+// A thread that waits looks at the health of the job this often.
 constexpr double slice_seconds = 0.1;
-// More than this passes between two looks only where the process was stopped, perhaps with the whole job.
+// More than this passes between two looks only if the process was stopped, perhaps with the whole job.
 constexpr double longest_slice_seconds = 0.5;
 
 int64_t usable_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  // Fails on machines with more cores than the set holds: enough for any number of ranks.
+  // This fails on machines with more cores than the set holds, which are enough for any number of ranks.
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return CPU_SETSIZE;
   return CPU_COUNT(&cores);
 }
@@ -38,7 +38,7 @@ void pause_briefly() {
 }
 
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
-  // Not FUTEX_*_PRIVATE: the word is shared between processes. Errors mean "look again", as does success.
+  // The word is shared between processes, so it is none of FUTEX_*_PRIVATE. Errors mean "look again", as success does.
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 

@@ -10,16 +10,16 @@
 
 namespace copus {
 
-// Lies in shared memory; all zero at first. Written by one thread at a time, only ever upwards; it wraps.
+// Lies in shared memory, all zero at first. One thread at a time writes it, only ever upwards, until it wraps.
 class SharedCounter {
  public:
   uint32_t value() const { return value_.load(std::memory_order_acquire); }
   bool reached(uint32_t target) const { return static_cast<int32_t>(value() - target) >= 0; }
 
-  // Everything written before is seen by whoever sees the new value.
+  // Whoever sees the new value sees everything that was written before.
   void publish(uint32_t value);
 
-  // Returns when the counter has reached `target`, after `seconds` (below one), or earlier for no reason.
+  // Returns when the counter has reached `target`, after `seconds` (less than one), or earlier without a reason.
   void sleep(uint32_t target, double seconds);
 
  private:
@@ -30,8 +30,8 @@ class SharedCounter {
 // How the threads of a rank wait.
 struct WaitPolicy {
   Health& health;
-  double deadline_seconds;  // then who is missing counts as failed
-  // Looking again at once is fastest while every rank has a core for itself; it keeps others from running otherwise.
+  double deadline_seconds;  // after it, whoever is missing counts as failed
+  // Looking again at once is fastest while every rank has a core to itself. Otherwise it keeps others from running.
   std::chrono::nanoseconds spin;
   int64_t yields;
 };
@@ -39,7 +39,7 @@ struct WaitPolicy {
 // For ranks of which `ranks_here` share this machine.
 WaitPolicy wait_policy(Health& health, double deadline_seconds, int64_t ranks_here);
 
-// One wait, perhaps for several counters one after another; the deadline counts from its beginning, without the time
+// One wait, perhaps for several counters one after another. The deadline counts from its beginning, without the time
 // for which this process was stopped (Ctrl-Z).
 class Wait {
  public:
@@ -48,7 +48,7 @@ class Wait {
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 
-  // False: the deadline has passed. Throws RankFailure when the job has failed.
+  // False where the deadline has passed. Throws RankFailure when the job has failed.
   bool until(SharedCounter& counter, uint32_t target);
 
  private:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -13,7 +15,7 @@ namespace copus {
 
 namespace {
 
-// Below, every member reducing everything is faster than a second round.
+// Up to this size it is faster that every member reduces everything than that there is a second round.
 constexpr int64_t whole_reduction_bytes = 16 << 10;
 
 constexpr int64_t line = 64;
@@ -26,9 +28,9 @@ constexpr int64_t header_bytes = 8;
 
 constexpr int64_t ring_bytes(int64_t bytes) { return header_bytes + round_up(bytes, 8); }
 
-// Without data, addresses may be null.
+// Addresses may be null where there are no bytes.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
 void copy_into_ring(SharedRing& ring, int64_t capacity, uint32_t position, const std::byte* from, int64_t bytes) {
@@ -47,45 +49,45 @@ void copy_from_ring(SharedRing& ring, int64_t capacity, uint32_t position, std::
 
 // The bytes of each member's part of a buffer, and where they begin.
 struct Parts {
-  std::vector<int64_t> offsets;  // one more than members
+  std::vector<int64_t> offsets;  // of each member, and of the end
   int64_t longest = 0;
 
   Parts(std::span<const int64_t> counts, DataType type) : offsets{0} {
     for (const int64_t count : counts) {
-      COPUS_CHECK(count >= 0, count);
       offsets.push_back(offsets.back() + count * size_of(type));
       longest = std::max(longest, count * size_of(type));
     }
   }
 
   int64_t bytes(int64_t member) const { return offsets[member + 1] - offsets[member]; }
-  // Of `piece` bytes beginning at `begin`, as many as the member's part has.
+  // How many of the `piece` bytes from `begin` on the member's part has.
   int64_t bytes_of_piece(int64_t member, int64_t begin, int64_t piece) const {
     return std::clamp<int64_t>(bytes(member) - begin, 0, piece);
   }
 };
 
+// "an all-reduce"
+std::string in_words(OperationKind kind) {
+  std::string name = to_string(kind);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return (name.starts_with('a') ? "an " : "a ") + name;
+}
+
 }  // namespace
 
-struct SharedMemoryTransport::Operation {
-  std::string_view name;
-  uint32_t signature;
-
-  Operation(std::string_view what, DataType type, Reduction reduction, int64_t root, std::span<const int64_t> counts)
-      : name(what) {
-    uint64_t hash = 0;
-    for (const char letter : what) hash = hash * 31 + static_cast<uint64_t>(letter);
-    hash = mix_bits(hash) + static_cast<uint64_t>(type) * 256 + static_cast<uint64_t>(reduction) * 16;
-    hash = extend_hash(hash, static_cast<uint64_t>(root));
-    for (const int64_t count : counts) hash = extend_hash(hash, static_cast<uint64_t>(count));
-    signature = static_cast<uint32_t>(hash);
-  }
-};
+SharedMemoryTransport::Collective::Collective(const Operation& its_operation) : operation(its_operation) {
+  uint64_t hash = mix_bits(static_cast<uint64_t>(operation.kind) * 64 + static_cast<uint64_t>(operation.type) * 8 +
+                           static_cast<uint64_t>(operation.reduction));
+  hash = extend_hash(hash, operation.peer);
+  hash = extend_hash(hash, operation.count);
+  for (const int64_t count : operation.counts) hash = extend_hash(hash, count);
+  signature = static_cast<uint32_t>(hash);
+}
 
 SharedMemoryTransport::SharedMemoryTransport(GroupArea area, std::vector<int64_t> ranks, int64_t member,
                                              SharedHealth& health, const WaitPolicy& policy)
     : area_(area), ranks_(std::move(ranks)), member_(member), health_(health), policy_(policy) {
-  // Where an earlier communicator of this rank stopped.
+  // An earlier communicator of this rank has stopped there.
   const uint32_t even = area_.slot(member_, 0).round.value();
   const uint32_t odd = area_.slot(member_, 1).round.value();
   round_ = static_cast<int32_t>(odd - even) > 0 ? odd : even;
@@ -93,29 +95,30 @@ SharedMemoryTransport::SharedMemoryTransport(GroupArea area, std::vector<int64_t
 }
 
 void SharedMemoryTransport::begin_round() {
-  wait_for_round("the next collective");
+  wait_for_round(std::nullopt);
   ++round_;
 }
 
-void SharedMemoryTransport::publish_round(const Operation& operation) {
+void SharedMemoryTransport::publish_round(const Collective& collective) {
   SharedSlot& slot = area_.slot(member_, round_);
-  slot.operation = operation.signature;
+  slot.operation = collective.signature;
   slot.round.publish(round_);
 }
 
-void SharedMemoryTransport::wait_for(int64_t member, const Operation& operation) {
+void SharedMemoryTransport::wait_for(int64_t member, const Collective& collective) {
   SharedSlot& slot = area_.slot(member, round_);
-  if (!slot.round.reached(round_) && !Wait(policy_).until(slot.round, round_)) fail({member}, operation.name);
-  COPUS_CHECK(slot.operation == operation.signature, "rank ", ranks_[member],
-              " takes part in something else than rank ", ranks_[member_], ", in ", operation.name);
+  const OperationKind kind = collective.operation.kind;
+  if (!slot.round.reached(round_) && !Wait(policy_).until(slot.round, round_)) fail({member}, in_words(kind));
+  COPUS_CHECK(slot.operation == collective.signature, "rank ", ranks_[member],
+              " takes part in something else than rank ", ranks_[member_], ", in ", in_words(kind));
 }
 
-void SharedMemoryTransport::wait_for_all(const Operation& operation) {
-  wait_for_round(operation.name);
-  for (int64_t member = 0; member < size(); ++member) wait_for(member, operation);
+void SharedMemoryTransport::wait_for_all(const Collective& collective) {
+  wait_for_round(collective.operation.kind);
+  for (int64_t member = 0; member < size(); ++member) wait_for(member, collective);
 }
 
-void SharedMemoryTransport::wait_for_round(std::string_view operation) {
+void SharedMemoryTransport::wait_for_round(std::optional<OperationKind> kind) {
   if (all_published_ == round_) return;
   Wait wait(policy_);
   for (int64_t member = 0; member < size(); ++member) {
@@ -124,7 +127,7 @@ void SharedMemoryTransport::wait_for_round(std::string_view operation) {
     for (int64_t other = member; other < size(); ++other) {
       if (!area_.slot(other, round_).round.reached(round_)) missing.push_back(other);
     }
-    if (!missing.empty()) fail(missing, operation);
+    if (!missing.empty()) fail(missing, kind ? in_words(*kind) : "the next collective");
   }
   all_published_ = round_;
 }
@@ -135,33 +138,35 @@ std::byte* SharedMemoryTransport::message(int64_t member, uint32_t round, int64_
   return slot.message() + k * round_up(bytes, line);
 }
 
-void SharedMemoryTransport::all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
-  const int64_t bytes = count * size_of(type);
-  if (bytes == 0) return;
-  const Operation operation("an all-reduce", type, reduction, 0, {&count, 1});
-  if (bytes <= whole_reduction_bytes) {
-    reduce_whole(static_cast<std::byte*>(data), count, type, reduction, operation);
+void SharedMemoryTransport::all_reduce(const Operation& operation) {
+  if (operation.count == 0) return;
+  const Collective collective(operation);
+  if (operation.bytes() <= whole_reduction_bytes) {
+    reduce_whole(collective);
   } else {
-    reduce_by_shares(static_cast<std::byte*>(data), count, type, reduction, operation);
+    reduce_by_shares(collective);
   }
 }
 
-void SharedMemoryTransport::reduce_whole(std::byte* data, int64_t count, DataType type, Reduction reduction,
-                                         const Operation& operation) {
-  const int64_t bytes = count * size_of(type);
+void SharedMemoryTransport::reduce_whole(const Collective& collective) {
+  const Operation& operation = collective.operation;
+  const int64_t bytes = operation.bytes();
+  auto* const data = static_cast<std::byte*>(operation.output);
   begin_round();
   copy_bytes(message(member_, round_, 0, bytes), data, bytes);
-  publish_round(operation);
-  wait_for_all(operation);
+  publish_round(collective);
+  wait_for_all(collective);
   std::vector<const std::byte*> inputs(ranks_.size());
   for (int64_t member = 0; member < size(); ++member) inputs[member] = message(member, round_, 0, bytes);
-  reduce_elements(inputs, {&data, 1}, count, type, reduction);
+  reduce_elements(inputs, {&data, 1}, operation.count, operation.type, operation.reduction);
 }
 
 // In round p, a member gives piece p of every other member's share to that member, reduces piece p - 1 of its own
 // share, and gives the result to all.
-void SharedMemoryTransport::reduce_by_shares(std::byte* data, int64_t count, DataType type, Reduction reduction,
-                                             const Operation& operation) {
+void SharedMemoryTransport::reduce_by_shares(const Collective& collective) {
+  const auto [count, type, reduction] =
+      std::tuple(collective.operation.count, collective.operation.type, collective.operation.reduction);
+  auto* const data = static_cast<std::byte*>(collective.operation.output);
   const int64_t share = round_up((count * size_of(type) + size() - 1) / size(), line);
   std::vector<int64_t> counts(ranks_.size());
   for (int64_t member = 0, left = count; member < size(); ++member) {
@@ -189,8 +194,8 @@ void SharedMemoryTransport::reduce_by_shares(std::byte* data, int64_t count, Dat
       reduce_elements(inputs, outputs, shares.bytes_of_piece(member_, previous, piece) / size_of(type), type,
                       reduction);
     }
-    publish_round(operation);
-    wait_for_all(operation);
+    publish_round(collective);
+    wait_for_all(collective);
     for (int64_t k = 0; p > 0 && k < size(); ++k) {
       if (k == member_) continue;
       copy_bytes(data + shares.offsets[k] + previous, message(k, round_, k, piece),
@@ -199,11 +204,10 @@ void SharedMemoryTransport::reduce_by_shares(std::byte* data, int64_t count, Dat
   }
 }
 
-void SharedMemoryTransport::reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                                           Reduction reduction) {
-  const Operation operation("a reduce-scatter", type, reduction, 0, counts);
-  const Parts parts(counts, type);
-  const auto* const from = static_cast<const std::byte*>(input);
+void SharedMemoryTransport::reduce_scatter(const Operation& operation) {
+  const Collective collective(operation);
+  const Parts parts(operation.counts, operation.type);
+  const auto* const from = static_cast<const std::byte*>(operation.input);
   const int64_t piece = std::min(parts.longest, GroupArea::slot_capacity(size()) / size());
   std::vector<const std::byte*> inputs(ranks_.size());
   for (int64_t begin = 0; begin < parts.longest; begin += piece) {
@@ -213,31 +217,31 @@ void SharedMemoryTransport::reduce_scatter(void* input, void* output, std::span<
       copy_bytes(message(member_, round_, k, piece), from + parts.offsets[k] + begin,
                  parts.bytes_of_piece(k, begin, piece));
     }
-    publish_round(operation);
-    wait_for_all(operation);
+    publish_round(collective);
+    wait_for_all(collective);
     for (int64_t member = 0; member < size(); ++member) {
       inputs[member] =
           member == member_ ? from + parts.offsets[member_] + begin : message(member, round_, member_, piece);
     }
-    std::byte* const to = static_cast<std::byte*>(output) + begin;
-    reduce_elements(inputs, {&to, 1}, parts.bytes_of_piece(member_, begin, piece) / size_of(type), type, reduction);
+    std::byte* const to = static_cast<std::byte*>(operation.output) + begin;
+    reduce_elements(inputs, {&to, 1}, parts.bytes_of_piece(member_, begin, piece) / size_of(operation.type),
+                    operation.type, operation.reduction);
   }
 }
 
-void SharedMemoryTransport::all_gather(const void* input, void* output, std::span<const int64_t> counts,
-                                       DataType type) {
-  const Operation operation("an all-gather", type, Reduction::sum, 0, counts);
-  const Parts parts(counts, type);
-  const auto* const from = static_cast<const std::byte*>(input);
-  auto* const to = static_cast<std::byte*>(output);
+void SharedMemoryTransport::all_gather(const Operation& operation) {
+  const Collective collective(operation);
+  const Parts parts(operation.counts, operation.type);
+  const auto* const from = static_cast<const std::byte*>(operation.input);
+  auto* const to = static_cast<std::byte*>(operation.output);
   const int64_t piece = std::min(parts.longest, GroupArea::slot_capacity(size()));
   for (int64_t begin = 0; begin < parts.longest; begin += piece) {
     const int64_t own = parts.bytes_of_piece(member_, begin, piece);
     begin_round();
     copy_bytes(message(member_, round_, 0, piece), from + begin, own);
-    publish_round(operation);
+    publish_round(collective);
     copy_bytes(to + parts.offsets[member_] + begin, from + begin, own);
-    wait_for_all(operation);
+    wait_for_all(collective);
     for (int64_t k = 0; k < size(); ++k) {
       if (k == member_) continue;
       copy_bytes(to + parts.offsets[k] + begin, message(k, round_, 0, piece), parts.bytes_of_piece(k, begin, piece));
@@ -245,31 +249,32 @@ void SharedMemoryTransport::all_gather(const void* input, void* output, std::spa
   }
 }
 
-void SharedMemoryTransport::broadcast(void* data, int64_t count, DataType type, int64_t root) {
-  const Operation operation("a broadcast", type, Reduction::sum, root, {&count, 1});
-  const int64_t bytes = count * size_of(type);
+void SharedMemoryTransport::broadcast(const Operation& operation) {
+  const Collective collective(operation);
+  const int64_t root = operation.peer, bytes = operation.bytes();
   const int64_t piece = std::min(bytes, GroupArea::slot_capacity(size()));
-  auto* const address = static_cast<std::byte*>(data);
+  auto* const address = static_cast<std::byte*>(operation.output);
   for (int64_t begin = 0; begin < bytes; begin += piece) {
     std::byte* const part = address + begin;
     const int64_t length = std::min(piece, bytes - begin);
     begin_round();
     if (member_ == root) copy_bytes(message(root, round_, 0, piece), part, length);
-    publish_round(operation);
+    publish_round(collective);
     if (member_ == root) continue;
-    wait_for(root, operation);
+    wait_for(root, collective);
     copy_bytes(part, message(root, round_, 0, piece), length);
   }
 }
 
 void SharedMemoryTransport::barrier() {
-  const Operation operation("a barrier", DataType::byte, Reduction::sum, 0, {});
+  const Operation operation{.kind = OperationKind::barrier};
+  const Collective collective(operation);
   begin_round();
-  publish_round(operation);
-  wait_for_all(operation);
+  publish_round(collective);
+  wait_for_all(collective);
 }
 
-// In the ring, a message is its length in eight bytes, its bytes, and padding to a multiple of eight.
+// A message lies in the ring as its length in eight bytes, its bytes, and padding to a multiple of eight.
 void SharedMemoryTransport::send(const void* data, int64_t bytes, int64_t to) {
   SharedRing& ring = area_.ring(member_, to);
   const int64_t capacity = GroupArea::ring_capacity(size());
@@ -279,7 +284,7 @@ void SharedMemoryTransport::send(const void* data, int64_t bytes, int64_t to) {
   const int64_t total = ring_bytes(bytes);
   while (done < total) {
     const int64_t wanted = std::min(total - done, ring_step);
-    wait_for_ring(ring.read, written + static_cast<uint32_t>(wanted - capacity), to, "a message");
+    wait_for_ring(ring.read, written + static_cast<uint32_t>(wanted - capacity), to);
     if (done == 0) std::memcpy(ring.data() + written % capacity, &bytes, header_bytes);
     const int64_t begin = std::max<int64_t>(done - header_bytes, 0);
     const int64_t end = std::min(done + wanted - header_bytes, bytes);
@@ -308,13 +313,13 @@ void SharedMemoryTransport::receive(void* data, int64_t bytes, int64_t from) {
   const int64_t total = ring_bytes(bytes);
   while (done < total) {
     const int64_t wanted = std::min(total - done, ring_step);
-    wait_for_ring(ring.written, read + static_cast<uint32_t>(done == 0 ? header_bytes : wanted), from, "a message");
+    wait_for_ring(ring.written, read + static_cast<uint32_t>(done == 0 ? header_bytes : wanted), from);
     if (done == 0) {
       int64_t sent = 0;
       std::memcpy(&sent, ring.data() + read % capacity, header_bytes);
       COPUS_CHECK(sent == bytes, "rank ", ranks_[from], " sent ", sent, " bytes, rank ", ranks_[member_], " expects ",
                   bytes);
-      wait_for_ring(ring.written, read + static_cast<uint32_t>(wanted), from, "a message");
+      wait_for_ring(ring.written, read + static_cast<uint32_t>(wanted), from);
     }
     const int64_t begin = std::max<int64_t>(done - header_bytes, 0);
     const int64_t end = std::min(done + wanted - header_bytes, bytes);
@@ -326,12 +331,11 @@ void SharedMemoryTransport::receive(void* data, int64_t bytes, int64_t from) {
   }
 }
 
-void SharedMemoryTransport::wait_for_ring(SharedCounter& counter, uint32_t target, int64_t other,
-                                          std::string_view operation) {
-  if (!counter.reached(target) && !Wait(policy_).until(counter, target)) fail({other}, operation);
+void SharedMemoryTransport::wait_for_ring(SharedCounter& counter, uint32_t target, int64_t other) {
+  if (!counter.reached(target) && !Wait(policy_).until(counter, target)) fail({other}, "a message");
 }
 
-void SharedMemoryTransport::fail(const std::vector<int64_t>& missing, std::string_view operation) {
+void SharedMemoryTransport::fail(const std::vector<int64_t>& missing, std::string_view what) {
   const auto with_place = [&](int64_t member) {
     const std::string place = health_.place_of(ranks_[member]);
     return place.empty() ? concat(ranks_[member]) : concat(ranks_[member], " (", place, ")");
@@ -342,7 +346,7 @@ void SharedMemoryTransport::fail(const std::vector<int64_t>& missing, std::strin
   for (const int64_t rank : ranks_) group += concat(group.empty() ? "" : ", ", rank);
   const int64_t first = ranks_[missing.front()];
   health_.report({first, health_.place_of(first),
-                  concat("did not come to ", operation, " of ranks ", group, ", for which rank ", ranks_[member_],
+                  concat("did not come to ", what, " of ranks ", group, ", for which rank ", ranks_[member_],
                          " waited ", policy_.deadline_seconds, " s", also)});
   health_.check();
   COPUS_CHECK(false, "a failure was reported and not kept");

@@ -1,14 +1,16 @@
 // The operations of one group over shared memory.
 //
 // A collective goes in rounds. In each, a member fills its slot, publishes the number of the round, waits until all
-// have, and reads the slots of the others. There are two slots a member, used in turn: whoever has seen all others
-// publish round k knows that they have read everything of round k - 1, and so may overwrite that slot. One wait a round
-// is enough.
+// have done so, and reads the slots of the others. A member has two slots, which it uses in turn: whoever has seen all
+// others publish round k knows that they have read everything of round k - 1, and may overwrite that slot. So one wait
+// a round is enough.
 //
-// Large reductions are cut into pieces; of each piece, every member reduces its own share of the elements. Which share
-// and which piece an element lies in has no influence on its sum: that goes over the members in their order.
+// Large reductions are cut into pieces, and of each piece every member reduces its own share of the elements. In which
+// share and piece an element lies has no influence on its sum, which goes over the members in their order.
 #pragma once
 
+#include <iterator>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -25,11 +27,10 @@ class SharedMemoryTransport : public Transport {
   SharedMemoryTransport(GroupArea area, std::vector<int64_t> ranks, int64_t member, SharedHealth& health,
                         const WaitPolicy& policy);
 
-  void all_reduce(void* data, int64_t count, DataType type, Reduction reduction) override;
-  void reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                      Reduction reduction) override;
-  void all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override;
-  void broadcast(void* data, int64_t count, DataType type, int64_t root) override;
+  void all_reduce(const Operation& operation) override;
+  void reduce_scatter(const Operation& operation) override;
+  void all_gather(const Operation& operation) override;
+  void broadcast(const Operation& operation) override;
   void barrier() override;
 
   void send(const void* data, int64_t bytes, int64_t to) override;
@@ -37,27 +38,32 @@ class SharedMemoryTransport : public Transport {
   bool try_send(const void* data, int64_t bytes, int64_t to) override;
 
  private:
-  // What all members must agree on in one collective.
-  struct Operation;
+  // A collective under way, with what all members must agree on: the others compare the signature with theirs.
+  struct Collective {
+    explicit Collective(const Operation& its_operation);
+    const Operation& operation;
+    uint32_t signature;
+  };
 
-  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
-  void reduce_whole(std::byte* data, int64_t count, DataType type, Reduction reduction, const Operation& operation);
-  void reduce_by_shares(std::byte* data, int64_t count, DataType type, Reduction reduction, const Operation& operation);
+  int64_t size() const { return std::ssize(ranks_); }
+  void reduce_whole(const Collective& collective);
+  void reduce_by_shares(const Collective& collective);
 
-  // A round: from begin_round() on, this member may fill its slot; after publish_round() it must not; after wait_for()
-  // a member or all of them, it may read theirs until the next round begins.
+  // From begin_round() to publish_round() this member may fill its slot. After it has waited for a member or all of
+  // them, it may read their slots until the next round begins.
   void begin_round();
-  void publish_round(const Operation& operation);
-  void wait_for(int64_t member, const Operation& operation);
-  void wait_for_all(const Operation& operation);
-  // Waits until all have published the round, whatever they did in it.
-  void wait_for_round(std::string_view operation);
-  // Where in a member's slot of a round its bytes for member k lie, of `bytes` for each.
+  void publish_round(const Collective& collective);
+  void wait_for(int64_t member, const Collective& collective);
+  void wait_for_all(const Collective& collective);
+  // Waits until all have published the round, whatever they did in it. `kind` is what this member takes part in, and
+  // empty where it is about to begin something else.
+  void wait_for_round(std::optional<OperationKind> kind);
+  // Where the bytes for member k lie in a member's slot of a round that holds `bytes` for each.
   std::byte* message(int64_t member, uint32_t round, int64_t k, int64_t bytes) const;
 
   // Waits for the other end of a ring.
-  void wait_for_ring(SharedCounter& counter, uint32_t target, int64_t other, std::string_view operation);
-  [[noreturn]] void fail(const std::vector<int64_t>& missing, std::string_view operation);
+  void wait_for_ring(SharedCounter& counter, uint32_t target, int64_t other);
+  [[noreturn]] void fail(const std::vector<int64_t>& missing, std::string_view what);
 
   const GroupArea area_;
   const std::vector<int64_t> ranks_;

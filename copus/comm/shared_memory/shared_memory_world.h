@@ -6,33 +6,32 @@
 #include <cstdint>
 #include <memory>
 
+#include "copus/comm/descriptor.h"
+#include "copus/comm/shared_memory/mapping.h"
 #include "copus/comm/world.h"
 
 namespace copus {
 
-// An anonymous segment, sparse: pages cost memory only once they are touched. Made by whoever starts the ranks, and
-// inherited or opened by them (/proc/<pid>/fd/<descriptor>).
+// An anonymous segment, whose pages cost memory only once they are touched. Whoever starts the ranks makes it, and they
+// inherit it or open it (/proc/<pid>/fd/<descriptor>).
 class SharedSegment {
  public:
   // For `size` ranks. The descriptor is closed by exec unless its flag FD_CLOEXEC is cleared.
   static SharedSegment create(int64_t size);
-  // An inherited or received descriptor; takes ownership. Throws InternalError if it is no segment for `size` ranks.
-  static SharedSegment open(int descriptor, int64_t size);
-  SharedSegment(SharedSegment&& other) noexcept;
-  SharedSegment& operator=(SharedSegment&& other) noexcept;
-  ~SharedSegment();
+  // Throws InternalError for what is no segment for `size` ranks.
+  static SharedSegment open(Descriptor descriptor, int64_t size);
+  // Opens the segment of another process of this machine. Throws UserError where that does not go.
+  static SharedSegment open(int64_t process, int descriptor, int64_t size);
 
-  int descriptor() const { return descriptor_; }
-  std::byte* address() const { return address_; }
+  int descriptor() const { return descriptor_.number(); }
+  std::byte* address() const { return mapping_.get(); }
   // The region of SharedHealth, for whoever watches over the ranks.
   std::byte* health() const;
 
  private:
-  SharedSegment(int descriptor, std::byte* address, int64_t bytes);
-  static SharedSegment map(int descriptor);
-  int descriptor_ = -1;
-  std::byte* address_ = nullptr;
-  int64_t bytes_ = 0;
+  explicit SharedSegment(Descriptor descriptor);
+  Descriptor descriptor_;
+  Mapping mapping_;
 };
 
 // Joins as `rank`. The segment may be shared by several worlds of one process (ranks as threads). With `watch`, a

@@ -48,7 +48,7 @@ std::vector<int> run_processes(int64_t size, double wait_seconds, const std::fun
     if (process == 0) {
       int code = 1;
       try {
-        auto own = std::make_shared<SharedSegment>(SharedSegment::open(dup(segment.descriptor()), size));
+        auto own = std::make_shared<SharedSegment>(SharedSegment::open(Descriptor(dup(segment.descriptor())), size));
         code = body(*join_shared_memory(own, rank, size, wait_seconds, false));
       } catch (const std::exception& error) {
         std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(rank), error.what());
@@ -109,9 +109,9 @@ TEST(Counters, of_rounds_and_rings_wrap) {
 
 TEST(Segment, opens_only_what_is_one) {
   const SharedSegment segment = SharedSegment::create(3);
-  EXPECT_THROW(SharedSegment::open(dup(segment.descriptor()), 4), InternalError);
-  EXPECT_THROW(SharedSegment::open(dup(0), 3), InternalError);
-  EXPECT_NE(SharedSegment::open(dup(segment.descriptor()), 3).address(), segment.address());
+  EXPECT_THROW(SharedSegment::open(Descriptor(dup(segment.descriptor())), 4), InternalError);
+  EXPECT_THROW(SharedSegment::open(Descriptor(dup(0)), 3), InternalError);
+  EXPECT_NE(SharedSegment::open(Descriptor(dup(segment.descriptor())), 3).address(), segment.address());
 }
 
 }  // namespace

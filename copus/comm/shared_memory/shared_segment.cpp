@@ -9,6 +9,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -19,10 +20,10 @@ namespace copus {
 namespace {
 
 constexpr uint64_t magic = 0x31304d4d4f435043;  // "CPCOMM01", little-endian
-// Addresses, not memory: room for some hundred groups of 16 ranks.
+// These are addresses and not memory, with room for some hundred groups of 16 ranks.
 constexpr int64_t segment_bytes = int64_t{1} << 37;
 constexpr int64_t max_groups = 8192;
-// More than groups: ranks that add the same group at the same time write a list each.
+// There may be more lists than groups: ranks that add the same group at the same time write one each.
 constexpr int64_t max_rank_lists = 8 * max_groups;
 
 constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -30,31 +31,30 @@ constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit -
 }  // namespace
 
 int64_t GroupArea::slot_capacity(int64_t members) {
-  // All slots in use should fit the caches; shares of members are cut at whole pages.
+  // All slots in use should fit the caches. The shares of members are cut at whole pages.
   return std::max<int64_t>(round_up((256 << 10) / members, 4096), 4096) * members;
 }
 
 int64_t GroupArea::ring_capacity(int64_t members) {
-  // A micro-batch's activations should fit, so that their sender need not wait; large groups have many rings.
-  const auto share = static_cast<uint64_t>((int64_t{512} << 20) / (members * members));
-  return static_cast<int64_t>(std::clamp<uint64_t>(std::bit_floor(share), 64 << 10, 2 << 20));
+  // A micro-batch's activations should fit, so that their sender need not wait. Large groups have many rings.
+  const uint64_t share = (int64_t{512} << 20) / (members * members);
+  return std::clamp<uint64_t>(std::bit_floor(share), 64 << 10, 2 << 20);
 }
 
+int64_t GroupArea::slot_stride(int64_t members) { return sizeof(SharedSlot) + slot_capacity(members); }
+int64_t GroupArea::ring_stride(int64_t members) { return sizeof(SharedRing) + ring_capacity(members); }
+
 int64_t GroupArea::bytes(int64_t members) {
-  const auto slot = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members);
-  const auto ring = static_cast<int64_t>(sizeof(SharedRing)) + ring_capacity(members);
-  return round_up(members * 2 * slot + members * members * ring, 4096);
+  return round_up(members * 2 * slot_stride(members) + members * members * ring_stride(members), 4096);
 }
 
 SharedSlot& GroupArea::slot(int64_t member, uint32_t round) const {
-  const auto stride = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members_);
-  return *reinterpret_cast<SharedSlot*>(address_ + (member * 2 + round % 2) * stride);
+  return *reinterpret_cast<SharedSlot*>(address_ + (member * 2 + round % 2) * slot_stride(members_));
 }
 
 SharedRing& GroupArea::ring(int64_t from, int64_t to) const {
-  const auto slot = static_cast<int64_t>(sizeof(SharedSlot)) + slot_capacity(members_);
-  const auto stride = static_cast<int64_t>(sizeof(SharedRing)) + ring_capacity(members_);
-  return *reinterpret_cast<SharedRing*>(address_ + members_ * 2 * slot + (from * members_ + to) * stride);
+  std::byte* const rings = address_ + members_ * 2 * slot_stride(members_);
+  return *reinterpret_cast<SharedRing*>(rings + (from * members_ + to) * ring_stride(members_));
 }
 
 struct SegmentLayout::Header {
@@ -95,11 +95,11 @@ std::chrono::steady_clock::time_point SegmentLayout::start() const {
 }
 
 GroupArea SegmentLayout::find_or_add_group(const std::vector<int64_t>& ranks) {
-  const auto members = static_cast<int64_t>(ranks.size());
+  const int64_t members = std::ssize(ranks);
   std::byte* const areas =
       address_ + round_up(reinterpret_cast<std::byte*>(rank_list(max_rank_lists)) - address_, 4096);
   int64_t offset = 0;
-  uint32_t own = 0;  // our list's entry, once it is written
+  uint32_t own = 0;  // the entry for the list of this rank, once it is written
   for (int64_t i = 0; i < max_groups; ++i) {
     uint32_t entry = entries()[i].load(std::memory_order_acquire);
     if (entry == 0) {
@@ -122,62 +122,43 @@ GroupArea SegmentLayout::find_or_add_group(const std::vector<int64_t>& ranks) {
   COPUS_CHECK(false, "more than ", max_groups, " groups of ranks");
 }
 
-SharedSegment::SharedSegment(int descriptor, std::byte* address, int64_t bytes)
-    : descriptor_(descriptor), address_(address), bytes_(bytes) {}
-
-SharedSegment::SharedSegment(SharedSegment&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)),
-      address_(std::exchange(other.address_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(address_, other.address_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-SharedSegment::~SharedSegment() {
-  if (address_ != nullptr) munmap(address_, static_cast<size_t>(bytes_));
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-SharedSegment SharedSegment::map(int descriptor) {
-  void* const address = mmap(nullptr, static_cast<size_t>(segment_bytes), PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_NORESERVE, descriptor, 0);
-  if (address == MAP_FAILED) {
-    const int error = errno;
-    close(descriptor);
-    throw InternalError(concat("could not map shared memory: ", std::strerror(error)));
-  }
-  return {descriptor, static_cast<std::byte*>(address), segment_bytes};
+SharedSegment::SharedSegment(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
+  void* const address =
+      ::mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_.number(), 0);
+  if (address == MAP_FAILED) throw InternalError(concat("could not map shared memory: ", std::strerror(errno)));
+  mapping_ = Mapping(static_cast<std::byte*>(address), {segment_bytes});
 }
 
 SharedSegment SharedSegment::create(int64_t size) {
-  const int descriptor = memfd_create("copus", MFD_CLOEXEC);
-  if (descriptor < 0) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
-  if (ftruncate(descriptor, segment_bytes) != 0) {
-    const int error = errno;
-    close(descriptor);
-    throw InternalError(concat("could not size shared memory: ", std::strerror(error)));
+  Descriptor descriptor(::memfd_create("copus", MFD_CLOEXEC));
+  if (!descriptor.is_open()) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
+  if (::ftruncate(descriptor.number(), segment_bytes) != 0) {
+    throw InternalError(concat("could not size shared memory: ", std::strerror(errno)));
   }
-  SharedSegment segment = map(descriptor);
-  SegmentLayout::initialize(segment.address_, size);
+  SharedSegment segment(std::move(descriptor));
+  SegmentLayout::initialize(segment.address(), size);
   return segment;
 }
 
-SharedSegment SharedSegment::open(int descriptor, int64_t size) {
+SharedSegment SharedSegment::open(Descriptor descriptor, int64_t size) {
   struct stat status{};
-  if (fstat(descriptor, &status) != 0 || status.st_size != segment_bytes) {
-    close(descriptor);
+  if (::fstat(descriptor.number(), &status) != 0 || status.st_size != segment_bytes) {
     throw InternalError("the descriptor given is not a segment of ranks");
   }
-  SharedSegment segment = map(descriptor);
-  const int64_t made_for = SegmentLayout(segment.address_).size();
+  SharedSegment segment(std::move(descriptor));
+  const int64_t made_for = SegmentLayout(segment.address()).size();
   COPUS_CHECK(made_for == size, "a segment for ", made_for, " ranks, not ", size);
   return segment;
 }
 
-std::byte* SharedSegment::health() const { return SegmentLayout(address_).health(); }
+SharedSegment SharedSegment::open(int64_t process, int descriptor, int64_t size) {
+  const std::string path = concat("/proc/", process, "/fd/", descriptor);
+  Descriptor opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (opened.is_open()) return open(std::move(opened), size);
+  throw UserError(concat("cannot open the shared memory of rank 0 (", path, ": ", std::strerror(errno),
+                         "); ranks on one machine must belong to one user and, in containers, to one container"));
+}
+
+std::byte* SharedSegment::health() const { return SegmentLayout(address()).health(); }
 
 }  // namespace copus

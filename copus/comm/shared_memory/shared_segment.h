@@ -17,7 +17,7 @@ namespace copus {
 struct alignas(64) SharedSlot {
   SharedCounter round;  // the last round for which the slot was filled
   uint32_t operation;   // what its owner believes to take part in
-  // A short message lies in the line of its counter, and costs the reader one cache miss.
+  // A short message lies in the same cache line as its counter, so that the reader has one cache miss.
   static constexpr int64_t short_bytes = 48;
   alignas(8) std::byte short_message[short_bytes];  // elements of any type
 
@@ -25,7 +25,7 @@ struct alignas(64) SharedSlot {
 };
 static_assert(sizeof(SharedSlot) == 64);
 
-// Messages of one member to another, as a stream of bytes through a ring. Counters count bytes.
+// Carries the messages of one member to another, as a stream of bytes. The counters count bytes.
 struct SharedRing {
   alignas(64) SharedCounter written;
   alignas(64) SharedCounter read;
@@ -34,7 +34,7 @@ struct SharedRing {
 };
 static_assert(sizeof(SharedRing) == 128);
 
-// The memory of one group of `members`: for each member two slots, used in turn, and a ring to each member.
+// The memory of one group: for each member two slots, which it uses in turn, and a ring to each member.
 class GroupArea {
  public:
   GroupArea(std::byte* address, int64_t members) : address_(address), members_(members) {}
@@ -47,6 +47,9 @@ class GroupArea {
   SharedRing& ring(int64_t from, int64_t to) const;
 
  private:
+  static int64_t slot_stride(int64_t members);
+  static int64_t ring_stride(int64_t members);
+
   std::byte* address_;
   int64_t members_;
 };
@@ -62,8 +65,8 @@ class SegmentLayout {
   std::byte* health() const;
   std::chrono::steady_clock::time_point start() const;
 
-  // The area of an ordered list of ranks, the same for whoever asks. Waits for nobody: groups are entered into an
-  // append-only log by compare-and-swap, and a group's area begins where that of the entry before it ends.
+  // The area of an ordered list of ranks, the same for whoever asks. This waits for nobody: groups are entered by
+  // compare-and-swap into a log that only grows, and a group's area begins where that of the entry before it ends.
   GroupArea find_or_add_group(const std::vector<int64_t>& ranks);
 
  private:

@@ -1,4 +1,4 @@
-// The world of one rank.
+// The world of a job that is one process.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// A world of one rank, this process: every operation is done at once.
+// Every operation is done at once.
 std::unique_ptr<World> single_rank_world();
 
 }  // namespace copus

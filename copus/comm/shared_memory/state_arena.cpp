@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <fstream>
 #include <string>
@@ -15,6 +15,8 @@
 
 #include "copus/base/available_memory.h"
 #include "copus/base/error.h"
+#include "copus/base/philox.h"
+#include "copus/comm/descriptor.h"
 
 namespace copus {
 
@@ -22,92 +24,56 @@ namespace {
 
 constexpr int64_t huge_page = int64_t{2} << 20;
 constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, which older headers lack
-// Pages are made present in pieces of this size, so that between them the threads that train get to the memory map.
+// Pages are made present in pieces of this size. Between them the threads that train get to the memory map.
 constexpr int64_t piece = 4 * huge_page;
-// What prefault leaves to the rest of the system: without it the kernel ends a process, and not the request.
+// prefault() leaves this much to the rest of the system. Without it the kernel would end a process, not the request.
 constexpr int64_t spare_bytes = int64_t{128} << 20;
-// Of a process' 2^47 bytes of addresses, for all arenas together.
+// All arenas together take at most so many of a process' 2^47 bytes of addresses.
 constexpr int64_t most_addresses = int64_t{1} << 46;
 
 constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 int64_t addresses_per_rank(int64_t ranks) {
-  const int64_t physical = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const int64_t physical = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   return round_up(std::min(physical, most_addresses / ranks), huge_page);
 }
 
-// Which boot of which machine this is: two words.
-std::array<int64_t, 2> machine_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  file >> text;
-  std::erase(text, '-');
-  std::array<int64_t, 2> words{};
-  for (size_t i = 0; i < text.size() && i < 32; ++i) {
-    const auto digit = static_cast<uint64_t>(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
-    words[i / 16] = static_cast<int64_t>(static_cast<uint64_t>(words[i / 16]) << 4 | (digit & 15));
-  }
-  return words;
+// Tells apart machines, and the boots of one machine.
+int64_t machine_identity() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return std::bit_cast<int64_t>(stream_key(0, boot));
 }
 
-// An open file, or none (-1).
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
+// Addresses of a file of `bytes`, aligned so that its huge pages can be mapped as such; null where that fails.
+Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
+  const int64_t with_slack = bytes + huge_page;
+  void* const reserved = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(reserved);
+  const int64_t before = -reinterpret_cast<intptr_t>(begin) & (huge_page - 1);
+  void* const mapped = mmap(begin + before, bytes, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, descriptor, 0);
+  if (mapped == MAP_FAILED) {
+    munmap(begin, with_slack);
+    return nullptr;
   }
-  int number() const { return number_; }
+  Mapping mapping(static_cast<std::byte*>(mapped), {static_cast<size_t>(bytes)});
+  if (before > 0) munmap(begin, before);
+  if (const int64_t behind = with_slack - before - bytes; behind > 0) munmap(mapping.get() + bytes, behind);
+  return mapping;
+}
 
- private:
-  int number_;
-};
-
-// Addresses of a file of `bytes`, aligned so that its huge pages can be mapped as such; empty where that fails.
-class MappedFile {
- public:
-  MappedFile(int descriptor, int64_t bytes, int protection) : bytes_(static_cast<size_t>(bytes)) {
-    const size_t with_slack = bytes_ + static_cast<size_t>(huge_page);
-    void* const reserved = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (reserved == MAP_FAILED) return;
-    auto* const begin = static_cast<std::byte*>(reserved);
-    const auto before = static_cast<size_t>(-reinterpret_cast<intptr_t>(begin) & (huge_page - 1));
-    void* const mapped =
-        mmap(begin + before, bytes_, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, descriptor, 0);
-    if (mapped == MAP_FAILED) {
-      munmap(begin, with_slack);
-      return;
-    }
-    address_ = begin + before;
-    if (before > 0) munmap(begin, before);
-    if (const size_t behind = with_slack - before - bytes_; behind > 0) munmap(address_ + bytes_, behind);
-  }
-  MappedFile(MappedFile&& other) noexcept : address_(std::exchange(other.address_, nullptr)), bytes_(other.bytes_) {}
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile() {
-    if (address_ != nullptr) munmap(address_, bytes_);
-  }
-  std::byte* address() const { return address_; }
-
- private:
-  std::byte* address_ = nullptr;
-  size_t bytes_;
-};
-
-// What a rank tells the others so that they can open its arena, and know that it is the right one.
+// What a rank tells the others so that they can open its arena, and can check that it is the right one.
 struct Offer {
-  std::array<int64_t, 2> machine{};
-  int64_t process = 0, descriptor = -1;
+  int64_t machine = 0, process = 0, descriptor = -1;
   int64_t device = 0, inode = 0, bytes = 0;  // of the open file
 };
 
 bool is_file(int descriptor, const Offer& offer) {
   struct stat status{};
-  return descriptor >= 0 && fstat(descriptor, &status) == 0 && static_cast<int64_t>(status.st_dev) == offer.device &&
-         static_cast<int64_t>(status.st_ino) == offer.inode && status.st_size == offer.bytes;
+  if (descriptor < 0 || fstat(descriptor, &status) != 0) return false;
+  const int64_t device = status.st_dev, inode = status.st_ino;
+  return device == offer.device && inode == offer.inode && status.st_size == offer.bytes;
 }
 
 int create_file(int64_t bytes) {
@@ -119,13 +85,13 @@ int create_file(int64_t bytes) {
   return descriptor;
 }
 
-Offer offer_file(int descriptor, const std::array<int64_t, 2>& machine) {
-  Offer offer{.machine = machine, .process = getpid()};
+Offer offer_file(int descriptor) {
+  Offer offer{.machine = machine_identity(), .process = getpid()};
   struct stat status{};
   if (descriptor < 0 || fstat(descriptor, &status) != 0) return offer;
   offer.descriptor = descriptor;
-  offer.device = static_cast<int64_t>(status.st_dev);
-  offer.inode = static_cast<int64_t>(status.st_ino);
+  offer.device = status.st_dev;
+  offer.inode = status.st_ino;
   offer.bytes = status.st_size;
   return offer;
 }
@@ -161,79 +127,64 @@ int64_t ArenaSpace::bytes_at(int64_t offset) const {
   return found->second;
 }
 
-struct StateArena::Mapping {
-  int64_t rank, bytes;
-  std::vector<MappedFile> arenas;   // by rank
-  std::atomic<int64_t> present{0};  // pages below it have been made so
-};
-
-StateArena::StateArena(std::unique_ptr<Mapping> mapping) : mapping_(std::move(mapping)) {}
-StateArena::~StateArena() = default;
+StateArena::StateArena(int64_t rank, int64_t bytes, std::vector<Mapping> arenas)
+    : rank_(rank), bytes_(bytes), arenas_(std::move(arenas)) {}
 
 std::unique_ptr<StateArena> StateArena::join(World& world) {
-  const std::array<int64_t, 2> machine = machine_identity();
   const Descriptor file(create_file(addresses_per_rank(world.size())));
-  const Offer mine = offer_file(file.number(), machine);
-  std::vector<Offer> offers(static_cast<size_t>(world.size()));
+  const Offer mine = offer_file(file.number());
+  std::vector<Offer> offers(world.size());
   constexpr int64_t words = sizeof(Offer) / sizeof(int64_t);
-  const std::vector<int64_t> counts(static_cast<size_t>(world.size()), words);
+  const std::vector<int64_t> counts(world.size(), words);
   world.everyone().all_gather(&mine, offers.data(), counts, DataType::int64);
 
-  auto mapping = std::make_unique<Mapping>();
-  mapping->rank = world.rank();
-  mapping->bytes = mine.bytes;
+  std::vector<Mapping> arenas;
   int64_t failures = 0;
-  for (int64_t rank = 0; rank < world.size(); ++rank) {
-    const Offer& offer = offers[static_cast<size_t>(rank)];
+  for (int64_t rank = 0; rank < world.size() && failures == 0; ++rank) {
+    const Offer& offer = offers[rank];
     const bool own = rank == world.rank();
     const bool here = offer.descriptor >= 0 && offer.machine == mine.machine && offer.bytes == mine.bytes;
     const std::string path = concat("/proc/", offer.process, "/fd/", offer.descriptor);
     const Descriptor opened(here && !own ? open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1);
     const int descriptor = own ? file.number() : opened.number();
+    Mapping& arena = arenas.emplace_back();
     if (here && is_file(descriptor, offer)) {
-      mapping->arenas.emplace_back(descriptor, offer.bytes, own ? PROT_READ | PROT_WRITE : PROT_READ);
-      // Each rank's state belongs into its own dump of memory, if into any.
-      if (std::byte* const address = mapping->arenas.back().address(); address != nullptr && !own) {
-        madvise(address, static_cast<size_t>(offer.bytes), MADV_DONTDUMP);
-      }
+      arena = map_aligned(descriptor, offer.bytes, own ? PROT_READ | PROT_WRITE : PROT_READ);
     }
-    const bool mapped = static_cast<int64_t>(mapping->arenas.size()) == rank + 1 && mapping->arenas.back().address();
-    if (!mapped) {
+    if (!arena) {
       failures = 1;
-      break;
+    } else if (!own) {
+      // If a rank's memory is dumped, its own state belongs into the dump and that of others does not.
+      madvise(arena.get(), offer.bytes, MADV_DONTDUMP);
     }
   }
-  // Also: nobody closes its descriptor before all have opened it.
+  // After this nobody needs the descriptors of the others any more.
   world.everyone().all_reduce(&failures, 1, DataType::int64);
   if (failures > 0) return nullptr;
-  return std::unique_ptr<StateArena>(new StateArena(std::move(mapping)));
+  return std::unique_ptr<StateArena>(new StateArena(world.rank(), mine.bytes, std::move(arenas)));
 }
-
-std::byte* StateArena::mine() const { return mapping_->arenas[static_cast<size_t>(mapping_->rank)].address(); }
 
 const std::byte* StateArena::of(int64_t rank) const {
-  COPUS_CHECK(rank >= 0 && rank < static_cast<int64_t>(mapping_->arenas.size()), rank);
-  return mapping_->arenas[static_cast<size_t>(rank)].address();
+  COPUS_CHECK(rank >= 0 && rank < std::ssize(arenas_), rank);
+  return arenas_[rank].get();
 }
-
-int64_t StateArena::reserved_bytes() const { return mapping_->bytes; }
 
 bool StateArena::prefault(int64_t end) {
   if (end > reserved_bytes()) return false;
   const int64_t last = round_up(end, huge_page);
-  for (int64_t at = mapping_->present; at < last; at = mapping_->present) {
+  for (int64_t at = present_; at < last; at = present_) {
     const int64_t bytes = std::min(piece, last - at);
     if (available_memory_bytes() < bytes + spare_bytes) return false;
-    // A file's memory comes in huge pages only where a page of each was touched and one then asks for them, whatever
-    // the system's setting for shared memory: made this way it also comes twice as fast. Where there are none, small
-    // ones do.
+    // Whatever the system's setting for shared memory, a file's memory comes in huge pages only where a page of each
+    // was touched and one then asks for them. It also comes twice as fast this way. Where there are none, small ones
+    // do.
     for (int64_t page = at; page < at + bytes; page += huge_page) touch(mine() + page);
-    madvise(mine() + at, static_cast<size_t>(bytes), collapse_into_huge_page);
-    if (madvise(mine() + at, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) != 0) {
+    madvise(mine() + at, bytes, collapse_into_huge_page);
+    if (madvise(mine() + at, bytes, MADV_POPULATE_WRITE) != 0) {
       if (errno == ENOMEM) return false;
       for (int64_t page = at; page < at + bytes; page += ArenaSpace::alignment) touch(mine() + page);
     }
-    mapping_->present = at + bytes;
+    present_ = at + bytes;
   }
   return true;
 }
@@ -242,8 +193,8 @@ void StateArena::prefault_read(int64_t rank, int64_t begin, int64_t end) {
   const int64_t first = begin / ArenaSpace::alignment * ArenaSpace::alignment;
   if (first >= end) return;
   auto* const address = const_cast<std::byte*>(of(rank) + first);
-  // Where the kernel does not know how, the copy itself makes them present.
-  madvise(address, static_cast<size_t>(round_up(end - first, ArenaSpace::alignment)), MADV_POPULATE_READ);
+  // Where the kernel does not know how, the copy itself makes the pages present.
+  madvise(address, round_up(end - first, ArenaSpace::alignment), MADV_POPULATE_READ);
 }
 
 }  // namespace copus

@@ -3,28 +3,29 @@
 // times a warm copy.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
+#include "copus/comm/shared_memory/mapping.h"
 #include "copus/comm/world.h"
 
 namespace copus {
 
-// Which stretches of an arena are taken: a value, so that a sequence of allocations can be tried on a copy beforehand.
-// First fit; neighbours that are free are one.
+// Which stretches of an arena are taken. It is a value, so that a sequence of allocations can be tried on a copy
+// beforehand. An allocation goes into the first gap that it fits into.
 class ArenaSpace {
  public:
   static constexpr int64_t alignment = 4096;
 
-  int64_t allocate(int64_t bytes);  // bytes > 0; the offset; grows at the end where no gap fits
+  int64_t allocate(int64_t bytes);  // gives the offset of more than 0 bytes
   void release(int64_t offset);     // of an allocation
   int64_t used_bytes() const { return used_; }
   int64_t end() const;  // of the last allocation
-  // Of all allocations since the beginning: pages below it have been touched.
+  // The highest end so far. Pages below it have been touched.
   int64_t high_water() const { return high_water_; }
   int64_t bytes_at(int64_t offset) const;  // of an allocation, rounded up to the alignment
 
@@ -33,32 +34,33 @@ class ArenaSpace {
   int64_t used_ = 0, high_water_ = 0;
 };
 
-// Nothing is left behind however the ranks end: the memory has no name, and is gone with the last process that maps it.
-// Pages that were made present stay so: the next layout that is as large finds them warm.
+// Nothing is left behind however the ranks end, since the memory has no name and is gone with the last process that
+// maps it. Pages that were made present stay so, and the next layout that is as large finds them warm.
 class StateArena {
  public:
-  // Every rank of `world` calls it. Empty on all ranks where one of them cannot map another's memory (ranks on several
-  // machines, a limit on addresses): state then travels as messages. Addresses are reserved, memory is not.
+  // Every rank of `world` calls it. Null on all ranks where one of them cannot map another's memory (ranks on several
+  // machines, a limit on addresses); state then travels as messages. Addresses are reserved, memory is not.
   static std::unique_ptr<StateArena> join(World& world);
-  ~StateArena();
 
-  // Of the thread that the rank trains on.
+  // For the thread that the rank trains on.
   ArenaSpace& space() { return space_; }
-  std::byte* mine() const;                  // of this rank
-  const std::byte* of(int64_t rank) const;  // of any rank of the world, this one included
-  int64_t reserved_bytes() const;           // that an arena can hold at most
+  std::byte* mine() const { return arenas_[rank_].get(); }  // of this rank
+  const std::byte* of(int64_t rank) const;                  // of any rank of the world, this one included
+  int64_t reserved_bytes() const { return bytes_; }         // that an arena can hold at most
 
-  // Makes pages of this rank's arena present, up to `end` bytes: beside training, on any one thread. False where the
-  // system has no more memory, or the arena ends before; what was made present then stays so.
+  // Makes the first `end` bytes of this rank's arena present. One thread at a time calls it, beside training. False
+  // where the system has no more memory or the arena ends before; what was made present until then stays so.
   bool prefault(int64_t end);
-  // Makes what this rank is going to read present in its page table. Only for what the owner has in use: pages that
-  // nobody has written yet would become memory here.
+  // Makes what this rank is going to read present in its page table. The owner must have written it: other pages would
+  // become memory here.
   void prefault_read(int64_t rank, int64_t begin, int64_t end);
 
  private:
-  struct Mapping;
-  explicit StateArena(std::unique_ptr<Mapping> mapping);
-  std::unique_ptr<Mapping> mapping_;
+  StateArena(int64_t rank, int64_t bytes, std::vector<Mapping> arenas);
+
+  const int64_t rank_, bytes_;
+  const std::vector<Mapping> arenas_;  // by rank
+  std::atomic<int64_t> present_ = 0;   // pages of this rank's below it have been made so
   ArenaSpace space_;
 };
 

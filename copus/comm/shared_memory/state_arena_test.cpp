@@ -32,7 +32,7 @@ class NaiveSpace {
   int64_t allocate(int64_t bytes, int64_t owner) {
     const int64_t pages = (bytes + page - 1) / page;
     for (int64_t first = 0;; ++first) {
-      owners_.resize(std::max<size_t>(owners_.size(), static_cast<size_t>(first + pages)), 0);
+      owners_.resize(std::max<size_t>(owners_.size(), first + pages), 0);
       const auto begin = owners_.begin() + first;
       if (!std::all_of(begin, begin + pages, [](int64_t one) { return one == 0; })) continue;
       std::fill_n(begin, pages, owner);
@@ -173,8 +173,8 @@ TEST(StateArena, is_read_by_processes) { EXPECT_EQ(run_ranks_as_processes(3, sha
 
 // Kilobytes of the shared memory that this process has touched.
 int64_t touched_kib(const StateArena& arena, int64_t end) {
-  std::vector<unsigned char> present(static_cast<size_t>(end / page));
-  mincore(arena.mine(), static_cast<size_t>(end), present.data());
+  std::vector<unsigned char> present(end / page);
+  mincore(arena.mine(), end, present.data());
   return std::count_if(present.begin(), present.end(), [](unsigned char one) { return (one & 1) != 0; }) * 4;
 }
 

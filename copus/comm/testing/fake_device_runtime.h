@@ -68,7 +68,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
   void copy(void* to, const void* from, int64_t bytes, Stream stream) override {
     if (bytes == 0) return;
     const auto run = [target = on_host<void>(to), source = on_host<void>(from), bytes] {
-      std::memmove(target, source, static_cast<size_t>(bytes));
+      std::memmove(target, source, bytes);
     };
     device_->add(stream,
                  {run, {{static_cast<const std::byte*>(to), bytes}, {static_cast<const std::byte*>(from), bytes}}});
@@ -241,7 +241,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
               }};
     }
     static std::shared_ptr<void> allocate_pinned(const std::shared_ptr<Device>& device, int64_t bytes) {
-      auto* const address = new std::byte[static_cast<size_t>(std::max<int64_t>(bytes, 1))];
+      auto* const address = new std::byte[std::max<int64_t>(bytes, 1)];
       const std::scoped_lock lock(device->mutex);
       device->pinned[address] = bytes;
       return {address, [device, bytes](void* memory) {

@@ -223,7 +223,7 @@ inline NcclResult MockNccl::init(NcclComm** comm, int size, const NcclUniqueId& 
   if (clique == nullptr) {
     clique = cliques_.emplace_back(std::make_unique<Clique>()).get();
     clique->id = static_cast<int64_t>(cliques_.size());
-    clique->size = static_cast<size_t>(size);
+    clique->size = size;
   }
   *comm = make_end(*clique, here, device, config.blocking);
   (*comm)->member = rank;

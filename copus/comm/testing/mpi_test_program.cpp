@@ -29,8 +29,7 @@ constexpr DataType types[] = {DataType::byte, DataType::int64, DataType::float32
 // The bits of element `index` of what `rank` contributes: any byte or integer; floats between -8 and 8 with few enough
 // trailing zeros that the order of a sum matters.
 uint64_t element_bits(DataType type, int64_t rank, int64_t index, uint64_t salt) {
-  const uint64_t random =
-      extend_hash(extend_hash(extend_hash(salt, static_cast<uint64_t>(rank)), static_cast<uint64_t>(index)), 1);
+  const uint64_t random = extend_hash(extend_hash(extend_hash(salt, rank), index), 1);
   const double number = (static_cast<double>(random >> 11) / static_cast<double>(uint64_t{1} << 53) - 0.5) * 16;
   switch (type) {
     case DataType::byte:
@@ -91,11 +90,11 @@ uint64_t reduce_bits(DataType type, Reduction reduction, const std::vector<uint6
 }
 
 Bytes to_bytes(DataType type, int64_t count, const std::function<uint64_t(int64_t)>& bits_of) {
-  const auto width = static_cast<size_t>(size_of(type));
-  Bytes bytes(static_cast<size_t>(count) * width);
+  const auto width = size_of(type);
+  Bytes bytes(count * width);
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t bits = bits_of(i);
-    std::memcpy(bytes.data() + static_cast<size_t>(i) * width, &bits, width);
+    std::memcpy(bytes.data() + i * width, &bits, width);
   }
   return bytes;
 }
@@ -152,7 +151,7 @@ class GroupCheck {
     for (int64_t from = 0; from < group_.size(); ++from) {
       if (from == group_.rank()) continue;
       for (size_t i = 0; i < sizes.size(); ++i) {
-        Bytes received(static_cast<size_t>(sizes[i] * size_of(type)));
+        Bytes received(sizes[i] * size_of(type));
         group_.receive(received.data(), sizes[i], type, from);
         expect(received, contribution_of(from, type, sizes[i], salt + i), "message");
       }
@@ -168,7 +167,7 @@ class GroupCheck {
   }
 
   Bytes contribution_of(int64_t member, DataType type, int64_t count, uint64_t salt) const {
-    const int64_t world_rank = group_.ranks()[static_cast<size_t>(member)];
+    const int64_t world_rank = group_.ranks()[member];
     return to_bytes(type, count, [&](int64_t i) { return element_bits(type, world_rank, i, salt); });
   }
   Bytes contribution(DataType type, int64_t count, uint64_t salt) const {
@@ -208,7 +207,7 @@ class GroupCheck {
   void all_gather(DataType type, const std::vector<int64_t>& counts, uint64_t salt) {
     Bytes expected;
     for (int64_t member = 0; member < group_.size(); ++member) {
-      const Bytes part = contribution_of(member, type, counts[static_cast<size_t>(member)], salt);
+      const Bytes part = contribution_of(member, type, counts[member], salt);
       expected.insert(expected.end(), part.begin(), part.end());
     }
     const auto mine = counts.begin() + group_.rank();
@@ -244,7 +243,7 @@ void check_groups_apart(Communicator& first, Communicator& second) {
   const auto neighbour = [](const Communicator& group, int64_t rank) {
     return std::find(group.ranks().begin(), group.ranks().end(), rank) - group.ranks().begin();
   };
-  const int64_t rank = first.ranks()[static_cast<size_t>(first.rank())];
+  const int64_t rank = first.ranks()[first.rank()];
   const int64_t next = (rank + 1) % first.size();
   const int64_t previous = (rank + first.size() - 1) % first.size();
   const int64_t sent[] = {1, 2};
@@ -258,7 +257,7 @@ void check_groups_apart(Communicator& first, Communicator& second) {
 }
 
 void check(World& world) {
-  std::vector<int64_t> everyone(static_cast<size_t>(world.size()));
+  std::vector<int64_t> everyone(world.size());
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   const std::vector<int64_t> backwards(everyone.rbegin(), everyone.rend());
   std::vector<int64_t> alike;  // even ranks, odd ranks

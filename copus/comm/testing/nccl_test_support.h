@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -38,11 +38,11 @@ class DeviceBytes {
   std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
 
   void write(const Bytes& bytes) {
-    rank_.launch([bytes, to = host()] { std::memcpy(to, bytes.data(), bytes.size()); });
+    rank_.launch([bytes, to = host()] { std::copy(bytes.begin(), bytes.end(), to); });
   }
   Bytes read() const {
     Bytes bytes(size_);
-    rank_.launch([&bytes, from = host()] { std::memcpy(bytes.data(), from, bytes.size()); });
+    rank_.launch([&bytes, from = host()] { std::copy_n(from, bytes.size(), bytes.begin()); });
     rank_.device.synchronize(rank_.device.current_stream());
     return bytes;
   }

@@ -22,7 +22,7 @@ int64_t draw(Random& random, int64_t limit) { return static_cast<int64_t>(random
 
 enum class Kind { all_reduce, reduce_scatter, all_gather, broadcast, message, barrier };
 
-struct Operation {
+struct DrawnOperation {
   int64_t number;
   std::vector<int64_t> ranks;
   Kind kind;
@@ -34,8 +34,8 @@ struct Operation {
   int64_t receiver;
 };
 
-Operation draw_operation(Random& random, int64_t number, int64_t size) {
-  Operation operation{};
+DrawnOperation draw_operation(Random& random, int64_t number, int64_t size) {
+  DrawnOperation operation{};
   operation.number = number;
   operation.ranks.resize(size);
   std::iota(operation.ranks.begin(), operation.ranks.end(), 0);
@@ -97,7 +97,7 @@ class Place {
 // What this rank does in an operation, and what should come of it.
 class Part {
  public:
-  Part(World& world, const Operation& operation, uint64_t seed, FakeDeviceRuntime* device)
+  Part(World& world, const DrawnOperation& operation, uint64_t seed, FakeDeviceRuntime* device)
       : operation_(operation), communicator_(world.group(operation.ranks)) {
     const int64_t member = communicator_.rank();
     const auto data_seed = seed * 1000 + static_cast<uint64_t>(operation.number);
@@ -149,7 +149,7 @@ class Part {
         break;
       case Kind::broadcast:
         if (blocking) return communicator_.broadcast(data_->address(), count, type, root);
-        work_ = communicator_.start_broadcast(data_->address(), count, type, root);
+        work_ = communicator_.start(Operation::broadcast(data_->address(), count, type, root));
         break;
       case Kind::message:
         if (communicator_.rank() == root) work_ = communicator_.start_send(data_->address(), count, type, receiver);
@@ -172,7 +172,7 @@ class Part {
   }
 
  private:
-  const Operation operation_;
+  const DrawnOperation operation_;
   Communicator& communicator_;
   std::optional<Place> data_, output_;
   Bytes expected_;
@@ -192,7 +192,7 @@ std::string run_random_operations(World& world, uint64_t seed, int64_t operation
     if (error.empty()) error = found;
   };
   for (int64_t number = 0; number < operations; ++number) {
-    const Operation operation = draw_operation(shared, number, world.size());
+    const DrawnOperation operation = draw_operation(shared, number, world.size());
     if (std::find(operation.ranks.begin(), operation.ranks.end(), world.rank()) == operation.ranks.end()) continue;
     started.push_back(std::make_unique<Part>(world, operation, seed, number % 2 == 0 ? device : nullptr));
     for (int64_t pause = draw(own, 4); pause > 0; --pause) std::this_thread::yield();

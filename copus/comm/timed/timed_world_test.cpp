@@ -77,7 +77,7 @@ TEST(VirtualClock, EveryOperationTakesItsSeconds) {
               reduce_scatter_seconds(link, 2, 32));
     EXPECT_EQ(seconds([&] { group.start_all_gather(part.data(), all.data(), counts, DataType::int64).wait(); }),
               all_gather_seconds(link, 2, 32));
-    EXPECT_EQ(seconds([&] { group.start_broadcast(all.data(), 4, DataType::int64, 1).wait(); }),
+    EXPECT_EQ(seconds([&] { group.start(Operation::broadcast(all.data(), 4, DataType::int64, 1)).wait(); }),
               broadcast_seconds(link, 2, 32));
     EXPECT_EQ(seconds([&] { group.barrier(); }), barrier_seconds(link, 2));
   });
@@ -306,7 +306,7 @@ std::vector<float> results_of_every_operation(World& world) {
           group.start_all_reduce(largest.data(), count, DataType::float32, Reduction::maximum),
           group.start_reduce_scatter(whole.data(), scattered.data(), counts, DataType::float32, Reduction::sum),
           group.start_all_gather(part.data(), gathered.data(), counts, DataType::float32),
-          group.start_broadcast(message.data(), count, DataType::float32, 2)};
+          group.start(Operation::broadcast(message.data(), count, DataType::float32, 2))};
       for (const Work& work : works) work.wait();
     } else {
       group.all_reduce(sum.data(), count, DataType::float32);

@@ -1,4 +1,4 @@
-// The clock of a rank on a machine that does not exist: it advances by the rank's computing and by what it waits for.
+// The clock of a rank on a machine that does not exist. It advances by the rank's computing and by what it waits for.
 #pragma once
 
 #include "copus/comm/rank_clock.h"
@@ -7,7 +7,8 @@ namespace copus {
 
 class VirtualClock : public RankClock {
  public:
-  // Begins at 0. Computing counts as charged at this rate, or for 0 as the time that this thread is on a processor.
+  // Begins at 0. Computing counts as it is charged, at this rate; at a rate of 0, as the time that this thread is on a
+  // processor.
   explicit VirtualClock(double flops_per_second);
 
   double now() override;
@@ -24,7 +25,7 @@ class VirtualClock : public RankClock {
 
   const double flops_per_second_;
   double seconds_ = 0;
-  double thread_seconds_;  // up to which the thread's time has been looked at
+  double thread_seconds_;  // the thread's time at the last call
   int communications_ = 0;
 };
 

@@ -1,7 +1,6 @@
 // `copus bench comm`: our collectives over shared memory beside those of the MPI library, on the same cores in one run.
 // The command starts itself again as the ranks, under mpirun where this build has MPI. Each rank takes part in both
 // worlds, and the two sides take turns, so that what else the machine does hits both.
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,9 +26,9 @@
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/comm/job/launcher.h"
-#include "copus/comm/messages/mpi_collectives.h"
 #include "copus/comm/messages/mpi_world.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
+#include "copus/workshop/bench/mpi_collectives.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/rank_results.h"
 
@@ -47,25 +46,12 @@ struct Options {
   std::string as_rank;  // of the processes that the command starts: the file that rank 0 writes its rows to
 };
 
-enum class Operation { all_reduce, reduce_scatter, all_gather };
-constexpr Operation operations[] = {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather};
-
-const char* name_of(Operation operation) {
-  switch (operation) {
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::reduce_scatter:
-      return "reduce_scatter";
-    case Operation::all_gather:
-      return "all_gather";
-  }
-  return "";
-}
+constexpr OperationKind kinds[] = {OperationKind::all_reduce, OperationKind::reduce_scatter, OperationKind::all_gather};
 
 // Powers of four, and the largest. Vectors that are cut into parts have an element for every rank: otherwise not all of
 // them would have to wait for one another.
-std::vector<int64_t> vector_sizes(Operation operation, int64_t ranks, int64_t largest) {
-  const int64_t elements = operation == Operation::all_reduce ? 1 : ranks;
+std::vector<int64_t> vector_sizes(OperationKind kind, int64_t ranks, int64_t largest) {
+  const int64_t elements = kind == OperationKind::all_reduce ? 1 : ranks;
   const int64_t least = elements * static_cast<int64_t>(sizeof(float));
   std::vector<int64_t> sizes;
   for (int64_t bytes = 4; bytes < largest; bytes *= 4) {
@@ -79,20 +65,17 @@ std::vector<int64_t> vector_sizes(Operation operation, int64_t ranks, int64_t la
 class Bench {
  public:
   Bench(World& world, MpiCollectives* mpi, int64_t largest)
-      : world_(world),
-        mpi_(mpi),
-        input_(static_cast<size_t>(largest) / sizeof(float)),
-        output_(static_cast<size_t>(largest) / sizeof(float)) {}
+      : world_(world), mpi_(mpi), input_(largest / sizeof(float)), output_(largest / sizeof(float)) {}
 
-  nlohmann::json measure(Operation operation, int64_t bytes, int64_t rounds) {
+  nlohmann::json measure(OperationKind kind, int64_t bytes, int64_t rounds) {
     const int64_t count = bytes / static_cast<int64_t>(sizeof(float));
-    std::vector<int64_t> counts(static_cast<size_t>(world_.size()), count / world_.size());
-    for (int64_t i = 0; i < count % world_.size(); ++i) ++counts[static_cast<size_t>(i)];
+    std::vector<int64_t> counts(world_.size(), count / world_.size());
+    for (int64_t i = 0; i < count % world_.size(); ++i) ++counts[i];
 
-    const auto ours = [&] { call_ours(operation, count, counts); };
-    const auto mpis = [&] { call_mpi(operation, count, counts); };
-    check_result(operation, count, counts, ours);
-    if (mpi_) check_result(operation, count, counts, mpis);
+    const auto ours = [&] { call_ours(kind, count, counts); };
+    const auto mpis = [&] { call_mpi(kind, count, counts); };
+    check_result(kind, count, counts, ours);
+    if (mpi_) check_result(kind, count, counts, mpis);
     // Zeros, so that sums of sums do not overflow.
     std::fill(input_.begin(), input_.end(), 0.0F);
     const int64_t our_calls = calls_per_turn(ours);
@@ -105,7 +88,7 @@ class Bench {
     }
 
     const Quartiles our_timing = quartiles(our_seconds);
-    nlohmann::json row{{"operation", name_of(operation)},
+    nlohmann::json row{{"operation", to_string(kind)},
                        {"bytes", bytes},
                        {"ranks", world_.size()},
                        {"seconds", our_timing.median},
@@ -123,51 +106,42 @@ class Bench {
   }
 
  private:
-  void call_ours(Operation operation, int64_t count, const std::vector<int64_t>& counts) {
+  void call_ours(OperationKind kind, int64_t count, const std::vector<int64_t>& counts) {
     Communicator& everyone = world_.everyone();
-    switch (operation) {
-      case Operation::all_reduce:
-        return everyone.all_reduce(input_.data(), count, DataType::float32);
-      case Operation::reduce_scatter:
-        return everyone.reduce_scatter(input_.data(), output_.data(), counts, DataType::float32);
-      case Operation::all_gather:
-        return everyone.all_gather(input_.data(), output_.data(), counts, DataType::float32);
+    if (kind == OperationKind::all_reduce) return everyone.all_reduce(input_.data(), count, DataType::float32);
+    if (kind == OperationKind::all_gather) {
+      return everyone.all_gather(input_.data(), output_.data(), counts, DataType::float32);
     }
+    everyone.reduce_scatter(input_.data(), output_.data(), counts, DataType::float32);
   }
 
-  void call_mpi(Operation operation, int64_t count, const std::vector<int64_t>& counts) {
-    switch (operation) {
-      case Operation::all_reduce:
-        return mpi_->all_reduce(input_.data(), count);
-      case Operation::reduce_scatter:
-        return mpi_->reduce_scatter(input_.data(), output_.data(), counts);
-      case Operation::all_gather:
-        return mpi_->all_gather(input_.data(), output_.data(), counts);
-    }
+  void call_mpi(OperationKind kind, int64_t count, const std::vector<int64_t>& counts) {
+    if (kind == OperationKind::all_reduce) return mpi_->all_reduce(input_.data(), count);
+    if (kind == OperationKind::all_gather) return mpi_->all_gather(input_.data(), output_.data(), counts);
+    mpi_->reduce_scatter(input_.data(), output_.data(), counts);
   }
 
   // Small whole numbers, whose sums are exact in any order.
   static float value(int64_t rank, int64_t index) { return static_cast<float>((rank + 1) * (index % 7 + 1)); }
 
-  void check_result(Operation operation, int64_t count, const std::vector<int64_t>& counts,
+  void check_result(OperationKind kind, int64_t count, const std::vector<int64_t>& counts,
                     const std::function<void()>& call) {
     const int64_t rank = world_.rank();
-    for (int64_t i = 0; i < count; ++i) input_[static_cast<size_t>(i)] = value(rank, i);
+    for (int64_t i = 0; i < count; ++i) input_[i] = value(rank, i);
     std::fill_n(output_.begin(), count, 0.0F);
     call();
     const int64_t rank_sum = world_.size() * (world_.size() + 1) / 2;
     int64_t before = 0;
     for (int64_t member = 0; member < world_.size(); ++member) {
-      const int64_t length = counts[static_cast<size_t>(member)];
+      const int64_t length = counts[member];
       for (int64_t i = 0; i < length; ++i) {
         const int64_t index = before + i;
         const float sum = static_cast<float>(rank_sum * (index % 7 + 1));
-        const bool right = operation == Operation::all_reduce ? input_[static_cast<size_t>(index)] == sum
-                           : operation == Operation::all_gather
-                               ? output_[static_cast<size_t>(index)] == value(member, i)
-                           : member == rank ? output_[static_cast<size_t>(i)] == sum
-                                            : true;
-        COPUS_CHECK(right, name_of(operation), " of ", count, " elements, element ", index);
+        const bool right = kind == OperationKind::all_reduce   ? input_[index] == sum
+                           : kind == OperationKind::all_gather ? output_[index] == value(member, i)
+                           : member == rank                    ? output_[i] == sum
+                                                               : true;
+        COPUS_CHECK(right, to_string(kind), " of ", count, " elements, element ", index);
       }
       before += length;
     }
@@ -209,17 +183,14 @@ std::unique_ptr<World> join_beside_mpi(MpiCollectives& mpi) {
   mpi.broadcast(process, 0);
   mpi.broadcast(descriptor, 0);
   if (mpi.rank() != 0) {
-    const std::string path = concat("/proc/", process, "/fd/", descriptor);
-    const int opened = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (opened < 0) throw UserError(concat("cannot open ", path, ": ", std::strerror(errno)));
-    segment = std::make_shared<SharedSegment>(SharedSegment::open(opened, mpi.size()));
+    segment = std::make_shared<SharedSegment>(SharedSegment::open(process, static_cast<int>(descriptor), mpi.size()));
   }
   mpi.barrier();
   return join_shared_memory(segment, mpi.rank(), mpi.size(), default_wait_seconds, true);
 }
 
 int run_as_rank(const Options& options) {
-  const std::unique_ptr<MpiCollectives> mpi = has_mpi() ? MpiCollectives::join() : nullptr;
+  const std::unique_ptr<MpiCollectives> mpi = MpiCollectives::join();
   std::unique_ptr<World> world;
   if (mpi) {
     world = join_beside_mpi(*mpi);
@@ -230,9 +201,9 @@ int run_as_rank(const Options& options) {
   }
   Bench bench(*world, mpi.get(), options.largest);
   nlohmann::json rows = nlohmann::json::array();
-  for (const Operation operation : operations) {
-    for (const int64_t bytes : vector_sizes(operation, world->size(), options.largest)) {
-      rows.push_back(bench.measure(operation, bytes, options.rounds));
+  for (const OperationKind kind : kinds) {
+    for (const int64_t bytes : vector_sizes(kind, world->size(), options.largest)) {
+      rows.push_back(bench.measure(kind, bytes, options.rounds));
     }
   }
   if (world->rank() == 0) {

@@ -92,22 +92,15 @@ class PhaseNotes final : public Health {
   std::map<std::string, double> seconds_;
 };
 
-class NotedWorld final : public World {
+class NotedWorld final : public WrappedWorld {
  public:
-  explicit NotedWorld(World& world) : world_(world), notes_(world.health()) {}
+  explicit NotedWorld(World& world) : WrappedWorld(world), notes_(world.health()) {}
 
-  int64_t rank() const override { return world_.rank(); }
-  int64_t size() const override { return world_.size(); }
-  Communicator& group(const std::vector<int64_t>& ranks) override { return world_.group(ranks); }
-  void prepare(const std::vector<GroupUse>& groups) override { world_.prepare(groups); }
-  int64_t communicator_bytes() const override { return world_.communicator_bytes(); }
   Health& health() override { return notes_; }
-  RankClock& clock() override { return world_.clock(); }
 
   std::map<std::string, double> take_phases() { return notes_.take(); }
 
  private:
-  World& world_;
   PhaseNotes notes_;
 };
 

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -24,91 +26,83 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A group whose results are right but for one bit of one operation's, on this rank.
-class FaultyGroup final : public Communicator {
+// A group whose results are right but for one bit of one operation's, on this rank, while `is_faulty`.
+class FaultyGroup final : public WrappedCommunicator {
  public:
-  FaultyGroup(Communicator& group, std::string fault)
-      : Communicator(group.ranks(), group.rank()), group_(group), fault_(std::move(fault)) {}
-
-  Work start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) override {
-    group_.all_reduce(data, count, type, reduction);
-    if (type == DataType::bfloat16) damage("all-reduce", data);
-    if (type == DataType::float32 && fault_ == "sums") halve(data, count);
-    return Work();
-  }
-  Work start_reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
-                            Reduction reduction) override {
-    group_.start_reduce_scatter(input, output, counts, type, reduction).wait();
-    const int64_t mine = counts[static_cast<size_t>(rank())];
-    if (mine > 0) damage("reduce-scatter", output);
-    if (type == DataType::float32 && fault_ == "sums") halve(output, mine);
-    return Work();
-  }
-  Work start_all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) override {
-    group_.all_gather(input, output, counts, type);
-    damage("all-gather", output);
-    return Work();
-  }
-  Work start_broadcast(void* data, int64_t count, DataType type, int64_t root) override {
-    group_.broadcast(data, count, type, root);
-    damage("broadcast", data);
-    return Work();
-  }
-  Work start_send(const void* data, int64_t count, DataType type, int64_t to) override {
-    return group_.start_send(data, count, type, to);
-  }
-  void receive(void* data, int64_t count, DataType type, int64_t from) override {
-    group_.receive(data, count, type, from);
-    damage("message", data);
-  }
-  void exchange(std::span<const Message> outgoing, std::span<const Message> incoming) override {
-    group_.exchange(outgoing, incoming);
-    if (!incoming.empty()) damage("exchange", incoming.front().data);
-  }
-  void barrier() override { group_.barrier(); }
+  FaultyGroup(Communicator& group, std::string fault, std::function<bool()> is_faulty)
+      : WrappedCommunicator(group), fault_(std::move(fault)), is_faulty_(std::move(is_faulty)) {}
 
  private:
-  void damage(const std::string& operation, void* data) const {
-    if (operation == fault_) static_cast<unsigned char*>(data)[1] ^= 0x40;
+  Work do_start(const Operation& operation) override {
+    if (operation.kind == OperationKind::send) return group().start(operation);
+    do_run(operation);
+    return Work();
   }
 
-  static void halve(void* data, int64_t count) {
-    auto* const values = static_cast<float*>(data);
-    std::transform(values, values + count, values, [](float value) { return value / 2; });
+  void do_run(const Operation& operation) override {
+    group().run(operation);
+    if (!is_faulty_()) return;
+    const VectorPart result = operation.output_of(rank());
+    auto* const output = static_cast<std::byte*>(operation.output);
+    switch (operation.kind) {
+      case OperationKind::all_reduce:
+        if (operation.type == DataType::bfloat16) damage("all-reduce", output);
+        break;
+      case OperationKind::reduce_scatter:
+        if (result.bytes > 0) damage("reduce-scatter", output);
+        break;
+      case OperationKind::all_gather:
+        damage("all-gather", output);
+        break;
+      case OperationKind::broadcast:
+        damage("broadcast", output);
+        break;
+      case OperationKind::receive:
+        damage("message", output);
+        break;
+      case OperationKind::exchange:
+        if (!operation.incoming.empty()) damage("exchange", static_cast<std::byte*>(operation.incoming.front().data));
+        break;
+      default:
+        break;
+    }
+    const bool is_sum = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce_scatter;
+    if (!is_sum || operation.type != DataType::float32 || fault_ != "sums") return;
+    auto* const values = static_cast<float*>(operation.output);
+    std::transform(values, values + result.bytes / size_of(operation.type), values,
+                   [](float value) { return value / 2; });
   }
 
-  Communicator& group_;
-  std::string fault_;
+  void damage(const std::string& operation, std::byte* data) const {
+    if (operation == fault_) data[1] ^= std::byte{0x40};
+  }
+
+  const std::string fault_;
+  const std::function<bool()> is_faulty_;
 };
 
-// Of which one rank has a fault, in the groups of these ranks.
-class FaultyWorld final : public World {
+// Of which one rank has a fault, in the groups of these ranks while they are prepared.
+class FaultyWorld final : public WrappedWorld {
  public:
   FaultyWorld(World& world, int64_t rank, std::vector<int64_t> ranks, std::string fault)
-      : world_(world), faulty_rank_(rank), faulty_group_(std::move(ranks)), fault_(std::move(fault)) {}
+      : WrappedWorld(world), faulty_rank_(rank), faulty_group_(std::move(ranks)), fault_(std::move(fault)) {}
 
-  int64_t rank() const override { return world_.rank(); }
-  int64_t size() const override { return world_.size(); }
-  Communicator& group(const std::vector<int64_t>& ranks) override {
-    if (!prepared_.contains(ranks)) return world_.group(ranks);
-    if (rank() != faulty_rank_ || ranks != faulty_group_) return world_.group(ranks);
-    if (!group_) group_ = std::make_unique<FaultyGroup>(world_.group(ranks), fault_);
-    return *group_;
-  }
   void prepare(const std::vector<GroupUse>& groups) override {
     prepared_.clear();
     for (const GroupUse& use : groups) prepared_.insert(use.ranks);
   }
-  Health& health() override { return world_.health(); }
-  RankClock& clock() override { return world_.clock(); }
 
  private:
-  World& world_;
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
+    if (rank() != faulty_rank_ || ranks != faulty_group_) return WrappedWorld::make_group(ranks, member);
+    return std::make_unique<FaultyGroup>(inner().group(ranks), fault_,
+                                         [this] { return prepared_.contains(faulty_group_); });
+  }
+
   int64_t faulty_rank_;
   std::vector<int64_t> faulty_group_;
   std::string fault_;
   std::set<std::vector<int64_t>> prepared_;
-  std::unique_ptr<FaultyGroup> group_;
 };
 
 TEST(SelfTestGroups, FamiliesHoldEveryGroupOfEveryLayout) {

@@ -1,4 +1,4 @@
-#include "copus/comm/real_clock.h"
+#include "copus/comm/rank_clock.h"
 
 #include <thread>
 

@@ -10,7 +10,7 @@ namespace copus {
 // Blocking; all fp32 sums. The end of its life ends MPI.
 class MpiCollectives {
  public:
-  // Starts MPI in a process that mpirun has started. Throws UserError where the build has no MPI.
+  // Starts MPI in a process that mpirun has started. Null where the build has no MPI.
   static std::unique_ptr<MpiCollectives> join();
   virtual ~MpiCollectives() = default;
 

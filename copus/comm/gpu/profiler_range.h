@@ -8,7 +8,7 @@ namespace copus {
 void push_profiler_range(const char* name);
 void pop_profiler_range();
 
-// From here to the end of the scope.
+// A range from here to the end of the scope.
 class ProfilerRange {
  public:
   explicit ProfilerRange(const char* name) { push_profiler_range(name); }

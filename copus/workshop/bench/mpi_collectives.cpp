@@ -1,4 +1,4 @@
-#include "copus/comm/messages/mpi_collectives.h"
+#include "copus/workshop/bench/mpi_collectives.h"
 
 #include <mpi.h>
 
@@ -36,7 +36,7 @@ class OwnMpiCollectives final : public MpiCollectives {
 
   void all_gather(const float* input, float* output, std::span<const int64_t> counts) override {
     const std::vector<int> narrow(counts.begin(), counts.end());
-    const int mine = narrow[static_cast<size_t>(rank_)];
+    const int mine = narrow[rank_];
     if (std::all_of(narrow.begin(), narrow.end(), [&](int count) { return count == mine; })) {
       MPI_Allgather(input, mine, MPI_FLOAT, output, mine, MPI_FLOAT, MPI_COMM_WORLD);
       return;

@@ -1,0 +1,30 @@
+// The number by which the kernel knows an open file of this process, closed at the end of its owner.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace copus {
+
+class Descriptor {
+ public:
+  // Takes ownership; -1: of no file.
+  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (is_open()) ::close(number_);
+  }
+
+  int number() const { return number_; }
+  bool is_open() const { return number_ >= 0; }
+
+ private:
+  int number_;
+};
+
+}  // namespace copus

@@ -1,0 +1,74 @@
+// One operation of a group of ranks as a value. Communicators hand it on to one another, to queue it, to time it or to
+// copy its buffers to and from a device, and mostly need not know which kind of operation it is.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "copus/comm/data_type.h"
+
+namespace copus {
+
+enum class OperationKind { all_reduce, reduce_scatter, all_gather, broadcast, barrier, send, receive, exchange };
+
+// "all_reduce", "reduce_scatter", ...
+const char* to_string(OperationKind kind);
+
+// Bytes to or from one member of the group.
+struct Message {
+  int64_t member;
+  void* data;
+  int64_t bytes;
+};
+
+// A stretch of the vector that an operation is about, in bytes.
+struct VectorPart {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  bool operator==(const VectorPart&) const = default;
+};
+
+// What one member does in an operation. Every operation but a barrier and an exchange is about one vector of `count`
+// elements of `type`. The functions of Communicator say what each kind does with it.
+struct Operation {
+  OperationKind kind;
+  const void* input = nullptr;  // what this member gives
+  void* output = nullptr;       // where it wants the result; may be `input`, or the member's part of it
+  int64_t count = 0;
+  std::vector<int64_t> counts = {};  // reduce_scatter, all_gather: the elements of each member's part
+  DataType type = DataType::byte;
+  Reduction reduction = Reduction::sum;
+  int64_t peer = -1;                                  // broadcast: the root; send, receive: the other member
+  std::vector<Message> outgoing = {}, incoming = {};  // exchange
+
+  static Operation all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
+    return {OperationKind::all_reduce, data, data, count, {}, type, reduction};
+  }
+  static Operation reduce_scatter(const void* input, void* output, std::span<const int64_t> counts, DataType type,
+                                  Reduction reduction);
+  static Operation all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type);
+  static Operation broadcast(void* data, int64_t count, DataType type, int64_t root) {
+    return {OperationKind::broadcast, data, data, count, {}, type, Reduction::sum, root};
+  }
+  static Operation send(const void* data, int64_t count, DataType type, int64_t to) {
+    return {OperationKind::send, data, nullptr, count, {}, type, Reduction::sum, to};
+  }
+  static Operation receive(void* data, int64_t count, DataType type, int64_t from) {
+    return {OperationKind::receive, nullptr, data, count, {}, type, Reduction::sum, from};
+  }
+
+  bool is_message() const;  // and not a collective, in which every member of the group takes part
+
+  // Of the whole vector.
+  int64_t bytes() const { return count * size_of(type); }
+  // The part that `counts` gives to a member.
+  VectorPart part_of(int64_t member) const;
+  // What a member's `input` and `output` hold of the vector: nothing, the member's part, or all of it.
+  VectorPart input_of(int64_t member) const;
+  VectorPart output_of(int64_t member) const;
+  // The buffer of the whole vector. The other one may be empty, and so say nothing about the memory that it is in.
+  const void* whole() const { return kind == OperationKind::reduce_scatter || output == nullptr ? input : output; }
+};
+
+}  // namespace copus
