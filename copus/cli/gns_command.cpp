@@ -38,7 +38,7 @@ struct Options {
   std::optional<uint64_t> seed;
   int64_t batches = 32;
   int64_t large_batch = 64;
-  std::string precision = "fp32";
+  Precision precision = Precision::fp32;
   std::string device = "cpu";
   int64_t threads = 0;
   bool json = false;
@@ -194,7 +194,7 @@ int gns(const Options& options) {
   const Samples samples = state ? open_samples_of_run(options, model, *state) : open_samples_of_model(options, model);
   note_repetition(options, samples);
 
-  const Precision precision = resolve_precision(precision_of(options.precision), device);
+  const Precision precision = resolve_precision(options.precision, device);
   ParameterStore parameters(model.description(), compute_dtype(precision), device);
   load_weights(parameters, model.weights());
   Decoder decoder(parameters, Recompute::none);
@@ -236,8 +236,7 @@ void add_gns(CLI::App& program, Action& action) {
       .add_option("--data", options->data,
                   "A text file or the prefix of a .bin/.idx pair (default: what the run would train on next)")
       ->type_name("PATH");
-  command.add_option("--sequence-length", options->sequence_length, "Tokens of a sample (default: the run's)")
-      ->check(at_least(1));
+  add_sequence_length(command, options->sequence_length, "Tokens of a sample (default: the run's)");
   command
       .add_option("--seed", options->seed,
                   "Take samples from the beginning of another shuffle (default: the run's seed, or 1234)")
@@ -248,14 +247,12 @@ void add_gns(CLI::App& program, Action& action) {
   command.add_option("--large-batch", options->large_batch, "Sequences of a batch")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
       ->capture_default_str();
-  command.add_option("--precision", options->precision, "auto, fp32 or bf16")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
-      ->capture_default_str();
+  add_named_option(command, "--precision", options->precision, "auto, fp32 or bf16");
   command.add_option("--device", options->device, "cpu or cuda[:N]")->capture_default_str();
   command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(at_least(0));
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(
-      "The noise scale phi = tr(Sigma)/|G|^2 is the batch, in sequences, at which the gradient's noise is as large as\n"
+      "The noise scale, tr(Sigma)/|G|^2, is the batch, in sequences, at which the gradient's noise is as large as\n"
       "the gradient. It is measured at fixed weights, from gradients of single sequences and of whole batches.\n"
       "Examples:\n"
       "  copus gns --checkpoint runs/r1\n"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/config/run_config.h"
+#include "copus/description/configuration_text.h"
 
 namespace copus {
 
@@ -20,12 +20,32 @@ inline CLI::Validator at_least(int64_t least) {
   return {complaint, concat("at least ", least)};
 }
 
-// By the name that --precision has let through.
-inline Precision precision_of(const std::string& name) {
-  for (const Precision precision : {Precision::automatic, Precision::fp32, Precision::bf16}) {
-    if (to_string(precision) == name) return precision;
+// An option whose value is one of an enumeration's, by its name.
+template <HasNames Enum>
+void add_named_option(CLI::App& command, const std::string& option, Enum& value, const std::string& description) {
+  command
+      .add_option_function<std::string>(
+          option, [&value](const std::string& name) { value = *find_value<Enum>(name); }, description)
+      ->check(CLI::IsMember(all_names<Enum>()))
+      ->default_str(std::string(to_string(value)));
+}
+
+// The configuration, or part of one, that `option` was given. Throws UserError that names the option too.
+inline ConfigurationChange read_configuration(const std::string& option, const std::string& text) {
+  try {
+    return parse_configuration_change(text);
+  } catch (const UserError& error) {
+    throw UserError(concat(option, ": ", error.what()));
   }
-  throw InternalError(concat("no precision is named ", name));
+}
+
+// --sequence-length. What it was called in earlier versions is refused with that name.
+inline CLI::Option* add_sequence_length(CLI::App& command, int64_t& value, const std::string& description) {
+  const auto refuse = [](const std::string& tokens) {
+    throw UserError(concat("--seq and --sequence are now --sequence-length: write --sequence-length ", tokens));
+  };
+  command.add_option_function<std::string>("--seq,--sequence", refuse)->group("");
+  return command.add_option("--sequence-length", value, description)->check(at_least(1));
 }
 
 }  // namespace copus

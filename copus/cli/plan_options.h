@@ -16,6 +16,9 @@ namespace copus {
 // UserError: no such list, or more batches than a plan looks at.
 std::vector<int64_t> parse_global_batches(std::string_view text);
 
+// Puts another batch among those of a plan, in its place.
+void add_batch(std::vector<int64_t>& global_batches, int64_t batch);
+
 // `asked`: by --gpus, 0: not given. Throws UserError: neither it nor the cluster says how many, or the cluster has
 // less.
 int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& cluster_name, int64_t asked);
@@ -30,9 +33,10 @@ void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& g
 // of mine/.
 std::string short_name(const std::filesystem::path& name_or_path, const char* extension);
 
-// Those of `values` with these names.
-template <class Enum>
-std::vector<Enum> by_names(std::vector<Enum> values, const std::vector<std::string>& names) {
+// The values with these names, in their usual order.
+template <HasNames Enum>
+std::vector<Enum> by_names(const std::vector<std::string>& names) {
+  std::vector<Enum> values = all_values<Enum>();
   std::erase_if(values,
                 [&](Enum value) { return std::find(names.begin(), names.end(), to_string(value)) == names.end(); });
   return values;

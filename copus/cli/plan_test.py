@@ -89,7 +89,7 @@ class PlanTest(unittest.TestCase):
 
     def test_explain(self):
         text = self.planned(*WORKLOAD, "--global-batch", "64", "--explain", "d=1,t=1,p=8")
-        self.assertIn("PP8 fits", text)
+        self.assertIn("d=1,t=1,p=8,B=64,", text)
         self.assertIn("GPUs (d x t x p), and the plan is for 8", self.planned(*WORKLOAD, "--explain", "d=3"))
 
     def test_a_cluster_of_ones_own_without_a_peak(self):
@@ -116,12 +116,13 @@ class PlanTest(unittest.TestCase):
         self.assert_refused(*WORKLOAD[:4], says=["--gpus is missing"])
         self.assert_refused(*WORKLOAD[:4], "--gpus", "0", says=["at least 1"])
         self.assert_refused(*WORKLOAD, "--global-batch", "many", says=["--global-batch many"])
-        self.assert_refused(*WORKLOAD, "--seq", "1000000", says=["max_position_embeddings"])
+        self.assert_refused(*WORKLOAD, "--sequence-length", "1000000", says=["max_position_embeddings"])
         self.assert_refused(*WORKLOAD, "--precision", "fp8", says=["fp8"])
         self.assert_refused(*WORKLOAD, "--schedule", "2f2b", says=["2f2b"])
         self.assert_refused(*WORKLOAD, "--plot", "plot.png", says=[".svg or .html"])
         self.assert_refused(*WORKLOAD, "--plot", "no/such/folder/plot.svg", says=["--plot", "plot.svg", "expected"])
-        self.assert_refused(*WORKLOAD, "--explain", "x=1", says=['"x" is no key'])
+        self.assert_refused(*WORKLOAD, "--explain", "x=1", says=["--explain", '"x=1"', 'no "x"'])
+        self.assert_refused(*WORKLOAD, "--seq", "2048", says=["write --sequence-length 2048"])
 
     def test_explain_keeps_to_the_options(self):
         arguments = [*WORKLOAD, "--global-batch", "64", "--recompute", "full", "--explain"]

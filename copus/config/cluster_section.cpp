@@ -53,11 +53,8 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
   const std::vector<std::string> keys = cluster_keys();
   for (const Setting& setting : root.children) {
     if (contains(keys, setting.name)) continue;
-    std::string list;
-    for (const std::string& key : keys) list += (list.empty() ? "" : ", ") + key;
-    const auto similar = nearest(setting.name, keys);
     throw UserError(concat(setting.origin, ": unknown key \"", setting.name, "\" in the description of a cluster; ",
-                           similar ? concat("did you mean \"", *similar, "\"?") : concat("its keys are ", list)));
+                           suggest(setting.name, keys, "its keys are")));
   }
   require_needed_keys(root, source);
   ClusterDescription description;

@@ -28,13 +28,11 @@ const ShippedFile* find_shipped(const std::vector<ShippedFile>& files, std::stri
 [[noreturn]] void refuse(const char* what, const std::string& text, const char* extension,
                          const std::vector<ShippedFile>& shipped) {
   const std::vector<std::string> names = names_of(shipped);
-  std::string list;
-  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   const auto similar = nearest(text, names);
   throw UserError(concat("--", what, " ", text, ": there is no such file, and no such ", what,
                          " ships with the program; ",
                          similar ? concat("did you mean ", *similar, "? Expected") : "expected", " the path of a ",
-                         extension, " file, or one of ", list));
+                         extension, " file, or one of ", join(names, ", ")));
 }
 
 }  // namespace

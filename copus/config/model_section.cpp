@@ -42,7 +42,7 @@ Json to_json(const Setting& setting) {
 // behind the reader's back (key/value heads, Mistral's window) is not.
 ModelDescription describe_inline(const Setting& section, const Architecture architecture) {
   Json config = {
-      {"model_type", model_type(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
+      {"model_type", to_string(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
   for (const Setting& field : section.children) {
     if (field.name != "architecture" && field.name != model_init_from_key) config[field.name] = to_json(field);
   }

@@ -17,22 +17,9 @@ bool decides_by_noise_scale(PolicyKind policy) {
   }
 }
 
-ParallelStrategy strategy_of(const RunConfig& config) {
-  const ParallelConfig& parallel = config.parallel;
-  return {.data_parallel = parallel.data_parallel,
-          .tensor_parallel = parallel.tensor_parallel,
-          .pipeline_parallel = parallel.pipeline_parallel,
-          .virtual_stages = parallel.virtual_stages,
-          .schedule = parallel.schedule,
-          .sequence_parallel = parallel.sequence_parallel,
-          .zero_stage = parallel.zero_stage,
-          .recompute = config.train.recompute};
-}
-
 Configuration configuration_of(const RunConfig& config) {
-  return {.strategy = strategy_of(config),
-          .global_batch = config.train.global_batch,
-          .micro_batch = config.train.micro_batch};
+  return {
+      .strategy = config.parallel, .global_batch = config.train.global_batch, .micro_batch = config.train.micro_batch};
 }
 
 int64_t limit_in_tokens(const TrainConfig& train) {

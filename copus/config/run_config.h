@@ -12,13 +12,23 @@
 
 namespace copus {
 
+// Each of these enumerations has below it the names that stand for its values in the configuration.
 enum class Precision { automatic, fp32, bf16 };
+template <>
+inline constexpr auto named_values<Precision> = std::to_array<NamedValue<Precision>>(
+    {{Precision::automatic, "auto"}, {Precision::fp32, "fp32"}, {Precision::bf16, "bf16"}});
+
 enum class LearningRateSchedule { constant, cosine, wsd };
+template <>
+inline constexpr auto named_values<LearningRateSchedule> =
+    std::to_array<NamedValue<LearningRateSchedule>>({{LearningRateSchedule::constant, "constant"},
+                                                     {LearningRateSchedule::cosine, "cosine"},
+                                                     {LearningRateSchedule::wsd, "wsd"}});
 
 // Who decides the configuration of a run while it trains.
 enum class PolicyKind {
   none,             // nobody: nothing is decided or logged
-  fixed,            // "static": decisions are logged and always hold
+  fixed,            // "static": decisions are logged, and nothing changes but by command
   copus,            // the highest Goodput
   cbs_pessimistic,  // the batch follows the critical batch in the layout that is fastest at the initial batch
   cbs_optimistic,   // likewise in the one that is fastest at the largest batch
@@ -29,11 +39,19 @@ enum class PolicyKind {
   oracle,           // copus with the true noise scale, from a file
   script,           // a file of decisions
 };
-
-// The names used in the configuration: "auto", "fp32", "attention", "wsd", "cbs-pessimistic", ...
-std::string_view to_string(Precision precision);
-std::string_view to_string(LearningRateSchedule schedule);
-std::string_view to_string(PolicyKind policy);
+template <>
+inline constexpr auto named_values<PolicyKind> =
+    std::to_array<NamedValue<PolicyKind>>({{PolicyKind::none, "none"},
+                                           {PolicyKind::fixed, "static"},
+                                           {PolicyKind::copus, "copus"},
+                                           {PolicyKind::cbs_pessimistic, "cbs-pessimistic"},
+                                           {PolicyKind::cbs_optimistic, "cbs-optimistic"},
+                                           {PolicyKind::steps, "steps"},
+                                           {PolicyKind::olmo, "olmo"},
+                                           {PolicyKind::norm_test, "norm-test"},
+                                           {PolicyKind::cona, "cona"},
+                                           {PolicyKind::oracle, "oracle"},
+                                           {PolicyKind::script, "script"}});
 
 // Whether a policy's decisions depend on the noise scale that is measured.
 bool decides_by_noise_scale(PolicyKind policy);
@@ -63,7 +81,6 @@ struct TrainConfig {
   double max_seconds = 0;  // of training, evaluation and checkpoints not counted; the learning rate decays over it
   uint64_t seed = 1234;
   Precision precision = Precision::automatic;
-  Recompute recompute = Recompute::none;
   double clip_norm = 1.0;  // 0: no clipping
   int64_t threads = 0;     // 0: all cores
   std::string device = "cpu";
@@ -91,19 +108,6 @@ struct NoiseScaleConfig {
   int64_t split_interval = 8;    // steps; where a step is one micro-batch, every so many of them it is cut in two
   double calibration = 2.0;      // critical batch / noise scale
   bool operator==(const NoiseScaleConfig&) const = default;
-};
-
-// [parallel]
-struct ParallelConfig {
-  int64_t data_parallel = 1;
-  int64_t tensor_parallel = 1;
-  int64_t pipeline_parallel = 1;
-  int64_t virtual_stages = 1;
-  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  bool sequence_parallel = false;
-  int64_t zero_stage = 0;
-  double wait_limit = 600;  // seconds that a rank waits for another before the job counts as failed
-  bool operator==(const ParallelConfig&) const = default;
 };
 
 // [adapt]
@@ -170,7 +174,8 @@ struct RunConfig {
   TrainConfig train;
   OptimizerConfig optimizer;
   NoiseScaleConfig noise_scale;
-  ParallelConfig parallel;
+  ParallelStrategy parallel;  // [parallel], and train.recompute
+  double wait_limit = 600;    // parallel.wait_limit: seconds that a rank waits for another before the job has failed
   AdaptConfig adapt;
   ClusterConfig cluster;
   EvaluateConfig evaluate;
@@ -193,8 +198,7 @@ RunConfig parse_run_config(std::string_view toml_text, const std::string& source
 // model and the cluster as inline fields.
 std::string to_toml(const RunConfig& config);
 
-// The layout that a run begins with, and its batches.
-ParallelStrategy strategy_of(const RunConfig& config);
+// What a run begins in.
 Configuration configuration_of(const RunConfig& config);
 
 // The tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither is set. A run

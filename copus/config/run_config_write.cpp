@@ -43,8 +43,7 @@ std::string write(int64_t value) { return std::to_string(value); }
 std::string write(double value) { return write_number(value); }
 std::string write(bool value) { return value ? "true" : "false"; }
 std::string write(const std::string& value) { return quote(value); }
-template <class Enum>
-  requires std::is_enum_v<Enum>
+template <HasNames Enum>
 std::string write(Enum value) {
   return quote(to_string(value));
 }
@@ -125,58 +124,6 @@ class Writer {
 };
 
 }  // namespace
-
-std::string_view to_string(Precision precision) {
-  switch (precision) {
-    case Precision::automatic:
-      return "auto";
-    case Precision::fp32:
-      return "fp32";
-    case Precision::bf16:
-      return "bf16";
-  }
-  fail_check("known precision", __FILE__, __LINE__, "");
-}
-
-std::string_view to_string(LearningRateSchedule schedule) {
-  switch (schedule) {
-    case LearningRateSchedule::constant:
-      return "constant";
-    case LearningRateSchedule::cosine:
-      return "cosine";
-    case LearningRateSchedule::wsd:
-      return "wsd";
-  }
-  fail_check("known schedule", __FILE__, __LINE__, "");
-}
-
-std::string_view to_string(PolicyKind policy) {
-  switch (policy) {
-    case PolicyKind::none:
-      return "none";
-    case PolicyKind::fixed:
-      return "static";
-    case PolicyKind::copus:
-      return "copus";
-    case PolicyKind::cbs_pessimistic:
-      return "cbs-pessimistic";
-    case PolicyKind::cbs_optimistic:
-      return "cbs-optimistic";
-    case PolicyKind::steps:
-      return "steps";
-    case PolicyKind::olmo:
-      return "olmo";
-    case PolicyKind::norm_test:
-      return "norm-test";
-    case PolicyKind::cona:
-      return "cona";
-    case PolicyKind::oracle:
-      return "oracle";
-    case PolicyKind::script:
-      return "script";
-  }
-  fail_check("known policy", __FILE__, __LINE__, "");
-}
 
 std::vector<std::string> run_config_keys() {
   const RunConfig config;

@@ -1,11 +1,12 @@
 // The visitor that fills a run configuration from settings, checking types and ranges (for this room's sources only).
 #pragma once
 
+#include <optional>
 #include <span>
-#include <type_traits>
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/text_distance.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings.h"
 
@@ -38,13 +39,11 @@ class SettingsReader {
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }
 
-  template <class Enum>
+  template <HasNames Enum>
   void field(const char* key, Enum& value) {
-    static_assert(std::is_enum_v<Enum>);
     if (const Setting* setting = find(key)) value = one_of<Enum>(*setting);
   }
-  template <class Enum>
-    requires std::is_enum_v<Enum>
+  template <HasNames Enum>
   void field(const char* key, std::vector<Enum>& value) {
     const Setting* setting = find(key);
     if (!setting) return;
@@ -67,16 +66,12 @@ class SettingsReader {
   template <class Number>
   void check_range(const Setting& setting, Number value, const Range<Number>& range) const;
 
-  template <class Enum>
+  template <HasNames Enum>
   Enum one_of(const Setting& setting) const {
-    std::string expected;
-    for (const Enum candidate : values_of<Enum>()) {
-      if (setting.kind == Setting::Kind::text && std::get<std::string>(setting.value) == to_string(candidate)) {
-        return candidate;
-      }
-      expected += concat(expected.empty() ? "" : ", ", "\"", to_string(candidate), "\"");
+    if (setting.kind == Setting::Kind::text) {
+      if (const std::optional<Enum> value = find_value<Enum>(std::get<std::string>(setting.value))) return *value;
     }
-    fail(setting, "must be one of ", expected, ", got ", describe(setting));
+    fail(setting, "must be one of \"", join(all_names<Enum>(), "\", \""), "\", got ", describe(setting));
   }
   // Of a list, or the one value that stands in its place.
   static std::span<const Setting> items_of(const Setting& setting) {

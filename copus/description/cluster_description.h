@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "copus/base/named_values.h"
 
 namespace copus {
 
@@ -78,7 +79,8 @@ enum class ClockKind {
   virtual_time,  // nobody sleeps: each rank's clock advances as its device's and its links' would
 };
 
-// The names used in the configuration: "real", "wall", "virtual".
-std::string_view to_string(ClockKind clock);
+template <>
+inline constexpr auto named_values<ClockKind> = std::to_array<NamedValue<ClockKind>>(
+    {{ClockKind::real, "real"}, {ClockKind::wall, "wall"}, {ClockKind::virtual_time, "virtual"}});
 
 }  // namespace copus

@@ -17,7 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array architectures = {Architecture::llama, Architecture::qwen2, Architecture::mistral};
 constexpr const char* supported_classes = "LlamaForCausalLM, Qwen2ForCausalLM and MistralForCausalLM";
 
 // Upper limits of sizes, generous, and such that the number of parameters stays far below 2^63.
@@ -171,11 +170,11 @@ Architecture parse_architecture(const Fields& config) {
     config.fail("neither \"architectures\" nor \"model_type\" says what model this is; supported are ",
                 supported_classes);
   }
-  for (const Architecture architecture : architectures) {
-    if (class_name ? *class_name != causal_language_model_class(architecture) : *type != model_type(architecture)) {
+  for (const Architecture architecture : all_values<Architecture>()) {
+    if (class_name ? *class_name != causal_language_model_class(architecture) : *type != to_string(architecture)) {
       continue;
     }
-    if (type && *type != model_type(architecture)) {
+    if (type && *type != to_string(architecture)) {
       config.fail("\"architectures\" says ", *class_name, " but \"model_type\" says ", *type);
     }
     return architecture;
@@ -362,7 +361,7 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
   rope_parameters["rope_theta"] = model.rope_theta;
   Json config = {
       {"architectures", {causal_language_model_class(model.architecture)}},
-      {"model_type", model_type(model.architecture)},
+      {"model_type", to_string(model.architecture)},
       {"vocab_size", model.vocab_size},
       {"hidden_size", model.hidden_size},
       {"intermediate_size", model.intermediate_size},

@@ -1,11 +1,10 @@
 // Which layouts a model and its batches allow. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and
 // B, or OTHER_KEY C": the values to take for the key that it begins with, or for another one.
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/description/parallel_strategy.h"
+#include "copus/description/configuration_fields.h"
 
 namespace copus {
 namespace {
@@ -50,17 +49,18 @@ class Nearest {
 };
 
 Reason check_ranges(const Configuration& configuration, int64_t sequence_length) {
+  Reason reason;
+  const auto check = [&](const char* section, const char* name, int64_t value) {
+    if (value < 1 && !reason) reason = concat(section, ".", name, " ", value, " is not positive", Nearest({1}).text());
+  };
+  visit_configuration(
+      [&](const ConfigurationField& field, const auto& value) {
+        if (field.range.low == 1) check(field.section, field.name, static_cast<int64_t>(value));
+      },
+      configuration);
+  check("train", "sequence_length", sequence_length);
+  if (reason) return reason;
   const ParallelStrategy& strategy = configuration.strategy;
-  const std::pair<const char*, int64_t> counts[] = {{"parallel.data_parallel", strategy.data_parallel},
-                                                    {"parallel.tensor_parallel", strategy.tensor_parallel},
-                                                    {"parallel.pipeline_parallel", strategy.pipeline_parallel},
-                                                    {"parallel.virtual_stages", strategy.virtual_stages},
-                                                    {"train.global_batch", configuration.global_batch},
-                                                    {"train.micro_batch", configuration.micro_batch},
-                                                    {"train.sequence_length", sequence_length}};
-  for (const auto& [key, value] : counts) {
-    if (value < 1) return concat(key, " ", value, " is not positive", Nearest({1}).text());
-  }
   if (strategy.zero_stage < 0 || strategy.zero_stage > 1) {
     return concat("parallel.zero_stage ", strategy.zero_stage,
                   " is not known: 1 cuts the optimizer's state over the data-parallel ranks, 0 does not",

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/base/named_values.h"
+
 namespace copus {
 
 // The target of a position that carries no loss (PyTorch's ignore_index).
@@ -15,8 +17,12 @@ inline constexpr int64_t ignored_target = -100;
 
 enum class Architecture { llama, qwen2, mistral };
 
-// Hugging Face's names: model_type ("llama") and the class that `architectures` lists ("LlamaForCausalLM").
-std::string_view model_type(Architecture architecture);
+// By the names that config.json has for them as `model_type`.
+template <>
+inline constexpr auto named_values<Architecture> = std::to_array<NamedValue<Architecture>>(
+    {{Architecture::llama, "llama"}, {Architecture::qwen2, "qwen2"}, {Architecture::mistral, "mistral"}});
+
+// What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
 
 // Frequency rescaling of rotary embeddings for long contexts, rope_type "llama3" (Llama 3.1).

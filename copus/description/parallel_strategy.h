@@ -20,14 +20,21 @@ enum class PipelineSchedule {
   zb_h1,             // "zb-h1": weight gradients fill the bubble, at 1F1B's memory (Qi et al. 2023)
 };
 
+template <>
+inline constexpr auto named_values<PipelineSchedule> =
+    std::to_array<NamedValue<PipelineSchedule>>({{PipelineSchedule::gpipe, "gpipe"},
+                                                 {PipelineSchedule::one_f_one_b, "1f1b"},
+                                                 {PipelineSchedule::interleaved_1f1b, "interleaved"},
+                                                 {PipelineSchedule::zb_h1, "zb-h1"}});
+
 // What the forward pass leaves to be computed again in the backward pass.
 enum class Recompute { none, attention, full };
 
-// The names used in the configuration: "gpipe", "1f1b", "interleaved", "zb-h1"; "none", "attention", "full".
-std::string_view to_string(PipelineSchedule schedule);
-std::string_view to_string(Recompute recompute);
+template <>
+inline constexpr auto named_values<Recompute> = std::to_array<NamedValue<Recompute>>(
+    {{Recompute::none, "none"}, {Recompute::attention, "attention"}, {Recompute::full, "full"}});
 
-// S of the design. All degrees are at least 1.
+// How a job is spread, and how its pipeline works. All degrees are at least 1. configuration_fields.h lists the fields.
 struct ParallelStrategy {
   int64_t data_parallel = 1;      // d
   int64_t tensor_parallel = 1;    // t
@@ -45,8 +52,15 @@ struct ParallelStrategy {
   auto operator<=>(const ParallelStrategy&) const = default;
 };
 
-// "2x4x1": data x tensor x pipeline, as in run.jsonl.
-std::string to_string(const ParallelStrategy& strategy);
+// The layout: d, t and p alone, which say how many ranks do what; all else as it is by default.
+inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
+  return {.data_parallel = strategy.data_parallel,
+          .tensor_parallel = strategy.tensor_parallel,
+          .pipeline_parallel = strategy.pipeline_parallel};
+}
+
+// The layout as run.jsonl has it, data x tensor x pipeline: "2x4x1".
+std::string layout_in_run_log(const ParallelStrategy& strategy);
 
 // What the orchestrator chooses.
 struct Configuration {
@@ -58,6 +72,11 @@ struct Configuration {
   int64_t num_microbatches() const { return global_batch / (strategy.data_parallel * micro_batch); }
   auto operator<=>(const Configuration&) const = default;
 };
+
+// As people write them (configuration_text.h), which leaves out what is as it is by default: "d=2,t=1,p=2,zero=1" and
+// "d=2,t=1,p=2,B=32,b=4,zero=1".
+std::string to_string(const ParallelStrategy& strategy);
+std::string to_string(const Configuration& configuration);
 
 // Why `configuration` cannot train `model` on sequences of this length, in the words of the configuration file and with
 // the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x

@@ -12,10 +12,9 @@ struct SearchSpace {
   int64_t world_size = 1;
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;  // empty: powers of two
-  std::vector<PipelineSchedule> schedules = {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
-                                             PipelineSchedule::interleaved_1f1b, PipelineSchedule::zb_h1};
+  std::vector<PipelineSchedule> schedules = all_values<PipelineSchedule>();
   std::vector<int64_t> virtual_stages;  // of interleaved; empty: powers of two, and what cuts the layers evenly
-  std::vector<Recompute> recomputes = {Recompute::none, Recompute::attention, Recompute::full};
+  std::vector<Recompute> recomputes = all_values<Recompute>();
   std::vector<bool> sequence_parallel = {false, true};
   std::vector<int64_t> zero_stages = {0, 1};
   int64_t max_tensor_parallel = 0;  // 0: no limit but the model's. A node's ranks, commonly

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/description/configuration_change.h"
+#include "copus/description/configuration_fields.h"
 #include "copus/orchestrator/controller.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
@@ -21,13 +21,16 @@ std::array<double, 4> distance(const Configuration& a, const Configuration& b) {
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
   };
-  const ParallelStrategy &s = a.strategy, &t = b.strategy;
-  const int differences = (s.schedule != t.schedule) + (s.virtual_stages != t.virtual_stages) +
-                          (s.sequence_parallel != t.sequence_parallel) + (s.zero_stage != t.zero_stage) +
-                          (s.recompute != t.recompute);
-  return {ratio(s.data_parallel, t.data_parallel) + ratio(s.tensor_parallel, t.tensor_parallel) +
-              ratio(s.pipeline_parallel, t.pipeline_parallel),
-          static_cast<double>(differences), ratio(a.global_batch, b.global_batch), ratio(a.micro_batch, b.micro_batch)};
+  double ratios = 0, differences = 0;
+  const auto compare = [&](const ConfigurationField& field, const auto& x, const auto& y) {
+    if (field.role == ConfigurationField::Role::degree) {
+      ratios += ratio(static_cast<int64_t>(x), static_cast<int64_t>(y));
+    } else {
+      differences += x == y ? 0 : 1;
+    }
+  };
+  visit_strategy(compare, a.strategy, b.strategy);
+  return {ratios, differences, ratio(a.global_batch, b.global_batch), ratio(a.micro_batch, b.micro_batch)};
 }
 
 const Configuration& nearest(const Situation& situation, const Configuration& wanted) {
@@ -86,8 +89,8 @@ class ScriptPolicy : public Policy {
     const Configuration& target = nearest(situation, next->configuration);
     choice.reason = concat("the script's switch after step ", next->after_step);
     if (target != next->configuration) {
-      choice.reason += concat(": ", describe_configuration(next->configuration),
-                              " is not feasible here; the nearest that is: ", describe_configuration(target));
+      choice.reason += concat(": ", to_string(next->configuration),
+                              " is not feasible here; the nearest that is: ", to_string(target));
     }
     if (target == situation.current) {
       choice.reason = "holds: already there; " + choice.reason;

@@ -22,19 +22,10 @@ struct PlanQuestion {
   int64_t sequence_length = 0;
   SearchSpace space;  // its world_size is the number of GPUs; its global_batches ascend
   Knowledge knowledge;
-};
 
-// d, t and p: what a re-layout changes.
-struct Layout {
-  int64_t data_parallel = 1;
-  int64_t tensor_parallel = 1;
-  int64_t pipeline_parallel = 1;
-  auto operator<=>(const Layout&) const = default;
+  // Of what the job would run on: the device's name, or the cluster's where it has none.
+  const std::string& device_name() const { return cluster.device.name.empty() ? cluster_name : cluster.device.name; }
 };
-
-Layout layout_of(const Configuration& configuration);
-// "TP2 PP4 DP8", without degrees of 1; "one GPU" where all are.
-std::string to_string(const Layout& layout);
 
 struct PlannedConfiguration {
   Configuration configuration;
@@ -45,6 +36,8 @@ struct PlannedConfiguration {
   int64_t measured_steps = 0;
   double tokens_per_second_per_gpu = 0;
   double model_flops_utilization = 0;  // NaN where the peak is not known
+
+  ParallelStrategy layout() const { return layout_of(configuration.strategy); }
 };
 
 // "5.31 ms", "362 ms", "16.75 s", "3510 s".
@@ -70,8 +63,8 @@ Plan make_plan(const PlanQuestion& question);
 struct Crossover {
   int64_t last_batch = 0;   // where `from` is the fastest
   int64_t first_batch = 0;  // where `to` is
-  Layout from;
-  Layout to;
+  ParallelStrategy from;    // layouts
+  ParallelStrategy to;
 };
 std::vector<Crossover> crossovers(const Plan& plan);
 

@@ -58,38 +58,38 @@ std::string fixed(double value) { return format_number("%.1f", value); }
 
 // A layout's throughput by batch.
 struct Line {
-  Layout layout;
+  ParallelStrategy layout;
   std::map<int64_t, double> speeds;
 };
 
 // The layouts that are the fastest somewhere, in that order, then those that come nearest to it.
 std::vector<Line> lines_of(const Plan& plan) {
-  std::vector<Layout> chosen;
-  const auto choose = [&](const Layout& layout) {
+  std::vector<ParallelStrategy> chosen;
+  const auto choose = [&](const ParallelStrategy& layout) {
     if (chosen.size() < most_lines && std::find(chosen.begin(), chosen.end(), layout) == chosen.end()) {
       chosen.push_back(layout);
     }
   };
   // By layout the largest share of the fastest one's throughput that it reaches.
-  std::map<Layout, double> shares;
+  std::map<ParallelStrategy, double> shares;
   for (const BatchPlan& batch : plan.batches) {
-    if (!batch.layouts.empty()) choose(layout_of(batch.layouts.front().configuration));
+    if (!batch.layouts.empty()) choose(batch.layouts.front().layout());
     for (const PlannedConfiguration& row : batch.layouts) {
-      double& share = shares[layout_of(row.configuration)];
+      double& share = shares[row.layout()];
       share = std::max(share, batch.layouts.front().seconds / row.seconds);
     }
   }
-  std::vector<std::pair<double, Layout>> others;
+  std::vector<std::pair<double, ParallelStrategy>> others;
   for (const auto& [layout, share] : shares) others.emplace_back(-share, layout);
   std::sort(others.begin(), others.end());
   for (const auto& [unused, layout] : others) choose(layout);
 
   std::vector<Line> lines;
-  for (const Layout& layout : chosen) {
+  for (const ParallelStrategy& layout : chosen) {
     Line& line = lines.emplace_back(Line{layout, {}});
     for (const BatchPlan& batch : plan.batches) {
       for (const PlannedConfiguration& row : batch.layouts) {
-        if (layout_of(row.configuration) == layout) line.speeds[batch.global_batch] = row.tokens_per_second_per_gpu;
+        if (row.layout() == layout) line.speeds[batch.global_batch] = row.tokens_per_second_per_gpu;
       }
     }
   }
@@ -196,7 +196,7 @@ class Chart {
   double place_of(const Crossover& change) const {
     const double low = std::log2(static_cast<double>(change.last_batch));
     const double high = std::log2(static_cast<double>(change.first_batch));
-    const auto speed = [&](const Layout& layout, int64_t batch) -> std::optional<double> {
+    const auto speed = [&](const ParallelStrategy& layout, int64_t batch) -> std::optional<double> {
       for (const Line& line : lines_) {
         if (line.layout == layout && line.speeds.contains(batch)) return line.speeds.at(batch);
       }
@@ -239,7 +239,7 @@ class Chart {
       for (const BatchPlan& batch : plan_.batches) {
         const auto speed = lines_[i].speeds.find(batch.global_batch);
         if (speed == lines_[i].speeds.end()) continue;
-        const bool best = layout_of(batch.layouts.front().configuration) == lines_[i].layout;
+        const bool best = batch.layouts.front().layout() == lines_[i].layout;
         if (best == of_best) add_marker(i, x(batch.global_batch), y(speed->second), best ? 6.5 : 4, best);
       }
     }

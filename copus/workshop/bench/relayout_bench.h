@@ -18,9 +18,9 @@ namespace copus {
 
 struct RelayoutBenchOptions {
   ModelDescription model;
-  ParallelStrategy from, to;  // of as many ranks
-  int64_t rounds = 0;         // there and back
-  std::string corpus;         // a text to train on
+  Configuration from, to;  // of as many ranks
+  int64_t rounds = 0;      // there and back
+  std::string corpus;      // a text to train on
   std::filesystem::path checkpoints;
   std::string device = "cpu";  // or "cuda": the ranks of a machine share its GPUs
   int64_t local_rank = 0;
