@@ -1,8 +1,11 @@
 // The numbers that a setting or a part of a configuration may be.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "copus/base/error.h"
 
@@ -26,6 +29,24 @@ std::string describe(const Range<Number>& range) {
   const std::string low = concat(range.above_low ? "greater than " : "at least ", range.low);
   if (range.high == std::numeric_limits<Number>::max()) return low;
   return concat(low, " and ", range.below_high ? "less than " : "at most ", range.high);
+}
+
+// The number in `range` that `works` accepts and that is nearest to `below` from below or at it, and the one nearest to
+// `above` from above or at it, as far as there are such.
+template <class Works>
+std::vector<int64_t> nearest_that_work(int64_t below, int64_t above, const Range<int64_t>& range, const Works& works) {
+  std::vector<int64_t> found;
+  for (below = std::min(below, range.high); below >= range.low; --below) {
+    if (!works(below)) continue;
+    found.push_back(below);
+    break;
+  }
+  for (above = std::max(above, range.low); above <= range.high; ++above) {
+    if (!works(above)) continue;
+    found.push_back(above);
+    break;
+  }
+  return found;
 }
 
 }  // namespace copus

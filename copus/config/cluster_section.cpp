@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <array>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/text_distance.h"
 #include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
-#include "copus/config/shipped_files.h"
 
 namespace copus {
 
@@ -64,19 +62,6 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
   return description;
 }
 
-ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {
-  for (const ShippedFile& file : shipped_clusters()) {
-    if (file.name == path) return parse_cluster(file.text, concat(path, ".toml"));
-  }
-  std::string text;
-  try {
-    text = read_text_file(path);
-  } catch (const UserError& error) {
-    throw UserError(concat(asked_by, ": ", error.what(), "; expected a description of a cluster, in TOML"));
-  }
-  return parse_cluster(text, path);
-}
-
 void read_cluster_section(const Setting& root, const std::string& source, RunConfig& config) {
   const Setting* section = root.find("cluster");
   const Setting* file = section ? section->find(cluster_config_key) : nullptr;
@@ -86,11 +71,8 @@ void read_cluster_section(const Setting& root, const std::string& source, RunCon
       throw UserError(concat(inline_field->origin, ": cluster.", inline_field->name, " contradicts cluster.config (",
                              file->origin, "): describe the cluster in one way"));
     }
-    if (file->kind != Setting::Kind::text || std::get<std::string>(file->value).empty()) {
-      throw UserError(concat(file->origin, ": cluster.config must be a path (a string), got ", describe(*file)));
-    }
     config.cluster.description =
-        read_cluster_file(std::get<std::string>(file->value), concat(file->origin, ": cluster.config"));
+        read_cluster_file(path_of(*file, "cluster.config"), concat(file->origin, ": cluster.config"));
   } else if (inline_field) {
     require_needed_keys(*section, concat(section->origin, ": [cluster]"));
   }

@@ -1,9 +1,9 @@
 // Descriptions of clusters and models in files of their own: yours, and those that ship with the program.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
@@ -28,8 +28,9 @@ std::string to_toml(const ClusterDescription& cluster);
 ClusterDescription find_cluster(const std::string& name_or_path);
 ModelDescription find_model(const std::string& name_or_path);
 
-// The names that ship, sorted.
-std::vector<std::string> shipped_cluster_names();
-std::vector<std::string> shipped_model_names();
+// The text of a file that `asked_by` has named. Throws UserError that says so, and what was expected there: it cannot
+// be read.
+std::string read_named_file(const std::filesystem::path& path, const std::string& asked_by,
+                            const std::string& expected);
 
 }  // namespace copus

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
 
@@ -50,13 +50,7 @@ ModelDescription describe_inline(const Setting& section, const Architecture arch
 }
 
 ModelDescription describe_file(const std::filesystem::path& path, const std::string& asked_by) {
-  std::string text;
-  try {
-    text = read_text_file(path);
-  } catch (const UserError& error) {
-    throw UserError(concat(asked_by, ": ", error.what(), "; expected a Hugging Face config.json"));
-  }
-  return parse_model_description(text, path.string());
+  return parse_model_description(read_named_file(path, asked_by, "a Hugging Face config.json"), path.string());
 }
 
 // The fields of two models as one line per difference, or nothing where they are equal.
@@ -74,14 +68,6 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
     }
   }
   return here == there ? "" : "rope_scaling is given in one of them alone";
-}
-
-std::string string_field(const Setting* setting, const char* key) {
-  if (!setting) return "";
-  if (setting->kind != Setting::Kind::text || std::get<std::string>(setting->value).empty()) {
-    throw UserError(concat(setting->origin, ": model.", key, " must be a path (a string), got ", describe(*setting)));
-  }
-  return std::get<std::string>(setting->value);
 }
 
 }  // namespace
@@ -109,12 +95,12 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
       throw UserError(concat(other->origin, ": model.", other->name, " contradicts model.config (", file->origin,
                              "): describe the model in one way"));
     }
-    config.model = describe_file(string_field(file, model_config_key), concat(file->origin, ": model.config"));
+    config.model = describe_file(path_of(*file, "model.config"), concat(file->origin, ": model.config"));
     return;
   }
   const std::filesystem::path directory_config = std::filesystem::path(config.init_from) / "config.json";
   if (!inline_field) {
-    string_field(init_from, model_init_from_key);
+    path_of(*init_from, "model.init_from");
     config.model = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));
     return;
   }

@@ -80,20 +80,32 @@ void visit_model(Run& run, Visitor& visitor) {
   visitor.field("initializer_range", run.model.initializer_range, positive);
 }
 
-// A visitor that gathers keys, to tell the known from the unknown.
+// A visitor that gathers the keys, to tell those that there are from others: "section.key" behind a section, "key"
+// where there was none.
 class FieldKeys {
  public:
+  void section(const std::string& name) {
+    section_ = name + ".";
+    if (name == "model") field(model_config_key);
+  }
   template <class... Ignored>
   void field(const char* key, const Ignored&...) {
-    keys_.emplace_back(key);
+    keys_.push_back(section_ + key);
   }
   template <class... Ignored>
   void quantity(const char* key, const Ignored&...) {
-    keys_.emplace_back(key);
+    field(key);
   }
+  template <class... Ignored>
+  void duration(const char* key, const Ignored&...) {
+    field(key);
+  }
+  void cluster(const ClusterDescription& description);
+
   const std::vector<std::string>& keys() const { return keys_; }
 
  private:
+  std::string section_;
   std::vector<std::string> keys_;
 };
 
@@ -125,6 +137,11 @@ void visit_cluster(Description& cluster, Visitor& visitor) {
   visitor.field("network_by_nodes", cluster.network_by_nodes);
   visitor.quantity("teraflops_per_rank", cluster.flops_per_second, tera, compute_rate);
   visitor.field("device", cluster.device);
+}
+
+inline void FieldKeys::cluster(const ClusterDescription& description) {
+  field(cluster_config_key);
+  visit_cluster(description, *this);
 }
 
 // Those fields of the configuration that a run begins in whose keys stand in this section.

@@ -1,43 +1,12 @@
 // A run configuration as TOML, and the names of its keys and values.
 #include "copus/base/error.h"
 #include "copus/config/descriptions.h"
-#include "copus/config/quote.h"
 #include "copus/config/run_config_fields.h"
+#include "copus/config/settings.h"
 
 namespace copus {
 
 namespace {
-
-class KeyCollector {
- public:
-  void section(const char* name) {
-    section_ = name;
-    if (section_ == "model") field(model_config_key);
-  }
-  template <class... Ignored>
-  void field(const char* key, const Ignored&...) {
-    keys_.push_back(concat(section_, ".", key));
-  }
-  template <class... Ignored>
-  void quantity(const char* key, const Ignored&...) {
-    field(key);
-  }
-  template <class... Ignored>
-  void duration(const char* key, const Ignored&...) {
-    field(key);
-  }
-
-  void cluster(const ClusterDescription& description) {
-    field(cluster_config_key);
-    visit_cluster(description, *this);
-  }
-
-  std::vector<std::string> take() { return std::move(keys_); }
-
- private:
-  std::string section_;
-  std::vector<std::string> keys_;
-};
 
 std::string write(int64_t value) { return std::to_string(value); }
 std::string write(double value) { return write_number(value); }
@@ -127,10 +96,10 @@ class Writer {
 
 std::vector<std::string> run_config_keys() {
   const RunConfig config;
-  KeyCollector collector;
+  FieldKeys collector;
   visit_model(config, collector);
   visit_sections(config, collector);
-  return collector.take();
+  return collector.keys();
 }
 
 std::vector<WrittenField> write_fields(const RunConfig& config) {

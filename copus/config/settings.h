@@ -1,5 +1,5 @@
-// A configuration text as sections of settings, each of which knows where it was written. Knows TOML and overrides,
-// but not which sections and keys there are.
+// TOML. Texts are read, together with overrides, as sections of settings, each of which knows where it was written;
+// which sections and keys there may be is the business of others. Values are written here too.
 #pragma once
 
 #include <cstdint>
@@ -30,5 +30,14 @@ std::string describe(const Setting& setting);
 // its value is read as TOML and, where it is none, as a bare string. Throws UserError: malformed TOML (with line and
 // column), malformed override.
 Setting read_settings(std::string_view toml_text, const std::string& source, const std::vector<std::string>& overrides);
+
+// The path that a setting holds. Throws UserError that calls it `key`: it is no text, or an empty one.
+std::string path_of(const Setting& setting, const std::string& key);
+
+// A TOML basic string: "C:\\text" for C:\text.
+std::string quote(std::string_view text);
+
+// The shortest TOML float that reads back as `number`: 0.001, 1e-08, 3.0.
+std::string write_number(double number);
 
 }  // namespace copus

@@ -88,16 +88,8 @@ TEST(ConfigurationFields, WordsJsonAndTextHoldEachOfThem) {
 
 // Hashes of decisions in old logs are made of these numbers in this order.
 TEST(ConfigurationFields, TheOrderOfWordsStays) {
-  const Configuration configuration{{.data_parallel = 2,
-                                     .tensor_parallel = 3,
-                                     .pipeline_parallel = 4,
-                                     .virtual_stages = 5,
-                                     .schedule = PipelineSchedule::zb_h1,
-                                     .sequence_parallel = true,
-                                     .zero_stage = 1,
-                                     .recompute = Recompute::full},
-                                    32,
-                                    8};
+  const char* const text = "d=2,t=3,p=4,v=5,schedule=zb-h1,sp=1,zero=1,recompute=full,B=32,b=8";
+  const Configuration configuration = apply(parse_configuration_change(text), {});
   EXPECT_THAT(to_words(configuration), testing::ElementsAre(2, 3, 4, 5, 3, 1, 1, 2, 32, 8));
 }
 

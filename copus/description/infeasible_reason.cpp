@@ -11,17 +11,10 @@ namespace {
 
 using Reason = std::optional<std::string>;
 
-// Of the values from `low` to `high` that `works` accepts, the nearest below and the nearest above `value`.
+// Of the values in `range` that `works` accepts, the nearest below and the nearest above `value`.
 template <class Works>
-std::vector<int64_t> nearest(int64_t value, int64_t low, int64_t high, const Works& works) {
-  std::vector<int64_t> found;
-  int64_t below = std::min(value - 1, high);
-  while (below >= low && !works(below)) --below;
-  if (below >= low) found.push_back(below);
-  int64_t above = std::max(value + 1, low);
-  while (above <= high && !works(above)) ++above;
-  if (above <= high) found.push_back(above);
-  return found;
+std::vector<int64_t> nearest(int64_t value, const Range<int64_t>& range, const Works& works) {
+  return nearest_that_work(value - 1, value + 1, range, works);
 }
 
 // The end of a refusal.
@@ -116,7 +109,7 @@ Reason check_tensor_parallel(const ModelDescription& model, const ParallelStrate
   const auto fits = [&](int64_t other) { return !why_tensor_parallel_does_not_fit(model, other); };
   const int64_t fewest = strategy.sequence_parallel ? 2 : 1;
   return concat("parallel.tensor_parallel ", ranks, " ", *misfit,
-                Nearest(nearest(ranks, fewest, model.num_heads, fits)).text());
+                Nearest(nearest(ranks, {fewest, model.num_heads}, fits)).text());
 }
 
 Reason check_stages(const ModelDescription& model, const ParallelStrategy& strategy) {
@@ -148,7 +141,7 @@ bool rows_can_be_shared(const ParallelStrategy& strategy, int64_t micro_batch, i
 std::vector<int64_t> nearest_micro_batches(const Configuration& configuration, int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t highest = configuration.global_batch / smallest_global_batch(strategy, 1);
-  return nearest(configuration.micro_batch, 1, highest, [&](int64_t micro_batch) {
+  return nearest(configuration.micro_batch, {1, highest}, [&](int64_t micro_batch) {
     return configuration.global_batch % smallest_global_batch(strategy, micro_batch) == 0 &&
            rows_can_be_shared(strategy, micro_batch, sequence_length);
   });
@@ -186,7 +179,7 @@ Reason check_shared_rows(const ModelDescription& model, const Configuration& con
   return concat("train.sequence_length ", sequence_length, " x train.micro_batch ", micro_batch,
                 " tokens cannot be shared evenly by parallel.tensor_parallel ", strategy.tensor_parallel,
                 " ranks as parallel.sequence_parallel needs it",
-                Nearest(nearest(sequence_length, 1, model.max_position_embeddings, fits))
+                Nearest(nearest(sequence_length, {1, model.max_position_embeddings}, fits))
                     .or_else("train.micro_batch", nearest_micro_batches(configuration, sequence_length))
                     .text());
 }

@@ -132,11 +132,11 @@ class Chart {
 
  private:
   double x(double log2_batch) const {
-    const double first = std::log2(static_cast<double>(plan_.batches.front().global_batch));
-    const double last = std::log2(static_cast<double>(plan_.batches.back().global_batch));
+    const double first = std::log2(plan_.batches.front().global_batch);
+    const double last = std::log2(plan_.batches.back().global_batch);
     return left + (right - left) * (log2_batch - first) / (last - first);
   }
-  double x(int64_t batch) const { return x(std::log2(static_cast<double>(batch))); }
+  double x(int64_t batch) const { return x(std::log2(batch)); }
   double y(double speed) const { return bottom - (bottom - top_edge) * (speed - low_) / (high_ - low_); }
 
   template <class... Parts>
@@ -172,7 +172,7 @@ class Chart {
     add("<rect width=\"", width, "\" height=\"", height, "\" style=\"fill: var(--paper)\"/>");
     add_text(left, 30, "start", title_of(question), "title");
     add_text(left, 52, "start", "Tokens per second and GPU; outlined: the fastest layout; dashed: where it changes");
-    const auto ticks = static_cast<int64_t>(std::lround((high_ - low_) / tick_));
+    const auto ticks = std::lround((high_ - low_) / tick_);
     for (int64_t i = 0; i <= ticks; ++i) {
       const double value = low_ + static_cast<double>(i) * tick_;
       add_line("grid", left, y(value), right, y(value));
@@ -194,8 +194,8 @@ class Chart {
 
   // Where two layouts' lines cross between two batches; halfway, where one of them has no line there.
   double place_of(const Crossover& change) const {
-    const double low = std::log2(static_cast<double>(change.last_batch));
-    const double high = std::log2(static_cast<double>(change.first_batch));
+    const double low = std::log2(change.last_batch);
+    const double high = std::log2(change.first_batch);
     const auto speed = [&](const ParallelStrategy& layout, int64_t batch) -> std::optional<double> {
       for (const Line& line : lines_) {
         if (line.layout == layout && line.speeds.contains(batch)) return line.speeds.at(batch);

@@ -38,14 +38,11 @@ std::string batches_in_words(const std::vector<int64_t>& batches) {
   return concat("any global batch of ", batches.front(), " to ", batches.back());
 }
 
-// "92 or 96": the nearest number on either side of what was asked, between `least` and `most`, that is good enough.
-std::string nearest_numbers(int64_t least, int64_t below, int64_t above, int64_t most, const auto& is_good) {
-  std::vector<std::string> found;
-  while (below >= least && !is_good(below)) --below;
-  if (below >= least) found.push_back(std::to_string(below));
-  while (above <= most && !is_good(above)) ++above;
-  if (above <= most) found.push_back(std::to_string(above));
-  return join(found, " or ");
+// "92 or 96".
+std::string joined_by_or(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> texts;
+  for (const int64_t number : numbers) texts.push_back(std::to_string(number));
+  return join(texts, " or ");
 }
 
 // Of whatever the cluster's devices can hold.
@@ -95,23 +92,22 @@ std::string why_nothing_is_possible(const PlanQuestion& question) {
   if (by_options) changes.push_back(concat("leave out ", options));
 
   const int64_t asked = question.space.world_size;
-  const std::string counts = nearest_numbers(1, asked - 1, asked + 1, 2 * asked, [&](int64_t count) {
+  const std::vector<int64_t> counts = nearest_that_work(asked - 1, asked + 1, {1, 2 * asked}, [&](int64_t count) {
     SearchSpace space = question.space;
     space.world_size = count;
     return possible(space);
   });
-  if (!counts.empty()) changes.push_back(concat("take ", counts, " GPUs"));
+  if (!counts.empty()) changes.push_back(concat("take ", joined_by_or(counts), " GPUs"));
 
   // Among as many batches in a row as there are GPUs is one that they divide.
-  const int64_t smallest_batch = question.space.global_batches.front();
-  const int64_t largest_batch = question.space.global_batches.back();
-  const std::string batches = nearest_numbers(std::max<int64_t>(1, smallest_batch - asked), smallest_batch - 1,
-                                              largest_batch + 1, largest_batch + asked, [&](int64_t batch) {
-                                                SearchSpace space = question.space;
-                                                space.global_batches = {batch};
-                                                return possible(space);
-                                              });
-  if (!batches.empty()) changes.push_back(concat("take a global batch of ", batches));
+  const int64_t smallest = question.space.global_batches.front(), largest = question.space.global_batches.back();
+  const Range<int64_t> looked_at{std::max<int64_t>(1, smallest - asked), largest + asked};
+  const std::vector<int64_t> batches = nearest_that_work(smallest - 1, largest + 1, looked_at, [&](int64_t batch) {
+    SearchSpace space = question.space;
+    space.global_batches = {batch};
+    return possible(space);
+  });
+  if (!batches.empty()) changes.push_back(concat("take a global batch of ", joined_by_or(batches)));
   return concat(
       "no layout of ", asked, " GPUs can train ", question.model_name, " with ",
       batches_in_words(question.space.global_batches), by_options ? concat(" and ", options) : "",
