@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/duration.h"
 #include "copus/base/error.h"
 #include "copus/base/text_distance.h"
 #include "copus/checkpoint/directory_lock.h"
@@ -58,17 +57,9 @@ void check_run(const fs::path& run_directory) {
                          "; only a running job can be steered"));
 }
 
-double patience(const std::string& wait) {
-  const std::optional<double> seconds = parse_duration(wait);
-  if (!seconds || *seconds <= 0) {
-    throw UserError(concat("--wait ", wait, ": expected a time such as \"10s\" or \"5m\""));
-  }
-  return *seconds;
-}
-
 int run(const Options& options) {
   check_request(options.request);
-  const std::chrono::duration<double> wait(patience(options.wait));
+  const std::chrono::duration<double> wait(read_duration("--wait", options.wait));
   check_run(options.run_directory);
   const ControlReply reply =
       ask_run(options.run_directory, options.request, wait, [&] { return is_alive(options.run_directory); });

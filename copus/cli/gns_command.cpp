@@ -1,4 +1,4 @@
-// `copus gns`: the gradient noise scale of a stored model, the reference for what training logs.
+// `copus gns`: measures the gradient noise scale of a stored model, as the reference for what training logs.
 #include <unistd.h>
 
 #include <chrono>
@@ -44,7 +44,7 @@ struct Options {
   bool json = false;
 };
 
-// The bytes, a few special tokens, and what a vocabulary is filled up with: models of more tokens have a tokenizer.
+// A vocabulary of bytes has these, a few special tokens, and what it is filled up with. A larger one is a tokenizer's.
 constexpr int64_t largest_byte_vocabulary = 512;
 
 // The samples to measure on.
@@ -71,7 +71,7 @@ void check_sequence_length(int64_t sequence_length, const ModelDescription& mode
                          model.max_position_embeddings, "); give shorter sequences"));
 }
 
-// From --data alone, in an order of its own.
+// Opens --data alone, in an order of its own.
 Samples open_samples_of_model(const Options& options, const StoredModel& model) {
   DataConfig data;
   data.train = {{.path = options.data, .weight = 1}};
@@ -88,7 +88,7 @@ Samples open_samples_of_model(const Options& options, const StoredModel& model) 
   return {std::move(dataset), options.sequence_length, 0};
 }
 
-// What the run would train on next, unless something else is asked for.
+// Opens what the run would train on next, unless something else is asked for.
 Samples open_samples_of_run(const Options& options, const StoredModel& model, const TrainingState& state) {
   const std::string source = (model.directory() / "config.toml").string();
   const RunConfig config = parse_run_config(*model.run_config(), source);
@@ -127,7 +127,7 @@ Samples open_samples_of_run(const Options& options, const StoredModel& model, co
   return {std::move(dataset), sequence_length, as_the_run ? static_cast<uint64_t>(state.consumed_samples) : 0};
 }
 
-// One line, rewritten in place, where a person looks on.
+// Shows one line, rewritten in place, where the output is a terminal.
 class ProgressLine {
  public:
   explicit ProgressLine(int64_t batches) : batches_(batches), shown_(::isatty(STDERR_FILENO) == 1) {}
@@ -164,7 +164,7 @@ NoiseAverage measure(const Options& options, NoiseReference& reference, uint64_t
   return average;
 }
 
-// Of a run's checkpoint; a model has none.
+// Reads the training state of a run's checkpoint; a model has none.
 std::optional<TrainingState> find_training_state(const Options& options, const StoredModel& model) {
   if (options.checkpoint.empty()) return std::nullopt;
   if (!model.training_state()) {

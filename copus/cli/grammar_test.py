@@ -1,5 +1,6 @@
 """Tests that every command reads and prints configurations alike: the same strings are accepted, the others are refused
-with the same message, and what one command prints every other reads. What a running job prints is in adaptation_test.py.
+with the same message, and what one command prints every other reads. adaptation_test.py looks at what a running job
+prints.
 
 Usage: grammar_test.py PATH_TO_COPUS [unittest options].
 """
@@ -134,8 +135,9 @@ class Grammar(ProgramTest):
 
     @unittest.skipUnless(WITH_TORCH, "needs libtorch")
     def test_what_a_changed_layout_prints_is_read(self):
-        result = self.assert_done("bench", "relayout", "--parameters", "tiny", "--rounds", "1", "--directory",
-                                  str(self.folder), "--from", "p=2,v=2,schedule=interleaved", "--to", "d=2,b=2", "--json")
+        result = self.assert_done("bench", "relayout", "--parameters", "tiny", "--rounds", "1", "--json",
+                                  "--directory", str(self.folder), "--from", "p=2,v=2,schedule=interleaved",
+                                  "--to", "d=2,b=2")
         there = json.loads(result.stdout)["rows"][0]
         self.assertEqual(there["from"], "d=1,t=1,p=2,B=8,b=1,v=2,schedule=interleaved")
         self.assertEqual(there["to"], "d=2,t=1,p=1,B=8,b=2")

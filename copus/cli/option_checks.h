@@ -1,16 +1,18 @@
-// What options may be, and what they mean.
+// Options that several commands have, and checks of their values.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
+#include "copus/base/duration.h"
 #include "copus/base/error.h"
 #include "copus/description/configuration_text.h"
 
 namespace copus {
 
-// A whole number, not below `least`. CLI11's own checks of positive numbers name the largest double in their messages.
+// Checks for a whole number that is not below `least`. CLI11's own checks of positive numbers name the largest double
+// in their messages.
 inline CLI::Validator at_least(int64_t least) {
   const auto complaint = [least](const std::string& text) {
     int64_t value = 0;
@@ -20,7 +22,7 @@ inline CLI::Validator at_least(int64_t least) {
   return {complaint, concat("at least ", least)};
 }
 
-// An option whose value is one of an enumeration's, by its name.
+// Adds an option whose value is one of an enumeration's, by its name.
 template <HasNames Enum>
 void add_named_option(CLI::App& command, const std::string& option, Enum& value, const std::string& description) {
   command
@@ -30,7 +32,7 @@ void add_named_option(CLI::App& command, const std::string& option, Enum& value,
       ->default_str(std::string(to_string(value)));
 }
 
-// The configuration, or part of one, that `option` was given. Throws UserError that names the option too.
+// Reads the configuration, or part of one, that `option` was given. Throws UserError, which names the option too.
 inline ConfigurationChange read_configuration(const std::string& option, const std::string& text) {
   try {
     return parse_configuration_change(text);
@@ -39,7 +41,16 @@ inline ConfigurationChange read_configuration(const std::string& option, const s
   }
 }
 
-// --sequence-length. What it was called in earlier versions is refused with that name.
+// Reads the positive time that `option` was given, in seconds. Throws UserError for any other text.
+inline double read_duration(const std::string& option, const std::string& text) {
+  const std::optional<double> seconds = parse_duration(text);
+  if (!seconds || *seconds <= 0) {
+    throw UserError(concat(option, " ", text, ": expected a time such as \"90s\", \"55m\" or \"1h30m\""));
+  }
+  return *seconds;
+}
+
+// Adds --sequence-length. What it was called in earlier versions is refused with that name.
 inline CLI::Option* add_sequence_length(CLI::App& command, int64_t& value, const std::string& description) {
   const auto refuse = [](const std::string& tokens) {
     throw UserError(concat("--seq and --sequence are now --sequence-length: write --sequence-length ", tokens));

@@ -34,12 +34,12 @@ Json to_json(const Setting& setting) {
       return object;
     }
     default:
-      return nullptr;  // of a type that no field of a model has: refused before
+      return nullptr;  // no field of a model has such a type, and the reader has refused it
   }
 }
 
-// Inline fields are config.json's, so its rules apply to them, but for two: what transformers would set by default
-// behind the reader's back (key/value heads, Mistral's window) is not.
+// Inline fields are config.json's, so its rules apply to them. Two defaults of transformers would surprise a reader of
+// the section, and do not hold here: the number of key/value heads, and Mistral's window.
 ModelDescription describe_inline(const Setting& section, const Architecture architecture) {
   Json config = {
       {"model_type", to_string(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
@@ -53,7 +53,7 @@ ModelDescription describe_file(const std::filesystem::path& path, const std::str
   return parse_model_description(read_named_file(path, asked_by, "a Hugging Face config.json"), path.string());
 }
 
-// The fields of two models as one line per difference, or nothing where they are equal.
+// The first difference of two models in words; empty where they are equal.
 std::string difference(const ModelDescription& here, const ModelDescription& there) {
   RunConfig one, other;
   one.model = here;
@@ -80,7 +80,8 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
                "config = \"FILE\" (a config.json) or by init_from = \"DIRECTORY\" (of a Hugging Face model)"));
   }
   SettingsReader reader(root);
-  visit_model(config, reader);  // types and ranges, with the line; what it all means is config.json's business
+  visit_model(config,
+              reader);  // refuses wrong types and ranges, naming the line; parse_model_description does the rest
 
   const Setting* file = section->find(model_config_key);
   const Setting* init_from = section->find(model_init_from_key);

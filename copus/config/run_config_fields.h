@@ -24,21 +24,20 @@ inline constexpr Range<double> at_least_one_sample{1.0};
 inline constexpr Range<double> link_latency{0.0, 1e9};                                      // microseconds
 inline constexpr Range<double> link_bandwidth{.low = 0.0, .high = 1e9, .above_low = true};  // gigabytes per second
 inline constexpr Range<double> compute_rate{.low = 0.0, .high = 1e9, .above_low = true};    // teraflops
-inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};                          // ranks; 0: not said
+inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};                          // in ranks; 0: not said
 inline constexpr Range<double> storage{.low = 0.0, .high = 1e9, .above_low = true};         // gigabytes
 inline constexpr Range<double> launch_time{0.0, 1e9};                                       // microseconds
 inline constexpr Range<double> share{0.0, 1.0};
 inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
 
-// Fields that a model needs and other fields may describe in its place: model.config, model.init_from.
+// The keys of [model] that name a description elsewhere, in the place of inline fields.
 inline constexpr const char* model_config_key = "config";
 inline constexpr const char* model_init_from_key = "init_from";
-// Likewise a cluster: cluster.config.
+// Likewise of [cluster].
 inline constexpr const char* cluster_config_key = "config";
 
-// The units of a cluster file, whose keys name them; ours are seconds, bytes and operations. Each way rounds once, so
-// that what was read, written and read again is what was read first: to_theirs(x) is at least as near to x as what x
-// was.
+// The units of a cluster file, whose keys name them; ours are seconds, bytes and operations. Each way rounds once. So
+// what was read, written and read again is what was read first.
 struct Unit {
   double multiplier;
   double divisor;
@@ -51,14 +50,14 @@ inline constexpr Unit tera{1e12, 1};
 inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
-// Of a curve's points: sizes are positive. Shares are of a best value that was measured elsewhere, or fitted, so that a
-// point may lie somewhat above it.
+// A curve's points stand at positive sizes. Their shares are of a best value that was measured elsewhere, or fitted, so
+// a point may lie somewhat above it.
 inline constexpr Range<double> curve_place{.low = 0.0, .above_low = true};
 inline constexpr Range<double> curve_share{.low = 0.0, .high = 2.0, .above_low = true};
 
 // A visitor has section(name), field(key, member), field(key, member, range) for numbers, quantity(key, member, unit,
 // range) for numbers in another unit than ours, duration(key, member, range) for seconds that may also be given as
-// text, and cluster(member), which may go on with visit_cluster; likewise a field that is a Device with visit_device.
+// text, and cluster(member). The latter may go on with visit_cluster, and a field that is a Device with visit_device.
 // `Run` is RunConfig or const RunConfig.
 template <class Run, class Visitor>
 void visit_model(Run& run, Visitor& visitor) {
@@ -80,8 +79,8 @@ void visit_model(Run& run, Visitor& visitor) {
   visitor.field("initializer_range", run.model.initializer_range, positive);
 }
 
-// A visitor that gathers the keys, to tell those that there are from others: "section.key" behind a section, "key"
-// where there was none.
+// A visitor that gathers the keys, to tell those that there are from others: as "section.key" where it is in a section,
+// else as "key".
 class FieldKeys {
  public:
   void section(const std::string& name) {
@@ -144,7 +143,7 @@ inline void FieldKeys::cluster(const ClusterDescription& description) {
   visit_cluster(description, *this);
 }
 
-// Those fields of the configuration that a run begins in whose keys stand in this section.
+// Visits those fields of the configuration that the run begins in whose keys stand in this section.
 template <class Run, class Visitor>
 void visit_configuration_keys(std::string_view section, Run& run, Visitor& visitor) {
   const auto visit = [&]<class Value>(const ConfigurationField& field, Value& value) {
@@ -248,7 +247,7 @@ struct WrittenField {
 };
 std::vector<WrittenField> write_fields(const RunConfig& config);
 
-// Contradictions between values that are each in range. Throws UserError; `source` names the file.
+// Throws UserError for contradictions between values that are each in range. `source` names the file.
 void check_run_config(const RunConfig& config, const std::string& source);
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// A run configuration as TOML, and the names of its keys and values.
+// Writes a run configuration as TOML, and lists its keys.
 #include "copus/base/error.h"
 #include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
@@ -59,9 +59,9 @@ class Writer {
     if (scaling) add(key, write(*scaling));
   }
   void field(const char* key, const Curve& curve) {
-    if (curve != Curve{}) add(key, write(curve));  // without points: 1 everywhere
+    if (curve != Curve{}) add(key, write(curve));  // one without points is 1 everywhere, as if it were not given
   }
-  // As one inline table: it may stand within another section.
+  // Writes one inline table, since it may stand within another section.
   void field(const char* key, const Device& device) {
     if (device == Device{}) return;
     Writer table;
@@ -76,7 +76,7 @@ class Writer {
     add(key, write(static_cast<int64_t>(value)));
   }
   void quantity(const char* key, double value, const Unit& unit, const Range<double>&) {
-    if (value != 0) add(key, write(unit.to_theirs(value)));  // 0: not given
+    if (value != 0) add(key, write(unit.to_theirs(value)));  // 0 stands for a value that is not given
   }
   void duration(const char* key, double seconds, const Range<double>&) { add(key, write(seconds)); }
   void cluster(const ClusterDescription& description) {

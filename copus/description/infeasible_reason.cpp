@@ -1,5 +1,5 @@
-// Which layouts a model and its batches allow. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and
-// B, or OTHER_KEY C": the values to take for the key that it begins with, or for another one.
+// Which configurations a model allows. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and B, or
+// OTHER_KEY C": it ends with values to take for the key that it begins with, or for another one.
 #include <algorithm>
 #include <vector>
 
@@ -20,7 +20,7 @@ std::vector<int64_t> nearest(int64_t value, const Range<int64_t>& range, const W
 // The end of a refusal.
 class Nearest {
  public:
-  // Values for the key that the refusal begins with; empty where none would do.
+  // `values` are those for the key that the refusal begins with, empty where none would do.
   explicit Nearest(const std::vector<int64_t>& values) { add(values, " and "); }
 
   Nearest& or_else(const char* key, const std::vector<int64_t>& values) {
@@ -81,11 +81,11 @@ Reason check_schedule_fits(const ParallelStrategy& strategy) {
   return std::nullopt;
 }
 
-// Why tensor-parallel ranks cannot share this model, as what follows "parallel.tensor_parallel N".
+// Says why so many tensor-parallel ranks cannot share this model: what follows "parallel.tensor_parallel N".
 Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t ranks) {
   if (model.num_heads % ranks != 0) return concat("does not divide model.num_attention_heads ", model.num_heads);
-  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its query heads all
-  // belong to that one: heads / ranks consecutive ones, of which ranks / kv heads times as many share a key/value head.
+  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its heads / ranks query
+  // heads are consecutive and all belong to that one, since heads / kv heads of them share a key/value head.
   COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
   if (model.num_kv_heads % ranks != 0 && ranks % model.num_kv_heads != 0) {
     return concat("neither divides model.num_key_value_heads ", model.num_kv_heads, " nor is a multiple of it");
@@ -119,7 +119,7 @@ Reason check_stages(const ModelDescription& model, const ParallelStrategy& strat
     return concat("parallel.pipeline_parallel ", ranks, " exceeds model.num_hidden_layers ", layers,
                   ": every stage needs a layer", Nearest({layers}).text());
   }
-  // Interleaving needs two ranks and two chunks.
+  // Interleaving needs at least two ranks and two chunks.
   const auto at_least_two = [](int64_t value) { return value >= 2 ? std::vector{value} : std::vector<int64_t>{}; };
   return concat(
       "parallel.pipeline_parallel ", ranks, " x parallel.virtual_stages ", chunks, " exceeds model.num_hidden_layers ",
@@ -137,7 +137,7 @@ bool rows_can_be_shared(const ParallelStrategy& strategy, int64_t micro_batch, i
   return !strategy.sequence_parallel || micro_batch * sequence_length % strategy.tensor_parallel == 0;
 }
 
-// Micro-batches beside the one of the configuration that fit everything else.
+// The micro-batches nearest to the configuration's that fit everything else of it.
 std::vector<int64_t> nearest_micro_batches(const Configuration& configuration, int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t highest = configuration.global_batch / smallest_global_batch(strategy, 1);

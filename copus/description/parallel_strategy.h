@@ -1,5 +1,5 @@
-// How a job is spread over its ranks: the degrees of data, tensor and pipeline parallelism and what goes with them, and
-// which of these a model, a batch and a number of ranks allow.
+// How a job is spread over its ranks, and in what batches it computes: ParallelStrategy and Configuration, and which of
+// them a model allows.
 #pragma once
 
 #include <compare>
@@ -46,13 +46,13 @@ struct ParallelStrategy {
   Recompute recompute = Recompute::none;
 
   int64_t world_size() const { return data_parallel * tensor_parallel * pipeline_parallel; }
-  // Of the pipeline: v on each of its p ranks. Stage s lies on pipeline rank s mod p as its chunk s / p.
+  // The pipeline has v stages on each of its p ranks. Stage s lies on pipeline rank s mod p as its chunk s / p.
   int64_t num_stages() const { return pipeline_parallel * virtual_stages; }
-  // Any order, to look up what is known of a strategy.
+  // The order is any, for maps by strategy.
   auto operator<=>(const ParallelStrategy&) const = default;
 };
 
-// The layout: d, t and p alone, which say how many ranks do what; all else as it is by default.
+// The layout of a strategy: its d, t and p, which say how many ranks do what. All else is as it is by default.
 inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
   return {.data_parallel = strategy.data_parallel,
           .tensor_parallel = strategy.tensor_parallel,
@@ -62,13 +62,13 @@ inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
 // The layout as run.jsonl has it, data x tensor x pipeline: "2x4x1".
 std::string layout_in_run_log(const ParallelStrategy& strategy);
 
-// What the orchestrator chooses.
+// What a run computes in, and what the orchestrator chooses.
 struct Configuration {
   ParallelStrategy strategy;
-  int64_t global_batch = 1;  // B_g, sequences
-  int64_t micro_batch = 1;   // B_m, sequences
+  int64_t global_batch = 1;  // B: sequences of a step
+  int64_t micro_batch = 1;   // b: sequences of one forward and backward pass
 
-  // m: micro-batches that each data-parallel rank runs in one step. Only of a feasible configuration.
+  // Micro-batches that each data-parallel rank runs in a step. The configuration must be feasible.
   int64_t num_microbatches() const { return global_batch / (strategy.data_parallel * micro_batch); }
   auto operator<=>(const Configuration&) const = default;
 };
@@ -78,9 +78,9 @@ struct Configuration {
 std::string to_string(const ParallelStrategy& strategy);
 std::string to_string(const Configuration& configuration);
 
-// Why `configuration` cannot train `model` on sequences of this length, in the words of the configuration file and with
-// the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x
-// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at here.
+// Says why `configuration` cannot train `model` on sequences of this length, by the keys of a run's configuration and
+// with the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x
+// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at.
 std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
                                              int64_t sequence_length);
 

@@ -30,7 +30,7 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
                               .relative_deviation = cell.step.relative_deviation,
                               .parts = question.knowledge.under_factors(cell.parts),
                               .measured_steps = cell.measured_steps};
-  // What was measured of this very configuration says nothing about its parts: it stretches all of them.
+  // What was measured of this very configuration says nothing about its parts, so all of them are stretched alike.
   StepTimeParts& parts = result.parts;
   const double stretch = result.seconds / parts.total();
   for (double* part :
@@ -52,7 +52,7 @@ Plan make_plan(const PlanQuestion& question) {
     throw UserError(table.too_large == 0 ? why_nothing_is_possible(question) : why_nothing_fits(question, table));
   }
   Plan plan{.configurations = static_cast<int64_t>(table.cells.size()), .too_large = table.too_large, .batches = {}};
-  // By batch and layout the index of the fastest cell.
+  // The index of the fastest cell, by batch and layout.
   std::map<int64_t, std::map<ParallelStrategy, size_t>> fastest_cells;
   for (const int64_t batch : question.space.global_batches) fastest_cells[batch];
   for (size_t i = 0; i < table.cells.size(); ++i) {

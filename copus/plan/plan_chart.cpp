@@ -19,15 +19,15 @@ namespace {
 constexpr double width = 820;
 constexpr double height = 440;
 constexpr double left = 72;
-constexpr double right = 650;  // of the plot; names stand beside it
+constexpr double right = 650;  // end of the plot, beside which names stand
 constexpr double top_edge = 84;
 constexpr double bottom = 384;
 constexpr double least_label_distance = 17;
-constexpr double digit_width = 8;  // of the style's font, amply
+constexpr double digit_width = 8;  // ample for the style's font
 constexpr size_t most_lines = 6;   // as many as there are colours
 
-// Colours that most colour-blind people tell apart (Okabe & Ito 2008), darker on white and lighter on black; each line
-// has a shape of its own too.
+// The colours are those that most colour-blind people tell apart (Okabe & Ito 2008), darker on white and lighter on
+// black. Each line has a shape of its own too.
 constexpr const char* style = R"(<style>
 .copus-plan { --paper: #ffffff; --ink: #1a1d23; --quiet: #5b6472; --grid: #e4e7ec;
   --c0: #0072b2; --c1: #d55e00; --c2: #008763; --c3: #b5568c; --c4: #8a6d00; --c5: #3d6fd0;
@@ -46,7 +46,7 @@ constexpr const char* style = R"(<style>
 </style>
 )";
 
-// Of about unit size.
+// One shape for each colour, of about unit size.
 constexpr const char* shapes[most_lines] = {"M-1 0a1 1 0 1 0 2 0a1 1 0 1 0 -2 0z",
                                             "M-.9 -.9h1.8v1.8h-1.8z",
                                             "M0 -1.15L1.1 .85H-1.1z",
@@ -70,7 +70,7 @@ std::vector<Line> lines_of(const Plan& plan) {
       chosen.push_back(layout);
     }
   };
-  // By layout the largest share of the fastest one's throughput that it reaches.
+  // The largest share of the fastest one's throughput that each layout reaches.
   std::map<ParallelStrategy, double> shares;
   for (const BatchPlan& batch : plan.batches) {
     if (!batch.layouts.empty()) choose(batch.layouts.front().layout());
@@ -96,7 +96,7 @@ std::vector<Line> lines_of(const Plan& plan) {
   return lines;
 }
 
-// 1, 2 or 5 times a power of ten, so that about `wanted` of them make up `range`.
+// Chooses 1, 2 or 5 times a power of ten, so that about `wanted` of them make up `range`.
 double tick_distance(double range, int wanted) {
   const double rough = range / wanted;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -152,12 +152,12 @@ class Chart {
         fixed(y2), "\"/>");
   }
   void add_marker(size_t line, double at_x, double at_y, double size, bool best) {
-    // The outline is as wide however large the shape is.
+    // Scaling the shape leaves its outline as wide.
     add("<path", best ? " class=\"best\"" : "", " d=\"", shapes[line], "\" transform=\"translate(", fixed(at_x), " ",
         fixed(at_y), ") scale(", size, ")\" vector-effect=\"non-scaling-stroke\" style=\"fill: var(--c", line, ")\"/>");
   }
 
-  // With as many decimals as tell one tick from the next.
+  // Shows as many decimals as tell one tick from the next.
   std::string tick_text(double value) const {
     if (tick_ >= 1) return with_commas(value);
     const int decimals = static_cast<int>(std::ceil(-std::log10(tick_)));
@@ -192,7 +192,8 @@ class Chart {
     add_text((left + right) / 2, bottom + 42, "middle", "Global batch, sequences");
   }
 
-  // Where two layouts' lines cross between two batches; halfway, where one of them has no line there.
+  // Finds where two layouts' lines cross between two batches, or halfway where one of them has no line there. The place
+  // is the logarithm of a batch.
   double place_of(const Crossover& change) const {
     const double low = std::log2(change.last_batch);
     const double high = std::log2(change.first_batch);
@@ -230,10 +231,10 @@ class Chart {
       add("<path class=\"line\" d=\"", path, "\" style=\"stroke: var(--c", i, ")\"/>");
     }
     draw_markers(false);
-    draw_markers(true);  // upon the others
+    draw_markers(true);  // last, so that they cover the others
   }
 
-  // Of the layouts that are the fastest at their batch, or of the others.
+  // Marks the layouts that are the fastest at their batch, or the others.
   void draw_markers(bool of_best) {
     for (size_t i = 0; i < lines_.size(); ++i) {
       for (const BatchPlan& batch : plan_.batches) {
@@ -245,7 +246,7 @@ class Chart {
     }
   }
 
-  // Beside the plot, each near the end of its line and none upon another.
+  // Writes names beside the plot, each near the end of its line and none upon another.
   void draw_names() {
     std::vector<std::pair<double, size_t>> places;
     for (size_t i = 0; i < lines_.size(); ++i) places.emplace_back(y(lines_[i].speeds.rbegin()->second), i);

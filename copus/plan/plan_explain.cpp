@@ -13,7 +13,7 @@ namespace copus {
 
 namespace {
 
-// What was named, and the plainest choice of the rest.
+// Completes what was named with the plainest choice of the rest.
 Configuration completed(const ConfigurationChange& asked, int64_t global_batch) {
   Configuration configuration = apply(asked, {});
   configuration.global_batch = global_batch;
@@ -23,7 +23,7 @@ Configuration completed(const ConfigurationChange& asked, int64_t global_batch) 
   return configuration;
 }
 
-// All that it may be, whatever the plan's own options left out.
+// All configurations that the one asked for may be, whatever the plan's own options leave out.
 std::vector<Configuration> candidates(const PlanQuestion& question, const ConfigurationChange& asked,
                                       const Configuration& plain) {
   SearchSpace space;
@@ -34,12 +34,14 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   std::erase_if(found, [&](const Configuration& candidate) {
     return layout_of(candidate.strategy) != layout_of(plain.strategy) || !matches(asked, candidate);
   });
-  // What makes no difference, such as ZeRO with d = 1, is enumerated in one form only, which may not be the one named.
+  // Options that make no difference, such as ZeRO with d = 1, are enumerated in one form, which may not be the one
+  // named.
   if (found.empty() && !infeasible_reason(question.model, plain, question.sequence_length)) found.push_back(plain);
   return found;
 }
 
-// "bubble +120 ms, data communication +35 ms", largest first; differences that do not matter are left out.
+// The parts of a step that take longer, the largest difference first, without those that do not matter: "bubble +120
+// ms, data communication +35 ms".
 std::string why_slower(const PlannedConfiguration& here, const PlannedConfiguration& best) {
   const StepTimeParts& a = here.parts;
   const StepTimeParts& b = best.parts;
@@ -58,7 +60,7 @@ std::string why_slower(const PlannedConfiguration& here, const PlannedConfigurat
   return text;
 }
 
-// What the plan looks at, as far as its options let it; sorted.
+// The configurations that the plan looks at within its options, sorted.
 std::vector<Configuration> configurations_of_the_plan(const PlanQuestion& question, int64_t global_batch) {
   SearchSpace space = question.space;
   space.global_batches = {global_batch};
@@ -76,7 +78,7 @@ std::string why_left_out(const PlanQuestion& question, const Configuration& conf
   return "its options do not allow it, or something simpler does the same";
 }
 
-// "rank 3 of 12 layouts", or how else its layout would be faster.
+// Where the plan has the configuration's layout, "rank 3 of 12 layouts"; and how the layout is faster, if it is.
 std::string place_of(const BatchPlan& batch, const PlannedConfiguration& configuration) {
   const auto row = std::find_if(batch.layouts.begin(), batch.layouts.end(), [&](const PlannedConfiguration& other) {
     return other.layout() == configuration.layout();
@@ -131,7 +133,7 @@ Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const 
   const std::vector<Configuration> plans_own = configurations_of_the_plan(question, batch.global_batch);
   StepTimeModel time(question.model, question.sequence_length, question.cluster, question.system);
   MemoryModel memory(question.model, question.sequence_length, question.system);
-  // One that the plan looks at, if any of these fits.
+  // The fastest is one that the plan looks at, if any of these fits.
   std::optional<TableCell> fastest;
   std::optional<TableCell> smallest;
   bool of_the_plan = false;

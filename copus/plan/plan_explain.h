@@ -12,10 +12,13 @@ namespace copus {
 
 struct Explanation {
   int64_t global_batch = 0;
-  // "fits": it can be run, and is one of the plan's. "too large": it needs too much memory. "impossible": the numbers
-  // do not go together.
-  enum class Verdict { fits, too_large, impossible } verdict = Verdict::impossible;
-  std::string text;                                   // a sentence or some
+  enum class Verdict {
+    fits,
+    too_large,   // it needs more memory than there is
+    impossible,  // the numbers do not go together
+  };
+  Verdict verdict = Verdict::impossible;
+  std::string text;                                   // in sentences
   std::optional<PlannedConfiguration> configuration;  // the fastest that fits, or the one that needs least memory
 };
 
@@ -25,8 +28,8 @@ inline constexpr auto named_values<Explanation::Verdict> =
                                                      {Explanation::Verdict::too_large, "too large"},
                                                      {Explanation::Verdict::impossible, "impossible"}});
 
-// At one of the plan's batches, which `asked` may name. d, t and p are 1 where they are not named; the rest is then as
-// it is fastest among what the plan looks at, and beyond that only where nothing of it fits.
+// Explains what `asked` names, at one of the plan's batches. d, t and p are 1 where they are not named. What else is
+// not named is as it is fastest among what the plan looks at, and beyond that only where nothing of it fits.
 Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const ConfigurationChange& asked);
 
 }  // namespace copus

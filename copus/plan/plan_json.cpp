@@ -86,7 +86,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
          {"text", explanation.text},
          {"configuration", explanation.configuration ? to_json(*explanation.configuration) : Json()}});
   }
-  // Names come from paths, which need not be text.
+  // Names come from paths, which may hold bytes that are no UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -14,7 +14,7 @@ namespace {
 // More GPUs than this are not looked for.
 constexpr int64_t most_gpus = allowed_degrees.high;
 
-// "--schedule and --micro-batch": the options that left something out.
+// The options that left something out: "--schedule and --micro-batch".
 std::string restricting_options(const SearchSpace& space) {
   const SearchSpace all;
   std::vector<std::string> options;
@@ -45,7 +45,7 @@ std::string joined_by_or(const std::vector<int64_t>& numbers) {
   return join(texts, " or ");
 }
 
-// Of whatever the cluster's devices can hold.
+// Whether the cluster's devices can hold any configuration of the space.
 bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
   MemoryModel memory(question.model, question.sequence_length, question.system);
   const std::vector<Configuration> all = enumerate(question.model, question.sequence_length, space);
@@ -66,7 +66,7 @@ int64_t enough_gpus(const PlanQuestion& question) {
     most *= 2;
   } while (most <= most_gpus && !enough(most));
   if (most > most_gpus) return 0;
-  // Large clusters are looked through in strides: nobody buys a single node more of hundreds.
+  // Large clusters are looked through in strides, since nobody adds a single node to hundreds.
   constexpr int64_t most_looks = 32;
   const int64_t node = question.cluster.ranks_per_node;
   const int64_t stride = node * std::max<int64_t>(1, most / node / most_looks);
@@ -77,7 +77,7 @@ int64_t enough_gpus(const PlanQuestion& question) {
   return most;
 }
 
-// "595.4", never less than it is.
+// With one decimal, and never less than the number is: "595.4".
 std::string rounded_up(double number) { return format_number("%.1f", std::ceil(10 * number) / 10); }
 
 }  // namespace
@@ -99,7 +99,7 @@ std::string why_nothing_is_possible(const PlanQuestion& question) {
   });
   if (!counts.empty()) changes.push_back(concat("take ", joined_by_or(counts), " GPUs"));
 
-  // Among as many batches in a row as there are GPUs is one that they divide.
+  // Of as many batches in a row as there are GPUs, one is divided by their number.
   const int64_t smallest = question.space.global_batches.front(), largest = question.space.global_batches.back();
   const Range<int64_t> looked_at{std::max<int64_t>(1, smallest - asked), largest + asked};
   const std::vector<int64_t> batches = nearest_that_work(smallest - 1, largest + 1, looked_at, [&](int64_t batch) {

@@ -7,11 +7,11 @@
 
 namespace copus {
 
-// Where the numbers divide in no way: the nearest numbers of GPUs and batches that do, and options to leave out.
+// For numbers that divide in no way: names the nearest numbers of GPUs and batches that do, and options to leave out.
 std::string why_nothing_is_possible(const PlanQuestion& question);
 
-// Where all that is possible needs more memory than there is. `table` has no cells, but the smallest of those that were
-// too large.
+// For a question whose every possible configuration needs more memory than there is. `table` has no cells, and holds
+// the smallest of those that were too large.
 std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTable& table);
 
 }  // namespace copus

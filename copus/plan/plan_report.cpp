@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// Columns as wide as they need be, aligned to the right.
+// A table whose columns are as wide as they need be, aligned to the right.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) { add(std::move(header)); }
@@ -39,7 +39,7 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// With three digits at least.
+// Shows three digits at least.
 std::string throughput_text(double tokens_per_second) {
   if (tokens_per_second >= 99.95) return with_commas(tokens_per_second);
   return format_number(tokens_per_second < 9.995 ? "%.2f" : "%.1f", tokens_per_second);
@@ -53,7 +53,7 @@ std::vector<std::string> joined(std::vector<std::string> first, const std::vecto
   return first;
 }
 
-// What +- is before anything was measured.
+// What +- means before anything was measured.
 constexpr const char* assumed_deviation =
     "+-: one standard deviation, assumed: how far predictions from data sheets and others' measurements commonly are "
     "off\n";

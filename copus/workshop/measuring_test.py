@@ -48,8 +48,8 @@ class BenchComm(ProgramTest):
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class BenchStep(ProgramTest):
-    SHAPE = ("bench", "step", "--model", "tiny-llama", "--sequence-length", "8", "--micro-batch", "1", "--micro-batches", "2",
-             "--threads", "1", "--precision", "fp32")
+    SHAPE = ("bench", "step", "--model", "tiny-llama", "--sequence-length", "8", "--micro-batch", "1",
+             "--micro-batches", "2", "--threads", "1", "--precision", "fp32")
 
     def test_serves_steps_and_reports_until_it_is_told_to_end(self):
         process = self.start(*self.SHAPE, "--serve", stdin=subprocess.PIPE)
@@ -95,7 +95,8 @@ class BenchRelayout(ProgramTest):
     def test_mistakes(self):
         self.assert_refused("bench", "relayout", "--parameters", "7B", says=["--parameters", "7B"])
         self.assert_refused("bench", "relayout", "--from", "d=2", says=["--from and --to"])
-        self.assert_refused("bench", "relayout", "--from", "2x1", "--to", "p=2", says=["--from", '"2x1"', "d=2,t=1,p=2"])
+        self.assert_refused("bench", "relayout", "--from", "2x1", "--to", "p=2",
+                            says=["--from", '"2x1"', "d=2,t=1,p=2"])
         self.assert_refused("bench", "relayout", "--from", "d=2", "--to", "d=2,p=2",
                             says=["--from d=2,t=1,p=1,B=8,b=1 has 2 ranks", "4"])
         self.assert_refused("bench", "relayout", "--device", "tpu", says=["--device", "cuda"])
