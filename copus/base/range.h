@@ -26,13 +26,13 @@ struct Range {
 // "at least 1", "greater than 0", "at least 0 and less than 1".
 template <class Number>
 std::string describe(const Range<Number>& range) {
-  const std::string low = concat(range.above_low ? "greater than " : "at least ", range.low);
+  std::string low = concat(range.above_low ? "greater than " : "at least ", range.low);
   if (range.high == std::numeric_limits<Number>::max()) return low;
   return concat(low, " and ", range.below_high ? "less than " : "at most ", range.high);
 }
 
-// The number in `range` that `works` accepts and that is nearest to `below` from below or at it, and the one nearest to
-// `above` from above or at it, as far as there are such.
+// Finds numbers in `range` that `works` accepts: the largest that is not above `below`, and the smallest that is not
+// below `above`, as far as there are such.
 template <class Works>
 std::vector<int64_t> nearest_that_work(int64_t below, int64_t above, const Range<int64_t>& range, const Works& works) {
   std::vector<int64_t> found;

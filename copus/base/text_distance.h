@@ -17,11 +17,11 @@ size_t edit_distance(std::string_view one, std::string_view other);
 // one edit per three characters.
 std::optional<std::string> nearest(std::string_view text, const std::vector<std::string>& candidates);
 
-// join({"a", "b"}, ", ") is "a, b".
+// Puts the separator between texts: join({"a", "b"}, ", ") is "a, b".
 std::string join(const std::vector<std::string>& texts, std::string_view separator);
 
-// What to say of a name that there is not: `did you mean "lr"?` where one of the candidates is near enough, otherwise
-// all of them behind `introduction`, as in "its keys are lr, seed".
+// Says what a name that there is not may have meant: `did you mean "lr"?` where one of the candidates is near enough.
+// Otherwise it lists all of them behind `introduction`: "its keys are lr, seed".
 std::string suggest(std::string_view text, const std::vector<std::string>& candidates, std::string_view introduction);
 
 }  // namespace copus

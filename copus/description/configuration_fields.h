@@ -21,20 +21,20 @@ struct ConfigurationField {
   const char* name;               // in JSON files, and its key in `section` of a run's configuration
   const char* section;            // "parallel" or "train"
   const char* words;              // what it is called in a sentence
-  Role role;                      // text leaves options out where they are as they are by default
+  Role role;                      // of these, text leaves out options that are as they are by default
   const char* formerly = "";      // symbols that earlier versions had for it, in lower case, separated by spaces
-  Range<int64_t> range = {0, 1};  // of a number; in text a truth value is one
+  Range<int64_t> range = {0, 1};  // what a number may be; text writes a truth value as a number
 };
 
-// Ranks along one axis: as many as the GPUs of the largest cluster that a plan looks at. The product of all axes and a
-// batch stays far below 2^63.
+// The ranks along one axis may be as many as the GPUs of the largest cluster that a plan looks at. The product of all
+// axes and a batch stays far below 2^63.
 inline constexpr Range<int64_t> allowed_degrees{1, int64_t{1} << 17};
 inline constexpr Range<int64_t> allowed_zero_stages{0, 1};
-// Sequences. The limit is far beyond any use and keeps tokens per step (sequence_length < 2^31) far below 2^63.
+// The limit in sequences is far beyond any use, and keeps the tokens of a step (sequence_length < 2^31) far below 2^63.
 inline constexpr Range<int64_t> allowed_batches{1, int64_t{1} << 24};
 
-// Calls visit(field, values...) for every field of a strategy, with the values that it has in `of`: in one strategy, or
-// in several, to look at them side by side. The order is that of hashes, so it must not change.
+// Calls visit(field, values...) for every field of a strategy, with its value in each of the strategies `of`. Hashes in
+// old logs were made in this order, so it must not change.
 template <class Visitor, class... Strategies>
 constexpr void visit_strategy(Visitor&& visit, Strategies&... of) {
   using Field = ConfigurationField;
@@ -74,7 +74,7 @@ constexpr void visit_batches(Visitor&& visit, WithBatches&... of) {
         of.micro_batch...);
 }
 
-// Every field of whole configurations: those of the strategy, then the batches.
+// Visits every field of whole configurations: those of the strategy, then the batches.
 template <class Visitor, class... Configurations>
 constexpr void visit_configuration(Visitor&& visit, Configurations&... of) {
   visit_strategy(visit, of.strategy...);

@@ -12,7 +12,8 @@ namespace copus {
 
 std::string to_json(const Configuration& configuration);
 
-// Throws UserError that names the field where one is missing or is not what it should be. Further fields do not matter.
+// Throws UserError, which names the field, where one is missing or is not what it should be. Other fields do not
+// matter.
 Configuration configuration_from_json(std::string_view text);
 
 }  // namespace copus

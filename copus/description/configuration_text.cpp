@@ -40,7 +40,7 @@ std::string value_text(const Value& value) {
   }
 }
 
-// Puts what every configuration has before the options.
+// Writes parts, degrees and batches before options.
 class TextWriter {
  public:
   template <class Value>
@@ -49,7 +49,7 @@ class TextWriter {
     text += concat(text.empty() ? "" : ",", field.symbol, "=", value_text(value));
   }
 
-  // All but the options that are as in every one of `otherwise`.
+  // Leaves out an option that is as in every one of `otherwise`.
   template <class Value, class... Others>
   void add_unless(const ConfigurationField& field, const Value& value, const Others&... otherwise) {
     if (field.role == ConfigurationField::Role::option && ((value == otherwise) && ...)) return;
@@ -84,7 +84,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-// The field that an earlier version, a file or another spelling of upper and lower case calls so.
+// Finds the field that earlier versions, files, or the symbol in other upper and lower case call so.
 std::optional<ConfigurationField> find_field(std::string_view called) {
   std::optional<ConfigurationField> found;
   const std::string name = lower(called);
@@ -119,7 +119,7 @@ std::optional<ConfigurationField> find_field(std::string_view called) {
              similar ? concat("did you mean \"", *similar, "\"?") : concat("its parts are ", configuration_parts())));
 }
 
-// Earlier versions separated parts by blanks: refuses those with what to write now.
+// Earlier versions separated parts by blanks. Refuses such a text with what to write now.
 void refuse_blanks(std::string_view text) {
   if (text.find(' ') == std::string_view::npos) return;
   std::string spelling;

@@ -1,4 +1,5 @@
-// The switches of a file, each at the boundary that it names: what makes a run that has adapted repeat exactly.
+// Makes the switches of a file, each at the boundary that it names, so that a run that has adapted can be repeated
+// exactly.
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -15,8 +16,8 @@ namespace copus {
 
 namespace {
 
-// How far a candidate is from what a script names, most important first: how its ranks are spread, how they work, the
-// batch, the micro-batch.
+// How far a candidate is from what a script names. The most important comes first: how the ranks are spread, how they
+// work, the batch, the micro-batch.
 std::array<double, 4> distance(const Configuration& a, const Configuration& b) {
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
@@ -60,13 +61,14 @@ class ScriptPolicy : public Policy {
   }
 
  private:
-  // Early enough for all ranks to hear of a re-layout with the next step and prepare it. Nothing is announced before a
-  // step has run.
+  // Announces a switch early enough for all ranks to hear of a re-layout with the next step and prepare it, but not
+  // before
+  // a step has run.
   static int64_t announced_after(const ScriptedSwitch& entry) {
     return std::max<int64_t>(1, entry.after_step - 1 - Controller::lead_steps);
   }
 
-  // The first that was not announced and whose boundary has not passed.
+  // The first switch that was not announced and whose boundary has not passed; null where there is none.
   const ScriptedSwitch* upcoming(int64_t step) const {
     for (size_t i = announced_; i < script_.size(); ++i) {
       if (script_[i].after_step > step) return &script_[i];

@@ -93,7 +93,7 @@ class Follower {
   std::optional<std::string> apply(const Decision& logged) {
     if (!decision_) return "the log has a decision, and the replay makes none";
     Decision replayed = *std::exchange(decision_, std::nullopt);
-    replayed.choice.reason = logged.choice.reason;  // in words for people, which differ between versions of the program
+    replayed.choice.reason = logged.choice.reason;  // its words are for people, and differ between versions
     if (is_same(logged, replayed)) return std::nullopt;
     return first_difference(logged, replayed);
   }

@@ -20,8 +20,8 @@ constexpr size_t words_per_rank = 3 + static_cast<size_t>(num_step_parts);  // s
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
 
-// An intent, from rank 0 alone: its configuration, then the rest. All words are 0 where there is none, which no
-// configuration is.
+// Rank 0's intent is its configuration, then the rest. All words are 0 where there is none, since no configuration is
+// so.
 constexpr size_t words_of_intent = num_configuration_fields + 3;
 
 std::array<int64_t, words_of_intent> to_words(const SwitchIntent& intent) {

@@ -87,8 +87,8 @@ ModelDescription model_of(const std::string& name) {
   return model;
 }
 
-// The whole configurations, with ZeRO-1 where nothing is said of it and all ranks' weights, gradients and moments, of
-// 16 bytes an element, would take over half the machine.
+// Completes both configurations. Where nothing is said of ZeRO, it is on if all ranks' weights, gradients and moments,
+// of 16 bytes an element, would take over half of the machine's memory.
 std::pair<Configuration, Configuration> complete(const Change& change, const ModelDescription& model) {
   const int64_t copies = std::max(apply(change.from, otherwise).strategy.data_parallel,
                                   apply(change.to, otherwise).strategy.data_parallel);
@@ -117,7 +117,7 @@ nlohmann::json spread(std::vector<double> values) {
   return {{"median", quartile.median}, {"quartiles", {quartile.lower, quartile.upper}}, {"most", values.back()}};
 }
 
-// One direction.
+// The result of the switches in one direction.
 nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
   const auto bound = [](const MeasuredSwitch& one) { return static_cast<double>(one.bound_bytes) / one.copy_rate; };
   const auto all = [&](const auto& value) {
@@ -148,7 +148,7 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
           {"bytes_received", report.bytes_received},
           {"copy_bytes_per_second", copy_rate},
           {"bound_seconds", static_cast<double>(switches.front().bound_bytes) / copy_rate},
-          // Of each switch with the copies right after it, so that a busy machine is so for both.
+          // Each switch is compared with the copies right after it, so that a busy machine slows both.
           {"pause_over_limit", all([&](const MeasuredSwitch& one) {
              return one.report.pause_seconds / (most_of_pause_over_bound * bound(one) + most_seconds_beyond);
            })["median"]},
@@ -177,7 +177,7 @@ int run_as_rank(const Options& options) {
   return 0;
 }
 
-// Random letters: what is learned does not matter.
+// Makes a text of random letters, since what is learned does not matter.
 std::string make_corpus() {
   std::string text;
   for (uint64_t i = 0; text.size() < corpus_bytes; ++i) {
@@ -186,7 +186,7 @@ std::string make_corpus() {
   return text;
 }
 
-// A folder of our own, gone with this object.
+// A folder of our own, which is removed with this object.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::filesystem::path& parent) {
@@ -206,7 +206,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// The result of one group of ranks; empty where they failed, and have said why.
+// Starts one group of ranks and returns its result; empty where the ranks have failed and said why.
 std::optional<nlohmann::json> start_ranks(int64_t ranks, const Options& options, bool restart, int& exit_code) {
   const MemoryFile results;
   std::vector<std::string> arguments{"bench",        "relayout",
@@ -261,7 +261,7 @@ void print_row(const nlohmann::json& row) {
   std::cout << "        " << phases << '\n' << std::flush;
 }
 
-// The rows of both directions of one change; nothing where the ranks failed.
+// The rows of both directions of one change; none where the ranks have failed.
 std::vector<nlohmann::json> measure_change(const Options& options, int64_t ranks, int& exit_code) {
   const auto switches = start_ranks(ranks, options, false, exit_code);
   if (!switches) return {};
@@ -277,7 +277,7 @@ std::vector<nlohmann::json> measure_change(const Options& options, int64_t ranks
     row["rounds"] = options.rounds;
     for (const char* const field :
          {"checkpoint_restart_seconds", "checkpoint_seconds", "checkpoint_restart_over_pause"}) {
-      row[field] = nullptr;  // measured in the one direction alone
+      row[field] = nullptr;  // measured in one direction alone
     }
     rows.push_back(std::move(row));
   }

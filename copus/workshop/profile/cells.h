@@ -8,8 +8,8 @@
 
 namespace copus {
 
-// At most `count` of the candidates that differ as much as possible: in the logarithms of d, t, p, b and the number of
-// micro-batches, and in what else there is. Each is the one farthest from those before it (Gonzalez 1985); the first
+// Chooses at most `count` of the candidates that differ as much as possible: in the logarithms of d, t, p, v, b and the
+// number of micro-batches, and in all options. Each is the one farthest from those before it (Gonzalez 1985); the first
 // one follows from the seed.
 std::vector<Configuration> choose_cells(const std::vector<Configuration>& candidates, int64_t count, uint64_t seed);
 

@@ -159,7 +159,7 @@ int measure_cell_as_rank(const Options& options) {
 
 struct Cell {
   Configuration configuration;
-  std::vector<double> step_seconds;  // of all rounds
+  std::vector<double> step_seconds;  // steps of all rounds
   StepTimeParts parts;
   bool has_failed = false;
 };
@@ -190,7 +190,7 @@ std::vector<Configuration> named_configurations(const std::vector<ConfigurationC
   return named;
 }
 
-// Bytes; 0: not known.
+// The bytes that a rank may fill; 0: not known.
 double memory_of_rank(const ClusterDescription& cluster, int64_t ranks) {
   if (cluster.devices_per_node == 0) return cluster.device.memory_bytes;
   const double on_node = static_cast<double>(std::min(ranks, cluster.ranks_per_node));
@@ -222,7 +222,7 @@ std::vector<Configuration> most_teaching_configurations(const Options& options, 
   return choose_cells(candidates, options.cells, options.seed);
 }
 
-// What --cell reads as this cell in the same run.
+// The text that --cell reads as this cell in the same run.
 std::string name_of(const Cell& cell, const RunConfig& config) {
   return to_string(cell.configuration, configuration_of(config));
 }

@@ -72,8 +72,8 @@ std::string describe(const GroupFamily& family) {
 
 // "64.0 KiB 76.6 us, 0.86 GB/s (bus 1.50)".
 std::string describe(const GroupSpeed& speed) {
-  const std::string time = concat(format_bytes(static_cast<double>(speed.bytes)), " ",
-                                  format_number("%.1f", speed.median_seconds * 1e6), " us");
+  std::string time = concat(format_bytes(static_cast<double>(speed.bytes)), " ",
+                            format_number("%.1f", speed.median_seconds * 1e6), " us");
   if (speed.bytes <= static_cast<int64_t>(sizeof(double))) return time;  // there is nothing but latency
   return concat(time, ", ", format_number("%.2f", speed.algorithm_bandwidth / 1e9), " GB/s (bus ",
                 format_number("%.2f", speed.bus_bandwidth / 1e9), ")");
