@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 REPORT = pathlib.Path(__file__).with_name("gpu_check_report.py")
-ROW = {"from": "2x2x2", "to": "4x2x1", "ranks": 8, "pause_seconds": 0.05, "bytes_moved": 2**30, "bytes_received": 2**29,
+ROW = {"from": "d=2,t=2,p=2,B=8,b=1", "to": "d=4,t=2,p=1,B=8,b=1", "ranks": 8, "pause_seconds": 0.05, "bytes_moved": 2**30, "bytes_received": 2**29,
        "bound_seconds": 0.025, "copy_bytes_per_second": 21.5e9, "pause_over_limit": 0.87}
 SELF_TEST = {"passed": True, "shortened": False, "ranks": [{}] * 8, "groups": [{}] * 5, "layouts": [{}] * 4,
              "relayouts": [{}] * 3}
@@ -43,8 +43,9 @@ class Report(unittest.TestCase):
         last = output.splitlines()[-7:]
         self.assertEqual(last[0], "tests on the GPU: 1 passed, 1 failed, 1 skipped")
         self.assertEqual(last[1], "self-test of 8 ranks on one GPU: passed (5 groups, 4 layouts, 3 relayouts)")
-        self.assertEqual(last[2], "8 ranks on one GPU, 2x2x2 -> 4x2x1: pause 50.0 ms; moves 1,024 MiB, 512 between "
-                                  "ranks, which takes 25.0 ms at 21.5 GB/s; 0.87 of 1.5 times that + 20 ms")
+        self.assertEqual(last[2], "8 ranks on one GPU, d=2,t=2,p=2,B=8,b=1 -> d=4,t=2,p=1,B=8,b=1: pause 50.0 ms; "
+                                  "moves 1,024 MiB, 512 between ranks, which takes 25.0 ms at 21.5 GB/s; 0.87 of 1.5 "
+                                  "times that + 20 ms")
         self.assertRegex(last[3], r"qwen2\.5-1\.5b +MFU +aim >= 60\.0 % +not measured")
 
     def test_what_was_stopped_was_not_measured(self):

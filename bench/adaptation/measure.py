@@ -22,7 +22,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LAYOUTS = [(2, 2, 1), (4, 1, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4)]  # data, tensor, pipeline parallel
+LAYOUTS = [{"d": d, "t": t, "p": p} for d, t, p in ((2, 2, 1), (4, 1, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4))]
 BATCHES = [8, 32, 96]
 
 
@@ -39,8 +39,9 @@ def beginnings(seed: int):
 
 
 def train(copus: str, config: str, directory: pathlib.Path, beginning: dict, seconds: int, settings: list[str]) -> None:
-    d, t, p = beginning["layout"]
-    overrides = [f"parallel.data_parallel={d}", f"parallel.tensor_parallel={t}", f"parallel.pipeline_parallel={p}",
+    layout = beginning["layout"]
+    overrides = [f"parallel.data_parallel={layout['d']}", f"parallel.tensor_parallel={layout['t']}",
+                 f"parallel.pipeline_parallel={layout['p']}",
                  f"train.global_batch={beginning['batch']}", "train.micro_batch=2", f"train.seed={beginning['seed']}",
                  f"train.max_seconds={seconds}", "evaluate.max_batches=1", "log.tensorboard=false", *settings]
     command = [copus, "train", config, "--run-dir", str(directory)]
@@ -57,9 +58,10 @@ def events_of(directory: pathlib.Path, kind: str) -> list[dict]:
 
 
 def name(configuration: dict) -> str:
-    degrees = [configuration[f"{kind}_parallel"] for kind in ("data", "tensor", "pipeline")]
-    return (f"{'x'.join(map(str, degrees))} batch {configuration['global_batch']} "
-            f"of {configuration['micro_batch']}")
+    """As people write it; parts that a run of these never changes are left out."""
+    parts = {"d": "data_parallel", "t": "tensor_parallel", "p": "pipeline_parallel", "B": "global_batch",
+             "b": "micro_batch"}
+    return ",".join(f"{symbol}={configuration[key]}" for symbol, key in parts.items())
 
 
 def layout_of(configuration: dict) -> dict:
@@ -147,7 +149,8 @@ def main() -> int:
 
 
 def name_of(beginning: dict) -> str:
-    return f"began in {'x'.join(map(str, beginning['layout']))} with batch {beginning['batch']}"
+    parts = {**beginning["layout"], "B": beginning["batch"]}
+    return "began in " + ",".join(f"{symbol}={value}" for symbol, value in parts.items())
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ class CopusSide:
             self.unload()
             micro_batches = max(1, tokens_per_step // (micro_batch * case.sequence))
             precision = "fp32" if case.precision == "fp32" else "bf16"
-            options = {"--device": self.device, "--model": case.config_path(), "--sequence": case.sequence,
+            options = {"--device": self.device, "--model": case.config_path(), "--sequence-length": case.sequence,
                        "--micro-batch": micro_batch, "--micro-batches": micro_batches, "--precision": precision,
                        "--threads": self.threads}
             words = [str(word) for pair in options.items() for word in pair]
@@ -311,7 +311,7 @@ def chosen_cases(arguments: argparse.Namespace) -> list[Case]:
     if arguments.shapes == ["tiny"]:
         return [Case("tiny-llama", 32, "fp32", ("ours", "eager"))]
     cases = [case for case in cases_by_importance() if not arguments.shapes or case.model in arguments.shapes]
-    sequences = arguments.sequences or sorted({case.sequence for case in cases})
+    sequences = arguments.sequence_lengths or sorted({case.sequence for case in cases})
     return [case for case in cases if case.sequence in sequences]
 
 
@@ -322,7 +322,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240.0, help="for everything, about")
     models = sorted({case.model for case in cases_by_importance()})
     parser.add_argument("--shapes", nargs="+", choices=[*models, "tiny"], help="only these models; tiny: to try it out")
-    parser.add_argument("--sequences", nargs="+", type=int, help="only these lengths")
+    parser.add_argument("--sequence-lengths", nargs="+", type=int, help="only these lengths")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turn-seconds", type=float, default=1.5, help="what a side measures in a turn, at least")
     parser.add_argument("--tokens-per-step", type=int, default=32768)
@@ -334,7 +334,7 @@ def main() -> None:
         parser.error(f"{arguments.copus} is missing: build it first, or name it with --copus")
     cases = chosen_cases(arguments)
     if not cases:
-        parser.error("--shapes and --sequences leave nothing to measure")
+        parser.error("--shapes and --sequence-lengths leave nothing to measure")
     if arguments.shapes == ["tiny"]:
         arguments.tokens_per_step, arguments.micro_batch_tokens = 128, 64
 

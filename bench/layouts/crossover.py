@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 
-from runs import ShortRuns, layout_settings, median_and_spread
+from runs import ShortRuns, degrees_of, median_and_spread
 
 MODEL = {
     "architecture": "llama",
@@ -27,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--copus", default="build/copus")
     parser.add_argument("--cluster", default="configs/clusters/two-small-nodes.toml")
-    parser.add_argument("--layouts", nargs="+", default=["8x1x1", "2x4x1", "2x1x4"])
+    parser.add_argument("--layouts", nargs="+", default=["d=8", "d=2,t=4", "d=2,p=4"])
     parser.add_argument("--batches", nargs="+", type=int, default=[8, 32, 128])
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -39,7 +39,7 @@ def main() -> int:
         for layout in arguments.layouts:
             settings = {"train.global_batch": batch, "train.micro_batch": 1, "train.threads": 1,
                         "cluster.config": arguments.cluster, "cluster.clock": "virtual"}
-            records = runs.records(arguments.steps, layout_settings(layout, **settings))
+            records = runs.records(arguments.steps, {**degrees_of(layout), **settings})
             median, low, high = median_and_spread([batch / record["step_seconds"] for record in records[1:]])
             rows.append({"global_batch": batch, "layout": layout, "samples_per_second": median, "low": low,
                          "high": high})

@@ -11,7 +11,7 @@ import json
 import math
 import os
 
-from runs import ShortRuns, layout_settings, median_and_spread
+from runs import ShortRuns, degrees_of, median_and_spread
 
 MODEL = {
     "architecture": "llama",
@@ -22,7 +22,7 @@ MODEL = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
 }
-LAYOUTS = ["1x1x1", "2x1x1", "1x2x1", "1x1x2", "2x2x1", "2x2x2", "2x4x2"]
+LAYOUTS = ["d=1", "d=2", "t=2", "p=2", "d=2,t=2", "d=2,t=2,p=2", "d=2,t=4,p=2"]
 
 
 def main() -> None:
@@ -35,14 +35,14 @@ def main() -> None:
     runs = ShortRuns(arguments.copus, MODEL, sequence_length=256)
     rows = []
     for layout in LAYOUTS:
-        ranks = math.prod(int(degree) for degree in layout.split("x"))
+        ranks = math.prod(degrees_of(layout).values())
         batch = {"train.global_batch": 16, "train.micro_batch": 2, "train.threads": 0 if ranks == 1 else 1}
-        records = runs.records(arguments.steps, layout_settings(layout, **batch))
+        records = runs.records(arguments.steps, {**degrees_of(layout), **batch})
         median, low, high = median_and_spread([record["tokens_per_second"] for record in records[2:]])
         rows.append({"layout": layout, "ranks": ranks, "tokens_per_second": median, "low": low, "high": high,
                      "final_loss": records[-1]["loss"]})
         if not arguments.json:
-            print(f"{ranks:3d} ranks  {layout:7s} {median:9.0f} tokens/s  ({low:.0f} .. {high:.0f})", flush=True)
+            print(f"{ranks:3d} ranks  {layout:11s} {median:9.0f} tokens/s  ({low:.0f} .. {high:.0f})", flush=True)
     if arguments.json:
         print(json.dumps({"cores": len(os.sched_getaffinity(0)), "rows": rows}))
 

@@ -39,10 +39,13 @@ class ShortRuns:
         return [json.loads(line) for line in (directory / "run.jsonl").read_text().splitlines()]
 
 
-def layout_settings(layout: str, **more) -> dict:
-    """'2x4x1' as settings: data x tensor x pipeline parallel."""
-    names = ("data_parallel", "tensor_parallel", "pipeline_parallel")
-    return {**{f"parallel.{name}": degree for name, degree in zip(names, layout.split("x"))}, **more}
+def degrees_of(layout: str) -> dict[str, int]:
+    """'d=2,t=4,p=1' as the settings of [parallel] that it stands for; a degree that is left out is 1."""
+    names = {"d": "parallel.data_parallel", "t": "parallel.tensor_parallel", "p": "parallel.pipeline_parallel"}
+    try:
+        return {names[symbol]: int(degree) for symbol, degree in (part.split("=") for part in layout.split(","))}
+    except (KeyError, ValueError):
+        raise SystemExit(f'"{layout}" is no layout; expected degrees such as d=2,t=4,p=1') from None
 
 
 def median_and_spread(values: list[float]) -> tuple[float, float, float]:

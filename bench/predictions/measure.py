@@ -67,8 +67,8 @@ def draw(rng: random.Random) -> str:
         sequence_parallel = int(t > 1 and rng.random() < 0.5)
         zero = int(d > 1 and rng.random() < 0.5)
         recompute = rng.choice(["none", "none", "attention", "full"])
-        return (f"d{d} t{t} p{p} v{v} {schedule} sp{sequence_parallel} zero{zero} {recompute} gb{batch} "
-                f"mb{micro_batch}")
+        return (f"d={d},t={t},p={p},B={batch},b={micro_batch},v={v},schedule={schedule},sp={sequence_parallel},"
+                f"zero={zero},recompute={recompute}")
 
 
 def draw_all(count: int, seed: int) -> list[str]:

@@ -30,10 +30,10 @@ def make_trainer(shape: Shape, compiled: bool) -> Trainer:
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
-        max_position_embeddings=shape.sequence,
+        max_position_embeddings=shape.sequence_length,
         use_cache=False,
     )
-    return Trainer(config, shape.sequence, shape.micro_batch, compile_scope="model" if compiled else "none")
+    return Trainer(config, shape.sequence_length, shape.micro_batch, compile_scope="model" if compiled else "none")
 
 
 def timed_step(trainer: Trainer) -> float:

@@ -105,7 +105,7 @@ def measure(shape: Shape, names: list[str], threads: int, rounds: int, seconds: 
 def print_table(name: str, shape: Shape, result: dict) -> None:
     print(
         f"Shape ({name}): {shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads, {shape.kv_heads} kv heads, "
-        f"ffn {shape.ffn}, vocab {shape.vocab}, sequence {shape.sequence}, micro-batch {shape.micro_batch}"
+        f"ffn {shape.ffn}, vocab {shape.vocab}, sequence {shape.sequence_length}, micro-batch {shape.micro_batch}"
     )
     print(f"  {'':8} {'s/step':>8} {'tokens/s':>10} {'GFLOP/s':>8} {'peak MiB':>9}   ours over it, in tokens/s")
     for side, numbers in result["sides"].items():

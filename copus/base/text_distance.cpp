@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "copus/base/error.h"
+
 namespace copus {
 
 size_t edit_distance(std::string_view one, std::string_view other) {
@@ -36,6 +38,17 @@ std::optional<std::string> nearest(std::string_view text, const std::vector<std:
     }
   }
   return best;
+}
+
+std::string join(const std::vector<std::string>& texts, std::string_view separator) {
+  std::string result;
+  for (const std::string& text : texts) result += concat(&text == &texts.front() ? "" : separator, text);
+  return result;
+}
+
+std::string suggest(std::string_view text, const std::vector<std::string>& candidates, std::string_view introduction) {
+  const std::optional<std::string> similar = nearest(text, candidates);
+  return similar ? concat("did you mean \"", *similar, "\"?") : concat(introduction, " ", join(candidates, ", "));
 }
 
 }  // namespace copus

@@ -23,5 +23,10 @@ TEST(TextDistance, FindsWhatWasMeant) {
   EXPECT_EQ(nearest("", keys), std::nullopt);
 }
 
+TEST(TextDistance, SuggestsOneOrAll) {
+  EXPECT_EQ(suggest("sede", {"lr", "seed"}, "its keys are"), "did you mean \"seed\"?");
+  EXPECT_EQ(suggest("colour", {"lr", "seed"}, "its keys are"), "its keys are lr, seed");
+}
+
 }  // namespace
 }  // namespace copus

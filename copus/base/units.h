@@ -6,6 +6,8 @@
 
 namespace copus {
 
+inline constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;  // bytes
+
 // One number by printf's rules, for formats that stand in the source: format_number("%.2f", x).
 std::string format_number(const char* format, double value);
 

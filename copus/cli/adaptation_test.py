@@ -5,6 +5,7 @@ Usage: adaptation_test.py PATH_TO_COPUS [unittest options].
 """
 
 import json
+import re
 import signal
 import sys
 
@@ -71,7 +72,7 @@ class Mistakes(AdaptationTest):
         self.assert_refused("ctl", "r", "pni", says=['"pni"', 'did you mean "pin"'])
         self.assert_refused("ctl", "r", "force", says=["d=2,t=1,p=2,B=32"])
         self.assert_refused("ctl", "r", "force", "d=2,t=x", says=['"t=x"', "whole number"])
-        self.assert_refused("ctl", "r", "force", "d=2,q=1", says=['"q"'])
+        self.assert_refused("ctl", "r", "force", "d=2,q=1", says=['"q=1"'])
         self.assert_refused("ctl", "r", "pin", "d=2", says=["takes nothing more", "d=2"])
         self.assert_refused("ctl", "r", "pin", "--wait", "soon", says=["--wait soon"])
 
@@ -99,15 +100,15 @@ class Batches(AdaptationTest):
 
     def test_a_script_changes_the_batch_and_says_so(self):
         output = self.train_script().stdout
-        self.assertIn("step 5: batch 8 -> 16", output)
-        self.assertIn("step 10: batch 16 -> 32, micro-batch 4 -> 8", output)
+        self.assertIn("step 5: B=8 -> B=16", output)
+        self.assertIn("step 10: B=16,b=4 -> B=32,b=8", output)
         records = self.records("r")
         self.assertEqual(self.batches("r")[:12], [8] * 5 + [16] * 5 + [32] * 2)
         self.assertEqual(records[-1]["consumed_samples"], sum(self.batches("r")))
         self.assertGreaterEqual(records[-1]["consumed_samples"], 40 * 8, "the end is that of max_steps first batches")
         self.assertEqual(self.summary("r")["batch_changes"], 2)
         self.assertEqual(self.summary("r")["relayouts"], 0)
-        self.assertIn("batch 8 -&gt; 16", (self.folder / "r" / "report.html").read_text())
+        self.assertIn("B=8 -&gt; B=16", (self.folder / "r" / "report.html").read_text())
 
     def test_the_log_of_a_run_as_script_repeats_it(self):
         self.train_script()
@@ -154,7 +155,7 @@ class Layouts(AdaptationTest):
         self.write_script((5, configuration(data=4, micro=2)), (12, configuration(tensor=2, pipeline=2, batch=16)))
         self.write_adapting_run(policy="script", file="script.jsonl", layout=parallel(data=2, pipeline=2), verify=True)
         output = self.assert_done("train", "run.toml", "--run-dir", "r").stdout
-        self.assertIn("layout 2x1x2 -> 4x1x1", output)
+        self.assertIn("d=2,t=1,p=2,b=4 -> d=4,t=1,p=1,b=2", output)
         self.assertIn("; pause ", output)
         self.assertEqual(self.layouts("r")[4:6] + self.layouts("r")[-1:], ["2x1x2", "4x1x1", "1x2x2"])
         self.assertEqual(self.summary("r")["relayouts"], 2)
@@ -191,9 +192,9 @@ class Control(AdaptationTest):
 
     def test_a_forced_batch_comes_and_stays(self):
         process = self.start_run()
-        self.assertIn("batch 8 -> 32", self.assert_done("ctl", "r", "force", "B=32,Bm=8").stdout)
+        self.assertIn("B=8,b=4 -> B=32,b=8", self.assert_done("ctl", "r", "force", "B=32,b=8").stdout)
         self.assertIn("pinned", self.assert_done("ctl", "r", "status").stdout)
-        self.assertIn("batch 32", self.assert_done("ctl", "r", "status").stdout)
+        self.assertIn("B=32,b=8", self.assert_done("ctl", "r", "status").stdout)
         self.assertIn("decides again", self.assert_done("ctl", "r", "unpin").stdout)
         self.assertNotIn("pinned", self.assert_done("ctl", "r", "status").stdout)
         self.assertIn("stays", self.assert_done("ctl", "r", "pin").stdout)
@@ -203,6 +204,20 @@ class Control(AdaptationTest):
         self.assertEqual(self.batches("r")[-1], 32)
         self.assertEqual([event["command"] for event in self.events("r", "command")], ["force", "unpin", "pin"])
         self.assert_refused("ctl", "r", "pin", says=["not running", "interrupted"], leaves_run_dir=True)
+
+    def test_what_is_printed_can_be_given_back(self):
+        process = self.start_run(layout=parallel(data=2, pipeline=2))
+        ctl = lambda *arguments: self.assert_done("ctl", "r", *arguments).stdout
+        printed = re.search(r"(d=\S+);", ctl("status")).group(1)
+        self.assertEqual(printed, "d=2,t=1,p=2,B=8,b=4")
+        self.assertIn(f"it is there already, and stays: {printed}", ctl("force", printed))
+        told = ctl("force", "d=4,t=1,p=1,b=2,zero=1,recompute=full")
+        before, after = re.search(r": (\S+) -> ([^ ;]+)", told).groups()
+        self.assertEqual(after, "d=4,t=1,p=1,b=2,zero=1,recompute=full")
+        self.assertIn("it is there already", ctl("force", after))
+        self.assertIn(f"{after} -> {before}", ctl("force", before))
+        self.assertIn(printed, ctl("status"))
+        self.end(process)
 
     def test_a_pause_stands_still_and_is_no_training(self):
         process = self.start_run()

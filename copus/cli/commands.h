@@ -1,6 +1,6 @@
-// The commands of this room, one source file each. A command adds itself to the command line and leaves in `action`
-// what to do when it is the one that was asked for; the action returns the exit code. `arguments`: the command line
-// behind the program's name, for a command that starts this program again.
+// The commands of this room, one source file each. A command adds itself to the command line. If it is the one that was
+// asked for, it leaves in `action` what to do, which returns the exit code. `arguments` is the command line behind the
+// program's name, for a command that starts this program again.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -21,8 +21,8 @@ void add_replay(CLI::App& program, Action& action);
 void add_gns(CLI::App& program, Action& action);
 void add_plan(CLI::App& program, Action& action);
 
-// In the place of a command that a build without libtorch does not have, so that the answer is helpful. `program`: the
-// words before its name, as in "copus bench".
+// Stands in the place of a command that a build without libtorch does not have, so that the answer is helpful.
+// `program` is the words before its name: "copus bench".
 void add_missing(CLI::App& parent, Action& action, const std::string& program, const std::string& name);
 
 }  // namespace copus

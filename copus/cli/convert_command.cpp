@@ -1,3 +1,4 @@
+// `copus convert`: writes a stored model as a Hugging Face directory.
 #include <iostream>
 #include <memory>
 #include <string>

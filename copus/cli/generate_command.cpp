@@ -1,3 +1,4 @@
+// `copus generate`: lets a stored model continue a text.
 #include <algorithm>
 #include <charconv>
 #include <iostream>
@@ -23,7 +24,7 @@ namespace copus {
 
 namespace {
 
-// What ends a document where tokens are bytes; no UTF-8 text contains it.
+// Ends a document where tokens are bytes. No UTF-8 text contains it.
 constexpr int64_t end_of_document = 0xFF;
 
 struct Options {
@@ -51,7 +52,7 @@ std::vector<int64_t> parse_prompt(const std::string& prompt, bool bytes, int64_t
   std::vector<int64_t> tokens;
   if (bytes) {
     for (const char byte : prompt) tokens.push_back(static_cast<uint8_t>(byte));
-    if (tokens.empty()) tokens.push_back(end_of_document);  // what stands before the start of a document
+    if (tokens.empty()) tokens.push_back(end_of_document);  // it stands before the start of a document
     return tokens;
   }
   std::istringstream words(prompt);
@@ -80,7 +81,7 @@ class TokenPrinter {
     if (!bytes_) {
       std::cout << token << ' ';
     } else if (token != end_of_document) {
-      // A byte model may have a larger vocabulary; tokens above 255 mean nothing.
+      // A model of bytes may have a larger vocabulary, whose tokens above 255 mean nothing.
       std::cout << utf8_.add(static_cast<uint8_t>(std::min<int64_t>(token, end_of_document)));
     }
     std::cout.flush();
@@ -112,7 +113,8 @@ int generate(const Options& options) {
   for (int64_t produced = 0; produced < options.tokens; ++produced) {
     const bool full = cache && cache->length() + 1 > context;
     if (!cache || full) {
-      // Positions beyond those of training mean nothing to the model: it goes on from the latter half of its context.
+      // Positions beyond those of training mean nothing to the model, so it goes on from the latter half of its
+      // context.
       const auto size = static_cast<int64_t>(text.size());
       const int64_t kept = std::min(size, full ? std::max<int64_t>(1, context / 2) : context);
       unseen.assign(text.end() - kept, text.end());

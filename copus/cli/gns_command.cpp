@@ -1,4 +1,4 @@
-// `copus gns`: the gradient noise scale of a stored model, the reference for what training logs.
+// `copus gns`: measures the gradient noise scale of a stored model, as the reference for what training logs.
 #include <unistd.h>
 
 #include <chrono>
@@ -38,13 +38,13 @@ struct Options {
   std::optional<uint64_t> seed;
   int64_t batches = 32;
   int64_t large_batch = 64;
-  std::string precision = "fp32";
+  Precision precision = Precision::fp32;
   std::string device = "cpu";
   int64_t threads = 0;
   bool json = false;
 };
 
-// The bytes, a few special tokens, and what a vocabulary is filled up with: models of more tokens have a tokenizer.
+// A vocabulary of bytes has these, a few special tokens, and what it is filled up with. A larger one is a tokenizer's.
 constexpr int64_t largest_byte_vocabulary = 512;
 
 // The samples to measure on.
@@ -71,7 +71,7 @@ void check_sequence_length(int64_t sequence_length, const ModelDescription& mode
                          model.max_position_embeddings, "); give shorter sequences"));
 }
 
-// From --data alone, in an order of its own.
+// Opens --data alone, in an order of its own.
 Samples open_samples_of_model(const Options& options, const StoredModel& model) {
   DataConfig data;
   data.train = {{.path = options.data, .weight = 1}};
@@ -88,7 +88,7 @@ Samples open_samples_of_model(const Options& options, const StoredModel& model) 
   return {std::move(dataset), options.sequence_length, 0};
 }
 
-// What the run would train on next, unless something else is asked for.
+// Opens what the run would train on next, unless something else is asked for.
 Samples open_samples_of_run(const Options& options, const StoredModel& model, const TrainingState& state) {
   const std::string source = (model.directory() / "config.toml").string();
   const RunConfig config = parse_run_config(*model.run_config(), source);
@@ -127,7 +127,7 @@ Samples open_samples_of_run(const Options& options, const StoredModel& model, co
   return {std::move(dataset), sequence_length, as_the_run ? static_cast<uint64_t>(state.consumed_samples) : 0};
 }
 
-// One line, rewritten in place, where a person looks on.
+// Shows one line, rewritten in place, where the output is a terminal.
 class ProgressLine {
  public:
   explicit ProgressLine(int64_t batches) : batches_(batches), shown_(::isatty(STDERR_FILENO) == 1) {}
@@ -164,7 +164,7 @@ NoiseAverage measure(const Options& options, NoiseReference& reference, uint64_t
   return average;
 }
 
-// Of a run's checkpoint; a model has none.
+// Reads the training state of a run's checkpoint; a model has none.
 std::optional<TrainingState> find_training_state(const Options& options, const StoredModel& model) {
   if (options.checkpoint.empty()) return std::nullopt;
   if (!model.training_state()) {
@@ -194,7 +194,7 @@ int gns(const Options& options) {
   const Samples samples = state ? open_samples_of_run(options, model, *state) : open_samples_of_model(options, model);
   note_repetition(options, samples);
 
-  const Precision precision = resolve_precision(precision_of(options.precision), device);
+  const Precision precision = resolve_precision(options.precision, device);
   ParameterStore parameters(model.description(), compute_dtype(precision), device);
   load_weights(parameters, model.weights());
   Decoder decoder(parameters, Recompute::none);
@@ -236,8 +236,7 @@ void add_gns(CLI::App& program, Action& action) {
       .add_option("--data", options->data,
                   "A text file or the prefix of a .bin/.idx pair (default: what the run would train on next)")
       ->type_name("PATH");
-  command.add_option("--sequence-length", options->sequence_length, "Tokens of a sample (default: the run's)")
-      ->check(at_least(1));
+  add_sequence_length(command, options->sequence_length, "Tokens of a sample (default: the run's)");
   command
       .add_option("--seed", options->seed,
                   "Take samples from the beginning of another shuffle (default: the run's seed, or 1234)")
@@ -248,14 +247,12 @@ void add_gns(CLI::App& program, Action& action) {
   command.add_option("--large-batch", options->large_batch, "Sequences of a batch")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
       ->capture_default_str();
-  command.add_option("--precision", options->precision, "auto, fp32 or bf16")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
-      ->capture_default_str();
+  add_named_option(command, "--precision", options->precision, "auto, fp32 or bf16");
   command.add_option("--device", options->device, "cpu or cuda[:N]")->capture_default_str();
   command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(at_least(0));
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(
-      "The noise scale phi = tr(Sigma)/|G|^2 is the batch, in sequences, at which the gradient's noise is as large as\n"
+      "The noise scale, tr(Sigma)/|G|^2, is the batch, in sequences, at which the gradient's noise is as large as\n"
       "the gradient. It is measured at fixed weights, from gradients of single sequences and of whole batches.\n"
       "Examples:\n"
       "  copus gns --checkpoint runs/r1\n"

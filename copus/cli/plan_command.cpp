@@ -1,3 +1,4 @@
+// `copus plan`: predicts which layout of a model on a cluster trains fastest, and what fits.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -25,7 +26,7 @@ namespace {
 struct Options {
   std::string model;
   std::string cluster;
-  int64_t gpus = 0;  // 0: what the cluster says
+  int64_t gpus = 0;  // 0: as many as the cluster says
   int64_t sequence_length = 2048;
   std::string global_batch = "16..1024";
   int64_t micro_batch = 0;  // 0: any
@@ -49,8 +50,8 @@ PlanQuestion question_of(const Options& options) {
   question.system = options.precision == "bf16" ? copus_in_bf16() : copus_in_fp32();
   question.sequence_length = options.sequence_length;
   if (options.sequence_length > question.model.max_position_embeddings) {
-    throw UserError(concat("--seq ", options.sequence_length, " exceeds the max_position_embeddings of ", options.model,
-                           " (", question.model.max_position_embeddings,
+    throw UserError(concat("--sequence-length ", options.sequence_length, " exceeds the max_position_embeddings of ",
+                           options.model, " (", question.model.max_position_embeddings,
                            "); shorten the sequences or raise it in the model's description"));
   }
   check_can_be_planned(question.cluster, options.cluster);
@@ -59,9 +60,9 @@ PlanQuestion question_of(const Options& options) {
   question.space.max_tensor_parallel = question.cluster.ranks_per_node;
   if (options.micro_batch > 0) question.space.micro_batches = {options.micro_batch};
   if (!options.schedules.empty()) {
-    question.space.schedules = by_names(SearchSpace{}.schedules, options.schedules);
+    question.space.schedules = by_names<PipelineSchedule>(options.schedules);
   }
-  if (!options.recomputes.empty()) question.space.recomputes = by_names(SearchSpace{}.recomputes, options.recomputes);
+  if (!options.recomputes.empty()) question.space.recomputes = by_names<Recompute>(options.recomputes);
   if (!options.profile.empty()) {
     question.knowledge = read_knowledge(
         options.profile,
@@ -81,14 +82,16 @@ void write_plot(const Options& options, const PlanQuestion& question, const Plan
 }
 
 int run_plan(const Options& options) {
-  const PlanQuestion question = question_of(options);
+  const std::optional<ConfigurationChange> asked =
+      options.explain.empty() ? std::nullopt : std::optional(read_configuration("--explain", options.explain));
+  PlanQuestion question = question_of(options);
+  if (asked && asked->names("B")) add_batch(question.space.global_batches, asked->values.global_batch);
   if (!options.plot.empty()) check_plot(options.plot, question.space.global_batches);
-  const std::optional<PartialConfiguration> asked =
-      options.explain.empty() ? std::nullopt : std::optional(parse_partial_configuration(options.explain));
   const Plan plan = make_plan(question);
   std::vector<Explanation> explanations;
-  if (asked) {
-    for (const BatchPlan& batch : plan.batches) explanations.push_back(explain(question, batch, *asked));
+  for (const BatchPlan& batch : plan.batches) {
+    if (!asked || (asked->names("B") && asked->values.global_batch != batch.global_batch)) continue;
+    explanations.push_back(explain(question, batch, *asked));
   }
   if (!options.plot.empty()) write_plot(options, question, plan);
   if (options.json) {
@@ -98,12 +101,6 @@ int run_plan(const Options& options) {
   std::cout << (asked ? to_text(explanations) : to_text(question, plan, options.top));
   if (!options.plot.empty()) std::cout << "\nWrote " << options.plot.string() << ".\n";
   return 0;
-}
-
-std::vector<std::string> names_of(const auto& values) {
-  std::vector<std::string> names;
-  for (const auto value : values) names.emplace_back(to_string(value));
-  return names;
 }
 
 }  // namespace
@@ -119,9 +116,7 @@ void add_plan(CLI::App& program, Action& action) {
   command
       .add_option("--gpus,--ranks", options->gpus, "How many of its devices to use (all that the cluster says it has)")
       ->check(at_least(1));
-  command.add_option("--seq", options->sequence_length, "Tokens of a sequence")
-      ->check(at_least(1))
-      ->capture_default_str();
+  add_sequence_length(command, options->sequence_length, "Tokens of a sequence")->capture_default_str();
   command
       .add_option(
           "--global-batch", options->global_batch,
@@ -133,15 +128,16 @@ void add_plan(CLI::App& program, Action& action) {
       ->capture_default_str();
   command.add_option("--schedule", options->schedules, "Only these pipeline schedules (any)")
       ->delimiter(',')
-      ->check(CLI::IsMember(names_of(SearchSpace{}.schedules)));
+      ->check(CLI::IsMember(all_names<PipelineSchedule>()));
   command.add_option("--recompute", options->recomputes, "Only these ways of recompute (any)")
       ->delimiter(',')
-      ->check(CLI::IsMember(names_of(SearchSpace{}.recomputes)));
+      ->check(CLI::IsMember(all_names<Recompute>()));
   command.add_option("--profile", options->profile, "What was measured (profile.json), to correct the predictions by");
   command.add_option("--top", options->top, "How many layouts to show")->check(at_least(1))->capture_default_str();
-  command.add_option(
-      "--explain", options->explain,
-      "Say why a configuration is not the one to take: d=8,t=1,p=1[,v=,mb=,zero=,sp=,schedule=,recompute=]");
+  command.add_option("--explain", options->explain,
+                     concat("Say why a configuration is not the one to take: PART=VALUE,...; d, t and p are 1 where "
+                            "they are left out, the rest as it is fastest. Parts: ",
+                            configuration_parts()));
   command.add_option("--plot", options->plot, "Draw throughput over the global batch, into FILE.svg or FILE.html");
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(

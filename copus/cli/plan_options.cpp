@@ -4,12 +4,12 @@
 #include <set>
 
 #include "copus/base/error.h"
+#include "copus/description/configuration_fields.h"
 
 namespace copus {
 
 namespace {
 
-constexpr int64_t largest_batch = int64_t{1} << 24;  // of a run's configuration too
 constexpr size_t most_batches = 64;
 
 [[noreturn]] void refuse_batches(std::string_view text, const std::string& why) {
@@ -21,8 +21,9 @@ constexpr size_t most_batches = 64;
 int64_t batch(std::string_view text, std::string_view number) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (error != std::errc() || end != number.data() + number.size() || value < 1 || value > largest_batch) {
-    refuse_batches(text, concat("\"", number, "\" is no whole number from 1 to ", largest_batch));
+  if (error != std::errc() || end != number.data() + number.size() || !allowed_batches.contains(value)) {
+    refuse_batches(
+        text, concat("\"", number, "\" is no whole number from ", allowed_batches.low, " to ", allowed_batches.high));
   }
   return value;
 }
@@ -53,8 +54,13 @@ std::vector<int64_t> parse_global_batches(std::string_view text) {
   return {batches.begin(), batches.end()};
 }
 
+void add_batch(std::vector<int64_t>& global_batches, int64_t batch) {
+  const auto place = std::lower_bound(global_batches.begin(), global_batches.end(), batch);
+  if (place == global_batches.end() || *place != batch) global_batches.insert(place, batch);
+}
+
 int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& cluster_name, int64_t asked) {
-  constexpr int64_t most = int64_t{1} << 17;
+  constexpr int64_t most = allowed_degrees.high;
   if (asked == 0 && cluster.num_ranks == 0) {
     throw UserError(concat("--gpus is missing: ", cluster_name, " does not say how many devices it has (num_ranks); ",
                            "give for example --gpus ", cluster.ranks_per_node, " for one node"));

@@ -1,4 +1,4 @@
-// What the options of `copus plan` mean, and what is wrong with those that mean nothing.
+// Reads the options of `copus plan`, and says what is wrong with those that mean nothing.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,16 @@
 
 namespace copus {
 
-// "64", "16,24,32" or "16..1024" (16, 32, 64, ..., 1024), or any of them joined by commas: ascending, each once. Throws
-// UserError: no such list, or more batches than a plan looks at.
+// Reads "64", "16,24,32", "16..1024" (16, 32, 64, ..., 1024), or several of these with commas between them. Returns the
+// batches in ascending order, each once. Throws UserError for any other text, and for more batches than a plan looks
+// at.
 std::vector<int64_t> parse_global_batches(std::string_view text);
 
-// `asked`: by --gpus, 0: not given. Throws UserError: neither it nor the cluster says how many, or the cluster has
-// less.
+// Adds a batch to those of a plan where it is not among them; they stay in ascending order.
+void add_batch(std::vector<int64_t>& global_batches, int64_t batch);
+
+// The number of GPUs to plan for. `asked` is that of --gpus, 0 where it was not given. Throws UserError where neither
+// it nor the cluster says how many, and where the cluster has less.
 int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& cluster_name, int64_t asked);
 
 // Throws UserError where nothing says how fast the cluster's devices compute.
@@ -26,13 +30,14 @@ void check_can_be_planned(const ClusterDescription& cluster, const std::string& 
 // Throws UserError where the file is no .svg or .html, or there is only one batch to draw.
 void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& global_batches);
 
-// What to call what a path or a shipped name stands for: "lab" of my/clusters/lab.toml, "mine" of mine/config.json and
-// of mine/.
+// Names what a path or a shipped name stands for: "lab" for my/clusters/lab.toml, "mine" for mine/config.json and
+// mine/.
 std::string short_name(const std::filesystem::path& name_or_path, const char* extension);
 
-// Those of `values` with these names.
-template <class Enum>
-std::vector<Enum> by_names(std::vector<Enum> values, const std::vector<std::string>& names) {
+// The values with these names, in their usual order.
+template <HasNames Enum>
+std::vector<Enum> by_names(const std::vector<std::string>& names) {
+  std::vector<Enum> values = all_values<Enum>();
   std::erase_if(values,
                 [&](Enum value) { return std::find(names.begin(), names.end(), to_string(value)) == names.end(); });
   return values;

@@ -72,8 +72,13 @@ TEST(PlanOptions, ShortNames) {
 }
 
 TEST(PlanOptions, ValuesByName) {
-  const std::vector<Recompute> all = {Recompute::none, Recompute::attention, Recompute::full};
-  EXPECT_THAT(by_names(all, {"full", "none"}), ElementsAre(Recompute::none, Recompute::full));
+  EXPECT_THAT(by_names<Recompute>({"full", "none"}), ElementsAre(Recompute::none, Recompute::full));
+}
+
+TEST(PlanOptions, ABatchIsAddedOnceInItsPlace) {
+  std::vector<int64_t> batches = {16, 64};
+  for (const int64_t batch : {32, 8, 128, 64}) add_batch(batches, batch);
+  EXPECT_THAT(batches, ElementsAre(8, 16, 32, 64, 128));
 }
 
 }  // namespace

@@ -5,14 +5,12 @@ Usage: plan_test.py PATH_TO_COPUS [unittest options].
 
 import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree
 
-COPUS = str(pathlib.Path(sys.argv[1]).resolve())
-TIMEOUT = 60  # seconds that no command here comes near
+from program_test_support import ProgramTest
+
 WORKLOAD = ["--model", "llama-3.2-3b", "--cluster", "h100-sxm", "--gpus", "8"]
 CLUSTER = """
 ranks_per_node = 8
@@ -24,33 +22,14 @@ between_nodes = {{ latency_microseconds = 4, gigabytes_per_second = 50 }}
 DEVICE = "memory_gigabytes = 80\nmemory_gigabytes_per_second = 2500\nmatmul_teraflops = 400\n"
 
 
-class PlanTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="copus_plan_test_")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def write(self, name, text):
-        (self.folder / name).write_text(text)
-        return name
-
-    def plan(self, *arguments):
-        return subprocess.run([COPUS, "plan", *arguments], cwd=self.folder, text=True, capture_output=True,
-                              timeout=TIMEOUT)
-
+class PlanTest(ProgramTest):
     def planned(self, *arguments):
-        result = self.plan(*arguments)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = self.assert_done("plan", *arguments)
         self.assertEqual(result.stderr, "")
         return result.stdout
 
-    def assert_refused(self, *arguments, says):
-        result = self.plan(*arguments)
-        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-        self.assertEqual(result.stdout, "")
-        self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
-        for words in says:
-            self.assertIn(words, result.stderr)
+    def refused(self, *arguments, says):
+        self.assertEqual(self.assert_refused("plan", *arguments, says=says).stdout, "")
 
     def test_one_batch(self):
         text = self.planned(*WORKLOAD, "--global-batch", "64", "--top", "3")
@@ -89,7 +68,7 @@ class PlanTest(unittest.TestCase):
 
     def test_explain(self):
         text = self.planned(*WORKLOAD, "--global-batch", "64", "--explain", "d=1,t=1,p=8")
-        self.assertIn("PP8 fits", text)
+        self.assertIn("d=1,t=1,p=8,B=64,", text)
         self.assertIn("GPUs (d x t x p), and the plan is for 8", self.planned(*WORKLOAD, "--explain", "d=3"))
 
     def test_a_cluster_of_ones_own_without_a_peak(self):
@@ -100,28 +79,29 @@ class PlanTest(unittest.TestCase):
 
     def test_mistakes_in_files(self):
         model = ["--model", "llama-3.2-3b", "--gpus", "8"]
-        self.assert_refused(*model, "--cluster", "h100", says=["no such file", "h100-sxm"])
-        self.assert_refused("--model", "llama", "--cluster", "h100-sxm", says=["no such file", "llama-2-13b"])
+        self.refused(*model, "--cluster", "h100", says=["no such file", "h100-sxm"])
+        self.refused("--model", "llama", "--cluster", "h100-sxm", says=["no such file", "llama-2-13b"])
         self.write("lab.toml", CLUSTER.format(device=DEVICE + "peek_teraflops = 100\n"))
-        self.assert_refused(*model, "--cluster", "lab.toml", says=["lab.toml:9", 'did you mean "peak_teraflops"?'])
+        self.refused(*model, "--cluster", "lab.toml", says=["lab.toml:9", 'did you mean "peak_teraflops"?'])
         self.write("lab.toml", CLUSTER.format(device='name = "fast"'))
-        self.assert_refused(*model, "--cluster", "lab.toml", says=["matmul_teraflops"])
+        self.refused(*model, "--cluster", "lab.toml", says=["matmul_teraflops"])
         self.write("model.json", '{"model_type": "gpt2"}')
-        self.assert_refused("--model", "model.json", "--cluster", "h100-sxm", "--gpus", "8", says=["model.json"])
+        self.refused("--model", "model.json", "--cluster", "h100-sxm", "--gpus", "8", says=["model.json"])
         self.write("profile.json", '{"version": 1, ')
-        self.assert_refused(*WORKLOAD, "--profile", "profile.json", says=["profile.json"])
-        self.assert_refused(*WORKLOAD, "--profile", "nowhere.json", says=["nowhere.json"])
+        self.refused(*WORKLOAD, "--profile", "profile.json", says=["profile.json"])
+        self.refused(*WORKLOAD, "--profile", "nowhere.json", says=["nowhere.json"])
 
     def test_mistakes_in_options(self):
-        self.assert_refused(*WORKLOAD[:4], says=["--gpus is missing"])
-        self.assert_refused(*WORKLOAD[:4], "--gpus", "0", says=["at least 1"])
-        self.assert_refused(*WORKLOAD, "--global-batch", "many", says=["--global-batch many"])
-        self.assert_refused(*WORKLOAD, "--seq", "1000000", says=["max_position_embeddings"])
-        self.assert_refused(*WORKLOAD, "--precision", "fp8", says=["fp8"])
-        self.assert_refused(*WORKLOAD, "--schedule", "2f2b", says=["2f2b"])
-        self.assert_refused(*WORKLOAD, "--plot", "plot.png", says=[".svg or .html"])
-        self.assert_refused(*WORKLOAD, "--plot", "no/such/folder/plot.svg", says=["--plot", "plot.svg", "expected"])
-        self.assert_refused(*WORKLOAD, "--explain", "x=1", says=['"x" is no key'])
+        self.refused(*WORKLOAD[:4], says=["--gpus is missing"])
+        self.refused(*WORKLOAD[:4], "--gpus", "0", says=["at least 1"])
+        self.refused(*WORKLOAD, "--global-batch", "many", says=["--global-batch many"])
+        self.refused(*WORKLOAD, "--sequence-length", "1000000", says=["max_position_embeddings"])
+        self.refused(*WORKLOAD, "--precision", "fp8", says=["fp8"])
+        self.refused(*WORKLOAD, "--schedule", "2f2b", says=["2f2b"])
+        self.refused(*WORKLOAD, "--plot", "plot.png", says=[".svg or .html"])
+        self.refused(*WORKLOAD, "--plot", "no/such/folder/plot.svg", says=["--plot", "plot.svg", "expected"])
+        self.refused(*WORKLOAD, "--explain", "x=1", says=["--explain", '"x=1"', 'no "x"'])
+        self.refused(*WORKLOAD, "--seq", "2048", says=["write --sequence-length 2048"])
 
     def test_explain_keeps_to_the_options(self):
         arguments = [*WORKLOAD, "--global-batch", "64", "--recompute", "full", "--explain"]
@@ -130,7 +110,7 @@ class PlanTest(unittest.TestCase):
 
     def test_a_model_in_a_folder_has_its_name(self):
         (self.folder / "mine").mkdir()
-        self.assert_refused("--model", "mine", "--cluster", "h100-sxm", "--gpus", "8", says=["--model", "mine/config.json"])
+        self.refused("--model", "mine", "--cluster", "h100-sxm", "--gpus", "8", says=["--model", "mine/config.json"])
         shipped = pathlib.Path(__file__).resolve().parents[2] / "configs/models/llama-3.2-3b.json"
         self.write("mine/config.json", shipped.read_text())
         text = self.planned("--model", "mine/", "--cluster", "h100-sxm", "--gpus", "8", "--global-batch", "64")
@@ -138,9 +118,9 @@ class PlanTest(unittest.TestCase):
 
     def test_nothing_fits(self):
         arguments = ["--model", "llama-3.1-70b", "--cluster", "h100-sxm", "--global-batch", "16"]
-        self.assert_refused(*arguments, "--gpus", "2",
+        self.refused(*arguments, "--gpus", "2",
                             says=["no configuration of llama-3.1-70b fits on 2 x H100", "GiB", "GPUs instead of 2"])
-        self.assert_refused(*arguments, "--gpus", "97", says=["no layout of 97 GPUs", "take 96 or 98"])
+        self.refused(*arguments, "--gpus", "97", says=["no layout of 97 GPUs", "take 96 or 98"])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
-#include "copus/description/configuration_change.h"
 #include "copus/report/decision_replay.h"
 #include "copus/report/run_log.h"
 
@@ -70,8 +69,8 @@ int print_open_loop(const std::vector<Decision>& decisions, const std::string& p
     return 0;
   }
   for (const Decision& decision : decisions) {
-    std::cout << "step " << decision.step << " in " << describe_configuration(decision.current) << ": "
-              << (decision.choice.target ? concat("-> ", describe_configuration(*decision.choice.target), "; ") : "")
+    std::cout << "step " << decision.step << " in " << to_string(decision.current) << ": "
+              << (decision.choice.target ? concat("-> ", to_string(*decision.choice.target), "; ") : "")
               << decision.choice.reason << '\n';
   }
   std::cout

@@ -1,3 +1,4 @@
+// `copus report`: writes the web page of a run again.
 #include <filesystem>
 #include <iostream>
 #include <memory>

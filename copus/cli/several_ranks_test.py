@@ -49,7 +49,7 @@ class SeveralRanks(ProgramTest):
     def test_every_layout_trains_alike(self):
         self.train("one")
         result = self.train("pipeline", "parallel.pipeline_parallel=2")
-        self.assertIn("layout     1x1x2 (data x tensor x pipeline), 1f1b, zero 0, 2 ranks", result.stdout)
+        self.assertIn("runs in    d=1,t=1,p=2,B=8,b=4 on 2 ranks", result.stdout)
         self.assertEqual(result.stdout.count("Done:"), 1)
         self.assertEqual(result.stderr, "")
         self.assertEqual(self.losses("pipeline"), self.losses("one"))
@@ -172,7 +172,7 @@ class SeveralRanks(ProgramTest):
 
     def test_a_job_of_another_size_is_refused(self):
         self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "parallel.tensor_parallel=2",
-                            says=["1x2x1", "2 ranks", "with 1"], env=self.environments(1)[0])
+                            says=["d=1,t=2,p=1", "2 ranks", "with 1"], env=self.environments(1)[0])
 
     def assert_ranks_differ(self, commands, says, creates_not):
         ranks = [self.start("train", *command, "--set", "parallel.data_parallel=2", env=environment)

@@ -15,18 +15,18 @@ namespace copus {
 
 class StoredModel {
  public:
-  // Throws UserError when `path` is none of these, a run has no checkpoint yet, or what is there is damaged.
+  // Throws UserError where `path` is none of these, where a run has no checkpoint yet, and where files are damaged.
   explicit StoredModel(const std::filesystem::path& path);
 
   const std::filesystem::path& directory() const { return directory_; }
   const ModelDescription& description() const { return description_; }
 
-  // Exactly the model's parameters, by name. Views stay valid as long as this object lives.
+  // Exactly the model's parameters, by name. The views stay valid as long as this object lives.
   const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
 
-  // The training_state.json of a checkpoint.
+  // The training_state.json of a checkpoint; empty for other models.
   const std::optional<std::string>& training_state() const { return training_state_; }
-  // Its config.toml, likewise.
+  // The config.toml of a checkpoint, likewise.
   const std::optional<std::string>& run_config() const { return run_config_; }
 
  private:

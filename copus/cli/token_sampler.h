@@ -8,7 +8,7 @@ namespace copus {
 
 struct Sampling {
   double temperature = 0.8;  // 0: always the likeliest token
-  int64_t top_k = 0;         // draw among this many of the likeliest tokens; 0: among all
+  int64_t top_k = 0;         // how many of the likeliest tokens to draw among; 0: all
   uint64_t seed = 0;
 };
 

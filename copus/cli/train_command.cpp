@@ -1,12 +1,10 @@
+// `copus train`: starts a run, or goes on with one.
 #include <chrono>
 #include <csignal>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "copus/base/duration.h"
-#include "copus/base/error.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/train/job.h"
@@ -19,16 +17,6 @@ struct Options {
   RunRequest request;
   std::string max_time;
 };
-
-// 0 without the option.
-double wall_clock_limit(const std::string& max_time) {
-  if (max_time.empty()) return 0;
-  const std::optional<double> seconds = parse_duration(max_time);
-  if (!seconds || *seconds <= 0) {
-    throw UserError(concat("--max-time ", max_time, ": expected a time such as \"90s\", \"55m\" or \"1h30m\""));
-  }
-  return *seconds;
-}
 
 }  // namespace
 
@@ -80,8 +68,9 @@ void add_train(CLI::App& program, Action& action, const std::vector<std::string>
   command.callback([options, arguments, &program, &action, start] {
     options->request.program = program.get_name();
     action = [options, arguments, start] {
-      std::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its output any more
-      return run_job(options->request, wall_clock_limit(options->max_time), start, arguments);
+      std::signal(SIGPIPE, SIG_IGN);  // a run goes on when nobody reads its output any more
+      const double limit = options->max_time.empty() ? 0 : read_duration("--max-time", options->max_time);
+      return run_job(options->request, limit, start, arguments);
     };
   });
 }

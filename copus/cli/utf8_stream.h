@@ -10,7 +10,7 @@ namespace copus {
 // of a character (Unicode 15, section 3.9, "U+FFFD substitution of maximal subparts").
 class Utf8Stream {
  public:
-  // Returns the text that is complete with this byte; may be empty.
+  // Returns the text that is complete with this byte, which may be none.
   std::string add(uint8_t byte);
 
   // Returns what is left: the replacement of an unfinished character, or nothing.

@@ -1,4 +1,4 @@
-// The commands that a build with COPUS_WITH_TORCH=OFF does not have: known by name, so that the answer is helpful.
+// Answers for the commands that a build with COPUS_WITH_TORCH=OFF does not have.
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
 

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <array>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/text_distance.h"
 #include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
-#include "copus/config/shipped_files.h"
 
 namespace copus {
 
@@ -36,7 +34,7 @@ void require_needed_keys(const Setting& cluster, const std::string& where) {
   }
 }
 
-// One of a cluster's fields in the section, one given by --set if there is any, or null where there is none.
+// Finds one of a cluster's fields in the section, one given by --set if there is any. Null where there is none.
 const Setting* find_inline_field(const Setting& section) {
   const std::vector<std::string> keys = cluster_keys();
   const Setting* found = nullptr;
@@ -53,11 +51,8 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
   const std::vector<std::string> keys = cluster_keys();
   for (const Setting& setting : root.children) {
     if (contains(keys, setting.name)) continue;
-    std::string list;
-    for (const std::string& key : keys) list += (list.empty() ? "" : ", ") + key;
-    const auto similar = nearest(setting.name, keys);
     throw UserError(concat(setting.origin, ": unknown key \"", setting.name, "\" in the description of a cluster; ",
-                           similar ? concat("did you mean \"", *similar, "\"?") : concat("its keys are ", list)));
+                           suggest(setting.name, keys, "its keys are")));
   }
   require_needed_keys(root, source);
   ClusterDescription description;
@@ -65,19 +60,6 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
   reader.section("");
   visit_cluster(description, reader);
   return description;
-}
-
-ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {
-  for (const ShippedFile& file : shipped_clusters()) {
-    if (file.name == path) return parse_cluster(file.text, concat(path, ".toml"));
-  }
-  std::string text;
-  try {
-    text = read_text_file(path);
-  } catch (const UserError& error) {
-    throw UserError(concat(asked_by, ": ", error.what(), "; expected a description of a cluster, in TOML"));
-  }
-  return parse_cluster(text, path);
 }
 
 void read_cluster_section(const Setting& root, const std::string& source, RunConfig& config) {
@@ -89,11 +71,8 @@ void read_cluster_section(const Setting& root, const std::string& source, RunCon
       throw UserError(concat(inline_field->origin, ": cluster.", inline_field->name, " contradicts cluster.config (",
                              file->origin, "): describe the cluster in one way"));
     }
-    if (file->kind != Setting::Kind::text || std::get<std::string>(file->value).empty()) {
-      throw UserError(concat(file->origin, ": cluster.config must be a path (a string), got ", describe(*file)));
-    }
     config.cluster.description =
-        read_cluster_file(std::get<std::string>(file->value), concat(file->origin, ": cluster.config"));
+        read_cluster_file(path_of(*file, "cluster.config"), concat(file->origin, ": cluster.config"));
   } else if (inline_field) {
     require_needed_keys(*section, concat(section->origin, ": [cluster]"));
   }

@@ -12,35 +12,41 @@ namespace copus {
 
 namespace {
 
-std::vector<std::string> names_of(const std::vector<ShippedFile>& files) {
-  std::vector<std::string> names;
-  for (const ShippedFile& file : files) names.emplace_back(file.name);
-  return names;
-}
-
 const ShippedFile* find_shipped(const std::vector<ShippedFile>& files, std::string_view name) {
   const auto found =
       std::find_if(files.begin(), files.end(), [&](const ShippedFile& file) { return file.name == name; });
   return found != files.end() ? &*found : nullptr;
 }
 
-// `what`: "cluster". What is neither a name nor a file may have been meant as either.
+// Refuses what is neither a name nor a file, and may have been meant as either. `what` is "cluster" or "model".
 [[noreturn]] void refuse(const char* what, const std::string& text, const char* extension,
                          const std::vector<ShippedFile>& shipped) {
-  const std::vector<std::string> names = names_of(shipped);
-  std::string list;
-  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  std::vector<std::string> names;
+  for (const ShippedFile& file : shipped) names.emplace_back(file.name);
   const auto similar = nearest(text, names);
   throw UserError(concat("--", what, " ", text, ": there is no such file, and no such ", what,
                          " ships with the program; ",
                          similar ? concat("did you mean ", *similar, "? Expected") : "expected", " the path of a ",
-                         extension, " file, or one of ", list));
+                         extension, " file, or one of ", join(names, ", ")));
 }
 
 }  // namespace
 
-std::vector<std::string> shipped_cluster_names() { return names_of(shipped_clusters()); }
-std::vector<std::string> shipped_model_names() { return names_of(shipped_models()); }
+std::string read_named_file(const std::filesystem::path& path, const std::string& asked_by,
+                            const std::string& expected) {
+  try {
+    return read_text_file(path);
+  } catch (const UserError& error) {
+    throw UserError(concat(asked_by, ": ", error.what(), "; expected ", expected));
+  }
+}
+
+ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {
+  if (const ShippedFile* file = find_shipped(shipped_clusters(), path)) {
+    return parse_cluster(file->text, concat(path, ".toml"));
+  }
+  return parse_cluster(read_named_file(path, asked_by, "a description of a cluster, in TOML"), path);
+}
 
 ClusterDescription find_cluster(const std::string& name_or_path) {
   if (find_shipped(shipped_clusters(), name_or_path) == nullptr && !std::filesystem::exists(name_or_path)) {
@@ -56,13 +62,7 @@ ModelDescription find_model(const std::string& name_or_path) {
   std::filesystem::path path = name_or_path;
   if (!std::filesystem::exists(path)) refuse("model", name_or_path, ".json", shipped_models());
   if (std::filesystem::is_directory(path)) path /= "config.json";
-  std::string text;
-  try {
-    text = read_text_file(path.string());
-  } catch (const UserError& error) {
-    throw UserError(
-        concat("--model: ", error.what(), "; expected a Hugging Face config.json, or the folder that holds it"));
-  }
+  const std::string text = read_named_file(path, "--model", "a Hugging Face config.json, or the folder that holds it");
   return parse_model_description(text, path.string());
 }
 

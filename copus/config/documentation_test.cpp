@@ -11,7 +11,18 @@
 namespace copus {
 namespace {
 
-// "section.key" -> the cell of its default. Rows look like: | `key` | type | default | meaning |
+// The cells of a line like: | `key` | type | default | meaning |
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  for (size_t begin = 2; begin < line.size();) {
+    const size_t end = line.find(" | ", begin);
+    cells.push_back(line.substr(begin, end - begin));
+    begin = end == std::string::npos ? line.size() : end + 3;
+  }
+  return cells;
+}
+
+// "section.key" -> the cell of its default.
 std::map<std::string, std::string> documented_defaults() {
   std::ifstream file(COPUS_SOURCE "/docs/configuration.md");
   EXPECT_TRUE(file);
@@ -20,12 +31,7 @@ std::map<std::string, std::string> documented_defaults() {
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("## [")) section = line.substr(4, line.find(']') - 4);
     if (!line.starts_with("| `")) continue;
-    std::vector<std::string> cells;
-    for (size_t begin = 2; begin < line.size();) {
-      const size_t end = line.find(" | ", begin);
-      cells.push_back(line.substr(begin, end - begin));
-      begin = end == std::string::npos ? line.size() : end + 3;
-    }
+    const std::vector<std::string> cells = cells_of(line);
     if (cells.size() != 4) {
       ADD_FAILURE() << "not four cells: " << line;
       continue;
@@ -50,6 +56,32 @@ TEST(Documentation, StatesTheDefaultsThatTheCodeHas) {
     ASSERT_TRUE(documented.contains(key)) << key;
     EXPECT_EQ(documented.at(key), concat("`", field.value, "`")) << key;
   }
+}
+
+// Of docs/parallelism.md, "How a configuration is written".
+TEST(Documentation, ListsThePartsOfAConfigurationWithTheirKeys) {
+  std::ifstream file(COPUS_SOURCE "/docs/parallelism.md");
+  std::vector<std::string> documented;
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> cells = cells_of(line);
+    if (line.starts_with("| `") && cells.size() == 4)
+      documented.push_back(concat(cells[0], " ", cells[1], " ", cells[2]));
+  }
+  std::vector<std::string> expected;
+  const Configuration configuration;
+  const auto add = [&]<class Value>(const ConfigurationField& field, const Value& value) {
+    std::string by_default;
+    if constexpr (HasNames<Value>) {
+      by_default = to_string(value);
+    } else {
+      by_default = std::to_string(static_cast<int64_t>(value));
+    }
+    const bool is_option = field.role == ConfigurationField::Role::option;
+    expected.push_back(concat("`", field.symbol, "` `", field.section, ".", field.name, "` ",
+                              is_option ? concat("`", by_default, "`") : "always written"));
+  };
+  visit_configuration(add, configuration);
+  EXPECT_EQ(documented, expected);
 }
 
 }  // namespace

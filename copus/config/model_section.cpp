@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
 
@@ -34,15 +34,15 @@ Json to_json(const Setting& setting) {
       return object;
     }
     default:
-      return nullptr;  // of a type that no field of a model has: refused before
+      return nullptr;  // no field of a model has such a type, and the reader has refused it
   }
 }
 
-// Inline fields are config.json's, so its rules apply to them, but for two: what transformers would set by default
-// behind the reader's back (key/value heads, Mistral's window) is not.
+// Inline fields are config.json's, so its rules apply to them. Two defaults of transformers would surprise a reader of
+// the section, and do not hold here: the number of key/value heads, and Mistral's window.
 ModelDescription describe_inline(const Setting& section, const Architecture architecture) {
   Json config = {
-      {"model_type", model_type(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
+      {"model_type", to_string(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
   for (const Setting& field : section.children) {
     if (field.name != "architecture" && field.name != model_init_from_key) config[field.name] = to_json(field);
   }
@@ -50,16 +50,10 @@ ModelDescription describe_inline(const Setting& section, const Architecture arch
 }
 
 ModelDescription describe_file(const std::filesystem::path& path, const std::string& asked_by) {
-  std::string text;
-  try {
-    text = read_text_file(path);
-  } catch (const UserError& error) {
-    throw UserError(concat(asked_by, ": ", error.what(), "; expected a Hugging Face config.json"));
-  }
-  return parse_model_description(text, path.string());
+  return parse_model_description(read_named_file(path, asked_by, "a Hugging Face config.json"), path.string());
 }
 
-// The fields of two models as one line per difference, or nothing where they are equal.
+// The first difference of two models in words; empty where they are equal.
 std::string difference(const ModelDescription& here, const ModelDescription& there) {
   RunConfig one, other;
   one.model = here;
@@ -76,14 +70,6 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
   return here == there ? "" : "rope_scaling is given in one of them alone";
 }
 
-std::string string_field(const Setting* setting, const char* key) {
-  if (!setting) return "";
-  if (setting->kind != Setting::Kind::text || std::get<std::string>(setting->value).empty()) {
-    throw UserError(concat(setting->origin, ": model.", key, " must be a path (a string), got ", describe(*setting)));
-  }
-  return std::get<std::string>(setting->value);
-}
-
 }  // namespace
 
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config) {
@@ -94,7 +80,8 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
                "config = \"FILE\" (a config.json) or by init_from = \"DIRECTORY\" (of a Hugging Face model)"));
   }
   SettingsReader reader(root);
-  visit_model(config, reader);  // types and ranges, with the line; what it all means is config.json's business
+  visit_model(config,
+              reader);  // refuses wrong types and ranges, naming the line; parse_model_description does the rest
 
   const Setting* file = section->find(model_config_key);
   const Setting* init_from = section->find(model_init_from_key);
@@ -109,12 +96,12 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
       throw UserError(concat(other->origin, ": model.", other->name, " contradicts model.config (", file->origin,
                              "): describe the model in one way"));
     }
-    config.model = describe_file(string_field(file, model_config_key), concat(file->origin, ": model.config"));
+    config.model = describe_file(path_of(*file, "model.config"), concat(file->origin, ": model.config"));
     return;
   }
   const std::filesystem::path directory_config = std::filesystem::path(config.init_from) / "config.json";
   if (!inline_field) {
-    string_field(init_from, model_init_from_key);
+    path_of(*init_from, "model.init_from");
     config.model = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));
     return;
   }

@@ -1,4 +1,4 @@
-// [model]: the one section whose content may stand elsewhere, in a config.json (for this room's sources only).
+// Reads [model], whose content may stand in a config.json instead (for this room's sources only).
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace copus {
 // Sets config.model and config.init_from from inline fields, from the file that model.config names, or from the
 // config.json in the directory that model.init_from names; reads these files. Inline fields beside init_from must
 // agree with that config.json (a resolved configuration has both; it stays readable when the directory is gone).
-// Throws UserError: none or several of these, a wrong field, a file that cannot be read.
+// Throws UserError where there is none of these or more than one, where a field is wrong, and where a file cannot be
+// read.
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config);
 
 }  // namespace copus

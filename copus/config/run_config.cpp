@@ -17,29 +17,16 @@ bool decides_by_noise_scale(PolicyKind policy) {
   }
 }
 
-ParallelStrategy strategy_of(const RunConfig& config) {
-  const ParallelConfig& parallel = config.parallel;
-  return {.data_parallel = parallel.data_parallel,
-          .tensor_parallel = parallel.tensor_parallel,
-          .pipeline_parallel = parallel.pipeline_parallel,
-          .virtual_stages = parallel.virtual_stages,
-          .schedule = parallel.schedule,
-          .sequence_parallel = parallel.sequence_parallel,
-          .zero_stage = parallel.zero_stage,
-          .recompute = config.train.recompute};
-}
-
 Configuration configuration_of(const RunConfig& config) {
-  return {.strategy = strategy_of(config),
-          .global_batch = config.train.global_batch,
-          .micro_batch = config.train.micro_batch};
+  return {
+      .strategy = config.parallel, .global_batch = config.train.global_batch, .micro_batch = config.train.micro_batch};
 }
 
 int64_t limit_in_tokens(const TrainConfig& train) {
   if (train.max_steps == 0 && train.max_tokens == 0) return 0;
   const int64_t most = std::numeric_limits<int64_t>::max();
   const int64_t tokens_per_step = train.global_batch * train.sequence_length;
-  // More steps than have a number of tokens are as good as endless.
+  // More steps than an integer has tokens for are as good as endless.
   const int64_t by_steps =
       train.max_steps > 0 ? std::min(train.max_steps, most / tokens_per_step) * tokens_per_step : most;
   return std::min(by_steps, train.max_tokens > 0 ? train.max_tokens : most);

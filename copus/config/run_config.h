@@ -12,28 +12,46 @@
 
 namespace copus {
 
+// The table below each of these enumerations holds the names that the configuration has for its values.
 enum class Precision { automatic, fp32, bf16 };
+template <>
+inline constexpr auto named_values<Precision> = std::to_array<NamedValue<Precision>>(
+    {{Precision::automatic, "auto"}, {Precision::fp32, "fp32"}, {Precision::bf16, "bf16"}});
+
 enum class LearningRateSchedule { constant, cosine, wsd };
+template <>
+inline constexpr auto named_values<LearningRateSchedule> =
+    std::to_array<NamedValue<LearningRateSchedule>>({{LearningRateSchedule::constant, "constant"},
+                                                     {LearningRateSchedule::cosine, "cosine"},
+                                                     {LearningRateSchedule::wsd, "wsd"}});
 
 // Who decides the configuration of a run while it trains.
 enum class PolicyKind {
   none,             // nobody: nothing is decided or logged
-  fixed,            // "static": decisions are logged and always hold
+  fixed,            // "static": decisions are logged, and nothing changes but by command
   copus,            // the highest Goodput
   cbs_pessimistic,  // the batch follows the critical batch in the layout that is fastest at the initial batch
   cbs_optimistic,   // likewise in the one that is fastest at the largest batch
   steps,            // a schedule of batches by consumed samples or tokens (Megatron-LM's step batch size schedule)
   olmo,             // doubling where the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
   norm_test,        // Lau et al. 2024, arXiv 2412.21124
-  cona,             // the next power of two where throughput / (B + phi) gains
+  cona,             // the next power of two where throughput / (batch + noise scale) gains
   oracle,           // copus with the true noise scale, from a file
   script,           // a file of decisions
 };
-
-// The names used in the configuration: "auto", "fp32", "attention", "wsd", "cbs-pessimistic", ...
-std::string_view to_string(Precision precision);
-std::string_view to_string(LearningRateSchedule schedule);
-std::string_view to_string(PolicyKind policy);
+template <>
+inline constexpr auto named_values<PolicyKind> =
+    std::to_array<NamedValue<PolicyKind>>({{PolicyKind::none, "none"},
+                                           {PolicyKind::fixed, "static"},
+                                           {PolicyKind::copus, "copus"},
+                                           {PolicyKind::cbs_pessimistic, "cbs-pessimistic"},
+                                           {PolicyKind::cbs_optimistic, "cbs-optimistic"},
+                                           {PolicyKind::steps, "steps"},
+                                           {PolicyKind::olmo, "olmo"},
+                                           {PolicyKind::norm_test, "norm-test"},
+                                           {PolicyKind::cona, "cona"},
+                                           {PolicyKind::oracle, "oracle"},
+                                           {PolicyKind::script, "script"}});
 
 // Whether a policy's decisions depend on the noise scale that is measured.
 bool decides_by_noise_scale(PolicyKind policy);
@@ -46,10 +64,10 @@ struct DataSource {
 };
 struct DataConfig {
   std::vector<DataSource> train;      // data.train: a string, a list of strings, or a list of {path, weight}
-  std::vector<std::string> held_out;  // data.held_out: files evaluated on; empty: the tail of every training source
+  std::vector<std::string> held_out;  // files to evaluate on; empty: the tail of every training source
   double held_out_fraction = 0.01;    // that tail, as a share of the tokens of each source; 0: none
-  std::string document_separator;     // text files: documents end at this string; empty: a file is one document
-  bool mask_document_ends = true;     // no loss for predicting the first token of the next document
+  std::string document_separator;     // where documents of text files end; empty: a file is one document
+  bool mask_document_ends = true;     // whether predicting the first token of the next document carries no loss
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -60,10 +78,9 @@ struct TrainConfig {
   int64_t micro_batch = 8;    // sequences per forward/backward
   int64_t max_steps = 0;      // the run ends at the first of these that is set (> 0)
   int64_t max_tokens = 0;
-  double max_seconds = 0;  // of training, evaluation and checkpoints not counted; the learning rate decays over it
+  double max_seconds = 0;  // training time without evaluation and checkpoints; the learning rate decays over it
   uint64_t seed = 1234;
   Precision precision = Precision::automatic;
-  Recompute recompute = Recompute::none;
   double clip_norm = 1.0;  // 0: no clipping
   int64_t threads = 0;     // 0: all cores
   std::string device = "cpu";
@@ -79,39 +96,27 @@ struct OptimizerConfig {
   double epsilon = 1e-8;
   double weight_decay = 0.1;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
-  double warmup_tokens = 0;   // clocked in tokens; a value < 1 is a share of the run
-  double decay_tokens = 0.2;  // wsd only: length of the final decay, likewise
+  double warmup_tokens = 0;   // a value below 1 is a share of the run
+  double decay_tokens = 0.2;  // length of the final decay of wsd, likewise
   bool operator==(const OptimizerConfig&) const = default;
 };
 
 // [noise_scale]
 struct NoiseScaleConfig {
   bool enabled = true;
-  double window_samples = 2048;  // that the averages behind the noise scale reach back over, at least 32 steps
-  int64_t split_interval = 8;    // steps; where a step is one micro-batch, every so many of them it is cut in two
+  double window_samples = 2048;  // how far the averages behind it reach back, which is 32 steps at least
+  int64_t split_interval = 8;    // where a step is one micro-batch, every so many steps it is cut in two
   double calibration = 2.0;      // critical batch / noise scale
   bool operator==(const NoiseScaleConfig&) const = default;
-};
-
-// [parallel]
-struct ParallelConfig {
-  int64_t data_parallel = 1;
-  int64_t tensor_parallel = 1;
-  int64_t pipeline_parallel = 1;
-  int64_t virtual_stages = 1;
-  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  bool sequence_parallel = false;
-  int64_t zero_stage = 0;
-  double wait_limit = 600;  // seconds that a rank waits for another before the job counts as failed
-  bool operator==(const ParallelConfig&) const = default;
 };
 
 // [adapt]
 struct AdaptConfig {
   PolicyKind policy = PolicyKind::none;
-  bool advise = false;  // decisions are logged, and nothing moves
-  // The configurations to choose among. Empty lists: powers of two from a quarter of train.global_batch to 64 times it;
-  // powers of two; and of what belongs to the layout only what [parallel] and [train] say. All degrees are tried.
+  bool advise = false;  // whether decisions are logged and nothing moves
+  // The configurations to choose among have any degrees, and options as in these lists or as the run begins. Without
+  // global batches, these are powers of two from a quarter of train.global_batch to 64 times it; without micro-batches,
+  // they are powers of two.
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;
   std::vector<PipelineSchedule> schedules;
@@ -123,21 +128,21 @@ struct AdaptConfig {
   double alpha = 0.5;                // exponent of the learning rate's factor in Goodput; 0: plain
   double relayout_threshold = 0.10;  // relative gain of Goodput that a re-layout must bring
   double batch_threshold = 0.03;     // that a change of batch or micro-batch alone must bring
-  int64_t interval_samples = 512;    // between decisions
-  int64_t dwell_samples = 2048;      // after a switch, without another
-  std::string schedule;              // steps: "0:768 250B:1536", batches from so many consumed samples or tokens on
-  double norm_test_eta = 0.7;        // norm_test: relative error of the gradient that is allowed
-  std::string file;                  // oracle, script
-  bool verify = false;               // compare a hash of the whole state before and after every re-layout
+  int64_t interval_samples = 512;    // from one decision to the next
+  int64_t dwell_samples = 2048;      // from a switch to the next, at least
+  std::string schedule;              // for steps: "0:768 250B:1536", batches from so many consumed samples or tokens on
+  double norm_test_eta = 0.7;        // for norm_test: the relative error of the gradient that is allowed
+  std::string file;                  // for oracle and script
+  bool verify = false;               // whether a hash of the whole state is compared before and after every re-layout
   bool operator==(const AdaptConfig&) const = default;
 };
 
 // [cluster]
 struct ClusterConfig {
   ClockKind clock = ClockKind::real;
-  // Inline fields, or the file that cluster.config names; as it is here where neither is given.
+  // From inline fields or the file that cluster.config names; as it is here where neither is given.
   ClusterDescription description;
-  std::string profile;  // a profile.json of earlier measurements to predict steps by; empty: none
+  std::string profile;  // profile.json of earlier measurements to predict steps by; empty: none
   bool operator==(const ClusterConfig&) const = default;
 };
 
@@ -163,14 +168,16 @@ struct LogConfig {
 };
 
 struct RunConfig {
-  // [model]: inline fields with config.json's names and `architecture`, or `config = "FILE"`, or what init_from holds.
+  // From inline fields of [model], with config.json's names and `architecture`; from the file that model.config names;
+  // or from what init_from holds.
   ModelDescription model;
   std::string init_from;  // model.init_from: a Hugging Face directory whose weights to start from; empty: none
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
   NoiseScaleConfig noise_scale;
-  ParallelConfig parallel;
+  ParallelStrategy parallel;  // [parallel], and train.recompute
+  double wait_limit = 600;    // parallel.wait_limit: seconds that a rank waits for another before the job has failed
   AdaptConfig adapt;
   ClusterConfig cluster;
   EvaluateConfig evaluate;
@@ -182,19 +189,18 @@ struct RunConfig {
 // Every key that a run configuration may have, as "section.key", in the order in which to_toml writes them.
 std::vector<std::string> run_config_keys();
 
-// Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths are
-// relative to the working directory. `source` names the file in messages. Only the model's config.json and the
-// cluster's file are opened. Throws UserError: malformed TOML (with line and column), unknown key (names the nearest),
-// wrong type, value out of range, contradiction between values, an impossible layout.
+// Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths begin
+// at the working directory. `source` names the file in messages. Only the model's config.json and the cluster's file
+// are opened. Throws UserError for malformed TOML (with line and column), an unknown key (naming the nearest), a wrong
+// type, a value out of range, a contradiction between values, and an impossible layout.
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 
-// The resolved configuration as TOML that parse_run_config reads back to an equal value: every key is written, the
+// Writes the resolved configuration as TOML that parse_run_config reads back to an equal value: with every key, and the
 // model and the cluster as inline fields.
 std::string to_toml(const RunConfig& config);
 
-// The layout that a run begins with, and its batches.
-ParallelStrategy strategy_of(const RunConfig& config);
+// The configuration that a run begins in.
 Configuration configuration_of(const RunConfig& config);
 
 // The tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither is set. A run

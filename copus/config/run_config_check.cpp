@@ -1,4 +1,4 @@
-// What the values of a run configuration must fulfil together.
+// Checks what the values of a run configuration must fulfil together.
 #include <algorithm>
 
 #include "copus/base/error.h"
@@ -42,7 +42,7 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
   }
 }
 
-// What the clock of the run takes of the cluster's description.
+// Whether the cluster's description says so to the clock that the run shows.
 bool says_how_fast_it_computes(const ClusterConfig& cluster) {
   if (cluster.description.device.matmul_flops_per_second > 0) return true;
   return cluster.clock == ClockKind::virtual_time && cluster.description.flops_per_second > 0;
@@ -64,7 +64,7 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
     throw UserError(concat(source, ": ", policy, " decides by the noise scale, and noise_scale.enabled is false; ",
                            "switch the measurement on, or choose another policy"));
   }
-  // Policies that do not weigh step times themselves log the best candidates by Goodput, which does.
+  // Policies that do not weigh step times themselves log the best candidates by Goodput, for which step times count.
   if (adapt.policy != PolicyKind::none && !says_how_fast_it_computes(config.cluster)) {
     throw UserError(concat(
         source, ": ", policy, " compares how long steps take, and nothing says how fast ",

@@ -2,35 +2,21 @@
 // of unknown keys, range checks and writing all walk over it (for this room's sources only).
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "copus/base/range.h"
 #include "copus/config/run_config.h"
+#include "copus/description/configuration_fields.h"
 
 namespace copus {
 
-// The values that a field may have.
-template <class Number>
-struct Range {
-  Number low;
-  Number high = std::numeric_limits<Number>::max();
-  bool above_low = false;   // low itself is excluded
-  bool below_high = false;  // high itself is excluded
-
-  bool contains(Number value) const {
-    return (above_low ? value > low : value >= low) && (below_high ? value < high : value <= high);
-  }
-};
-
 inline constexpr Range<int64_t> at_least_one{1};
 inline constexpr Range<int64_t> at_least_zero{0};
-// Ranks along one axis; the product of all axes stays far below 2^63.
-inline constexpr Range<int64_t> degree{1, int64_t{1} << 16};
-inline constexpr Range<int64_t> known_zero_stages{0, 1};
-// Sequences. The limit is far beyond any use and keeps tokens per step (sequence_length < 2^31) far below 2^63.
-inline constexpr Range<int64_t> batch_size{1, int64_t{1} << 24};
+inline constexpr Range<int64_t> devices_of_node{1, int64_t{1} << 16};
 inline constexpr Range<double> not_negative{0.0};
 inline constexpr Range<double> positive{.low = 0.0, .above_low = true};
 inline constexpr Range<double> at_least_one_second{1.0};
@@ -38,21 +24,20 @@ inline constexpr Range<double> at_least_one_sample{1.0};
 inline constexpr Range<double> link_latency{0.0, 1e9};                                      // microseconds
 inline constexpr Range<double> link_bandwidth{.low = 0.0, .high = 1e9, .above_low = true};  // gigabytes per second
 inline constexpr Range<double> compute_rate{.low = 0.0, .high = 1e9, .above_low = true};    // teraflops
-inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};                          // ranks; 0: not said
+inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};                          // in ranks; 0: not said
 inline constexpr Range<double> storage{.low = 0.0, .high = 1e9, .above_low = true};         // gigabytes
 inline constexpr Range<double> launch_time{0.0, 1e9};                                       // microseconds
 inline constexpr Range<double> share{0.0, 1.0};
 inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
 
-// Fields that a model needs and other fields may describe in its place: model.config, model.init_from.
+// The keys of [model] that name a description elsewhere, in the place of inline fields.
 inline constexpr const char* model_config_key = "config";
 inline constexpr const char* model_init_from_key = "init_from";
-// Likewise a cluster: cluster.config.
+// Likewise of [cluster].
 inline constexpr const char* cluster_config_key = "config";
 
-// The units of a cluster file, whose keys name them; ours are seconds, bytes and operations. Each way rounds once, so
-// that what was read, written and read again is what was read first: to_theirs(x) is at least as near to x as what x
-// was.
+// The units of a cluster file, whose keys name them; ours are seconds, bytes and operations. Each way rounds once. So
+// what was read, written and read again is what was read first.
 struct Unit {
   double multiplier;
   double divisor;
@@ -65,14 +50,14 @@ inline constexpr Unit tera{1e12, 1};
 inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
-// Of a curve's points: sizes are positive. Shares are of a best value that was measured elsewhere, or fitted, so that a
-// point may lie somewhat above it.
+// A curve's points stand at positive sizes. Their shares are of a best value that was measured elsewhere, or fitted, so
+// a point may lie somewhat above it.
 inline constexpr Range<double> curve_place{.low = 0.0, .above_low = true};
 inline constexpr Range<double> curve_share{.low = 0.0, .high = 2.0, .above_low = true};
 
 // A visitor has section(name), field(key, member), field(key, member, range) for numbers, quantity(key, member, unit,
 // range) for numbers in another unit than ours, duration(key, member, range) for seconds that may also be given as
-// text, and cluster(member), which may go on with visit_cluster; likewise a field that is a Device with visit_device.
+// text, and cluster(member). The latter may go on with visit_cluster, and a field that is a Device with visit_device.
 // `Run` is RunConfig or const RunConfig.
 template <class Run, class Visitor>
 void visit_model(Run& run, Visitor& visitor) {
@@ -94,20 +79,32 @@ void visit_model(Run& run, Visitor& visitor) {
   visitor.field("initializer_range", run.model.initializer_range, positive);
 }
 
-// A visitor that gathers keys, to tell the known from the unknown.
+// A visitor that gathers the keys, to tell those that there are from others: as "section.key" where it is in a section,
+// else as "key".
 class FieldKeys {
  public:
+  void section(const std::string& name) {
+    section_ = name + ".";
+    if (name == "model") field(model_config_key);
+  }
   template <class... Ignored>
   void field(const char* key, const Ignored&...) {
-    keys_.emplace_back(key);
+    keys_.push_back(section_ + key);
   }
   template <class... Ignored>
   void quantity(const char* key, const Ignored&...) {
-    keys_.emplace_back(key);
+    field(key);
   }
+  template <class... Ignored>
+  void duration(const char* key, const Ignored&...) {
+    field(key);
+  }
+  void cluster(const ClusterDescription& description);
+
   const std::vector<std::string>& keys() const { return keys_; }
 
  private:
+  std::string section_;
   std::vector<std::string> keys_;
 };
 
@@ -131,14 +128,34 @@ void visit_device(DeviceOrConst& device, Visitor& visitor) {
 template <class Description, class Visitor>
 void visit_cluster(Description& cluster, Visitor& visitor) {
   visitor.field("num_ranks", cluster.num_ranks, cluster_size);
-  visitor.field("ranks_per_node", cluster.ranks_per_node, degree);
+  visitor.field("ranks_per_node", cluster.ranks_per_node, devices_of_node);
   visitor.field("devices_per_node", cluster.devices_per_node, at_least_zero);
   visitor.field("within_node", cluster.within_node);
   visitor.field("between_nodes", cluster.between_nodes);
-  visitor.field("rails", cluster.rails, degree);
+  visitor.field("rails", cluster.rails, devices_of_node);
   visitor.field("network_by_nodes", cluster.network_by_nodes);
   visitor.quantity("teraflops_per_rank", cluster.flops_per_second, tera, compute_rate);
   visitor.field("device", cluster.device);
+}
+
+inline void FieldKeys::cluster(const ClusterDescription& description) {
+  field(cluster_config_key);
+  visit_cluster(description, *this);
+}
+
+// Visits those fields of the configuration that the run begins in whose keys stand in this section.
+template <class Run, class Visitor>
+void visit_configuration_keys(std::string_view section, Run& run, Visitor& visitor) {
+  const auto visit = [&]<class Value>(const ConfigurationField& field, Value& value) {
+    if (section != field.section) return;
+    if constexpr (std::is_same_v<std::remove_const_t<Value>, int64_t>) {
+      visitor.field(field.name, value, field.range);
+    } else {
+      visitor.field(field.name, value);
+    }
+  };
+  visit_strategy(visit, run.parallel);
+  visit_batches(visit, run.train);
 }
 
 template <class Run, class Visitor>
@@ -152,14 +169,12 @@ void visit_sections(Run& run, Visitor& visitor) {
 
   visitor.section("train");
   visitor.field("sequence_length", run.train.sequence_length, at_least_one);
-  visitor.field("global_batch", run.train.global_batch, batch_size);
-  visitor.field("micro_batch", run.train.micro_batch, batch_size);
+  visit_configuration_keys("train", run, visitor);
   visitor.field("max_steps", run.train.max_steps, at_least_zero);
   visitor.field("max_tokens", run.train.max_tokens, at_least_zero);
   visitor.duration("max_seconds", run.train.max_seconds, not_negative);
   visitor.field("seed", run.train.seed, at_least_zero);
   visitor.field("precision", run.train.precision);
-  visitor.field("recompute", run.train.recompute);
   visitor.field("clip_norm", run.train.clip_norm, not_negative);
   visitor.field("threads", run.train.threads, at_least_zero);
   visitor.field("device", run.train.device);
@@ -182,25 +197,19 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("calibration", run.noise_scale.calibration, positive);
 
   visitor.section("parallel");
-  visitor.field("data_parallel", run.parallel.data_parallel, degree);
-  visitor.field("tensor_parallel", run.parallel.tensor_parallel, degree);
-  visitor.field("pipeline_parallel", run.parallel.pipeline_parallel, degree);
-  visitor.field("virtual_stages", run.parallel.virtual_stages, degree);
-  visitor.field("schedule", run.parallel.schedule);
-  visitor.field("sequence_parallel", run.parallel.sequence_parallel);
-  visitor.field("zero_stage", run.parallel.zero_stage, known_zero_stages);
-  visitor.duration("wait_limit", run.parallel.wait_limit, at_least_one_second);
+  visit_configuration_keys("parallel", run, visitor);
+  visitor.duration("wait_limit", run.wait_limit, at_least_one_second);
 
   visitor.section("adapt");
   visitor.field("policy", run.adapt.policy);
   visitor.field("advise", run.adapt.advise);
-  visitor.field("global_batches", run.adapt.global_batches, batch_size);
-  visitor.field("micro_batches", run.adapt.micro_batches, batch_size);
+  visitor.field("global_batches", run.adapt.global_batches, allowed_batches);
+  visitor.field("micro_batches", run.adapt.micro_batches, allowed_batches);
   visitor.field("schedules", run.adapt.schedules);
-  visitor.field("virtual_stages", run.adapt.virtual_stages, degree);
+  visitor.field("virtual_stages", run.adapt.virtual_stages, allowed_degrees);
   visitor.field("recomputes", run.adapt.recomputes);
   visitor.field("sequence_parallel", run.adapt.sequence_parallel);
-  visitor.field("zero_stages", run.adapt.zero_stages, known_zero_stages);
+  visitor.field("zero_stages", run.adapt.zero_stages, allowed_zero_stages);
   visitor.field("max_tensor_parallel", run.adapt.max_tensor_parallel, at_least_zero);
   visitor.field("alpha", run.adapt.alpha, share);
   visitor.field("relayout_threshold", run.adapt.relayout_threshold, not_negative);
@@ -230,42 +239,6 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("tensorboard", run.log.tensorboard);
 }
 
-// The values of an enumeration with the names that the configuration uses.
-template <class Enum>
-std::vector<Enum> values_of();
-template <>
-inline std::vector<Architecture> values_of() {
-  return {Architecture::llama, Architecture::qwen2, Architecture::mistral};
-}
-template <>
-inline std::vector<Precision> values_of() {
-  return {Precision::automatic, Precision::fp32, Precision::bf16};
-}
-template <>
-inline std::vector<Recompute> values_of() {
-  return {Recompute::none, Recompute::attention, Recompute::full};
-}
-template <>
-inline std::vector<LearningRateSchedule> values_of() {
-  return {LearningRateSchedule::constant, LearningRateSchedule::cosine, LearningRateSchedule::wsd};
-}
-template <>
-inline std::vector<PipelineSchedule> values_of() {
-  return {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::interleaved_1f1b,
-          PipelineSchedule::zb_h1};
-}
-template <>
-inline std::vector<ClockKind> values_of() {
-  return {ClockKind::real, ClockKind::wall, ClockKind::virtual_time};
-}
-template <>
-inline std::vector<PolicyKind> values_of() {
-  return {PolicyKind::none,           PolicyKind::fixed,  PolicyKind::copus, PolicyKind::cbs_pessimistic,
-          PolicyKind::cbs_optimistic, PolicyKind::steps,  PolicyKind::olmo,  PolicyKind::norm_test,
-          PolicyKind::cona,           PolicyKind::oracle, PolicyKind::script};
-}
-inline std::string_view to_string(Architecture architecture) { return model_type(architecture); }
-
 // A key with its value as TOML.
 struct WrittenField {
   std::string section;
@@ -274,7 +247,7 @@ struct WrittenField {
 };
 std::vector<WrittenField> write_fields(const RunConfig& config);
 
-// Contradictions between values that are each in range. Throws UserError; `source` names the file.
+// Throws UserError for contradictions between values that are each in range. `source` names the file.
 void check_run_config(const RunConfig& config, const std::string& source);
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// From settings to a run configuration, refusing sections and keys that there are not.
+// Makes a run configuration of settings, and refuses sections and keys that there are not.
 #include <algorithm>
 
 #include "copus/base/error.h"
@@ -30,14 +30,9 @@ std::vector<Section> known_sections() {
   return sections;
 }
 
-std::string join(const std::vector<std::string>& texts, const char* separator) {
-  std::string result;
-  for (const std::string& text : texts) result += (result.empty() ? "" : separator) + text;
-  return result;
-}
-
-// What an unknown key may have meant: the same key in another section, a similar one here, a similar one elsewhere.
-// Where nothing is similar, the keys of the section. `here` is null for a key outside of any section.
+// Says what an unknown key may have meant: the same key in another section, a similar one here, or a similar one
+// elsewhere. Where nothing is similar, it lists the keys of the section. `here` is null for a key outside of any
+// section.
 std::string hint(const std::vector<Section>& sections, const Section* here, const std::string& key) {
   std::vector<std::string> places;
   std::vector<std::string> names;

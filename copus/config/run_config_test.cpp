@@ -59,7 +59,7 @@ tensorboard = false
   EXPECT_EQ(config.train.max_tokens, 1000000000);
   EXPECT_EQ(config.train.max_seconds, 180);
   EXPECT_EQ(config.train.precision, Precision::bf16);
-  EXPECT_EQ(config.train.recompute, Recompute::attention);
+  EXPECT_EQ(config.parallel.recompute, Recompute::attention);
   EXPECT_EQ(config.train.clip_norm, 0);
   EXPECT_EQ(config.optimizer.lr, 1e-2);
   EXPECT_EQ(config.optimizer.schedule, LearningRateSchedule::wsd);
@@ -160,7 +160,7 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"data.held_out_fraction", "1", "at least 0 and less than 1"},
            BadValue{"data.document_separator", "3", "a string, got 3"},
            BadValue{"data.mask_document_ends", "1", "true or false, got 1"},
-           BadValue{"parallel.data_parallel", "0", "at least 1 and at most 65536, got 0"},
+           BadValue{"parallel.data_parallel", "0", "at least 1 and at most 131072, got 0"},
            BadValue{"parallel.tensor_parallel", "2.5", "a whole number, got 2.5"},
            BadValue{"parallel.schedule", "2f2b", "one of \"gpipe\", \"1f1b\", \"interleaved\", \"zb-h1\""},
            BadValue{"parallel.sequence_parallel", "2", "true or false, got 2"},
@@ -236,7 +236,7 @@ sequence_parallel = true
 zero_stage = 1
 wait_limit = "2m"
 )"));
-  EXPECT_EQ(config.parallel.wait_limit, 120);
+  EXPECT_EQ(config.wait_limit, 120);
   const ParallelStrategy expected{.data_parallel = 3,
                                   .tensor_parallel = 2,
                                   .pipeline_parallel = 2,
@@ -245,12 +245,12 @@ wait_limit = "2m"
                                   .sequence_parallel = true,
                                   .zero_stage = 1,
                                   .recompute = Recompute::full};
-  EXPECT_EQ(strategy_of(config), expected);
+  EXPECT_EQ(config.parallel, expected);
   EXPECT_EQ(configuration_of(config), (Configuration{expected, 24, 2}));
   const RunConfig interleaved = parse(concat(model_section, "num_key_value_heads = 4\n", minimal_rest),
                                       {"model.num_hidden_layers=4", "parallel.pipeline_parallel=2",
                                        "parallel.virtual_stages=2", "parallel.schedule=interleaved"});
-  EXPECT_EQ(strategy_of(interleaved).virtual_stages, 2);
+  EXPECT_EQ(interleaved.parallel.virtual_stages, 2);
 }
 
 // Lines of [cluster] that say how fast it computes, on the virtual clock.
@@ -325,7 +325,7 @@ class RandomConfigs {
     config.train.max_seconds = coin() ? 0 : positive();
     config.train.seed = static_cast<uint64_t>(whole(0, INT64_MAX));
     config.train.precision = static_cast<Precision>(whole(0, 2));
-    config.train.recompute = static_cast<Recompute>(whole(0, 2));
+    config.parallel.recompute = static_cast<Recompute>(whole(0, 2));
     config.train.clip_norm = positive();
     config.train.threads = whole(0, 64);
     config.train.device = "device" + text();
@@ -343,7 +343,7 @@ class RandomConfigs {
     config.noise_scale.split_interval = whole(1, 1000);
     config.noise_scale.calibration = positive();
     draw_layout(config);
-    config.parallel.wait_limit = 1 + positive();
+    config.wait_limit = 1 + positive();
     if (coin()) {
       config.cluster.clock = static_cast<ClockKind>(whole(0, 2));
       config.cluster.description = draw_cluster();
@@ -385,7 +385,7 @@ class RandomConfigs {
 
   // Draws until it is possible: one rank always is.
   void draw_layout(RunConfig& config) {
-    ParallelConfig& parallel = config.parallel;
+    ParallelStrategy& parallel = config.parallel;
     do {
       parallel.data_parallel = whole(1, 3);
       parallel.tensor_parallel = whole(1, 4);

@@ -1,50 +1,18 @@
-// A run configuration as TOML, and the names of its keys and values.
+// Writes a run configuration as TOML, and lists its keys.
 #include "copus/base/error.h"
 #include "copus/config/descriptions.h"
-#include "copus/config/quote.h"
 #include "copus/config/run_config_fields.h"
+#include "copus/config/settings.h"
 
 namespace copus {
 
 namespace {
 
-class KeyCollector {
- public:
-  void section(const char* name) {
-    section_ = name;
-    if (section_ == "model") field(model_config_key);
-  }
-  template <class... Ignored>
-  void field(const char* key, const Ignored&...) {
-    keys_.push_back(concat(section_, ".", key));
-  }
-  template <class... Ignored>
-  void quantity(const char* key, const Ignored&...) {
-    field(key);
-  }
-  template <class... Ignored>
-  void duration(const char* key, const Ignored&...) {
-    field(key);
-  }
-
-  void cluster(const ClusterDescription& description) {
-    field(cluster_config_key);
-    visit_cluster(description, *this);
-  }
-
-  std::vector<std::string> take() { return std::move(keys_); }
-
- private:
-  std::string section_;
-  std::vector<std::string> keys_;
-};
-
 std::string write(int64_t value) { return std::to_string(value); }
 std::string write(double value) { return write_number(value); }
 std::string write(bool value) { return value ? "true" : "false"; }
 std::string write(const std::string& value) { return quote(value); }
-template <class Enum>
-  requires std::is_enum_v<Enum>
+template <HasNames Enum>
 std::string write(Enum value) {
   return quote(to_string(value));
 }
@@ -91,9 +59,9 @@ class Writer {
     if (scaling) add(key, write(*scaling));
   }
   void field(const char* key, const Curve& curve) {
-    if (curve != Curve{}) add(key, write(curve));  // without points: 1 everywhere
+    if (curve != Curve{}) add(key, write(curve));  // one without points is 1 everywhere, as if it were not given
   }
-  // As one inline table: it may stand within another section.
+  // Writes one inline table, since it may stand within another section.
   void field(const char* key, const Device& device) {
     if (device == Device{}) return;
     Writer table;
@@ -108,7 +76,7 @@ class Writer {
     add(key, write(static_cast<int64_t>(value)));
   }
   void quantity(const char* key, double value, const Unit& unit, const Range<double>&) {
-    if (value != 0) add(key, write(unit.to_theirs(value)));  // 0: not given
+    if (value != 0) add(key, write(unit.to_theirs(value)));  // 0 stands for a value that is not given
   }
   void duration(const char* key, double seconds, const Range<double>&) { add(key, write(seconds)); }
   void cluster(const ClusterDescription& description) {
@@ -126,64 +94,12 @@ class Writer {
 
 }  // namespace
 
-std::string_view to_string(Precision precision) {
-  switch (precision) {
-    case Precision::automatic:
-      return "auto";
-    case Precision::fp32:
-      return "fp32";
-    case Precision::bf16:
-      return "bf16";
-  }
-  fail_check("known precision", __FILE__, __LINE__, "");
-}
-
-std::string_view to_string(LearningRateSchedule schedule) {
-  switch (schedule) {
-    case LearningRateSchedule::constant:
-      return "constant";
-    case LearningRateSchedule::cosine:
-      return "cosine";
-    case LearningRateSchedule::wsd:
-      return "wsd";
-  }
-  fail_check("known schedule", __FILE__, __LINE__, "");
-}
-
-std::string_view to_string(PolicyKind policy) {
-  switch (policy) {
-    case PolicyKind::none:
-      return "none";
-    case PolicyKind::fixed:
-      return "static";
-    case PolicyKind::copus:
-      return "copus";
-    case PolicyKind::cbs_pessimistic:
-      return "cbs-pessimistic";
-    case PolicyKind::cbs_optimistic:
-      return "cbs-optimistic";
-    case PolicyKind::steps:
-      return "steps";
-    case PolicyKind::olmo:
-      return "olmo";
-    case PolicyKind::norm_test:
-      return "norm-test";
-    case PolicyKind::cona:
-      return "cona";
-    case PolicyKind::oracle:
-      return "oracle";
-    case PolicyKind::script:
-      return "script";
-  }
-  fail_check("known policy", __FILE__, __LINE__, "");
-}
-
 std::vector<std::string> run_config_keys() {
   const RunConfig config;
-  KeyCollector collector;
+  FieldKeys collector;
   visit_model(config, collector);
   visit_sections(config, collector);
-  return collector.take();
+  return collector.keys();
 }
 
 std::vector<WrittenField> write_fields(const RunConfig& config) {

@@ -3,17 +3,18 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <optional>
 
 #include "copus/base/error.h"
-#include "copus/config/quote.h"
 
 namespace copus {
 
 namespace {
 
-// Turns TOML nodes into settings. `fixed_origin` is that of an override; where it is empty, origins are lines of
-// `source`.
+// Turns TOML nodes into settings. All are of `fixed_origin`, which is an override; where that is empty, their origins
+// are the lines of `source`.
 class Converter {
  public:
   Converter(std::string source, std::string fixed_origin)
@@ -53,11 +54,11 @@ class Converter {
   std::string fixed_origin_;
 };
 
-// The setting that an override stands for, or nothing where its value is not TOML.
+// The setting that an override stands for; empty where its value is not TOML.
 std::optional<Setting> parse_value(const std::string& key, std::string_view value, const std::string& origin) {
   try {
     const toml::table table = toml::parse(concat("value = ", value));
-    if (table.size() != 1) return std::nullopt;  // a value with a line break could hold more keys
+    if (table.size() != 1) return std::nullopt;  // behind a line break the value could hold more keys
     return Converter("", origin).convert(key, *table.get("value"));
   } catch (const toml::parse_error&) {
     return std::nullopt;
@@ -99,6 +100,35 @@ void apply_override(Setting& root, const std::string& text) {
 
 }  // namespace
 
+std::string quote(std::string_view text) {
+  constexpr std::string_view hexadecimal = "0123456789abcdef";
+  std::string result = "\"";
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (character == '"' || character == '\\') {
+      result += {'\\', character};
+    } else if (character == '\n') {
+      result += "\\n";
+    } else if (character == '\t') {
+      result += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f) {  // TOML allows control characters in this form alone
+      result += concat("\\u00", hexadecimal[byte >> 4], hexadecimal[byte & 15]);
+    } else {
+      result += character;
+    }
+  }
+  return result + "\"";
+}
+
+std::string write_number(double number) {
+  std::array<char, 32> buffer;  // the longest, -2.2250738585072014e-308, has 24 characters
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
+  COPUS_CHECK(error == std::errc(), "a double that needs more than 32 characters");
+  std::string text(buffer.data(), end);
+  if (text.find_first_of(".enf") == std::string::npos) text += ".0";  // without it, "3" would be a TOML integer
+  return text;
+}
+
 const Setting* Setting::find(std::string_view key) const {
   const auto place =
       std::find_if(children.begin(), children.end(), [&](const Setting& child) { return child.name == key; });
@@ -136,6 +166,13 @@ Setting read_settings(std::string_view toml_text, const std::string& source,
   }
   for (const std::string& text : overrides) apply_override(root, text);
   return root;
+}
+
+std::string path_of(const Setting& setting, const std::string& key) {
+  if (setting.kind != Setting::Kind::text || std::get<std::string>(setting.value).empty()) {
+    throw UserError(concat(setting.origin, ": ", key, " must be a path (a string), got ", describe(setting)));
+  }
+  return std::get<std::string>(setting.value);
 }
 
 }  // namespace copus

@@ -4,24 +4,8 @@
 #include <cmath>
 
 #include "copus/base/duration.h"
-#include "copus/base/text_distance.h"
 
 namespace copus {
-
-namespace {
-
-std::string write(int64_t number) { return std::to_string(number); }
-std::string write(double number) { return concat(number); }
-
-// "at least 1", "greater than 0", "at least 0 and less than 1"
-template <class Number>
-std::string describe(const Range<Number>& range) {
-  std::string low = concat(range.above_low ? "greater than " : "at least ", write(range.low));
-  if (range.high == std::numeric_limits<Number>::max()) return low;
-  return concat(low, " and ", range.below_high ? "less than " : "at most ", write(range.high));
-}
-
-}  // namespace
 
 void SettingsReader::section(const char* name) {
   section_name_ = name;
@@ -250,11 +234,7 @@ void SettingsReader::field(const char* key, Device& device) {
 void SettingsReader::refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const {
   for (const Setting& child : table.children) {
     if (std::find(keys.begin(), keys.end(), child.name) != keys.end()) continue;
-    const std::optional<std::string> similar = nearest(child.name, keys);
-    std::string list;
-    for (const std::string& key : keys) list += (list.empty() ? "" : ", ") + key;
-    fail(child, "has an unknown key \"", child.name, "\"; ",
-         similar ? concat("did you mean \"", *similar, "\"?") : concat("its keys are ", list));
+    fail(child, "has an unknown key \"", child.name, "\"; ", suggest(child.name, keys, "its keys are"));
   }
 }
 

@@ -1,11 +1,12 @@
-// The visitor that fills a run configuration from settings, checking types and ranges (for this room's sources only).
+// The visitor that fills a run configuration from settings and checks types and ranges (for this room's sources only).
 #pragma once
 
+#include <optional>
 #include <span>
-#include <type_traits>
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/text_distance.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings.h"
 
@@ -16,10 +17,11 @@ class SettingsReader {
   // Refers to `root` for its whole life.
   explicit SettingsReader(const Setting& root) : root_(root) {}
 
-  // An empty name stands for the root table: a file without sections.
+  // An empty name stands for the root table, as in a file without sections.
   void section(const char* name);
 
-  // Each leaves `value` as it is where the key is absent. Throws UserError: wrong type, out of range.
+  // Each leaves `value` as it is where the key is absent. Throws UserError for a wrong type and for what is out of
+  // range.
   void field(const char* key, int64_t& value, const Range<int64_t>& range);
   void field(const char* key, uint64_t& value, const Range<int64_t>& range);
   void field(const char* key, double& value, const Range<double>& range);
@@ -27,10 +29,10 @@ class SettingsReader {
   void field(const char* key, std::string& value);
   void field(const char* key, std::vector<std::string>& value);
   void field(const char* key, std::vector<DataSource>& value);
-  // Lists may also be given as their one value.
+  // A list of one value may be given as that value.
   void field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range);
   void field(const char* key, std::vector<bool>& value);
-  void field(const char* key, std::optional<Llama3RopeScaling>& value);  // type and keys only; its value is the model's
+  void field(const char* key, std::optional<Llama3RopeScaling>& value);  // checks type and keys alone
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
   void field(const char* key, Device& device);
@@ -38,13 +40,11 @@ class SettingsReader {
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }
 
-  template <class Enum>
+  template <HasNames Enum>
   void field(const char* key, Enum& value) {
-    static_assert(std::is_enum_v<Enum>);
     if (const Setting* setting = find(key)) value = one_of<Enum>(*setting);
   }
-  template <class Enum>
-    requires std::is_enum_v<Enum>
+  template <HasNames Enum>
   void field(const char* key, std::vector<Enum>& value) {
     const Setting* setting = find(key);
     if (!setting) return;
@@ -53,13 +53,13 @@ class SettingsReader {
   }
 
  private:
-  // For the fields of a table within a section.
+  // Reads the fields of a table within a section.
   SettingsReader(const Setting& table, std::string name)
       : root_(table), section_(&table), section_name_(std::move(name)) {}
 
   const Setting* find(const char* key);
 
-  // Names the key last looked for.
+  // Throws a UserError that names the key last looked for.
   template <class... Parts>
   [[noreturn]] void fail(const Setting& setting, const Parts&... parts) const {
     throw UserError(concat(setting.origin, ": ", section_name_, section_name_.empty() ? "" : ".", key_, " ", parts...));
@@ -67,18 +67,14 @@ class SettingsReader {
   template <class Number>
   void check_range(const Setting& setting, Number value, const Range<Number>& range) const;
 
-  template <class Enum>
+  template <HasNames Enum>
   Enum one_of(const Setting& setting) const {
-    std::string expected;
-    for (const Enum candidate : values_of<Enum>()) {
-      if (setting.kind == Setting::Kind::text && std::get<std::string>(setting.value) == to_string(candidate)) {
-        return candidate;
-      }
-      expected += concat(expected.empty() ? "" : ", ", "\"", to_string(candidate), "\"");
+    if (setting.kind == Setting::Kind::text) {
+      if (const std::optional<Enum> value = find_value<Enum>(std::get<std::string>(setting.value))) return *value;
     }
-    fail(setting, "must be one of ", expected, ", got ", describe(setting));
+    fail(setting, "must be one of \"", join(all_names<Enum>(), "\", \""), "\", got ", describe(setting));
   }
-  // Of a list, or the one value that stands in its place.
+  // The items of a list, or the one value that stands in its place.
   static std::span<const Setting> items_of(const Setting& setting) {
     return setting.kind == Setting::Kind::list ? std::span(setting.children) : std::span(&setting, 1);
   }

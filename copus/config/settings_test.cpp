@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "copus/base/testing/test_support.h"
-#include "copus/config/quote.h"
 
 namespace copus {
 namespace {

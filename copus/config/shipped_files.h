@@ -1,4 +1,4 @@
-// The files of configs/clusters and configs/models, which are built into the program, so that it finds them wherever it
+// The files of configs/clusters and configs/models. They are built into the program, so that it finds them wherever it
 // is (for this room's sources only).
 #pragma once
 

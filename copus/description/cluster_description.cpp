@@ -25,16 +25,4 @@ double Curve::at(double x) const {
   return before->value + share * (after->value - before->value);
 }
 
-std::string_view to_string(ClockKind clock) {
-  switch (clock) {
-    case ClockKind::real:
-      return "real";
-    case ClockKind::wall:
-      return "wall";
-    case ClockKind::virtual_time:
-      return "virtual";
-  }
-  fail_check("known clock", __FILE__, __LINE__, "");
-}
-
 }  // namespace copus

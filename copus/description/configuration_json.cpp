@@ -1,98 +1,64 @@
 #include "copus/description/configuration_json.h"
 
-#include <array>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/error.h"
+#include "copus/description/configuration_fields.h"
 
 namespace copus {
 
 namespace {
 
-constexpr std::array schedules = {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
-                                  PipelineSchedule::interleaved_1f1b, PipelineSchedule::zb_h1};
-constexpr std::array recomputes = {Recompute::none, Recompute::attention, Recompute::full};
+using Field = ConfigurationField;
 
-// Calls visit(name, member) for every field, in the order in which they are written.
-template <class AConfiguration, class Visitor>
-void fields(AConfiguration& configuration, Visitor&& visit) {
-  auto& strategy = configuration.strategy;
-  visit("data_parallel", strategy.data_parallel);
-  visit("tensor_parallel", strategy.tensor_parallel);
-  visit("pipeline_parallel", strategy.pipeline_parallel);
-  visit("virtual_stages", strategy.virtual_stages);
-  visit("sequence_parallel", strategy.sequence_parallel);
-  visit("zero_stage", strategy.zero_stage);
-  visit("schedule", strategy.schedule);
-  visit("recompute", strategy.recompute);
-  visit("global_batch", configuration.global_batch);
-  visit("micro_batch", configuration.micro_batch);
+[[noreturn]] void reject(const Field& field, const std::string& expected) {
+  throw UserError(concat("\"", field.name, "\" of a configuration is ", expected));
 }
 
-struct Writer {
-  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+void read(const Field& field, const nlohmann::json& json, int64_t& value) {
+  if (!json.is_number_integer()) reject(field, "not an integer");
+  value = json.get<int64_t>();
+  if (value < field.range.low) reject(field, concat("below ", field.range.low));
+  if (value > field.range.high) reject(field, concat("above ", field.range.high));
+}
 
-  void operator()(const char* name, int64_t value) { object[name] = value; }
-  void operator()(const char* name, bool value) { object[name] = value; }
-  void operator()(const char* name, PipelineSchedule value) { object[name] = to_string(value); }
-  void operator()(const char* name, Recompute value) { object[name] = to_string(value); }
-};
+void read(const Field& field, const nlohmann::json& json, bool& value) {
+  if (!json.is_boolean()) reject(field, "not true or false");
+  value = json.get<bool>();
+}
 
-class Reader {
- public:
-  explicit Reader(const nlohmann::json& object) : object_(object) {
-    if (!object.is_object()) throw UserError("a configuration is not a JSON object");
-  }
-
-  void operator()(const char* name, int64_t& value) const {
-    const nlohmann::json& field = find(name);
-    if (!field.is_number_integer()) reject(name, "an integer");
-    value = field.get<int64_t>();
-    const int64_t least = std::string_view(name) == "zero_stage" ? 0 : 1;
-    if (value < least) throw UserError(concat("\"", name, "\" of a configuration is below ", least));
-  }
-  void operator()(const char* name, bool& value) const {
-    const nlohmann::json& field = find(name);
-    if (!field.is_boolean()) reject(name, "true or false");
-    value = field.get<bool>();
-  }
-  void operator()(const char* name, PipelineSchedule& value) const { value = one_of(name, schedules); }
-  void operator()(const char* name, Recompute& value) const { value = one_of(name, recomputes); }
-
- private:
-  [[noreturn]] static void reject(const char* name, const char* expected) {
-    throw UserError(concat("\"", name, "\" of a configuration is not ", expected));
-  }
-
-  const nlohmann::json& find(const char* name) const {
-    const auto field = object_.find(name);
-    if (field == object_.end()) throw UserError(concat("a configuration has no \"", name, "\""));
-    return *field;
-  }
-
-  template <class Enum, size_t Count>
-  Enum one_of(const char* name, const std::array<Enum, Count>& values) const {
-    const nlohmann::json& field = find(name);
-    for (const Enum value : values) {
-      if (field == to_string(value)) return value;
-    }
-    throw UserError(concat("\"", name, "\" of a configuration is ", field.dump(), ", which is not known"));
-  }
-
-  const nlohmann::json& object_;
-};
+template <HasNames Enum>
+void read(const Field& field, const nlohmann::json& json, Enum& value) {
+  const std::optional<Enum> found = json.is_string() ? find_value<Enum>(json.get<std::string>()) : std::nullopt;
+  if (!found) reject(field, concat(json.dump(), ", which is not known"));
+  value = *found;
+}
 
 }  // namespace
 
 std::string to_json(const Configuration& configuration) {
-  Writer writer;
-  fields(configuration, writer);
-  return writer.object.dump();
+  nlohmann::ordered_json object;
+  const auto write = [&]<class Value>(const Field& field, const Value& value) {
+    if constexpr (HasNames<Value>) {
+      object[field.name] = to_string(value);
+    } else {
+      object[field.name] = value;
+    }
+  };
+  visit_configuration(write, configuration);
+  return object.dump();
 }
 
 Configuration configuration_from_json(std::string_view text) {
+  const auto object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw UserError("a configuration is not a JSON object");
   Configuration configuration;
-  fields(configuration, Reader(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)));
+  visit_configuration(
+      [&](const Field& field, auto& value) {
+        const auto place = object.find(field.name);
+        if (place == object.end()) throw UserError(concat("a configuration has no \"", field.name, "\""));
+        read(field, *place, value);
+      },
+      configuration);
   return configuration;
 }
 

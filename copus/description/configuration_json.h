@@ -1,5 +1,5 @@
 // A configuration as the object that stands for it in every JSON file of ours: {"data_parallel":2,"tensor_parallel":1,
-// "pipeline_parallel":2,"virtual_stages":1,"sequence_parallel":false,"zero_stage":0,"schedule":"1f1b",
+// "pipeline_parallel":2,"virtual_stages":1,"schedule":"1f1b","sequence_parallel":false,"zero_stage":0,
 // "recompute":"none","global_batch":32,"micro_batch":4}.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace copus {
 
 std::string to_json(const Configuration& configuration);
 
-// Throws UserError where a field is missing or is not what it should be; the message names it. Further fields are left
-// alone.
+// Throws UserError, which names the field, where one is missing or is not what it should be. Other fields do not
+// matter.
 Configuration configuration_from_json(std::string_view text);
 
 }  // namespace copus

@@ -30,7 +30,7 @@ TEST(ConfigurationJson, ReadsBackEqual) {
 TEST(ConfigurationJson, HasStableNames) {
   EXPECT_EQ(to_json(every_field_unusual()),
             R"({"data_parallel":2,"tensor_parallel":3,"pipeline_parallel":4,"virtual_stages":5,)"
-            R"("sequence_parallel":true,"zero_stage":1,"schedule":"interleaved","recompute":"attention",)"
+            R"("schedule":"interleaved","sequence_parallel":true,"zero_stage":1,"recompute":"attention",)"
             R"("global_batch":96,"micro_batch":6})");
 }
 

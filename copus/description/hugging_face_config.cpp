@@ -17,10 +17,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array architectures = {Architecture::llama, Architecture::qwen2, Architecture::mistral};
 constexpr const char* supported_classes = "LlamaForCausalLM, Qwen2ForCausalLM and MistralForCausalLM";
 
-// Upper limits of sizes, generous, and such that the number of parameters stays far below 2^63.
+// Upper limits of sizes. They are generous, and keep the number of parameters far below 2^63.
 constexpr int64_t max_vocab_size = std::numeric_limits<int32_t>::max();
 constexpr int64_t max_positions = std::numeric_limits<int32_t>::max();
 constexpr int64_t max_width = int64_t{1} << 20;
@@ -32,7 +31,7 @@ constexpr int64_t max_head_dim = int64_t{1} << 12;
 // transformers' defaults that differ between architectures.
 struct ArchitectureDefaults {
   int64_t max_position_embeddings;
-  std::optional<int64_t> num_key_value_heads;  // nothing: as many as num_attention_heads
+  std::optional<int64_t> num_key_value_heads;  // empty: as many as num_attention_heads
 };
 
 ArchitectureDefaults defaults_of(Architecture architecture) {
@@ -92,7 +91,7 @@ class Fields {
     return *value;
   }
 
-  // A finite number greater than zero.
+  // Reads a finite number greater than zero.
   std::optional<double> positive_number(const char* name) const {
     const std::optional<double> value = number(name);
     if (value && !(*value > 0)) fail("\"", name, "\" must be greater than 0, got ", describe(*find(name)));
@@ -139,7 +138,7 @@ class Fields {
 };
 
 Json parse_json(std::string_view text, const std::string& source) {
-  constexpr int deepest = 32;  // messages quote values by a recursion, which must not overflow the stack
+  constexpr int deepest = 32;  // nlohmann writes values by recursion, which must not overflow the stack
   const auto refuse_deep_nesting = [&](int depth, Json::parse_event_t, const Json&) {
     if (depth > deepest) throw UserError(concat(source, ": is nested too deeply; expected a Hugging Face config.json"));
     return true;
@@ -152,12 +151,12 @@ Json parse_json(std::string_view text, const std::string& source) {
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
     throw UserError(concat(source, ":", line, ":", column, ": not valid JSON; expected a Hugging Face config.json"));
-  } catch (const Json::out_of_range&) {  // its message names the number, but no place
+  } catch (const Json::out_of_range&) {  // its message names the number, and not where it stands
     throw UserError(concat(source, ": holds a number beyond the range of double precision"));
   }
 }
 
-// From `architectures`, else from `model_type`.
+// Goes by `architectures` where it is there, else by `model_type`.
 Architecture parse_architecture(const Fields& config) {
   const std::optional<std::string> type = config.text("model_type");
   std::optional<std::string> class_name;
@@ -171,11 +170,11 @@ Architecture parse_architecture(const Fields& config) {
     config.fail("neither \"architectures\" nor \"model_type\" says what model this is; supported are ",
                 supported_classes);
   }
-  for (const Architecture architecture : architectures) {
-    if (class_name ? *class_name != causal_language_model_class(architecture) : *type != model_type(architecture)) {
+  for (const Architecture architecture : all_values<Architecture>()) {
+    if (class_name ? *class_name != causal_language_model_class(architecture) : *type != to_string(architecture)) {
       continue;
     }
-    if (type && *type != model_type(architecture)) {
+    if (type && *type != to_string(architecture)) {
       config.fail("\"architectures\" says ", *class_name, " but \"model_type\" says ", *type);
     }
     return architecture;
@@ -189,7 +188,8 @@ struct Rope {
   std::optional<Llama3RopeScaling> scaling;
 };
 
-// The object `rope_parameters` (transformers 5) or `rope_scaling` (transformers 4, which has rope_theta outside).
+// `rope` is the object `rope_parameters` of transformers 5, or `rope_scaling` of transformers 4, which has rope_theta
+// outside.
 Rope parse_rope_object(const Fields& rope, int64_t max_position_embeddings) {
   for (const auto& [key, value] : rope.object().items()) {
     if (value.is_object()) rope.fail("\"", key, "\": different rotary embeddings by layer type are not supported");
@@ -257,7 +257,7 @@ void parse_heads(const Fields& config, ModelDescription& model) {
   }
 
   const std::optional<int64_t> head_dim = config.integer("head_dim", max_head_dim);
-  // transformers' LlamaConfig insists on this even where head_dim is given.
+  // LlamaConfig insists on this even where head_dim is given.
   if ((!head_dim || model.architecture == Architecture::llama) && model.hidden_size % model.num_heads != 0) {
     config.fail("\"hidden_size\" (", model.hidden_size, ") must be a multiple of \"num_attention_heads\" (",
                 model.num_heads, ")");
@@ -290,7 +290,7 @@ void refuse_sliding_window(const Fields& config, const ModelDescription& model) 
 }
 
 void refuse_unsupported_features(const Fields& config, const ModelDescription& model) {
-  if (model.architecture == Architecture::llama) {  // the others have no such switch: transformers ignores it
+  if (model.architecture == Architecture::llama) {  // the others have no such switch, and transformers ignores it
     if (config.boolean("attention_bias")) {
       config.fail(
           "\"attention_bias\" is true, but a bias on Llama's attention (which includes o_proj) is not supported");
@@ -362,7 +362,7 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
   rope_parameters["rope_theta"] = model.rope_theta;
   Json config = {
       {"architectures", {causal_language_model_class(model.architecture)}},
-      {"model_type", model_type(model.architecture)},
+      {"model_type", to_string(model.architecture)},
       {"vocab_size", model.vocab_size},
       {"hidden_size", model.hidden_size},
       {"intermediate_size", model.intermediate_size},
@@ -380,11 +380,11 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},
       {"pad_token_id", nullptr},
-      // Both styles: transformers 5 reads the first, 4 the other two.
+      // Transformers 5 reads the first of these, 4 the other two.
       {"rope_parameters", rope_parameters},
       {"rope_theta", model.rope_theta},
       {"rope_scaling", model.rope_scaling ? rope_object(model) : Json(nullptr)},
-      // Likewise: `dtype` since transformers 4.56, `torch_dtype` before.
+      // Transformers reads `dtype` since 4.56, `torch_dtype` before.
       {"dtype", torch_dtype},
       {"torch_dtype", torch_dtype},
   };

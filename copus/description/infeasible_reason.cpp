@@ -1,34 +1,26 @@
-// Which layouts a model and its batches allow. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and
-// B, or OTHER_KEY C": the values to take for the key that it begins with, or for another one.
+// Which configurations a model allows. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and B, or
+// OTHER_KEY C": it ends with values to take for the key that it begins with, or for another one.
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/description/parallel_strategy.h"
+#include "copus/description/configuration_fields.h"
 
 namespace copus {
 namespace {
 
 using Reason = std::optional<std::string>;
 
-// Of the values from `low` to `high` that `works` accepts, the nearest below and the nearest above `value`.
+// Of the values in `range` that `works` accepts, the nearest below and the nearest above `value`.
 template <class Works>
-std::vector<int64_t> nearest(int64_t value, int64_t low, int64_t high, const Works& works) {
-  std::vector<int64_t> found;
-  int64_t below = std::min(value - 1, high);
-  while (below >= low && !works(below)) --below;
-  if (below >= low) found.push_back(below);
-  int64_t above = std::max(value + 1, low);
-  while (above <= high && !works(above)) ++above;
-  if (above <= high) found.push_back(above);
-  return found;
+std::vector<int64_t> nearest(int64_t value, const Range<int64_t>& range, const Works& works) {
+  return nearest_that_work(value - 1, value + 1, range, works);
 }
 
 // The end of a refusal.
 class Nearest {
  public:
-  // Values for the key that the refusal begins with; empty where none would do.
+  // `values` are those for the key that the refusal begins with, empty where none would do.
   explicit Nearest(const std::vector<int64_t>& values) { add(values, " and "); }
 
   Nearest& or_else(const char* key, const std::vector<int64_t>& values) {
@@ -50,17 +42,18 @@ class Nearest {
 };
 
 Reason check_ranges(const Configuration& configuration, int64_t sequence_length) {
+  Reason reason;
+  const auto check = [&](const char* section, const char* name, int64_t value) {
+    if (value < 1 && !reason) reason = concat(section, ".", name, " ", value, " is not positive", Nearest({1}).text());
+  };
+  visit_configuration(
+      [&](const ConfigurationField& field, const auto& value) {
+        if (field.range.low == 1) check(field.section, field.name, static_cast<int64_t>(value));
+      },
+      configuration);
+  check("train", "sequence_length", sequence_length);
+  if (reason) return reason;
   const ParallelStrategy& strategy = configuration.strategy;
-  const std::pair<const char*, int64_t> counts[] = {{"parallel.data_parallel", strategy.data_parallel},
-                                                    {"parallel.tensor_parallel", strategy.tensor_parallel},
-                                                    {"parallel.pipeline_parallel", strategy.pipeline_parallel},
-                                                    {"parallel.virtual_stages", strategy.virtual_stages},
-                                                    {"train.global_batch", configuration.global_batch},
-                                                    {"train.micro_batch", configuration.micro_batch},
-                                                    {"train.sequence_length", sequence_length}};
-  for (const auto& [key, value] : counts) {
-    if (value < 1) return concat(key, " ", value, " is not positive", Nearest({1}).text());
-  }
   if (strategy.zero_stage < 0 || strategy.zero_stage > 1) {
     return concat("parallel.zero_stage ", strategy.zero_stage,
                   " is not known: 1 cuts the optimizer's state over the data-parallel ranks, 0 does not",
@@ -88,11 +81,11 @@ Reason check_schedule_fits(const ParallelStrategy& strategy) {
   return std::nullopt;
 }
 
-// Why tensor-parallel ranks cannot share this model, as what follows "parallel.tensor_parallel N".
+// Says why so many tensor-parallel ranks cannot share this model: what follows "parallel.tensor_parallel N".
 Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t ranks) {
   if (model.num_heads % ranks != 0) return concat("does not divide model.num_attention_heads ", model.num_heads);
-  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its query heads all
-  // belong to that one: heads / ranks consecutive ones, of which ranks / kv heads times as many share a key/value head.
+  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its heads / ranks query
+  // heads are consecutive and all belong to that one, since heads / kv heads of them share a key/value head.
   COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
   if (model.num_kv_heads % ranks != 0 && ranks % model.num_kv_heads != 0) {
     return concat("neither divides model.num_key_value_heads ", model.num_kv_heads, " nor is a multiple of it");
@@ -116,7 +109,7 @@ Reason check_tensor_parallel(const ModelDescription& model, const ParallelStrate
   const auto fits = [&](int64_t other) { return !why_tensor_parallel_does_not_fit(model, other); };
   const int64_t fewest = strategy.sequence_parallel ? 2 : 1;
   return concat("parallel.tensor_parallel ", ranks, " ", *misfit,
-                Nearest(nearest(ranks, fewest, model.num_heads, fits)).text());
+                Nearest(nearest(ranks, {fewest, model.num_heads}, fits)).text());
 }
 
 Reason check_stages(const ModelDescription& model, const ParallelStrategy& strategy) {
@@ -126,7 +119,7 @@ Reason check_stages(const ModelDescription& model, const ParallelStrategy& strat
     return concat("parallel.pipeline_parallel ", ranks, " exceeds model.num_hidden_layers ", layers,
                   ": every stage needs a layer", Nearest({layers}).text());
   }
-  // Interleaving needs two ranks and two chunks.
+  // Interleaving needs at least two ranks and two chunks.
   const auto at_least_two = [](int64_t value) { return value >= 2 ? std::vector{value} : std::vector<int64_t>{}; };
   return concat(
       "parallel.pipeline_parallel ", ranks, " x parallel.virtual_stages ", chunks, " exceeds model.num_hidden_layers ",
@@ -144,11 +137,11 @@ bool rows_can_be_shared(const ParallelStrategy& strategy, int64_t micro_batch, i
   return !strategy.sequence_parallel || micro_batch * sequence_length % strategy.tensor_parallel == 0;
 }
 
-// Micro-batches beside the one of the configuration that fit everything else.
+// The micro-batches nearest to the configuration's that fit everything else of it.
 std::vector<int64_t> nearest_micro_batches(const Configuration& configuration, int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t highest = configuration.global_batch / smallest_global_batch(strategy, 1);
-  return nearest(configuration.micro_batch, 1, highest, [&](int64_t micro_batch) {
+  return nearest(configuration.micro_batch, {1, highest}, [&](int64_t micro_batch) {
     return configuration.global_batch % smallest_global_batch(strategy, micro_batch) == 0 &&
            rows_can_be_shared(strategy, micro_batch, sequence_length);
   });
@@ -186,7 +179,7 @@ Reason check_shared_rows(const ModelDescription& model, const Configuration& con
   return concat("train.sequence_length ", sequence_length, " x train.micro_batch ", micro_batch,
                 " tokens cannot be shared evenly by parallel.tensor_parallel ", strategy.tensor_parallel,
                 " ranks as parallel.sequence_parallel needs it",
-                Nearest(nearest(sequence_length, 1, model.max_position_embeddings, fits))
+                Nearest(nearest(sequence_length, {1, model.max_position_embeddings}, fits))
                     .or_else("train.micro_batch", nearest_micro_batches(configuration, sequence_length))
                     .text());
 }

@@ -1,6 +1,6 @@
 // The mesh of ranks: every rank has one coordinate on each named axis. Tensor-parallel ranks are neighbours, then come
-// data-parallel ones, and pipeline stages lie farthest apart (the order of Megatron-LM: rank = (pp * d + dp) * t + tp),
-// since that is the order of how much they have to tell each other.
+// data-parallel ones, and pipeline stages lie farthest apart, since in that order they have less and less to tell each
+// other. It is Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
 #pragma once
 
 #include <cstdint>

@@ -7,18 +7,6 @@
 
 namespace copus {
 
-std::string_view model_type(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::llama:
-      return "llama";
-    case Architecture::qwen2:
-      return "qwen2";
-    case Architecture::mistral:
-      return "mistral";
-  }
-  fail_check("known architecture", __FILE__, __LINE__, "");
-}
-
 std::string_view causal_language_model_class(Architecture architecture) {
   switch (architecture) {
     case Architecture::llama:

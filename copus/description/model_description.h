@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/base/named_values.h"
+
 namespace copus {
 
 // The target of a position that carries no loss (PyTorch's ignore_index).
@@ -15,11 +17,15 @@ inline constexpr int64_t ignored_target = -100;
 
 enum class Architecture { llama, qwen2, mistral };
 
-// Hugging Face's names: model_type ("llama") and the class that `architectures` lists ("LlamaForCausalLM").
-std::string_view model_type(Architecture architecture);
+// The names are those of config.json's `model_type`.
+template <>
+inline constexpr auto named_values<Architecture> = std::to_array<NamedValue<Architecture>>(
+    {{Architecture::llama, "llama"}, {Architecture::qwen2, "qwen2"}, {Architecture::mistral, "mistral"}});
+
+// What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
 
-// Frequency rescaling of rotary embeddings for long contexts, rope_type "llama3" (Llama 3.1).
+// How Llama 3.1 rescales the frequencies of rotary embeddings for long contexts: rope_type "llama3".
 struct Llama3RopeScaling {
   double factor = 8.0;
   double low_frequency_factor = 1.0;
@@ -62,25 +68,26 @@ struct ParameterInfo {
   int64_t num_elements() const;
 };
 
-// Reads a Hugging Face config.json, in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters);
-// absent fields mean what they mean to transformers. `source` names the file in messages. Throws UserError for another
-// architecture, missing, contradictory or out-of-range fields, and features that are not supported (sliding window,
-// other rope types).
+// Reads a Hugging Face config.json in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
+// Absent fields mean what they mean to transformers. `source` names the file in messages. Throws UserError for other
+// architectures, for fields that are missing, out of range or contradict each other, and for features that are not
+// supported (sliding window, other rope types).
 ModelDescription parse_model_description(std::string_view json_text, const std::string& source);
 
 // The config.json that transformers 4 and 5 read back into the same model. `torch_dtype` is the dtype of the weights
 // beside it ("float32", "bfloat16"). Token ids (bos, eos, pad) are written as null: they belong to the tokenizer.
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
 
-// All parameters in canonical order, that of transformers' named_parameters(): embedding, layer 0 .. L-1 (in each:
-// attention, feed-forward, the two norms), final norm, head (absent when tied).
+// All parameters in canonical order, which is that of transformers' named_parameters(): embedding, layers 0 to L-1 (in
+// each attention, feed-forward and the two norms), final norm, and the head unless it is tied to the embedding.
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model);
 
 int64_t count_parameters(const ModelDescription& model);
 
 // Floating-point operations that training one token needs, forward and backward, without recompute:
-// 6*(L*(2h*h_q + 2h*h_kv + 3h*f) + V*h) + 12*L*h_q*s, with attention counted in full (not causal halves), the head
-// counted once and the embedding look-up not at all (the uniform MFU convention of Narayanan et al. 2021, with GQA).
+//   6 (L (2 h h_q + 2 h h_kv + 3 h f) + V h) + 12 L h_q s.
+// Attention counts in full, not its causal half; the head counts once and the embedding's look-up not at all. This is
+// the convention of Narayanan et al. 2021, extended to grouped-query attention.
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length);
 
 }  // namespace copus

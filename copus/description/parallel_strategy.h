@@ -1,5 +1,5 @@
-// How a job is spread over its ranks: the degrees of data, tensor and pipeline parallelism and what goes with them, and
-// which of these a model, a batch and a number of ranks allow.
+// How a job is spread over its ranks, and in what batches it computes: ParallelStrategy and Configuration, and which of
+// them a model allows.
 #pragma once
 
 #include <compare>
@@ -20,14 +20,21 @@ enum class PipelineSchedule {
   zb_h1,             // "zb-h1": weight gradients fill the bubble, at 1F1B's memory (Qi et al. 2023)
 };
 
+template <>
+inline constexpr auto named_values<PipelineSchedule> =
+    std::to_array<NamedValue<PipelineSchedule>>({{PipelineSchedule::gpipe, "gpipe"},
+                                                 {PipelineSchedule::one_f_one_b, "1f1b"},
+                                                 {PipelineSchedule::interleaved_1f1b, "interleaved"},
+                                                 {PipelineSchedule::zb_h1, "zb-h1"}});
+
 // What the forward pass leaves to be computed again in the backward pass.
 enum class Recompute { none, attention, full };
 
-// The names used in the configuration: "gpipe", "1f1b", "interleaved", "zb-h1"; "none", "attention", "full".
-std::string_view to_string(PipelineSchedule schedule);
-std::string_view to_string(Recompute recompute);
+template <>
+inline constexpr auto named_values<Recompute> = std::to_array<NamedValue<Recompute>>(
+    {{Recompute::none, "none"}, {Recompute::attention, "attention"}, {Recompute::full, "full"}});
 
-// S of the design. All degrees are at least 1.
+// How a job is spread, and how its pipeline works. All degrees are at least 1. configuration_fields.h lists the fields.
 struct ParallelStrategy {
   int64_t data_parallel = 1;      // d
   int64_t tensor_parallel = 1;    // t
@@ -39,29 +46,41 @@ struct ParallelStrategy {
   Recompute recompute = Recompute::none;
 
   int64_t world_size() const { return data_parallel * tensor_parallel * pipeline_parallel; }
-  // Of the pipeline: v on each of its p ranks. Stage s lies on pipeline rank s mod p as its chunk s / p.
+  // The pipeline has v stages on each of its p ranks. Stage s lies on pipeline rank s mod p as its chunk s / p.
   int64_t num_stages() const { return pipeline_parallel * virtual_stages; }
-  // Any order, to look up what is known of a strategy.
+  // The order is any, for maps by strategy.
   auto operator<=>(const ParallelStrategy&) const = default;
 };
 
-// "2x4x1": data x tensor x pipeline, as in run.jsonl.
-std::string to_string(const ParallelStrategy& strategy);
+// The layout of a strategy: its d, t and p, which say how many ranks do what. All else is as it is by default.
+inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
+  return {.data_parallel = strategy.data_parallel,
+          .tensor_parallel = strategy.tensor_parallel,
+          .pipeline_parallel = strategy.pipeline_parallel};
+}
 
-// What the orchestrator chooses.
+// The layout as run.jsonl has it, data x tensor x pipeline: "2x4x1".
+std::string layout_in_run_log(const ParallelStrategy& strategy);
+
+// What a run computes in, and what the orchestrator chooses.
 struct Configuration {
   ParallelStrategy strategy;
-  int64_t global_batch = 1;  // B_g, sequences
-  int64_t micro_batch = 1;   // B_m, sequences
+  int64_t global_batch = 1;  // B: sequences of a step
+  int64_t micro_batch = 1;   // b: sequences of one forward and backward pass
 
-  // m: micro-batches that each data-parallel rank runs in one step. Only of a feasible configuration.
+  // Micro-batches that each data-parallel rank runs in a step. The configuration must be feasible.
   int64_t num_microbatches() const { return global_batch / (strategy.data_parallel * micro_batch); }
   auto operator<=>(const Configuration&) const = default;
 };
 
-// Why `configuration` cannot train `model` on sequences of this length, in the words of the configuration file and with
-// the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x
-// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at here.
+// As people write them (configuration_text.h), which leaves out what is as it is by default: "d=2,t=1,p=2,zero=1" and
+// "d=2,t=1,p=2,B=32,b=4,zero=1".
+std::string to_string(const ParallelStrategy& strategy);
+std::string to_string(const Configuration& configuration);
+
+// Says why `configuration` cannot train `model` on sequences of this length, by the keys of a run's configuration and
+// with the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x
+// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at.
 std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
                                              int64_t sequence_length);
 

@@ -1,5 +1,5 @@
-// Counts through divisors, so that a large cluster's hopeless candidates never come up; infeasible_reason, which writes
-// a sentence for each of those, then judges what is left.
+// Goes through divisors, so that the many degrees that do not multiply to the cluster never come up. infeasible_reason,
+// which writes a sentence for each refusal, then judges what is left.
 #include "copus/description/search_space.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ class Enumeration {
   }
 
  private:
-  // With the smallest batches.
+  // Whether the model allows it with the smallest batches.
   bool is_allowed(const ParallelStrategy& strategy) const {
     const int64_t batch = strategy.data_parallel * strategy.pipeline_parallel;
     return !infeasible_reason(model_, {strategy, batch, 1}, sequence_length_);

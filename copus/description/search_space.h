@@ -12,18 +12,17 @@ struct SearchSpace {
   int64_t world_size = 1;
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;  // empty: powers of two
-  std::vector<PipelineSchedule> schedules = {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
-                                             PipelineSchedule::interleaved_1f1b, PipelineSchedule::zb_h1};
-  std::vector<int64_t> virtual_stages;  // of interleaved; empty: powers of two, and what cuts the layers evenly
-  std::vector<Recompute> recomputes = {Recompute::none, Recompute::attention, Recompute::full};
+  std::vector<PipelineSchedule> schedules = all_values<PipelineSchedule>();
+  std::vector<int64_t> virtual_stages;  // for interleaved; empty: powers of two, and what cuts the layers evenly
+  std::vector<Recompute> recomputes = all_values<Recompute>();
   std::vector<bool> sequence_parallel = {false, true};
   std::vector<int64_t> zero_stages = {0, 1};
-  int64_t max_tensor_parallel = 0;  // 0: no limit but the model's. A node's ranks, commonly
+  int64_t max_tensor_parallel = 0;  // commonly a node's ranks; 0: no limit but the model's
 };
 
-// All that infeasible_reason allows, each once, in a fixed order: by strategy, then by global batch, then by
-// micro-batch. What makes no difference appears once, whatever the lists say: without a pipeline 1f1b is the one
-// schedule (gpipe would only keep more activations), with t = 1 there is no sequence parallelism, with d = 1 no ZeRO.
+// Lists all configurations that infeasible_reason allows, each once, by strategy, then by global batch, then by
+// micro-batch. Options that make no difference are listed once, whatever the lists say: without a pipeline the schedule
+// is 1f1b (gpipe would only keep more activations), with t = 1 there is no sequence parallelism, with d = 1 no ZeRO.
 std::vector<Configuration> enumerate(const ModelDescription& model, int64_t sequence_length, const SearchSpace& space);
 
 }  // namespace copus

@@ -1,7 +1,6 @@
 #include "copus/orchestrator/baseline_policy.h"
 
 #include "copus/base/error.h"
-#include "copus/description/configuration_change.h"
 #include "copus/orchestrator/goodput_ranking.h"
 
 namespace copus {
@@ -24,7 +23,7 @@ Choice BaselinePolicy::hold(const std::string& why) {
 Choice BaselinePolicy::move(const Configuration& target, const std::string& why) {
   Choice choice;
   choice.target = target;
-  choice.reason = concat(why, ": to ", describe_configuration(target));
+  choice.reason = concat(why, ": to ", to_string(target));
   return choice;
 }
 

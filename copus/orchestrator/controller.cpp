@@ -299,8 +299,8 @@ void Controller::State::force(const Configuration& target) {
 
 void Controller::State::check_feasible(const Configuration& target) const {
   if (target.strategy.world_size() != current.strategy.world_size()) {
-    throw UserError(concat("layout ", to_string(target.strategy), " needs ", target.strategy.world_size(),
-                           " ranks, and the job has ", current.strategy.world_size()));
+    throw UserError(concat(to_string(target), " needs ", target.strategy.world_size(), " ranks, and the job has ",
+                           current.strategy.world_size()));
   }
   if (const auto reason = infeasible_reason(config.model, target, config.train.sequence_length)) {
     throw UserError(*reason);
@@ -311,8 +311,7 @@ void Controller::State::check_feasible(const Configuration& target) const {
   const MemoryPrediction memory =
       MemoryModel(config.model, config.train.sequence_length, training_system_of(config)).predict(target);
   if (const auto reason = out_of_memory_reason(memory, config.cluster.description.device.memory_bytes)) {
-    throw UserError(concat("layout ", to_string(target.strategy), " with batch ", target.global_batch, " in ",
-                           "micro-batches of ", target.micro_batch, " ", *reason));
+    throw UserError(concat(to_string(target), " ", *reason));
   }
 }
 

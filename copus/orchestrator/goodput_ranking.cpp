@@ -5,7 +5,6 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
-#include "copus/description/configuration_change.h"
 #include "copus/statistics/efficiency.h"
 
 namespace copus {
@@ -56,9 +55,9 @@ NoiseBelief believed_noise(const Observation& observation) {
 
 std::string describe(const NoiseBelief& noise) {
   const std::string low = format_number("%.3g", noise.low);
-  if (noise.is_bounded()) return concat("phi ", low, " .. ", format_number("%.3g", noise.high));
-  if (noise.low > 0) return concat("phi at least ", low, " (|G|^2 is not significant)");
-  return "phi not measured";
+  if (noise.is_bounded()) return concat("noise scale ", low, " .. ", format_number("%.3g", noise.high));
+  if (noise.low > 0) return concat("noise scale at least ", low, " (|G|^2 is not significant)");
+  return "noise scale not measured";
 }
 
 std::string percent(double fraction) { return format_number("%+.1f %%", 100 * fraction); }
@@ -66,7 +65,7 @@ std::string percent(double fraction) { return format_number("%+.1f %%", 100 * fr
 const Candidate& current_candidate(const Situation& situation) {
   const auto found = std::find_if(situation.candidates.begin(), situation.candidates.end(),
                                   [&](const Candidate& c) { return c.configuration == situation.current; });
-  COPUS_CHECK(found != situation.candidates.end(), describe_configuration(situation.current));
+  COPUS_CHECK(found != situation.candidates.end(), to_string(situation.current));
   return *found;
 }
 
@@ -96,7 +95,7 @@ double GoodputRanking::gain_of(const Configuration& configuration) const {
   for (size_t i = 0; i < candidates_.size(); ++i) {
     if (candidates_[i].configuration == configuration) return gains_[i].at_value;
   }
-  fail_check("a candidate", __FILE__, __LINE__, describe_configuration(configuration));
+  fail_check("a candidate", __FILE__, __LINE__, to_string(configuration));
 }
 
 std::vector<RankedCandidate> GoodputRanking::best() const {

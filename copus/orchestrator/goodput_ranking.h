@@ -24,7 +24,7 @@ struct NoiseBelief {
 
 NoiseBelief believed_noise(const Observation& observation);
 
-// "phi 12 .. 40", "phi at least 12 (|G|^2 is not significant)", "phi not measured".
+// "noise scale 12 .. 40", "noise scale at least 12 (|G|^2 is not significant)", "noise scale not measured".
 std::string describe(const NoiseBelief& noise);
 // "+12.3 %".
 std::string percent(double fraction);

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "copus/description/configuration_fields.h"
+
 namespace copus {
 
 namespace {
@@ -28,13 +30,7 @@ void InputHash::add(const std::optional<double>& value) {
 }
 
 void InputHash::add(const Configuration& configuration) {
-  const ParallelStrategy& strategy = configuration.strategy;
-  for (const int64_t value :
-       {strategy.data_parallel, strategy.tensor_parallel, strategy.pipeline_parallel, strategy.virtual_stages,
-        static_cast<int64_t>(strategy.schedule), int64_t{strategy.sequence_parallel}, strategy.zero_stage,
-        static_cast<int64_t>(strategy.recompute), configuration.global_batch, configuration.micro_batch}) {
-    add(value);
-  }
+  for (const int64_t word : to_words(configuration)) add(word);
 }
 
 void InputHash::add(const Observation& observation) {

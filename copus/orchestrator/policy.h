@@ -45,7 +45,7 @@ struct RankedCandidate {
 
 struct Choice {
   std::optional<Configuration> target;  // empty: stay
-  std::string reason;                   // why it moves or holds, in words: "+23 % holds from phi 12 to 31"
+  std::string reason;                   // why it moves or holds, in words: "Goodput +23 %, ..."
   double predicted_gain = 0;          // Goodput of the target (or of the best candidate, where it holds) / current - 1
   std::vector<RankedCandidate> best;  // at most five, best first
   // B_c that it counted with and that the learning rate is to count with once it has moved; 0: not known.
@@ -67,7 +67,7 @@ class Policy {
 };
 
 // The policy that adapt.policy names; PolicyKind::none names none. `file_text` is what adapt.file holds, for those that
-// need it: "oracle" (a line "consumed_samples phi" each, in between linear; # begins a comment) and "script"
+// need it: "oracle" (a line "consumed_samples noise_scale" each, in between linear; # begins a comment) and "script"
 // (script.h). Throws UserError where its settings contradict each other or cannot be read.
 std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view file_text = {});
 

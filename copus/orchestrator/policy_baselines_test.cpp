@@ -196,7 +196,7 @@ TEST(ConaPolicy, DoublesOnAnyGain) {
   question.current = {data, 256, 1};
   EXPECT_THAT(question.ask(config).reason, HasSubstr("no candidate has batch 512"));
   question.latest = {};
-  EXPECT_THAT(question.ask(config).reason, HasSubstr("phi is not known"));
+  EXPECT_THAT(question.ask(config).reason, HasSubstr("the noise scale is not known"));
 }
 
 TEST(ConaPolicy, GoesBackOnceTheAverageOfPhiHasFallenAHundredTimes) {
@@ -210,8 +210,7 @@ TEST(ConaPolicy, GoesBackOnceTheAverageOfPhiHasFallenAHundredTimes) {
   EXPECT_EQ(run.current().global_batch, 32) << falls;
   run.run_to(512 + 32 * 128, falling);
   EXPECT_EQ(run.current().global_batch, 16) << falls;
-  EXPECT_THAT(run.moves().back().choice.reason,
-              HasSubstr("observations in a row: to batch 16 of micro-batches of 1 in layout 1x2x2"));
+  EXPECT_THAT(run.moves().back().choice.reason, HasSubstr("observations in a row: to d=1,t=2,p=2,B=16,b=1"));
 }
 
 TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
@@ -235,8 +234,7 @@ TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
   EXPECT_EQ(second.to, (Configuration{data, 128, 1}));
   EXPECT_THAT(
       second.choice.reason,
-      HasSubstr("batch 100 of micro-batches of 2 in layout 4x1x1 (zero 1) is not feasible here; the nearest that is: "
-                "batch 128 of micro-batches of 1 in layout 4x1x1"));
+      HasSubstr("d=4,t=1,p=1,B=100,b=2,zero=1 is not feasible here; the nearest that is: d=4,t=1,p=1,B=128,b=1"));
 }
 
 TEST(ScriptPolicy, SkipsWhatAResumedRunHasBehindIt) {

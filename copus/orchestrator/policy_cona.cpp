@@ -54,9 +54,10 @@ class ConaPolicy : public BaselinePolicy {
     follow(situation.current);
     if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
     if (falls_ >= falls_to_return && !earlier_.empty() && find(situation, earlier_.back()) != nullptr) {
-      return move(earlier_.back(), concat("the average of phi has fallen ", falls_, " observations in a row"));
+      return move(earlier_.back(),
+                  concat("the average of the noise scale has fallen ", falls_, " observations in a row"));
     }
-    if (!situation.latest.noise_scale) return hold("phi is not known");
+    if (!situation.latest.noise_scale) return hold("the noise scale is not known");
     const double phi = *situation.latest.noise_scale;
     const int64_t doubled = 2 * situation.current.global_batch;
     const Candidate* fastest = nullptr;
@@ -69,7 +70,7 @@ class ConaPolicy : public BaselinePolicy {
       return candidate.throughput() / (static_cast<double>(candidate.configuration.global_batch) + phi);
     };
     const double gain = worth(*fastest) / worth(current_candidate(situation)) - 1;
-    const std::string what = concat("throughput / (batch + phi) at batch ", doubled, ", phi ",
+    const std::string what = concat("throughput / (batch + noise scale) at batch ", doubled, ", noise scale ",
                                     format_number("%.3g", phi), ": ", percent(gain));
     if (!(gain > 0)) return hold(what);
     return move(fastest->configuration, what);

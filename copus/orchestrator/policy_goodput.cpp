@@ -7,7 +7,6 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
-#include "copus/description/configuration_change.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
 
@@ -73,14 +72,12 @@ class GoodputPolicy : public Policy {
       const GoodputRanking::Gains& gains = ranking.gains()[static_cast<size_t>(chosen - situation.candidates.data())];
       choice.target = chosen->configuration;
       choice.predicted_gain = gains.at_value;
-      choice.reason =
-          concat("Goodput ", percent(gains.at_value), " (", over_interval(gains), "; ", describe(noise), ") with ",
-                 describe_configuration(chosen->configuration), "; ", what_it_costs(*chosen, situation));
+      choice.reason = concat("Goodput ", percent(gains.at_value), " (", over_interval(gains), "; ", describe(noise),
+                             ") with ", to_string(chosen->configuration), "; ", what_it_costs(*chosen, situation));
     } else if (const std::optional<Configuration> measurable = way_out_of_blindness(situation)) {
       choice.target = measurable;
       choice.predicted_gain = ranking.gain_of(*measurable);
-      choice.reason =
-          concat("a batch of one sample never shows the noise scale: to ", describe_configuration(*measurable));
+      choice.reason = concat("a batch of one sample never shows the noise scale: to ", to_string(*measurable));
     } else {
       explain_hold(choice, ranking, noise, situation);
     }
@@ -145,7 +142,7 @@ class GoodputPolicy : public Policy {
   }
 
   static std::string over_interval(const GoodputRanking::Gains& gains) {
-    return concat(percent(gains.at_low), " and ", percent(gains.at_high), " at the ends of phi's interval");
+    return concat(percent(gains.at_low), " and ", percent(gains.at_high), " at the ends of the noise scale's interval");
   }
 
   std::string what_it_costs(const Candidate& candidate, const Situation& situation) const {
@@ -170,7 +167,7 @@ class GoodputPolicy : public Policy {
     }
     if (gains.at_low <= 0 || gains.at_high <= 0) {
       return concat("its gain of ", percent(gains.at_value),
-                    " does not hold over phi's interval: ", over_interval(gains), "; ", describe(noise));
+                    " does not hold over the noise scale's interval: ", over_interval(gains), "; ", describe(noise));
     }
     const double seconds = situation.relayout_seconds;
     if (is_relayout(candidate, situation) && !(gains.at_value * (situation.latest.seconds_left - seconds) > seconds)) {
@@ -208,7 +205,7 @@ class GoodputPolicy : public Policy {
                                         [&](const Candidate& c) { return c.configuration == best; });
     const auto index = static_cast<size_t>(candidate - situation.candidates.begin());
     const std::optional<std::string> why = objection(*candidate, ranking.gains()[index], noise, situation);
-    choice.reason = concat("holds: best is ", describe_configuration(best), "; ", why.value_or("it gains nothing"));
+    choice.reason = concat("holds: best is ", to_string(best), "; ", why.value_or("it gains nothing"));
   }
 
   RunConfig config_;
@@ -233,7 +230,7 @@ NoiseTrace parse_noise_trace(std::string_view text, const std::string& source) {
     std::string rest;
     if (!(fields >> samples >> phi) || fields >> rest || !(phi >= 0)) {
       throw UserError(concat(source, ":", number,
-                             ": expected \"consumed_samples phi\", two numbers, phi in samples and "
+                             ": expected \"consumed_samples noise_scale\", two numbers, the noise scale in samples and "
                              "not negative; found \"",
                              line, "\""));
     }
@@ -244,7 +241,8 @@ NoiseTrace parse_noise_trace(std::string_view text, const std::string& source) {
     trace.emplace_back(samples, phi);
   }
   if (trace.empty()) {
-    throw UserError(concat(source, ": adapt.policy \"oracle\" needs lines of \"consumed_samples phi\"; there is none"));
+    throw UserError(
+        concat(source, ": adapt.policy \"oracle\" needs lines of \"consumed_samples noise_scale\"; there is none"));
   }
   return trace;
 }

@@ -129,7 +129,7 @@ TEST(GoodputPolicy, AGainMustHoldOverTheIntervalOfPhi) {
   EXPECT_TRUE(target_at(100, 18, 170).target);
   const Choice held = target_at(100, 16, 2000);
   EXPECT_FALSE(held.target);
-  EXPECT_THAT(held.reason, HasSubstr("does not hold over phi's interval"));
+  EXPECT_THAT(held.reason, HasSubstr("does not hold over the noise scale's interval"));
   EXPECT_LT(held.best.front().gain_low, 0);
   EXPECT_GT(held.best.front().gain_high, 0);
 }
@@ -372,8 +372,8 @@ TEST(GoodputPolicy, SaysWhatItChoseAmongAndWhy) {
   EXPECT_NEAR(choice.best[0].gain_low, 0.8 * 216 / 264 / 0.5 - 1, 1e-12);
   EXPECT_NEAR(choice.best[0].gain_high, 0.8 * 316 / 364 / 0.5 - 1, 1e-12);
   EXPECT_EQ(choice.reason,
-            "Goodput +36.0 % (+30.9 % and +38.9 % at the ends of phi's interval; phi 100 .. 150) with batch 64 of "
-            "micro-batches of 1 in layout 4x1x1; a change of batch must bring +3.0 %");
+            "Goodput +36.0 % (+30.9 % and +38.9 % at the ends of the noise scale's interval; noise scale 100 .. 150) "
+            "with d=4,t=1,p=1,B=64,b=1; a change of batch must bring +3.0 %");
 }
 
 TEST(OraclePolicy, GoesByTheTruthOfItsFile) {
@@ -381,7 +381,7 @@ TEST(OraclePolicy, GoesByTheTruthOfItsFile) {
   config.adapt.alpha = 0;
   config.adapt.batch_threshold = 0;
   config.adapt.file = "truth.txt";
-  const auto policy = make_policy(config, "# consumed_samples phi\n0 4\n\n1000\t4  # flat\n3000 100\n");
+  const auto policy = make_policy(config, "# consumed_samples noise_scale\n0 4\n\n1000\t4  # flat\n3000 100\n");
   const auto batch_after = [&](int64_t samples) {
     Question question{affine_candidates(data, all_from_to(1, 400), {16, 1}), {data, 3, 1}, {}};
     question.latest.consumed_samples = samples;

@@ -1,11 +1,12 @@
-// The switches of a file, each at the boundary that it names: what makes a run that has adapted repeat exactly.
+// Makes the switches of a file, each at the boundary that it names, so that a run that has adapted can be repeated
+// exactly.
 #include <array>
 #include <cmath>
 #include <cstdlib>
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/description/configuration_change.h"
+#include "copus/description/configuration_fields.h"
 #include "copus/orchestrator/controller.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
@@ -15,19 +16,22 @@ namespace copus {
 
 namespace {
 
-// How far a candidate is from what a script names, most important first: how its ranks are spread, how they work, the
-// batch, the micro-batch.
+// How far a candidate is from what a script names. The most important comes first: how the ranks are spread, how they
+// work, the batch, the micro-batch.
 std::array<double, 4> distance(const Configuration& a, const Configuration& b) {
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
   };
-  const ParallelStrategy &s = a.strategy, &t = b.strategy;
-  const int differences = (s.schedule != t.schedule) + (s.virtual_stages != t.virtual_stages) +
-                          (s.sequence_parallel != t.sequence_parallel) + (s.zero_stage != t.zero_stage) +
-                          (s.recompute != t.recompute);
-  return {ratio(s.data_parallel, t.data_parallel) + ratio(s.tensor_parallel, t.tensor_parallel) +
-              ratio(s.pipeline_parallel, t.pipeline_parallel),
-          static_cast<double>(differences), ratio(a.global_batch, b.global_batch), ratio(a.micro_batch, b.micro_batch)};
+  double ratios = 0, differences = 0;
+  const auto compare = [&](const ConfigurationField& field, const auto& x, const auto& y) {
+    if (field.role == ConfigurationField::Role::degree) {
+      ratios += ratio(static_cast<int64_t>(x), static_cast<int64_t>(y));
+    } else {
+      differences += x == y ? 0 : 1;
+    }
+  };
+  visit_strategy(compare, a.strategy, b.strategy);
+  return {ratios, differences, ratio(a.global_batch, b.global_batch), ratio(a.micro_batch, b.micro_batch)};
 }
 
 const Configuration& nearest(const Situation& situation, const Configuration& wanted) {
@@ -57,13 +61,14 @@ class ScriptPolicy : public Policy {
   }
 
  private:
-  // Early enough for all ranks to hear of a re-layout with the next step and prepare it. Nothing is announced before a
-  // step has run.
+  // Announces a switch early enough for all ranks to hear of a re-layout with the next step and prepare it, but not
+  // before
+  // a step has run.
   static int64_t announced_after(const ScriptedSwitch& entry) {
     return std::max<int64_t>(1, entry.after_step - 1 - Controller::lead_steps);
   }
 
-  // The first that was not announced and whose boundary has not passed.
+  // The first switch that was not announced and whose boundary has not passed; null where there is none.
   const ScriptedSwitch* upcoming(int64_t step) const {
     for (size_t i = announced_; i < script_.size(); ++i) {
       if (script_[i].after_step > step) return &script_[i];
@@ -86,8 +91,8 @@ class ScriptPolicy : public Policy {
     const Configuration& target = nearest(situation, next->configuration);
     choice.reason = concat("the script's switch after step ", next->after_step);
     if (target != next->configuration) {
-      choice.reason += concat(": ", describe_configuration(next->configuration),
-                              " is not feasible here; the nearest that is: ", describe_configuration(target));
+      choice.reason += concat(": ", to_string(next->configuration),
+                              " is not feasible here; the nearest that is: ", to_string(target));
     }
     if (target == situation.current) {
       choice.reason = "holds: already there; " + choice.reason;

@@ -11,6 +11,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/description/configuration_fields.h"
 #include "copus/placement/relayout_needs.h"
 #include "copus/placement/relayout_order.h"
 #include "copus/placement/relayout_transfers.h"
@@ -272,10 +273,8 @@ class Fingerprint {
 };
 
 void add_request(const RelayoutRequest& request, Fingerprint& hash) {
-  for (const ParallelStrategy& strategy : {request.from, request.to}) {
-    hash.add(strategy.data_parallel, strategy.tensor_parallel, strategy.pipeline_parallel, strategy.virtual_stages,
-             strategy.schedule, strategy.sequence_parallel, strategy.zero_stage, strategy.recompute);
-  }
+  visit_strategy([&](const ConfigurationField&, const auto& from, const auto& to) { hash.add(from, to); }, request.from,
+                 request.to);
   for (const ParameterInfo& parameter : list_parameters(request.model)) {
     hash.add(parameter.kind, parameter.layer);
     for (const char letter : parameter.name) hash.add(letter);

@@ -1,180 +1,21 @@
 #include "copus/plan/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/plan/plan_refusal.h"
 
 namespace copus {
 
 namespace {
-
-// More GPUs than this are not looked for.
-constexpr int64_t most_gpus = int64_t{1} << 17;
-
-PerformanceTable table_of(const PlanQuestion& question, const SearchSpace& space) {
-  return make_table(question.model, question.sequence_length, question.cluster, question.system, space,
-                    question.knowledge);
-}
-
-std::string join(const std::vector<std::string>& texts, const char* separator) {
-  std::string result;
-  for (const std::string& text : texts) result += (result.empty() ? "" : separator) + text;
-  return result;
-}
-
-// "--schedule and --micro-batch": the options that left something out.
-std::string restricting_options(const SearchSpace& space) {
-  const SearchSpace all;
-  std::vector<std::string> options;
-  if (space.schedules.size() < all.schedules.size()) options.emplace_back("--schedule");
-  if (space.recomputes.size() < all.recomputes.size()) options.emplace_back("--recompute");
-  if (!space.micro_batches.empty()) options.emplace_back("--micro-batch");
-  return join(options, " and ");
-}
-
-// The same question without what the options left out.
-SearchSpace unrestricted(const SearchSpace& space) {
-  SearchSpace all;
-  all.world_size = space.world_size;
-  all.global_batches = space.global_batches;
-  all.max_tensor_parallel = space.max_tensor_parallel;
-  return all;
-}
-
-std::string batches_in_words(const std::vector<int64_t>& batches) {
-  if (batches.size() == 1) return concat("a global batch of ", batches.front());
-  return concat("any global batch of ", batches.front(), " to ", batches.back());
-}
-
-// "92 or 96": the nearest number on either side of what was asked, between `least` and `most`, that is good enough.
-std::string nearest_numbers(int64_t least, int64_t below, int64_t above, int64_t most, const auto& is_good) {
-  std::vector<std::string> found;
-  while (below >= least && !is_good(below)) --below;
-  if (below >= least) found.push_back(std::to_string(below));
-  while (above <= most && !is_good(above)) ++above;
-  if (above <= most) found.push_back(std::to_string(above));
-  return join(found, " or ");
-}
-
-// What follows when the numbers divide in no way.
-std::string nothing_is_possible(const PlanQuestion& question) {
-  const auto possible = [&](const SearchSpace& space) {
-    return !enumerate(question.model, question.sequence_length, space).empty();
-  };
-  std::vector<std::string> changes;
-  const std::string options = restricting_options(question.space);
-  const bool by_options = !options.empty() && possible(unrestricted(question.space));
-  if (by_options) changes.push_back(concat("leave out ", options));
-
-  const int64_t asked = question.space.world_size;
-  const std::string counts = nearest_numbers(1, asked - 1, asked + 1, 2 * asked, [&](int64_t count) {
-    SearchSpace space = question.space;
-    space.world_size = count;
-    return possible(space);
-  });
-  if (!counts.empty()) changes.push_back(concat("take ", counts, " GPUs"));
-
-  // Among as many batches in a row as there are GPUs is one that they divide.
-  const int64_t smallest_batch = question.space.global_batches.front();
-  const int64_t largest_batch = question.space.global_batches.back();
-  const std::string batches = nearest_numbers(std::max<int64_t>(1, smallest_batch - asked), smallest_batch - 1,
-                                              largest_batch + 1, largest_batch + asked, [&](int64_t batch) {
-                                                SearchSpace space = question.space;
-                                                space.global_batches = {batch};
-                                                return possible(space);
-                                              });
-  if (!batches.empty()) changes.push_back(concat("take a global batch of ", batches));
-  return concat(
-      "no layout of ", asked, " GPUs can train ", question.model_name, " with ",
-      batches_in_words(question.space.global_batches), by_options ? concat(" and ", options) : "",
-      ", however much memory there were: the degrees of data, tensor and pipeline parallelism must multiply ",
-      "to the number of GPUs; data parallelism times the micro-batch must divide the batch, tensor parallelism ",
-      "the heads, and the pipeline has no more ranks than there are layers",
-      changes.empty() ? "" : concat(". The smallest changes that help: ", join(changes, "; or ")));
-}
-
-// Of whatever the cluster's devices can hold.
-bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
-  MemoryModel memory(question.model, question.sequence_length, question.system);
-  const std::vector<Configuration> all = enumerate(question.model, question.sequence_length, space);
-  return std::any_of(all.begin(), all.end(), [&](const Configuration& configuration) {
-    return memory.predict(configuration).parts.total() <= question.cluster.device.memory_bytes;
-  });
-}
-
-// The fewest GPUs on which something fits, in whole nodes beyond the first; 0 where too many would be needed.
-int64_t enough_gpus(const PlanQuestion& question) {
-  const auto enough = [&](int64_t count) {
-    SearchSpace space = question.space;
-    space.world_size = count;
-    return something_fits(question, space);
-  };
-  int64_t most = question.space.world_size;
-  do {
-    most *= 2;
-  } while (most <= most_gpus && !enough(most));
-  if (most > most_gpus) return 0;
-  // Large clusters are looked through in strides: nobody buys a single node more of hundreds.
-  constexpr int64_t most_looks = 32;
-  const int64_t node = question.cluster.ranks_per_node;
-  const int64_t stride = node * std::max<int64_t>(1, most / node / most_looks);
-  const auto next = [&](int64_t count) { return count < node ? count + 1 : (count / stride + 1) * stride; };
-  for (int64_t count = next(question.space.world_size); count < most; count = next(count)) {
-    if (enough(count)) return count;
-  }
-  return most;
-}
-
-// "595.4", never less than it is.
-std::string rounded_up(double number) { return format_number("%.1f", std::ceil(10 * number) / 10); }
-
-// What follows when all that is possible needs more memory than there is.
-std::string nothing_fits(const PlanQuestion& question, const PerformanceTable& table) {
-  COPUS_CHECK(table.smallest, "a table without cells or smallest one");
-  const TableCell& smallest = *table.smallest;
-  std::vector<std::string> changes;
-  const std::string options = restricting_options(question.space);
-  if (!options.empty() && something_fits(question, unrestricted(question.space))) {
-    changes.push_back(concat("leave out ", options));
-  }
-  if (const int64_t enough = enough_gpus(question); enough > 0) {
-    changes.push_back(concat("take ", enough, " GPUs instead of ", question.space.world_size));
-  }
-  constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;
-  const double needed = smallest.memory.parts.total();
-  changes.push_back(concat("take GPUs with ", rounded_up(needed / gibibyte),
-                           " GiB of memory (memory_gigabytes = ", rounded_up(needed / 1e9), ")"));
-  const auto reason = out_of_memory_reason(smallest.memory, question.cluster.device.memory_bytes);
-  return concat("no configuration of ", question.model_name, " fits on ", question.space.world_size, " x ",
-                question.cluster.device.name.empty() ? question.cluster_name : question.cluster.device.name, " with ",
-                batches_in_words(question.space.global_batches), ": of ", table.too_large,
-                " that are possible, the one that needs least (", to_string(layout_of(smallest.configuration)),
-                ", micro-batch ", smallest.configuration.micro_batch, ", recompute ",
-                to_string(smallest.configuration.strategy.recompute), ") ", reason.value_or("does not fit"),
-                ". The smallest changes that help: ", join(changes, "; or "));
-}
 
 bool is_faster(const PlannedConfiguration& one, const PlannedConfiguration& other) {
   return one.seconds < other.seconds;
 }
 
 }  // namespace
-
-Layout layout_of(const Configuration& configuration) {
-  const ParallelStrategy& strategy = configuration.strategy;
-  return {strategy.data_parallel, strategy.tensor_parallel, strategy.pipeline_parallel};
-}
-
-std::string to_string(const Layout& layout) {
-  std::vector<std::string> degrees;
-  if (layout.tensor_parallel > 1) degrees.push_back(concat("TP", layout.tensor_parallel));
-  if (layout.pipeline_parallel > 1) degrees.push_back(concat("PP", layout.pipeline_parallel));
-  if (layout.data_parallel > 1) degrees.push_back(concat("DP", layout.data_parallel));
-  return degrees.empty() ? "one GPU" : join(degrees, " ");
-}
 
 std::string seconds_in_words(double seconds) {
   if (seconds < 0.00995) return format_number("%.2f ms", 1e3 * seconds);
@@ -189,7 +30,7 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
                               .relative_deviation = cell.step.relative_deviation,
                               .parts = question.knowledge.under_factors(cell.parts),
                               .measured_steps = cell.measured_steps};
-  // What was measured of this very configuration says nothing about its parts: it stretches all of them.
+  // What was measured of this very configuration says nothing about its parts, so all of them are stretched alike.
   StepTimeParts& parts = result.parts;
   const double stretch = result.seconds / parts.total();
   for (double* part :
@@ -205,18 +46,19 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
 }
 
 Plan make_plan(const PlanQuestion& question) {
-  const PerformanceTable table = table_of(question, question.space);
+  const PerformanceTable table = make_table(question.model, question.sequence_length, question.cluster, question.system,
+                                            question.space, question.knowledge);
   if (table.cells.empty()) {
-    throw UserError(table.too_large == 0 ? nothing_is_possible(question) : nothing_fits(question, table));
+    throw UserError(table.too_large == 0 ? why_nothing_is_possible(question) : why_nothing_fits(question, table));
   }
   Plan plan{.configurations = static_cast<int64_t>(table.cells.size()), .too_large = table.too_large, .batches = {}};
-  // By batch and layout the index of the fastest cell.
-  std::map<int64_t, std::map<Layout, size_t>> fastest_cells;
+  // The index of the fastest cell, by batch and layout.
+  std::map<int64_t, std::map<ParallelStrategy, size_t>> fastest_cells;
   for (const int64_t batch : question.space.global_batches) fastest_cells[batch];
   for (size_t i = 0; i < table.cells.size(); ++i) {
     const TableCell& cell = table.cells[i];
     auto& of_batch = fastest_cells[cell.configuration.global_batch];
-    const auto [place, added] = of_batch.try_emplace(layout_of(cell.configuration), i);
+    const auto [place, added] = of_batch.try_emplace(layout_of(cell.configuration.strategy), i);
     if (!added && cell.step.seconds < table.cells[place->second].step.seconds) place->second = i;
   }
   for (const auto& [batch, cells] : fastest_cells) {
@@ -232,10 +74,9 @@ std::vector<Crossover> crossovers(const Plan& plan) {
   const BatchPlan* before = nullptr;
   for (const BatchPlan& batch : plan.batches) {
     if (batch.layouts.empty()) continue;
-    const Layout layout = layout_of(batch.layouts.front().configuration);
-    if (before) {
-      const Layout layout_before = layout_of(before->layouts.front().configuration);
-      if (layout != layout_before) found.push_back({before->global_batch, batch.global_batch, layout_before, layout});
+    const ParallelStrategy layout = batch.layouts.front().layout();
+    if (before != nullptr && layout != before->layouts.front().layout()) {
+      found.push_back({before->global_batch, batch.global_batch, before->layouts.front().layout(), layout});
     }
     before = &batch;
   }

@@ -13,65 +13,58 @@
 namespace copus {
 
 struct PlanQuestion {
-  std::string model_name;  // as they were asked for
+  std::string model_name;  // what to call model and cluster
   std::string cluster_name;
   ModelDescription model;
   ClusterDescription cluster;
   TrainingSystem system;
   std::string precision;  // "bf16" or "fp32"
   int64_t sequence_length = 0;
-  SearchSpace space;  // its world_size is the number of GPUs; its global_batches ascend
+  SearchSpace space;  // with the number of GPUs as world_size, and global_batches that ascend
   Knowledge knowledge;
-};
 
-// d, t and p: what a re-layout changes.
-struct Layout {
-  int64_t data_parallel = 1;
-  int64_t tensor_parallel = 1;
-  int64_t pipeline_parallel = 1;
-  auto operator<=>(const Layout&) const = default;
+  // What the job would run on: the device's name, or the cluster's where it has none.
+  const std::string& device_name() const { return cluster.device.name.empty() ? cluster_name : cluster.device.name; }
 };
-
-Layout layout_of(const Configuration& configuration);
-// "TP2 PP4 DP8", without degrees of 1; "one GPU" where all are.
-std::string to_string(const Layout& layout);
 
 struct PlannedConfiguration {
   Configuration configuration;
   MemoryPrediction memory;
-  double seconds = 0;             // of a step, corrected by what was measured
+  double seconds = 0;             // a step's time, corrected by what was measured
   double relative_deviation = 0;  // one standard deviation of its logarithm
-  StepTimeParts parts;            // corrected likewise: they add up to `seconds`
+  StepTimeParts parts;            // corrected likewise, so that they add up to `seconds`
   int64_t measured_steps = 0;
   double tokens_per_second_per_gpu = 0;
   double model_flops_utilization = 0;  // NaN where the peak is not known
+
+  ParallelStrategy layout() const { return layout_of(configuration.strategy); }
 };
 
-// "5.31 ms", "362 ms", "16.75 s", "3510 s".
+// A step's time as tables show it: "5.31 ms", "362 ms", "16.75 s", "3510 s".
 std::string seconds_in_words(double seconds);
 
 PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question);
 
 struct BatchPlan {
   int64_t global_batch = 0;
-  std::vector<PlannedConfiguration> layouts;  // each at its fastest, the fastest first; empty where nothing fits
+  std::vector<PlannedConfiguration> layouts;  // each layout at its fastest, sorted by time; empty where nothing fits
 };
 
 struct Plan {
-  int64_t configurations = 0;  // that fit, over all batches
-  int64_t too_large = 0;       // that do not
+  int64_t configurations = 0;  // how many fit, over all batches
+  int64_t too_large = 0;       // how many do not
   std::vector<BatchPlan> batches;
 };
 
-// Throws UserError when nothing fits at any of the batches: with the smallest changes that make something fit.
+// Throws UserError where nothing fits at any of the batches, which names the smallest changes that would help.
 Plan make_plan(const PlanQuestion& question);
 
-// Between two batches that follow one another: the fastest layout is another.
+// Two neighbouring batches with different fastest layouts.
 struct Crossover {
-  int64_t last_batch = 0;   // where `from` is the fastest
-  int64_t first_batch = 0;  // where `to` is
-  Layout from;
-  Layout to;
+  int64_t last_batch = 0;   // the last one for which `from` is the fastest layout
+  int64_t first_batch = 0;  // the first one for which `to` is
+  ParallelStrategy from;
+  ParallelStrategy to;
 };
 std::vector<Crossover> crossovers(const Plan& plan);
 

@@ -19,15 +19,15 @@ namespace {
 constexpr double width = 820;
 constexpr double height = 440;
 constexpr double left = 72;
-constexpr double right = 650;  // of the plot; names stand beside it
+constexpr double right = 650;  // end of the plot, beside which names stand
 constexpr double top_edge = 84;
 constexpr double bottom = 384;
 constexpr double least_label_distance = 17;
-constexpr double digit_width = 8;  // of the style's font, amply
+constexpr double digit_width = 8;  // ample for the style's font
 constexpr size_t most_lines = 6;   // as many as there are colours
 
-// Colours that most colour-blind people tell apart (Okabe & Ito 2008), darker on white and lighter on black; each line
-// has a shape of its own too.
+// The colours are those that most colour-blind people tell apart (Okabe & Ito 2008), darker on white and lighter on
+// black. Each line has a shape of its own too.
 constexpr const char* style = R"(<style>
 .copus-plan { --paper: #ffffff; --ink: #1a1d23; --quiet: #5b6472; --grid: #e4e7ec;
   --c0: #0072b2; --c1: #d55e00; --c2: #008763; --c3: #b5568c; --c4: #8a6d00; --c5: #3d6fd0;
@@ -46,7 +46,7 @@ constexpr const char* style = R"(<style>
 </style>
 )";
 
-// Of about unit size.
+// One shape for each colour, of about unit size.
 constexpr const char* shapes[most_lines] = {"M-1 0a1 1 0 1 0 2 0a1 1 0 1 0 -2 0z",
                                             "M-.9 -.9h1.8v1.8h-1.8z",
                                             "M0 -1.15L1.1 .85H-1.1z",
@@ -58,45 +58,45 @@ std::string fixed(double value) { return format_number("%.1f", value); }
 
 // A layout's throughput by batch.
 struct Line {
-  Layout layout;
+  ParallelStrategy layout;
   std::map<int64_t, double> speeds;
 };
 
 // The layouts that are the fastest somewhere, in that order, then those that come nearest to it.
 std::vector<Line> lines_of(const Plan& plan) {
-  std::vector<Layout> chosen;
-  const auto choose = [&](const Layout& layout) {
+  std::vector<ParallelStrategy> chosen;
+  const auto choose = [&](const ParallelStrategy& layout) {
     if (chosen.size() < most_lines && std::find(chosen.begin(), chosen.end(), layout) == chosen.end()) {
       chosen.push_back(layout);
     }
   };
-  // By layout the largest share of the fastest one's throughput that it reaches.
-  std::map<Layout, double> shares;
+  // The largest share of the fastest one's throughput that each layout reaches.
+  std::map<ParallelStrategy, double> shares;
   for (const BatchPlan& batch : plan.batches) {
-    if (!batch.layouts.empty()) choose(layout_of(batch.layouts.front().configuration));
+    if (!batch.layouts.empty()) choose(batch.layouts.front().layout());
     for (const PlannedConfiguration& row : batch.layouts) {
-      double& share = shares[layout_of(row.configuration)];
+      double& share = shares[row.layout()];
       share = std::max(share, batch.layouts.front().seconds / row.seconds);
     }
   }
-  std::vector<std::pair<double, Layout>> others;
+  std::vector<std::pair<double, ParallelStrategy>> others;
   for (const auto& [layout, share] : shares) others.emplace_back(-share, layout);
   std::sort(others.begin(), others.end());
   for (const auto& [unused, layout] : others) choose(layout);
 
   std::vector<Line> lines;
-  for (const Layout& layout : chosen) {
+  for (const ParallelStrategy& layout : chosen) {
     Line& line = lines.emplace_back(Line{layout, {}});
     for (const BatchPlan& batch : plan.batches) {
       for (const PlannedConfiguration& row : batch.layouts) {
-        if (layout_of(row.configuration) == layout) line.speeds[batch.global_batch] = row.tokens_per_second_per_gpu;
+        if (row.layout() == layout) line.speeds[batch.global_batch] = row.tokens_per_second_per_gpu;
       }
     }
   }
   return lines;
 }
 
-// 1, 2 or 5 times a power of ten, so that about `wanted` of them make up `range`.
+// Chooses 1, 2 or 5 times a power of ten, so that about `wanted` of them make up `range`.
 double tick_distance(double range, int wanted) {
   const double rough = range / wanted;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -132,11 +132,11 @@ class Chart {
 
  private:
   double x(double log2_batch) const {
-    const double first = std::log2(static_cast<double>(plan_.batches.front().global_batch));
-    const double last = std::log2(static_cast<double>(plan_.batches.back().global_batch));
+    const double first = std::log2(plan_.batches.front().global_batch);
+    const double last = std::log2(plan_.batches.back().global_batch);
     return left + (right - left) * (log2_batch - first) / (last - first);
   }
-  double x(int64_t batch) const { return x(std::log2(static_cast<double>(batch))); }
+  double x(int64_t batch) const { return x(std::log2(batch)); }
   double y(double speed) const { return bottom - (bottom - top_edge) * (speed - low_) / (high_ - low_); }
 
   template <class... Parts>
@@ -152,12 +152,12 @@ class Chart {
         fixed(y2), "\"/>");
   }
   void add_marker(size_t line, double at_x, double at_y, double size, bool best) {
-    // The outline is as wide however large the shape is.
+    // Scaling the shape leaves its outline as wide.
     add("<path", best ? " class=\"best\"" : "", " d=\"", shapes[line], "\" transform=\"translate(", fixed(at_x), " ",
         fixed(at_y), ") scale(", size, ")\" vector-effect=\"non-scaling-stroke\" style=\"fill: var(--c", line, ")\"/>");
   }
 
-  // With as many decimals as tell one tick from the next.
+  // Shows as many decimals as tell one tick from the next.
   std::string tick_text(double value) const {
     if (tick_ >= 1) return with_commas(value);
     const int decimals = static_cast<int>(std::ceil(-std::log10(tick_)));
@@ -172,7 +172,7 @@ class Chart {
     add("<rect width=\"", width, "\" height=\"", height, "\" style=\"fill: var(--paper)\"/>");
     add_text(left, 30, "start", title_of(question), "title");
     add_text(left, 52, "start", "Tokens per second and GPU; outlined: the fastest layout; dashed: where it changes");
-    const auto ticks = static_cast<int64_t>(std::lround((high_ - low_) / tick_));
+    const auto ticks = std::lround((high_ - low_) / tick_);
     for (int64_t i = 0; i <= ticks; ++i) {
       const double value = low_ + static_cast<double>(i) * tick_;
       add_line("grid", left, y(value), right, y(value));
@@ -192,11 +192,12 @@ class Chart {
     add_text((left + right) / 2, bottom + 42, "middle", "Global batch, sequences");
   }
 
-  // Where two layouts' lines cross between two batches; halfway, where one of them has no line there.
+  // Finds where two layouts' lines cross between two batches, or halfway where one of them has no line there. The place
+  // is the logarithm of a batch.
   double place_of(const Crossover& change) const {
-    const double low = std::log2(static_cast<double>(change.last_batch));
-    const double high = std::log2(static_cast<double>(change.first_batch));
-    const auto speed = [&](const Layout& layout, int64_t batch) -> std::optional<double> {
+    const double low = std::log2(change.last_batch);
+    const double high = std::log2(change.first_batch);
+    const auto speed = [&](const ParallelStrategy& layout, int64_t batch) -> std::optional<double> {
       for (const Line& line : lines_) {
         if (line.layout == layout && line.speeds.contains(batch)) return line.speeds.at(batch);
       }
@@ -230,22 +231,22 @@ class Chart {
       add("<path class=\"line\" d=\"", path, "\" style=\"stroke: var(--c", i, ")\"/>");
     }
     draw_markers(false);
-    draw_markers(true);  // upon the others
+    draw_markers(true);  // last, so that they cover the others
   }
 
-  // Of the layouts that are the fastest at their batch, or of the others.
+  // Marks the layouts that are the fastest at their batch, or the others.
   void draw_markers(bool of_best) {
     for (size_t i = 0; i < lines_.size(); ++i) {
       for (const BatchPlan& batch : plan_.batches) {
         const auto speed = lines_[i].speeds.find(batch.global_batch);
         if (speed == lines_[i].speeds.end()) continue;
-        const bool best = layout_of(batch.layouts.front().configuration) == lines_[i].layout;
+        const bool best = batch.layouts.front().layout() == lines_[i].layout;
         if (best == of_best) add_marker(i, x(batch.global_batch), y(speed->second), best ? 6.5 : 4, best);
       }
     }
   }
 
-  // Beside the plot, each near the end of its line and none upon another.
+  // Writes names beside the plot, each near the end of its line and none upon another.
   void draw_names() {
     std::vector<std::pair<double, size_t>> places;
     for (size_t i = 0; i < lines_.size(); ++i) places.emplace_back(y(lines_[i].speeds.rbegin()->second), i);

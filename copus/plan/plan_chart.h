@@ -1,4 +1,4 @@
-// A plan over several global batches as a chart: how fast the best few layouts are, and where the fastest changes.
+// Draws a plan over several global batches: how fast the best few layouts are, and where the fastest changes.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace copus {
 
-// A self-contained SVG image, for a file of its own or within a page; in light and dark colours, as its viewer prefers.
+// Makes a self-contained SVG image for a file of its own or within a page. Its colours are light or dark as the viewer
+// prefers.
 std::string to_svg(const PlanQuestion& question, const Plan& plan);
 
-// A self-contained HTML page: the chart, then the tables of the `top` fastest layouts of every batch.
+// Makes a self-contained HTML page: the chart, then the tables of the `top` fastest layouts of every batch.
 std::string to_html(const PlanQuestion& question, const Plan& plan, int64_t top);
 
 }  // namespace copus

@@ -23,7 +23,7 @@ TEST(PlanChart, DrawsALineForEachLayoutAndMarksTheFastest) {
   EXPECT_EQ(count(svg, "class=\"line\""), 2);
   EXPECT_EQ(count(svg, "class=\"best\""), 3) << "one for each batch at which something fits";
   EXPECT_EQ(count(svg, "class=\"change\""), 1);
-  EXPECT_THAT(svg, AllOf(HasSubstr(">TP4 DP2</text>"), HasSubstr(">DP8</text>"), HasSubstr(">128</text>")));
+  EXPECT_THAT(svg, AllOf(HasSubstr(">d=2,t=4,p=1</text>"), HasSubstr(">d=8,t=1,p=1</text>"), HasSubstr(">128</text>")));
   EXPECT_THAT(svg, AllOf(HasSubstr("small on 8 x GPU"), HasSubstr("prefers-color-scheme: dark")));
 }
 
@@ -40,7 +40,7 @@ TEST(PlanChart, TheChangeIsWhereTheLinesCross) {
 
 TEST(PlanChart, ALineIsInterruptedWhereItsLayoutDoesNotFit) {
   Plan plan = written_down_plan();
-  plan.batches[1].layouts = {written_down(8, 1, 1, 32, 1.6)};  // TP4 DP2 at 16 and 64 alone
+  plan.batches[1].layouts = {written_down(8, 1, 1, 32, 1.6)};  // d=2,t=4,p=1 at 16 and 64 alone
   const std::string svg = to_svg(small_question({16, 32, 64, 128}), plan);
   const size_t line = svg.find("class=\"line\"");
   const std::string path = svg.substr(line, svg.find("/>", line) - line);

@@ -2,19 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/description/configuration_text.h"
 
 namespace copus {
 
 namespace {
 
-constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;
-
-// Columns as wide as they need be, all but the first of `left` aligned to the right.
+// A table whose columns are as wide as they need be, aligned to the right.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) { add(std::move(header)); }
@@ -41,7 +39,7 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// With three digits at least.
+// Shows three digits at least.
 std::string throughput_text(double tokens_per_second) {
   if (tokens_per_second >= 99.95) return with_commas(tokens_per_second);
   return format_number(tokens_per_second < 9.995 ? "%.2f" : "%.1f", tokens_per_second);
@@ -50,29 +48,12 @@ std::string throughput_text(double tokens_per_second) {
 std::string percent(double share) { return format_number("%.0f %%", 100 * share); }
 std::string gibibytes(double bytes) { return format_number("%.1f", bytes / gibibyte); }
 
-const std::vector<std::string> configuration_columns = {"TP",       "PP", "DP",   "VPP",      "MBS",
-                                                        "schedule", "SP", "ZeRO", "recompute"};
-
-std::vector<std::string> configuration_cells(const Configuration& configuration) {
-  const ParallelStrategy& strategy = configuration.strategy;
-  const bool piped = strategy.pipeline_parallel > 1;
-  return {std::to_string(strategy.tensor_parallel),
-          std::to_string(strategy.pipeline_parallel),
-          std::to_string(strategy.data_parallel),
-          std::to_string(strategy.virtual_stages),
-          std::to_string(configuration.micro_batch),
-          piped ? std::string(to_string(strategy.schedule)) : "-",
-          strategy.sequence_parallel ? "yes" : "-",
-          strategy.zero_stage > 0 ? std::to_string(strategy.zero_stage) : "-",
-          strategy.recompute == Recompute::none ? "-" : std::string(to_string(strategy.recompute))};
-}
-
 std::vector<std::string> joined(std::vector<std::string> first, const std::vector<std::string>& then) {
   first.insert(first.end(), then.begin(), then.end());
   return first;
 }
 
-// What +- is before anything was measured.
+// What +- means before anything was measured.
 constexpr const char* assumed_deviation =
     "+-: one standard deviation, assumed: how far predictions from data sheets and others' measurements commonly are "
     "off\n";
@@ -99,10 +80,10 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
 
 std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, int64_t top) {
   const size_t count = std::min(batch.layouts.size(), static_cast<size_t>(top));
-  TextTable times(joined(joined({"#"}, configuration_columns),
-                         {"step", "+-", "tokens/s/GPU", "MFU", "compute", "TP", "bubble", "DP", "optimizer"}));
+  TextTable times(joined(joined({"#"}, configuration_columns()),
+                         {"step", "+-", "tokens/s/GPU", "MFU", "compute", "tensor", "bubble", "data", "optimizer"}));
   TextTable memory(
-      {"#", "weights", "gradients", "optimizer", "activations", "logits", "workspace", "total", "PP rank"});
+      {"#", "weights", "gradients", "optimizer", "activations", "logits", "workspace", "total", "pipeline rank"});
   for (size_t i = 0; i < count; ++i) {
     const PlannedConfiguration& row = batch.layouts[i];
     const auto share = [&](double part) { return percent(part / row.seconds); };
@@ -125,8 +106,7 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
 }
 
 std::string sweep_text(const Plan& plan) {
-  TextTable table(
-      joined(joined({"GBS"}, configuration_columns), {"step", "tokens/s/GPU", "MFU", "GiB", "next best", "behind by"}));
+  TextTable table(joined(configuration_columns(), {"step", "tokens/s/GPU", "MFU", "GiB", "next best", "behind by"}));
   std::string without;
   for (const BatchPlan& batch : plan.batches) {
     if (batch.layouts.empty()) {
@@ -135,10 +115,10 @@ std::string sweep_text(const Plan& plan) {
     }
     const PlannedConfiguration& best = batch.layouts.front();
     const bool alone = batch.layouts.size() == 1;
-    table.add(joined(joined({std::to_string(batch.global_batch)}, configuration_cells(best.configuration)),
+    table.add(joined(configuration_cells(best.configuration),
                      {seconds_in_words(best.seconds), throughput_text(best.tokens_per_second_per_gpu),
                       utilization_text(best.model_flops_utilization), gibibytes(best.memory.parts.total()),
-                      alone ? "-" : to_string(layout_of(batch.layouts[1].configuration)),
+                      alone ? "-" : to_string(batch.layouts[1].layout()),
                       alone ? "-" : format_number("%.1f %%", 100 * (batch.layouts[1].seconds / best.seconds - 1))}));
   }
   std::string text = concat("\nThe fastest layout by global batch\n", table.text(), "\n");
@@ -152,54 +132,11 @@ std::string sweep_text(const Plan& plan) {
   return text;
 }
 
-using Json = nlohmann::ordered_json;
-
-Json to_json(const Layout& layout) {
-  return {{"data_parallel", layout.data_parallel},
-          {"tensor_parallel", layout.tensor_parallel},
-          {"pipeline_parallel", layout.pipeline_parallel}};
-}
-
-Json to_json(const PlannedConfiguration& planned) {
-  const ParallelStrategy& strategy = planned.configuration.strategy;
-  const StepTimeParts& seconds = planned.parts;
-  const MemoryParts& memory = planned.memory.parts;
-  Json json = to_json(layout_of(planned.configuration));
-  json["virtual_stages"] = strategy.virtual_stages;
-  json["schedule"] = to_string(strategy.schedule);
-  json["sequence_parallel"] = strategy.sequence_parallel;
-  json["zero_stage"] = strategy.zero_stage;
-  json["recompute"] = to_string(strategy.recompute);
-  json["global_batch"] = planned.configuration.global_batch;
-  json["micro_batch"] = planned.configuration.micro_batch;
-  json["num_microbatches"] = planned.configuration.num_microbatches();
-  json["step_seconds"] = planned.seconds;
-  json["relative_deviation"] = planned.relative_deviation;
-  json["measured_steps"] = planned.measured_steps;
-  json["tokens_per_second_per_gpu"] = planned.tokens_per_second_per_gpu;
-  const bool known = std::isfinite(planned.model_flops_utilization);
-  json["mfu"] = known ? Json(planned.model_flops_utilization) : Json();
-  json["seconds"] = {{"compute", seconds.compute},
-                     {"tensor_communication", seconds.tensor_communication},
-                     {"bubble", seconds.bubble},
-                     {"data_communication", seconds.data_communication},
-                     {"optimizer", seconds.optimizer}};
-  json["memory_bytes"] = {{"weights", memory.weights},     {"gradients", memory.gradients},
-                          {"optimizer", memory.optimizer}, {"activations", memory.activations},
-                          {"logits", memory.logits},       {"workspace", memory.workspace},
-                          {"total", memory.total()},       {"pipeline_rank", planned.memory.pipeline_rank}};
-  return json;
-}
-
-Json known_or_null(double value) { return value > 0 ? Json(value) : Json(); }
-
 }  // namespace
 
 std::string title_of(const PlanQuestion& question) {
-  const std::string& device = question.cluster.device.name;
-  return concat(question.model_name, " on ", question.space.world_size, " x ",
-                device.empty() ? question.cluster_name : device, ", sequences of ", question.sequence_length, ", ",
-                question.precision);
+  return concat(question.model_name, " on ", question.space.world_size, " x ", question.device_name(),
+                ", sequences of ", question.sequence_length, ", ", question.precision);
 }
 
 std::string utilization_text(double model_flops_utilization) {
@@ -227,51 +164,6 @@ std::string to_text(const std::vector<Explanation>& explanations) {
     text += concat("\nGlobal batch ", explanation.global_batch, ": ", explanation.text, "\n");
   }
   return text;
-}
-
-std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
-                    const std::vector<Explanation>& explanations) {
-  Json json;
-  json["model"] = question.model_name;
-  json["parameters"] = count_parameters(question.model);
-  json["cluster"] = question.cluster_name;
-  json["device"] = question.cluster.device.name;
-  json["gpus"] = question.space.world_size;
-  json["sequence_length"] = question.sequence_length;
-  json["precision"] = question.precision;
-  json["training_flops_per_token"] = training_flops_per_token(question.model, question.sequence_length);
-  json["peak_flops_per_second"] = known_or_null(question.cluster.device.peak_flops_per_second);
-  json["device_memory_bytes"] = known_or_null(question.cluster.device.memory_bytes);
-  json["measured_configurations"] = question.knowledge.cells().size();
-  json["configurations"] = plan.configurations;
-  json["too_large"] = plan.too_large;
-  json["batches"] = Json::array();
-  for (const BatchPlan& batch : plan.batches) {
-    Json layouts = Json::array();
-    for (const PlannedConfiguration& layout : batch.layouts) {
-      if (static_cast<int64_t>(layouts.size()) == top) break;
-      layouts.push_back(to_json(layout));
-    }
-    json["batches"].push_back(
-        {{"global_batch", batch.global_batch}, {"num_layouts", batch.layouts.size()}, {"layouts", layouts}});
-  }
-  json["crossovers"] = Json::array();
-  for (const Crossover& change : crossovers(plan)) {
-    json["crossovers"].push_back({{"last_batch", change.last_batch},
-                                  {"first_batch", change.first_batch},
-                                  {"from", to_json(change.from)},
-                                  {"to", to_json(change.to)}});
-  }
-  json["explanations"] = Json::array();
-  for (const Explanation& explanation : explanations) {
-    json["explanations"].push_back(
-        {{"global_batch", explanation.global_batch},
-         {"verdict", to_string(explanation.verdict)},
-         {"text", explanation.text},
-         {"configuration", explanation.configuration ? to_json(*explanation.configuration) : Json()}});
-  }
-  // Names come from paths, which need not be text.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace copus

@@ -10,15 +10,15 @@
 
 namespace copus {
 
-// For one batch: the `top` fastest layouts with their time and memory by part. For several: the fastest layout of each
-// and where it changes.
+// Shows the `top` fastest layouts with their time and memory by part where the plan has one batch; where it has
+// several, the fastest layout of each and where it changes.
 std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top);
 
-// A paragraph for each batch.
+// Writes a paragraph for each batch.
 std::string to_text(const std::vector<Explanation>& explanations);
 
-// One object (docs/plan.md), without a line's end: the `top` fastest layouts of every batch, the crossovers and the
-// explanations.
+// Writes one object (docs/plan.md) without a line's end: the `top` fastest layouts of every batch, the crossovers and
+// the explanations.
 std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
                     const std::vector<Explanation>& explanations);
 
@@ -26,7 +26,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
 std::string title_of(const PlanQuestion& question);
 // "41.2 %", or "n/a" where the peak is not known.
 std::string utilization_text(double model_flops_utilization);
-// "12,345"; of a number that is not negative.
+// "12,345". The number is not negative.
 std::string with_commas(double number);
 
 }  // namespace copus

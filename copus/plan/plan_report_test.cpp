@@ -25,20 +25,21 @@ TEST(PlanReport, OneBatchIsRanked) {
   EXPECT_THAT(text, HasSubstr("small on 8 x GPU, sequences of 1024, bf16\n1,234 configurations fit, 5 need too much "
                               "memory.\nAll times are predictions"));
   EXPECT_THAT(text, HasSubstr("Global batch 16: 2 of 2 layouts"));
-  EXPECT_THAT(text, HasSubstr("TP  PP  DP  VPP  MBS"));
-  EXPECT_THAT(text, HasSubstr("1.00 s  0 %         2,048  40.0 %     60 %  30 %    10 %  0 %        0 %\n"));
+  EXPECT_THAT(text, HasSubstr("B  b  d  t  p  v  schedule  sp  zero  recompute"));
+  EXPECT_THAT(text, HasSubstr("1.00 s  0 %         2,048  40.0 %     60 %    30 %    10 %   0 %        0 %\n"));
   EXPECT_THAT(text, HasSubstr("GiB, of 14.9\n"));
-  EXPECT_THAT(text, HasSubstr("1      0.9        1.9        2.8          3.7     0.5        0.0    9.8        1\n"));
+  EXPECT_THAT(text,
+              HasSubstr("1      0.9        1.9        2.8          3.7     0.5        0.0    9.8              1\n"));
   EXPECT_THAT(to_text(small_question({16}), one_batch(), 1),
               AllOf(HasSubstr("1 of 2 layouts"), Not(HasSubstr("1.25 s"))));
 }
 
 TEST(PlanReport, SeveralBatchesShowTheFastestOfEachAndItsChanges) {
   const std::string text = to_text(small_question({16, 32, 64, 128}), written_down_plan(), 10);
-  EXPECT_THAT(text, HasSubstr("TP4 DP2"));
+  EXPECT_THAT(text, HasSubstr("d=2,t=4,p=1"));
   EXPECT_THAT(text, HasSubstr("25.0 %")) << "behind by";
   EXPECT_THAT(text, HasSubstr("No configuration fits at a global batch of 32."));
-  EXPECT_THAT(text, HasSubstr("Between 16 and 64 the fastest layout changes from TP4 DP2 to DP8."));
+  EXPECT_THAT(text, HasSubstr("Between 16 and 64 the fastest layout changes from d=2,t=4,p=1 to d=8,t=1,p=1."));
 }
 
 TEST(PlanReport, WithoutAPeakUtilizationIsNotAvailable) {

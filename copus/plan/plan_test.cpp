@@ -26,19 +26,19 @@ TEST(Plan, HasEachLayoutOnceAtItsFastest) {
   EXPECT_EQ(plan.too_large, table.too_large);
   ASSERT_EQ(plan.batches.size(), 2);
   for (const BatchPlan& batch : plan.batches) {
-    std::set<Layout> layouts;
+    std::set<ParallelStrategy> layouts;
     for (const TableCell& cell : table.cells) {
-      if (cell.configuration.global_batch == batch.global_batch) layouts.insert(layout_of(cell.configuration));
+      if (cell.configuration.global_batch == batch.global_batch) layouts.insert(layout_of(cell.configuration.strategy));
     }
     EXPECT_EQ(batch.layouts.size(), layouts.size());
     double before = 0;
     for (const PlannedConfiguration& row : batch.layouts) {
-      EXPECT_EQ(layouts.erase(layout_of(row.configuration)), 1) << "twice";
+      EXPECT_EQ(layouts.erase(row.layout()), 1) << "twice";
       EXPECT_GE(row.seconds, before) << "the fastest first";
       before = row.seconds;
       for (const TableCell& cell : table.cells) {
         if (cell.configuration.global_batch != batch.global_batch) continue;
-        if (layout_of(cell.configuration) != layout_of(row.configuration)) continue;
+        if (layout_of(cell.configuration.strategy) != row.layout()) continue;
         EXPECT_LE(row.seconds, cell.step.seconds);
       }
     }
@@ -87,14 +87,8 @@ TEST(Plan, FindsWhereTheFastestLayoutChanges) {
   ASSERT_EQ(changes.size(), 1);
   EXPECT_EQ(changes[0].last_batch, 16);
   EXPECT_EQ(changes[0].first_batch, 64) << "at 32 nothing fits";
-  EXPECT_EQ(changes[0].from, (Layout{2, 4, 1}));
-  EXPECT_EQ(changes[0].to, (Layout{8, 1, 1}));
-}
-
-TEST(Plan, LayoutsHaveNames) {
-  EXPECT_EQ(to_string(Layout{8, 2, 4}), "TP2 PP4 DP8");
-  EXPECT_EQ(to_string(Layout{8, 1, 1}), "DP8");
-  EXPECT_EQ(to_string(Layout{1, 1, 1}), "one GPU");
+  EXPECT_EQ(changes[0].from, (ParallelStrategy{2, 4, 1}));
+  EXPECT_EQ(changes[0].to, (ParallelStrategy{8, 1, 1}));
 }
 
 TEST(Plan, WhereNothingFitsItSaysWhatWould) {

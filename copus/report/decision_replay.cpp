@@ -92,7 +92,8 @@ class Follower {
   // What is different from the log, if anything.
   std::optional<std::string> apply(const Decision& logged) {
     if (!decision_) return "the log has a decision, and the replay makes none";
-    const Decision replayed = *std::exchange(decision_, std::nullopt);
+    Decision replayed = *std::exchange(decision_, std::nullopt);
+    replayed.choice.reason = logged.choice.reason;  // its words are for people, and differ between versions
     if (is_same(logged, replayed)) return std::nullopt;
     return first_difference(logged, replayed);
   }

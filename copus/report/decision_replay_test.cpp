@@ -137,6 +137,16 @@ TEST_F(DecisionReplayTest, FindsDecisionsThatAreMissingTooManyOrOthers) {
   EXPECT_THAT(replay(config_, records(), unannounced).difference->what, HasSubstr("has not announced"));
 }
 
+// A log of an earlier version may say the same in other words.
+TEST_F(DecisionReplayTest, TheWordsOfAReasonDecideNothing) {
+  train(300);
+  std::vector<DecisionEvent> all = events();
+  for (DecisionEvent& event : all) {
+    if (auto* decision = std::get_if<Decision>(&event)) decision->choice.reason += " in layout 2x2x1";
+  }
+  EXPECT_FALSE(replay(config_, records(), all).difference);
+}
+
 TEST_F(DecisionReplayTest, AnotherConfigurationDecidesOtherwise) {
   train(300);
   config_.adapt.interval_samples = 100;

@@ -17,7 +17,7 @@
 #include "copus/base/error.h"
 #include "copus/base/escape_html.h"
 #include "copus/base/units.h"
-#include "copus/description/configuration_change.h"
+#include "copus/description/configuration_text.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/report_page.h"
 #include "copus/report/run_log.h"
@@ -265,8 +265,8 @@ std::string subtitle(const RunSummary& summary, const std::vector<StepRecord>& r
     text += concat(", ", format_count(static_cast<double>(summary.parameters)), " parameters");
   if (!records.empty()) {
     const StepRecord& last = records.back();
-    text +=
-        concat(", layout ", last.strategy, ", global batch ", last.global_batch, ", micro-batch ", last.micro_batch);
+    text += concat(", ", todays_spelling(last.strategy).value_or(last.strategy), ",B=", last.global_batch,
+                   ",b=", last.micro_batch);
   }
   return text;
 }

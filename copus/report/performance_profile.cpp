@@ -101,7 +101,7 @@ PerformanceProfile read_version_1(const Json& json) {
 ProfileSubject profile_subject(const ModelDescription& model, int64_t sequence_length, std::string precision,
                                const ClusterDescription& cluster, std::optional<ClockKind> clock) {
   ProfileSubject subject;
-  subject.architecture = model_type(model.architecture);
+  subject.architecture = to_string(model.architecture);
   subject.vocab_size = model.vocab_size;
   subject.hidden_size = model.hidden_size;
   subject.intermediate_size = model.intermediate_size;

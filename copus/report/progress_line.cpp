@@ -44,14 +44,14 @@ std::string samples_text(double samples) {
 
 std::string noise_scale_text(const ProgressState& state) {
   if (state.noise_scale) {
-    std::string text = concat("noise ", samples_text(*state.noise_scale));
+    std::string text = concat("noise scale ", samples_text(*state.noise_scale));
     if (state.noise_scale_low && state.noise_scale_high) {
       text += concat(" (", samples_text(*state.noise_scale_low), "-", samples_text(*state.noise_scale_high), ")");
     }
     return text;
   }
   const bool bounded = state.noise_scale_low && *state.noise_scale_low > 0;
-  return bounded ? concat("noise >", samples_text(*state.noise_scale_low)) : "";
+  return bounded ? concat("noise scale >", samples_text(*state.noise_scale_low)) : "";
 }
 
 std::string critical_batch_text(const ProgressState& state) {

@@ -62,11 +62,11 @@ ProgressState with_noise_scale() {
 }
 
 TEST(LiveLine, ShowsTheNoiseScaleAndWhatFollowsFromItWhereThereIsRoom) {
-  EXPECT_EQ(live_line(with_noise_scale(), 170),
+  EXPECT_EQ(live_line(with_noise_scale(), 176),
             "[=================>          ]  62%  step 1240/2000  loss 1.712  held-out 1.655  "
-            "noise 118 (97-142)  B_c 237  SE 88%  10.2 M tokens  45.3 k tokens/s  1 min 20 s left");
+            "noise scale 118 (97-142)  B_c 237  SE 88%  10.2 M tokens  45.3 k tokens/s  1 min 20 s left");
   const std::string narrow =
-      " 62%  step 1240/2000  loss 1.712  held-out 1.655  noise 118 (97-142)  "
+      " 62%  step 1240/2000  loss 1.712  held-out 1.655  noise scale 118 (97-142)  "
       "45.3 k tokens/s  1 min 20 s left";
   EXPECT_EQ(live_line(with_noise_scale(), static_cast<int>(narrow.size())), narrow);
   EXPECT_THAT(live_line(with_noise_scale(), static_cast<int>(narrow.size()) - 1), Not(HasSubstr("noise")));
@@ -78,7 +78,7 @@ TEST(LiveLine, ShowsTheNoiseScaleAndWhatFollowsFromItWhereThereIsRoom) {
 TEST(LiveLine, ShowsTheLowerBoundOfTheNoiseScaleAlone) {
   ProgressState state = some_state();
   state.noise_scale_low = 97.1;
-  EXPECT_THAT(live_line(state, 130), HasSubstr("held-out 1.655  noise >97  10.2 M tokens"));
+  EXPECT_THAT(live_line(state, 130), HasSubstr("held-out 1.655  noise scale >97  10.2 M tokens"));
   state.noise_scale_low = 0;
   EXPECT_THAT(live_line(state, 130), Not(HasSubstr("noise"))) << "a bound that excludes nothing";
 }
@@ -88,11 +88,11 @@ TEST(LiveLine, NoiseScalesOfEverySizeAreShort) {
   state.noise_scale = 0.0421;
   state.noise_scale_low = 0.0312;
   state.noise_scale_high = 9.96;
-  EXPECT_THAT(live_line(state, 130), HasSubstr("noise 0.042 (0.031-10)"));
+  EXPECT_THAT(live_line(state, 130), HasSubstr("noise scale 0.042 (0.031-10)"));
   state.noise_scale = 999.6;
   state.noise_scale_low = 99.6;
   state.noise_scale_high = 23'400'000;
-  EXPECT_THAT(live_line(state, 130), HasSubstr("noise 1.0 k (100-23.4 M)"));
+  EXPECT_THAT(live_line(state, 130), HasSubstr("noise scale 1.0 k (100-23.4 M)"));
 }
 
 TEST(LiveLine, WorksWithLittleKnown) {
@@ -123,11 +123,11 @@ TEST(PlainLine, HasEverything) {
             "step 1240/2000   62%  loss 1.712  held-out 1.655  lr 9.10e-04  grad norm 0.523  10.2 M tokens  "
             "45.3 k tokens/s  1 min 20 s left");
   EXPECT_EQ(plain_line(with_noise_scale()),
-            "step 1240/2000   62%  loss 1.712  held-out 1.655  lr 9.10e-04  grad norm 0.523  noise 118 (97-142)  "
+            "step 1240/2000   62%  loss 1.712  held-out 1.655  lr 9.10e-04  grad norm 0.523  noise scale 118 (97-142)  "
             "B_c 237  SE 88%  10.2 M tokens  45.3 k tokens/s  1 min 20 s left");
   ProgressState bounded = some_state();
   bounded.noise_scale_low = 97.1;
-  EXPECT_THAT(plain_line(bounded), HasSubstr("grad norm 0.523  noise >97  10.2 M tokens"));
+  EXPECT_THAT(plain_line(bounded), HasSubstr("grad norm 0.523  noise scale >97  10.2 M tokens"));
 }
 
 }  // namespace

@@ -124,8 +124,8 @@ TEST(PlainProgress, ShowsTheNoiseScaleOfTheLatestStep) {
   const std::string output = pipe.output();
   const size_t first_line = output.find('\n');
   EXPECT_THAT(output.substr(0, first_line), Not(HasSubstr("noise")));
-  EXPECT_THAT(output, HasSubstr("  noise >20  "));
-  EXPECT_THAT(output, HasSubstr("  noise 30 (20-50)  B_c 60  SE 75%  "));
+  EXPECT_THAT(output, HasSubstr("  noise scale >20  "));
+  EXPECT_THAT(output, HasSubstr("  noise scale 30 (20-50)  B_c 60  SE 75%  "));
 }
 
 TEST(PlainProgress, SkippedStepsDoNotShowAsLoss) {

@@ -6,7 +6,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
-#include "copus/description/configuration_change.h"
+#include "copus/description/configuration_text.h"
 #include "copus/report/decision_replay.h"
 #include "copus/report/run_log.h"
 

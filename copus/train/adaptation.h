@@ -53,7 +53,7 @@ class Adaptation {
   std::optional<Configuration> advised_;  // last, so that it is not said again and again
 };
 
-// "step 412: batch 16 -> 32, layout 1x2x2 -> 4x1x1; Goodput +23 % predicted; pause 41 ms". `predicted_gain`: relative;
+// "step 412: d=1,t=2,p=2,B=16 -> d=4,t=1,p=1,B=32; Goodput +23 % predicted; pause 41 ms". `predicted_gain`: relative;
 // empty where nothing was predicted.
 std::string describe(const SwitchReport& report, std::optional<double> predicted_gain);
 

@@ -22,10 +22,10 @@ namespace {
 constexpr int users_mistake = 2;
 
 void check_ranks(const RunConfig& config, int64_t ranks) {
-  const ParallelStrategy strategy = strategy_of(config);
-  if (ranks != strategy.world_size()) {
-    throw UserError(concat("the layout ", to_string(strategy), " (data x tensor x pipeline parallel) is one of ",
-                           strategy.world_size(), " ranks, and the job was started with ", ranks,
+  const ParallelStrategy layout = layout_of(config.parallel);
+  if (ranks != layout.world_size()) {
+    throw UserError(concat("the layout ", to_string(layout), " is one of ", layout.world_size(),
+                           " ranks, and the job was started with ", ranks,
                            "; start as many ranks as the layout has, or change [parallel]"));
   }
 }
@@ -33,7 +33,7 @@ void check_ranks(const RunConfig& config, int64_t ranks) {
 // Without asking for devices, which is left to the process that is going to use one.
 void check_device(const RunConfig& config) {
   const std::string& device = config.train.device;
-  if (strategy_of(config).world_size() == 1 || device == "cpu" || device == "cuda") return;
+  if (config.parallel.world_size() == 1 || device == "cpu" || device == "cuda") return;
   throw UserError(concat("train.device = \"", device,
                          "\": several ranks train on \"cpu\", or on \"cuda\", where those of a ",
                          "machine take its GPUs in turn; set one of these, or all degrees of [parallel] to 1"));
@@ -79,7 +79,7 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
   }
 
   if (!environment) {
-    const int64_t size = strategy_of(plan->config).world_size();
+    const int64_t size = plan->config.parallel.world_size();
     if (size > 1) {
       plan.reset();  // the ranks read it for themselves
       return launch_ranks(size, arguments);
@@ -91,13 +91,12 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
     return static_cast<int>(run_training(std::move(*plan), max_seconds, start, *world, device, 1));
   }
 
-  std::unique_ptr<World> joined =
-      join_world(*environment, mistake ? default_wait_seconds : plan->config.parallel.wait_limit);
+  std::unique_ptr<World> joined = join_world(*environment, mistake ? default_wait_seconds : plan->config.wait_limit);
   return run_rank(std::move(joined), [&](std::unique_ptr<World>& world) {
     if (mistake) std::rethrow_exception(mistake);
     const RunConfig& config = plan->config;
     const at::Device device = find_device(config.train.device, environment->local_rank, world->size());
-    world = connect_devices(std::move(world), device, config.parallel.wait_limit);
+    world = connect_devices(std::move(world), device, config.wait_limit);
     world = with_links(std::move(world), config.cluster.description, config.cluster.clock);
     return static_cast<int>(
         run_training(std::move(*plan), max_seconds, start, *world, device, environment->local_world_size));

@@ -13,7 +13,6 @@
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/comm/timed/timed_world.h"
 #include "copus/data/dataset.h"
-#include "copus/description/configuration_change.h"
 #include "copus/description/mesh.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/report/timeline.h"
@@ -217,7 +216,7 @@ void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, Wo
   const std::string mine =
       concat(to_toml(plan.config), "fingerprint of the data = ", dataset.fingerprint(),
              "\ncheckpoint to go on from = ", plan.checkpoint ? concat("step ", plan.checkpoint->step()) : "none",
-             "\nbegins with ", describe_configuration(plan.start), '\n');
+             "\nbegins with ", to_string(plan.start), '\n');
   const std::vector<std::string> all = gather_bytes(mine, world);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == mine) continue;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/description/configuration_change.h"
+#include "copus/description/configuration_text.h"
 
 namespace copus {
 
@@ -57,7 +57,7 @@ std::optional<ControlReply> RunControl::obey(const ControlFiles::Received& recei
   if (command == "force") return force(received, step, standing);
   const bool pin = command == "pin";
   adaptation_->command(step, {pin ? Command::Kind::pin : Command::Kind::unpin, {}});
-  return ControlReply{true, pin ? concat("stays with ", describe_configuration(adaptation_->controller().current()))
+  return ControlReply{true, pin ? concat("stays with ", to_string(adaptation_->controller().current()))
                                 : concat("policy \"", policy_, "\" decides again")};
 }
 
@@ -69,8 +69,7 @@ std::optional<ControlReply> RunControl::force(const ControlFiles::Received& rece
   }
   const Configuration target = apply(parse_configuration_change(received.request.target), controller.current());
   adaptation_->command(step, {Command::Kind::force, target});
-  if (!controller.announced())
-    return ControlReply{true, concat("it is there already, and stays: ", describe_configuration(target))};
+  if (!controller.announced()) return ControlReply{true, concat("it is there already, and stays: ", to_string(target))};
   if (standing) {
     return ControlReply{true,
                         concat("changes ", describe_change(controller.current(), target), " after step ",
@@ -87,9 +86,9 @@ void RunControl::after_switch(const SwitchReport& report, const std::string& tex
 
 std::string RunControl::status(int64_t step) const {
   const Controller* controller = adaptation_ != nullptr ? &adaptation_->controller() : nullptr;
-  std::string text = concat("step ", step, pause_wanted_ ? ", paused" : "", ": ",
-                            describe_configuration(controller != nullptr ? controller->current() : configuration_),
-                            "; policy ", policy_);
+  std::string text =
+      concat("step ", step, pause_wanted_ ? ", paused" : "", ": ",
+             to_string(controller != nullptr ? controller->current() : configuration_), "; policy ", policy_);
   if (controller == nullptr) return text;
   if (controller->pinned()) text += ", pinned";
   if (const auto& announced = controller->announced()) {

@@ -10,7 +10,6 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
-#include "copus/description/configuration_change.h"
 #include "copus/report/html_report.h"
 #include "copus/report/run_summary.h"
 #include "copus/train/probe_plan.h"
@@ -95,20 +94,15 @@ RunOutput::RunOutput(const RunPlan& plan, const Trainer& trainer, RunPredictions
 
 void RunOutput::introduce(const Dataset& dataset) {
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
-  note(concat("model      ", model_type(config_.model.architecture), ", ", count(count_parameters(config_.model)),
+  note(concat("model      ", to_string(config_.model.architecture), ", ", count(count_parameters(config_.model)),
               " parameters: ", config_.model.num_layers, " layers, hidden ", config_.model.hidden_size, ", vocabulary ",
               config_.model.vocab_size));
   note(concat("data       ", count(dataset.train_tokens()), " tokens to train on, ", count(dataset.held_out_tokens()),
               " held out"));
   note(concat("training   ", to_string(config_.train.precision), " on ", config_.train.device, ", ",
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
-  const ParallelStrategy& layout = plan_.start.strategy;
-  if (layout.world_size() > 1) {
-    note(concat("layout     ", to_string(layout), " (data x tensor x pipeline), ", to_string(layout.schedule),
-                layout.virtual_stages > 1 ? concat(" with ", layout.virtual_stages, " chunks a rank") : "",
-                layout.sequence_parallel ? ", sequence parallel" : "", ", zero ", layout.zero_stage, ", ",
-                layout.world_size(), " ranks"));
-  }
+  const int64_t ranks = plan_.start.strategy.world_size();
+  note(concat("runs in    ", to_string(plan_.start), " on ", ranks, ranks == 1 ? " rank" : " ranks"));
   if (adapts(config_)) {
     note(concat("adapting   policy ", to_string(config_.adapt.policy),
                 config_.adapt.advise ? ", which advises and moves nothing" : ""));
@@ -139,7 +133,7 @@ void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std:
     count_switches(directory_, summary);
     note(concat("Adapted: ", summary.relayouts, summary.relayouts == 1 ? " re-layout, " : " re-layouts, ",
                 summary.batch_changes, summary.batch_changes == 1 ? " batch change" : " batch changes", "; ended with ",
-                describe_configuration(trainer.configuration()), "."));
+                to_string(trainer.configuration()), "."));
   }
   if (held_out_loss) {
     note(concat("Held-out loss: ", *held_out_loss, dataset.bytes() ? " nats per byte" : " nats per token",

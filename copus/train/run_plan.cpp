@@ -11,7 +11,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/description/configuration_change.h"
+#include "copus/description/configuration_text.h"
 #include "copus/train/training_state.h"
 
 namespace copus {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "copus/description/configuration_fields.h"
 #include "copus/train/packed_sums.h"
 
 namespace copus {
@@ -19,45 +20,29 @@ constexpr size_t words_per_rank = 3 + static_cast<size_t>(num_step_parts);  // s
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
 
-// An intent, from rank 0 alone: no ranks where there is none.
-constexpr size_t words_of_intent = 13;
+// Rank 0's intent is its configuration, then the rest. All words are 0 where there is none, since no configuration is
+// so.
+constexpr size_t words_of_intent = num_configuration_fields + 3;
 
 std::array<int64_t, words_of_intent> to_words(const SwitchIntent& intent) {
-  const ParallelStrategy& strategy = intent.configuration.strategy;
-  return {strategy.data_parallel,
-          strategy.tensor_parallel,
-          strategy.pipeline_parallel,
-          strategy.virtual_stages,
-          static_cast<int64_t>(strategy.schedule),
-          static_cast<int64_t>(strategy.sequence_parallel),
-          strategy.zero_stage,
-          static_cast<int64_t>(strategy.recompute),
-          intent.configuration.global_batch,
-          intent.configuration.micro_batch,
-          intent.commit_after_step,
-          to_word(intent.critical_batch),
-          std::bit_cast<int64_t>(intent.inputs_hash)};
+  std::array<int64_t, words_of_intent> words;
+  const ConfigurationWords configuration = to_words(intent.configuration);
+  int64_t* const rest = std::copy(configuration.begin(), configuration.end(), words.data());
+  rest[0] = intent.commit_after_step;
+  rest[1] = to_word(intent.critical_batch);
+  rest[2] = std::bit_cast<int64_t>(intent.inputs_hash);
+  return words;
 }
 
 std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
-  const std::span<const int64_t> mine = words.first(words_of_intent);
+  const auto configuration = words.first<num_configuration_fields>();
+  const auto rest = words.subspan<num_configuration_fields, 3>();
   words = words.subspan(words_of_intent);
-  if (mine[0] == 0) return std::nullopt;
-  SwitchIntent intent;
-  intent.configuration.strategy = {.data_parallel = mine[0],
-                                   .tensor_parallel = mine[1],
-                                   .pipeline_parallel = mine[2],
-                                   .virtual_stages = mine[3],
-                                   .schedule = static_cast<PipelineSchedule>(mine[4]),
-                                   .sequence_parallel = mine[5] != 0,
-                                   .zero_stage = mine[6],
-                                   .recompute = static_cast<Recompute>(mine[7])};
-  intent.configuration.global_batch = mine[8];
-  intent.configuration.micro_batch = mine[9];
-  intent.commit_after_step = mine[10];
-  intent.critical_batch = to_double(mine[11]);
-  intent.inputs_hash = std::bit_cast<uint64_t>(mine[12]);
-  return intent;
+  if (configuration.front() == 0) return std::nullopt;
+  return SwitchIntent{.configuration = configuration_of_words(configuration),
+                      .commit_after_step = rest[0],
+                      .critical_batch = to_double(rest[1]),
+                      .inputs_hash = std::bit_cast<uint64_t>(rest[2])};
 }
 
 }  // namespace

@@ -142,8 +142,8 @@ std::string Trainer::needs_too_much_memory() const {
   return concat("step ", state_.step + 1, " does not fit into the memory of ", device_.str(),
                 memory.total_bytes > 0 ? concat(" (", bytes(memory.total_bytes), ")") : "",
                 ": with train.micro_batch = ", configuration().micro_batch, " in the layout ",
-                to_string(configuration().strategy), ", tensors took up to ", bytes(memory.peak_used_bytes), " and ",
-                bytes(memory.reserved_bytes), " were reserved",
+                to_string(layout_of(configuration().strategy)), ", tensors took up to ", bytes(memory.peak_used_bytes),
+                " and ", bytes(memory.reserved_bytes), " were reserved",
                 world_.communicator_bytes() > 0
                     ? concat(", beside ", bytes(world_.communicator_bytes()), " of connections between GPUs")
                     : "",
@@ -200,7 +200,7 @@ StepRecord Trainer::compute_step(const StopQuestion& stop) {
   record.grad_norm = gradient_norm;
   record.step_seconds = agreed.seconds;
   record.tokens_per_second = static_cast<double>(tokens) / agreed.seconds;
-  record.strategy = to_string(configuration().strategy);
+  record.strategy = layout_in_run_log(configuration().strategy);
   record.global_batch = samples;
   record.micro_batch = configuration().micro_batch;
   record.switch_seconds = std::exchange(pause_seconds_, std::nullopt);

@@ -8,6 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/comm/rank_failure.h"
+#include "copus/description/configuration_text.h"
 #include "copus/model/device_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
@@ -193,9 +194,8 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
   } catch (const RankFailure&) {
     throw;
   } catch (const std::exception& error) {
-    throw InternalError(concat("the change of layout from ", to_string(report.from.strategy), " to ",
-                               to_string(report.to.strategy), " after step ", report.after_step,
-                               " failed, and with it the training state: ", error.what(),
+    throw InternalError(concat("the change ", describe_change(report.from, report.to), " after step ",
+                               report.after_step, " failed, and with it the training state: ", error.what(),
                                ". Go on from the last checkpoint."));
   }
 }

@@ -109,7 +109,7 @@ TEST_F(TrainerTest, AStepThatDoesNotFitIsTheUsersMistake) {
   set_host_memory_limit(1);
   EXPECT_THAT([&] { trainer.step(); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("step 1 does not fit into the memory of cpu: "),
-                                             HasSubstr("train.micro_batch = 512"), HasSubstr("the layout 1x1x1"),
+                                             HasSubstr("train.micro_batch = 512"), HasSubstr("the layout d=1,t=1,p=1"),
                                              HasSubstr("lower train.micro_batch, set train.recompute = \"full\""))));
   set_host_memory_limit(0);
 }

@@ -48,8 +48,8 @@ class BenchComm(ProgramTest):
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class BenchStep(ProgramTest):
-    SHAPE = ("bench", "step", "--model", "tiny-llama", "--sequence", "8", "--micro-batch", "1", "--micro-batches", "2",
-             "--threads", "1", "--precision", "fp32")
+    SHAPE = ("bench", "step", "--model", "tiny-llama", "--sequence-length", "8", "--micro-batch", "1",
+             "--micro-batches", "2", "--threads", "1", "--precision", "fp32")
 
     def test_serves_steps_and_reports_until_it_is_told_to_end(self):
         process = self.start(*self.SHAPE, "--serve", stdin=subprocess.PIPE)
@@ -66,13 +66,14 @@ class BenchStep(ProgramTest):
     def test_mistakes(self):
         self.assert_refused(*self.SHAPE, "--layers", "2", says=["--layers", "--model"])
         self.assert_refused("bench", "step", "--model", "tiny-lama", says=["tiny-lama", "tiny-llama"])
+        self.assert_refused("bench", "step", "--sequence", "128", says=["write --sequence-length 128"])
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class BenchRelayout(ProgramTest):
     def test_json(self):
-        result = self.assert_done("bench", "relayout", "--json", "--parameters", "tiny", "--from", "1x2x1", "--to",
-                                  "1x1x2", "--rounds", "2", "--directory", str(self.folder))
+        result = self.assert_done("bench", "relayout", "--json", "--parameters", "tiny", "--from", "t=2", "--to",
+                                  "p=2", "--rounds", "2", "--directory", str(self.folder))
         there, back = json.loads(result.stdout)["rows"]
         for row in (there, back):
             self.assertEqual((row["parameters"], row["ranks"], row["rounds"], row["device"]), ("tiny", 2, 2, "cpu"))
@@ -83,8 +84,8 @@ class BenchRelayout(ProgramTest):
             self.assertAlmostEqual(row["bound_seconds"] * row["copy_bytes_per_second"] / row["bytes_moved"], 1)
             self.assertGreaterEqual(row["peak_bound_bytes"], row["peak_bytes"])
             self.assertGreater(row["peak_bytes"], 0)
-        self.assertEqual((there["from"], there["to"]), ("1x2x1", "1x1x2"))
-        self.assertEqual((back["from"], back["to"]), ("1x1x2", "1x2x1"))
+        self.assertEqual((there["from"], there["to"]), ("d=1,t=2,p=1,B=8,b=1", "d=1,t=1,p=2,B=8,b=1"))
+        self.assertEqual((back["from"], back["to"]), ("d=1,t=1,p=2,B=8,b=1", "d=1,t=2,p=1,B=8,b=1"))
         self.assertGreater(there["checkpoint_restart_seconds"], there["checkpoint_seconds"])
         self.assertAlmostEqual(
             there["checkpoint_restart_over_pause"] * there["pause_seconds"] / there["checkpoint_restart_seconds"], 1)
@@ -93,10 +94,11 @@ class BenchRelayout(ProgramTest):
 
     def test_mistakes(self):
         self.assert_refused("bench", "relayout", "--parameters", "7B", says=["--parameters", "7B"])
-        self.assert_refused("bench", "relayout", "--from", "2x1x1", says=["--from and --to"])
-        self.assert_refused("bench", "relayout", "--from", "2x1", "--to", "1x1x2", says=["--from 2x1", "2x1x2"])
-        self.assert_refused("bench", "relayout", "--from", "2x1x1", "--to", "2x1x2",
-                            says=["--from 2x1x1 has 2 ranks", "4"])
+        self.assert_refused("bench", "relayout", "--from", "d=2", says=["--from and --to"])
+        self.assert_refused("bench", "relayout", "--from", "2x1", "--to", "p=2",
+                            says=["--from", '"2x1"', "d=2,t=1,p=2"])
+        self.assert_refused("bench", "relayout", "--from", "d=2", "--to", "d=2,p=2",
+                            says=["--from d=2,t=1,p=1,B=8,b=1 has 2 ranks", "4"])
         self.assert_refused("bench", "relayout", "--device", "tpu", says=["--device", "cuda"])
 
 

@@ -53,7 +53,7 @@ inline PlannedConfiguration written_down(int64_t d, int64_t t, int64_t p, int64_
   return row;
 }
 
-// DP8 is ahead at 64 and 128, TP4 DP2 at 16; at 32 nothing fits.
+// d=8 is ahead at 64 and 128, d=2,t=4 at 16; at 32 nothing fits.
 inline Plan written_down_plan() {
   return {.configurations = 1234,
           .too_large = 5,

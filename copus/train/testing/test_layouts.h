@@ -51,7 +51,7 @@ inline const Change biases = [](RunConfig& config) {
 inline const Change fp32 = [](RunConfig& config) { config.train.precision = Precision::fp32; };
 inline const Change bf16 = [](RunConfig& config) { config.train.precision = Precision::bf16; };
 inline Change recompute(Recompute mode) {
-  return [=](RunConfig& config) { config.train.recompute = mode; };
+  return [=](RunConfig& config) { config.parallel.recompute = mode; };
 }
 inline Change kv_heads(int64_t count) {
   return [=](RunConfig& config) { config.model.num_kv_heads = count; };
@@ -123,7 +123,7 @@ inline void train_on_every_rank(const RunConfig& config,
                                 const std::function<void(Trainer&, World&, const Dataset&)>& body,
                                 const Connect& connect = on_test_device) {
   run_ranks_as_threads(
-      strategy_of(config).world_size(),
+      config.parallel.world_size(),
       [&](World& plain) {
         kernels::set_num_threads(1);
         const std::unique_ptr<World> world = connect(plain);

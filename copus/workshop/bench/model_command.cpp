@@ -130,13 +130,11 @@ void print_half(std::ostream& out, const char* name, const HalfSummary& half) {
 }
 
 void print_run(std::ostream& out, const JudgedRun& run) {
-  const Configuration& configuration = run.run.configuration;
-  out << "  row " << std::left << std::setw(6) << run.run.row_id << std::setw(10) << to_string(configuration.strategy)
-      << "zero " << configuration.strategy.zero_stage << "  micro-batch " << std::setw(4) << configuration.micro_batch
-      << std::right << std::fixed << std::setprecision(3) << "measured " << run.measured_seconds << " s, predicted "
-      << run.predicted_seconds << " s: compute " << run.parts.compute << ", tensor " << run.parts.tensor_communication
-      << ", bubble " << run.parts.bubble << ", data " << run.parts.data_communication << ", optimizer "
-      << run.parts.optimizer << '\n';
+  out << "  row " << std::left << std::setw(6) << run.run.row_id << std::setw(40) << to_string(run.run.configuration)
+      << ' ' << std::right << std::fixed << std::setprecision(3) << "measured " << run.measured_seconds
+      << " s, predicted " << run.predicted_seconds << " s: compute " << run.parts.compute << ", tensor "
+      << run.parts.tensor_communication << ", bubble " << run.parts.bubble << ", data " << run.parts.data_communication
+      << ", optimizer " << run.parts.optimizer << '\n';
 }
 
 void print_table(const PublishedAgreement& agreement, bool with_runs) {

@@ -24,7 +24,6 @@ namespace copus {
 namespace {
 
 constexpr int64_t sequence_length = 16;
-constexpr int64_t global_batch = 8;
 // Steps in which ranks prepare a switch: so many that its pause has no preparation left in it.
 constexpr int64_t lead_steps = 3;
 
@@ -36,8 +35,8 @@ RunConfig config_of(const RelayoutBenchOptions& options) {
   config.data.train = {{.path = options.corpus, .weight = 1}};
   config.data.held_out_fraction = 0;
   config.train.sequence_length = sequence_length;
-  config.train.micro_batch = 1;
-  config.train.global_batch = global_batch;
+  config.train.micro_batch = options.from.micro_batch;
+  config.train.global_batch = options.from.global_batch;
   config.train.max_steps = 1000000;  // never reached
   config.train.precision = Precision::fp32;
   config.train.threads = 1;
@@ -45,10 +44,6 @@ RunConfig config_of(const RelayoutBenchOptions& options) {
   config.noise_scale.enabled = false;
   config.adapt.policy = PolicyKind::script;  // none would leave the state in memory of each rank's own
   return config;
-}
-
-Configuration in(const ParallelStrategy& strategy) {
-  return {.strategy = strategy, .global_batch = global_batch, .micro_batch = 1};
 }
 
 // Notes when this rank says that it is somewhere else. Until the last rank has ended the step nothing counts, as in
@@ -192,9 +187,9 @@ std::unique_ptr<CopyRate> make_copy_rate(World& world, at::Device device) {
   return std::make_unique<DeviceMessages>(world, device);
 }
 
-MeasuredSwitch change(Trainer& trainer, NotedWorld& world, const ParallelStrategy& strategy) {
+MeasuredSwitch change(Trainer& trainer, NotedWorld& world, const Configuration& target) {
   if (world.rank() == 0) {
-    trainer.announce({.configuration = in(strategy), .commit_after_step = trainer.state().step + lead_steps});
+    trainer.announce({.configuration = target, .commit_after_step = trainer.state().step + lead_steps});
   }
   std::optional<SwitchReport> report;
   while (!report) {
@@ -203,7 +198,7 @@ MeasuredSwitch change(Trainer& trainer, NotedWorld& world, const ParallelStrateg
     report = trainer.switch_if_due();
   }
   if (report->outcome != SwitchReport::Outcome::moved) {
-    throw InternalError(concat("the change to ", to_string(strategy), " failed: ", report->reason));
+    throw InternalError(concat("the change to ", to_string(target), " failed: ", report->reason));
   }
   return {.report = *report, .phases = world.take_phases()};
 }
@@ -211,14 +206,15 @@ MeasuredSwitch change(Trainer& trainer, NotedWorld& world, const ParallelStrateg
 }  // namespace
 
 RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> host_world) {
-  COPUS_CHECK(options.from.world_size() == host_world->size() && options.to.world_size() == host_world->size());
+  COPUS_CHECK(options.from.strategy.world_size() == host_world->size() &&
+              options.to.strategy.world_size() == host_world->size());
   install_caching_allocator();
   configure_aten(1, host_world->size());
   const auto [device, device_world] = on_device(options, std::move(host_world));
   NotedWorld world(*device_world);
   const RunConfig config = config_of(options);
   const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.train.seed);
-  Trainer trainer(config, in(options.from), dataset, device, world);
+  Trainer trainer(config, options.from, dataset, device, world);
   const std::unique_ptr<CopyRate> copies = make_copy_rate(world, device);
   RelayoutBenchResult result;
   trainer.step();
@@ -251,7 +247,7 @@ double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<Worl
   const auto directory = latest_checkpoint(options.checkpoints);
   COPUS_CHECK(directory.has_value(), options.checkpoints.string());
   const Checkpoint checkpoint(*directory);
-  Trainer trainer(config, in(options.to), dataset, device, *world);
+  Trainer trainer(config, options.to, dataset, device, *world);
   trainer.restore(checkpoint);
   world->everyone().barrier();
   return now();

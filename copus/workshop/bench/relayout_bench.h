@@ -18,9 +18,9 @@ namespace copus {
 
 struct RelayoutBenchOptions {
   ModelDescription model;
-  ParallelStrategy from, to;  // of as many ranks
-  int64_t rounds = 0;         // there and back
-  std::string corpus;         // a text to train on
+  Configuration from, to;  // they need the same number of ranks
+  int64_t rounds = 0;      // there and back
+  std::string corpus;      // a text to train on
   std::filesystem::path checkpoints;
   std::string device = "cpu";  // or "cuda": the ranks of a machine share its GPUs
   int64_t local_rank = 0;
@@ -29,15 +29,16 @@ struct RelayoutBenchOptions {
 struct MeasuredSwitch {
   SwitchReport report;
   std::map<std::string, double> phases;  // seconds of the pause on rank 0, by what the rank said it was doing
-  // Right after it, bytes/s of all ranks together, in one piece each: out of the next one's memory where ranks can read
-  // each other's, otherwise sent to it.
+                                         // Bytes/s of all ranks together right after the switch, each in one piece:
+                                         // copied out of the next rank's memory where
+  // ranks can read each other's, otherwise sent to the next rank.
   double copy_rate = 0;
-  int64_t bound_bytes = 0;  // of the switch, that took this way: all of them, or those between ranks
+  int64_t bound_bytes = 0;  // the switch's bytes that took this way: all of them, or those between ranks
 };
 
 struct RelayoutBenchResult {
   std::vector<MeasuredSwitch> there, back;
-  // Of the machine's monotonic clock, when the ranks, in `from`, began to write a checkpoint, and when it was durable.
+  // When the ranks, in `from`, began to write a checkpoint and when it was durable, on the machine's monotonic clock.
   double decided_at = 0, written_at = 0;
 };
 
@@ -45,7 +46,7 @@ struct RelayoutBenchResult {
 // the result is that of rank 0. Throws InternalError where a switch is vetoed.
 RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
-// In new processes: loads the checkpoint in `to`. When all ranks were ready to step, on the same clock.
+// Loads the checkpoint in `to`, in new processes. Returns when all ranks were ready to step, on the same clock.
 double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
 }  // namespace copus

@@ -11,8 +11,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "copus/base/durable_file.h"
@@ -55,28 +55,21 @@ struct Options {
   // Of the processes that the command starts.
   std::string as_rank;  // the file that rank 0 writes its result to
   std::string corpus;
-  int64_t zero_stage = 0;
   bool restart = false;
 };
 
 struct Change {
-  std::string from, to;
+  ConfigurationChange from, to;
 };
 
-Change usual_change(int64_t ranks) { return ranks == 4 ? Change{"4x1x1", "1x2x2"} : Change{"1x2x4", "4x2x1"}; }
+// What --from and --to leave out.
+constexpr Configuration otherwise{{}, 8, 1};
 
-// "4x1x2": data x tensor x pipeline.
-ParallelStrategy parse_layout(const std::string& text, const std::string& option) {
-  ParallelStrategy strategy;
-  std::istringstream stream(text);
-  char first = 0, second = 0;
-  stream >> strategy.data_parallel >> first >> strategy.tensor_parallel >> second >> strategy.pipeline_parallel;
-  const bool is_read =
-      stream && stream.peek() == std::istringstream::traits_type::eof() && first == 'x' && second == 'x';
-  if (!is_read || strategy.data_parallel < 1 || strategy.tensor_parallel < 1 || strategy.pipeline_parallel < 1) {
-    throw UserError(concat(option, " ", text, ": a layout is data x tensor x pipeline ranks, such as 2x1x2"));
-  }
-  return strategy;
+Change usual_change(int64_t ranks) {
+  const auto change = [](const char* from, const char* to) {
+    return Change{parse_configuration_change(from), parse_configuration_change(to)};
+  };
+  return ranks == 4 ? change("d=4", "t=2,p=2") : change("t=2,p=4", "d=4,t=2");
 }
 
 ModelDescription model_of(const std::string& name) {
@@ -94,21 +87,24 @@ ModelDescription model_of(const std::string& name) {
   return model;
 }
 
-// ZeRO-1 where all ranks' weights, gradients and moments, of 16 bytes an element, would take over half the machine.
-int64_t zero_stage_of(const ModelDescription& model, const ParallelStrategy& from, const ParallelStrategy& to) {
-  const double copies = static_cast<double>(std::max(from.data_parallel, to.data_parallel));
+// Completes both configurations. Where nothing is said of ZeRO, it is on if all ranks' weights, gradients and moments,
+// of 16 bytes an element, would take over half of the machine's memory.
+std::pair<Configuration, Configuration> complete(const Change& change, const ModelDescription& model) {
+  const int64_t copies = std::max(apply(change.from, otherwise).strategy.data_parallel,
+                                  apply(change.to, otherwise).strategy.data_parallel);
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  return copies * 16 * static_cast<double>(count_parameters(model)) > memory / 2 ? 1 : 0;
+  Configuration rest = otherwise;
+  if (static_cast<double>(copies) * 16 * static_cast<double>(count_parameters(model)) > memory / 2) {
+    rest.strategy.zero_stage = 1;
+  }
+  return {apply(change.from, rest), apply(change.to, rest)};
 }
 
 RelayoutBenchOptions bench_of(const Options& options) {
   RelayoutBenchOptions bench;
   bench.model = model_of(options.parameters.front());
-  bench.from = parse_layout(options.from, "--from");
-  bench.to = parse_layout(options.to, "--to");
-  for (ParallelStrategy* const strategy : {&bench.from, &bench.to}) {
-    if (strategy->data_parallel > 1) strategy->zero_stage = options.zero_stage;
-  }
+  bench.from = apply(parse_configuration_change(options.from), otherwise);
+  bench.to = apply(parse_configuration_change(options.to), otherwise);
   bench.rounds = options.rounds;
   bench.corpus = options.corpus;
   bench.checkpoints = options.directory;
@@ -121,7 +117,7 @@ nlohmann::json spread(std::vector<double> values) {
   return {{"median", quartile.median}, {"quartiles", {quartile.lower, quartile.upper}}, {"most", values.back()}};
 }
 
-// One direction.
+// The result of the switches in one direction.
 nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
   const auto bound = [](const MeasuredSwitch& one) { return static_cast<double>(one.bound_bytes) / one.copy_rate; };
   const auto all = [&](const auto& value) {
@@ -140,8 +136,9 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
   const nlohmann::json pause = all([](const MeasuredSwitch& one) { return one.report.pause_seconds; });
   const SwitchReport& report = switches.front().report;
   const double copy_rate = all([](const MeasuredSwitch& one) { return one.copy_rate; })["median"];
-  return {{"from", to_string(report.from.strategy)},
-          {"to", to_string(report.to.strategy)},
+  return {{"from", to_string(report.from)},
+          {"to", to_string(report.to)},
+          {"zero_stage", std::max(report.from.strategy.zero_stage, report.to.strategy.zero_stage)},
           {"pause_seconds", pause["median"]},
           {"pause_seconds_quartiles", pause["quartiles"]},
           {"pause_seconds_most", pause["most"]},
@@ -151,7 +148,7 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
           {"bytes_received", report.bytes_received},
           {"copy_bytes_per_second", copy_rate},
           {"bound_seconds", static_cast<double>(switches.front().bound_bytes) / copy_rate},
-          // Of each switch with the copies right after it, so that a busy machine is so for both.
+          // Each switch is compared with the copies right after it, so that a busy machine slows both.
           {"pause_over_limit", all([&](const MeasuredSwitch& one) {
              return one.report.pause_seconds / (most_of_pause_over_bound * bound(one) + most_seconds_beyond);
            })["median"]},
@@ -180,7 +177,7 @@ int run_as_rank(const Options& options) {
   return 0;
 }
 
-// Random letters: what is learned does not matter.
+// Makes a text of random letters, since what is learned does not matter.
 std::string make_corpus() {
   std::string text;
   for (uint64_t i = 0; text.size() < corpus_bytes; ++i) {
@@ -189,7 +186,7 @@ std::string make_corpus() {
   return text;
 }
 
-// A folder of our own, gone with this object.
+// A folder of our own, which is removed with this object.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::filesystem::path& parent) {
@@ -209,7 +206,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// The result of one group of ranks; empty where they failed, and have said why.
+// Starts one group of ranks and returns its result; empty where the ranks have failed and said why.
 std::optional<nlohmann::json> start_ranks(int64_t ranks, const Options& options, bool restart, int& exit_code) {
   const MemoryFile results;
   std::vector<std::string> arguments{"bench",        "relayout",
@@ -220,7 +217,6 @@ std::optional<nlohmann::json> start_ranks(int64_t ranks, const Options& options,
                                      "--from",       options.from,
                                      "--to",         options.to,
                                      "--rounds",     std::to_string(options.rounds),
-                                     "--zero-stage", std::to_string(options.zero_stage),
                                      "--device",     options.device};
   if (restart) arguments.emplace_back("--restart");
   exit_code = launch_ranks(ranks, arguments);
@@ -229,7 +225,7 @@ std::optional<nlohmann::json> start_ranks(int64_t ranks, const Options& options,
 }
 
 void print_cells(const std::vector<std::string>& cells) {
-  constexpr int widths[] = {6, 16, 5, 24, 10, 10, 9, 10, 12, 8, 22};
+  constexpr int widths[] = {6, 48, 6, 24, 10, 10, 9, 10, 12, 8, 22};
   COPUS_CHECK(cells.size() == std::size(widths));
   for (size_t i = 0; i < cells.size(); ++i) std::cout << std::setw(widths[i]) << cells[i];
   std::cout << '\n' << std::flush;
@@ -238,7 +234,7 @@ void print_cells(const std::vector<std::string>& cells) {
 void print_header() {
   std::cout << "fp32; medians and quartiles. bound: the bytes moved at the rate at which all ranks copy together; "
                "limit: 1.5 x bound + 20 ms\n\n";
-  print_cells({"model", "change", "ZeRO", "pause ms (quartiles)", "moved", "bound ms", "/ limit", "prepare s",
+  print_cells({"model", "change", "zero", "pause ms (quartiles)", "moved", "bound ms", "/ limit", "prepare s",
                "restart s", "/ pause", "peak (promised)"});
 }
 
@@ -265,7 +261,7 @@ void print_row(const nlohmann::json& row) {
   std::cout << "        " << phases << '\n' << std::flush;
 }
 
-// The rows of both directions of one change; nothing where the ranks failed.
+// The rows of both directions of one change; none where the ranks have failed.
 std::vector<nlohmann::json> measure_change(const Options& options, int64_t ranks, int& exit_code) {
   const auto switches = start_ranks(ranks, options, false, exit_code);
   if (!switches) return {};
@@ -278,11 +274,10 @@ std::vector<nlohmann::json> measure_change(const Options& options, int64_t ranks
     row["elements"] = count_parameters(model_of(options.parameters.front()));
     row["ranks"] = ranks;
     row["device"] = options.device;
-    row["zero_stage"] = options.zero_stage;
     row["rounds"] = options.rounds;
     for (const char* const field :
          {"checkpoint_restart_seconds", "checkpoint_seconds", "checkpoint_restart_over_pause"}) {
-      row[field] = nullptr;  // measured in the one direction alone
+      row[field] = nullptr;  // measured in one direction alone
     }
     rows.push_back(std::move(row));
   }
@@ -299,7 +294,7 @@ int run_relayout_bench(Options options) {
   if (options.from.empty() != options.to.empty()) throw UserError("--from and --to: give both, or neither");
   std::vector<Change> changes;
   if (!options.from.empty()) {
-    changes.push_back({options.from, options.to});
+    changes.push_back({read_configuration("--from", options.from), read_configuration("--to", options.to)});
   } else {
     for (const int64_t ranks : options.ranks) changes.push_back(usual_change(ranks));
   }
@@ -313,18 +308,18 @@ int run_relayout_bench(Options options) {
   for (const std::string& parameters : all_parameters) {
     for (const Change& change : changes) {
       options.parameters = {parameters};
-      options.from = change.from;
-      options.to = change.to;
-      const ParallelStrategy from = parse_layout(change.from, "--from"), to = parse_layout(change.to, "--to");
-      if (from.world_size() != to.world_size()) {
-        throw UserError(concat("--from ", change.from, " has ", from.world_size(), " ranks and --to ", change.to, " ",
-                               to.world_size()));
+      const auto [from, to] = complete(change, model_of(parameters));
+      options.from = to_string(from);
+      options.to = to_string(to);
+      const int64_t ranks = from.strategy.world_size();
+      if (ranks != to.strategy.world_size()) {
+        throw UserError(concat("--from ", options.from, " has ", ranks, " ranks and --to ", options.to, " ",
+                               to.strategy.world_size()));
       }
-      options.zero_stage = zero_stage_of(model_of(parameters), from, to);
       const TemporaryFolder folder(parent);
       options.directory = folder.path();
       int exit_code = 0;
-      for (nlohmann::json& row : measure_change(options, from.world_size(), exit_code)) {
+      for (nlohmann::json& row : measure_change(options, ranks, exit_code)) {
         if (!options.json) print_row(row);
         rows.push_back(std::move(row));
       }
@@ -349,8 +344,10 @@ void add_relayout_bench(CLI::App& bench, Action& action) {
       ->check(CLI::IsMember({4, 8}))
       ->delimiter(',')
       ->capture_default_str();
-  relayout.add_option("--from", options->from, "A layout, data x tensor x pipeline; usually 4x1x1 or 1x2x4");
-  relayout.add_option("--to", options->to, "The layout to change to, and back; usually 1x2x2 or 4x2x1");
+  relayout.add_option("--from", options->from,
+                      concat("A configuration, as PART=VALUE,...; what is left out is as in ", to_string(otherwise),
+                             "; usually d=4, or t=2,p=4 on 8 ranks. Parts: ", configuration_parts()));
+  relayout.add_option("--to", options->to, "The one to change to, and back; usually t=2,p=2, or d=4,t=2 on 8 ranks");
   relayout.add_option("--rounds", options->rounds, "Changes there and back")->check(at_least(1))->capture_default_str();
   relayout.add_option("--directory", options->directory, "Where the checkpoint goes; otherwise the temporary files'");
   relayout.add_option("--device", options->device, "cpu or cuda; the ranks share its GPUs")
@@ -359,7 +356,6 @@ void add_relayout_bench(CLI::App& bench, Action& action) {
   relayout.add_flag("--json", options->json, "Print one JSON object");
   relayout.add_option("--as-rank", options->as_rank)->group("");
   relayout.add_option("--corpus", options->corpus)->group("");
-  relayout.add_option("--zero-stage", options->zero_stage)->group("");
   relayout.add_flag("--restart", options->restart)->group("");
   relayout.footer("Example:\n  copus bench relayout --parameters 30M --ranks 4 --rounds 3");
   relayout.callback([options, &action] { action = [options] { return run_relayout_bench(*options); }; });

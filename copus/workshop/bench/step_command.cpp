@@ -19,8 +19,6 @@ namespace {
 struct Options {
   StepBenchOptions bench;
   std::string model;  // by name or path, instead of its sizes
-  std::string precision = "auto";
-  std::string recompute = "none";
   std::string cluster;
   int64_t steps = 10;
   bool json = false;
@@ -119,10 +117,6 @@ int run_step_bench(Options& options) {
   } else {
     model.head_dim = model.hidden_size / model.num_heads;
   }
-  options.bench.precision = precision_of(options.precision);
-  options.bench.recompute = options.recompute == "none"   ? Recompute::none
-                            : options.recompute == "full" ? Recompute::full
-                                                          : Recompute::attention;
   if (!options.cluster.empty()) {
     options.bench.device_peak_flops_per_second = find_cluster(options.cluster).device.peak_flops_per_second;
   }
@@ -164,15 +158,11 @@ void add_step_bench(CLI::App& bench, Action& action) {
   size("--ffn", model.intermediate_size, "Feed-forward size")->excludes(named);
   size("--vocab", model.vocab_size, "Vocabulary")->excludes(named);
   step.add_flag("--tied", model.tie_word_embeddings, "Tie the head to the embedding")->excludes(named);
-  size("--sequence", options->bench.sequence_length, "Tokens per sequence");
+  add_sequence_length(step, options->bench.sequence_length, "Tokens per sequence")->capture_default_str();
   size("--micro-batch", options->bench.micro_batch, "Sequences per micro-batch");
   size("--micro-batches", options->bench.micro_batches, "Micro-batches per step");
-  step.add_option("--precision", options->precision, "auto, fp32 or bf16")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
-      ->capture_default_str();
-  step.add_option("--recompute", options->recompute, "none, attention or full")
-      ->check(CLI::IsMember({"none", "attention", "full"}))
-      ->capture_default_str();
+  add_named_option(step, "--precision", options->bench.precision, "auto, fp32 or bf16");
+  add_named_option(step, "--recompute", options->bench.recompute, "none, attention or full");
   step.add_option("--threads", options->bench.threads, "Threads; 0: all cores")->check(at_least(0));
   step.add_option("--device", options->bench.device, "cpu or cuda[:N]");
   step.add_option("--cluster", options->cluster,
@@ -183,7 +173,7 @@ void add_step_bench(CLI::App& bench, Action& action) {
                 "Take turns with other programs: 'run N', 'report N', 'release' or 'quit' on standard input");
   step.footer(
       "Example:\n  copus bench step --layers 6 --hidden 256 --heads 4 --kv-heads 4 --ffn 704 --vocab 256 "
-      "--sequence 128 --micro-batch 16");
+      "--sequence-length 128 --micro-batch 16");
   step.callback([options, &action] { action = [options] { return run_step_bench(*options); }; });
 }
 

@@ -15,7 +15,7 @@ namespace copus {
 CellTimes measure_cell(RunConfig config, int64_t steps, std::unique_ptr<World> joined, int64_t local_rank,
                        int64_t local_ranks) {
   const at::Device device = find_device(config.train.device, local_rank, joined->size());
-  joined = connect_devices(std::move(joined), device, config.parallel.wait_limit);
+  joined = connect_devices(std::move(joined), device, config.wait_limit);
   joined = with_links(std::move(joined), config.cluster.description, config.cluster.clock);
   World& world = *joined;
   install_caching_allocator();

@@ -5,48 +5,9 @@
 #include <algorithm>
 #include <set>
 
-#include "copus/base/error.h"
-
 namespace copus {
 
 namespace {
-
-Configuration interesting() {
-  Configuration configuration;
-  configuration.strategy = {.data_parallel = 2,
-                            .tensor_parallel = 4,
-                            .pipeline_parallel = 8,
-                            .virtual_stages = 3,
-                            .schedule = PipelineSchedule::interleaved_1f1b,
-                            .sequence_parallel = true,
-                            .zero_stage = 1,
-                            .recompute = Recompute::attention};
-  configuration.global_batch = 64;
-  configuration.micro_batch = 2;
-  return configuration;
-}
-
-TEST(CellName, IsReadBack) {
-  EXPECT_EQ(cell_name(interesting()), "d2 t4 p8 v3 interleaved sp1 zero1 attention gb64 mb2");
-  for (const Configuration& configuration : {interesting(), Configuration{}}) {
-    EXPECT_EQ(parse_cell_name(cell_name(configuration), interesting()), configuration);
-  }
-}
-
-TEST(CellName, WhatIsLeftOutIsAsInTheRun) {
-  Configuration expected = interesting();
-  expected.strategy.tensor_parallel = 1;
-  expected.strategy.schedule = PipelineSchedule::zb_h1;
-  expected.micro_batch = 4;
-  EXPECT_EQ(parse_cell_name(" zb-h1  t1 mb4", interesting()), expected);
-}
-
-TEST(CellName, RefusesWhatIsNoPartOfOne) {
-  EXPECT_THROW(parse_cell_name("", {}), UserError);
-  for (const char* word : {"d", "d0", "q4", "d2x", "2", "sp2", "zerO1", "gb99999999999", "mb-1", "1F1B"}) {
-    EXPECT_THROW(parse_cell_name(word, {}), UserError) << word;
-  }
-}
 
 std::vector<Configuration> candidates() {
   std::vector<Configuration> all;

@@ -37,7 +37,7 @@ namespace {
 
 struct Options {
   std::string machine;  // the file to write
-  std::string precision = "auto";
+  Precision precision = Precision::automatic;
   std::string device;  // to describe; empty: the usual one
   std::string config;
   std::vector<std::string> overrides;
@@ -79,9 +79,8 @@ RanksEnd run_ranks(int64_t size, std::vector<std::string> arguments) {
 
 int measure_machine_as_rank(const Options& options) {
   const RankEnvironment environment = environment_of_rank();
-  const MachineMeasurements measurements =
-      measure_machine(precision_of(options.precision), options.device, environment.local_rank,
-                      join_world(environment, default_wait_seconds));
+  const MachineMeasurements measurements = measure_machine(options.precision, options.device, environment.local_rank,
+                                                           join_world(environment, default_wait_seconds));
   if (environment.rank == 0) {
     write_results(options.as_rank, nlohmann::json{{"toml", to_toml(describe_machine(measurements))}}.dump());
   }
@@ -112,8 +111,8 @@ int profile_machine(const Options& options) {
   const std::string device = options.device.empty() ? usual_device() : options.device;
   // One rank for each device; two at least, since links are measured too.
   const int64_t ranks = std::max<int64_t>(2, devices_of_machine(device));
-  const RanksEnd end =
-      run_ranks(ranks, {"profile", "--machine", options.machine, "--precision", options.precision, "--device", device});
+  const RanksEnd end = run_ranks(ranks, {"profile", "--machine", options.machine, "--precision",
+                                         std::string(to_string(options.precision)), "--device", device});
   if (end.exit_code != 0) return end.exit_code;  // the ranks have said why
   const auto toml = end.result["toml"].get<std::string>();
   write_file_durably(options.machine, (device == "cpu" ? cores_comment : gpus_comment) + toml);
@@ -124,15 +123,7 @@ int profile_machine(const Options& options) {
 // ---- cells ----------------------------------------------------------------------------------------------------------
 
 RunConfig with_configuration(RunConfig config, const Configuration& configuration) {
-  const ParallelStrategy& strategy = configuration.strategy;
-  config.parallel.data_parallel = strategy.data_parallel;
-  config.parallel.tensor_parallel = strategy.tensor_parallel;
-  config.parallel.pipeline_parallel = strategy.pipeline_parallel;
-  config.parallel.virtual_stages = strategy.virtual_stages;
-  config.parallel.schedule = strategy.schedule;
-  config.parallel.sequence_parallel = strategy.sequence_parallel;
-  config.parallel.zero_stage = strategy.zero_stage;
-  config.train.recompute = strategy.recompute;
+  config.parallel = configuration.strategy;
   config.train.global_batch = configuration.global_batch;
   config.train.micro_batch = configuration.micro_batch;
   return config;
@@ -157,7 +148,7 @@ RunConfig read_config(const Options& options) {
 int measure_cell_as_rank(const Options& options) {
   const RunConfig config = parse_run_config(read_text_file(options.config), options.config);
   const RankEnvironment environment = environment_of_rank();
-  const CellTimes times = measure_cell(config, options.steps, join_world(environment, config.parallel.wait_limit),
+  const CellTimes times = measure_cell(config, options.steps, join_world(environment, config.wait_limit),
                                        environment.local_rank, environment.local_world_size);
   if (environment.rank == 0) {
     write_results(options.as_rank,
@@ -168,38 +159,52 @@ int measure_cell_as_rank(const Options& options) {
 
 struct Cell {
   Configuration configuration;
-  std::vector<double> step_seconds;  // of all rounds
+  std::vector<double> step_seconds;  // steps of all rounds
   StepTimeParts parts;
   bool has_failed = false;
 };
 
-std::vector<Cell> named_cells(const Options& options, const RunConfig& config) {
+std::vector<Cell> cells_of(const std::vector<Configuration>& configurations) {
   std::vector<Cell> cells;
-  for (const std::string& name : options.names) {
-    const Configuration configuration = parse_cell_name(name, configuration_of(config));
-    if (const auto reason = infeasible_reason(config.model, configuration, config.train.sequence_length)) {
-      throw UserError(concat("the configuration \"", name, "\" is impossible: ", *reason));
-    }
+  for (const Configuration& configuration : configurations) {
     cells.push_back({.configuration = configuration, .step_seconds = {}, .parts = {}});
   }
   return cells;
 }
 
-// Bytes; 0: not known.
+std::vector<ConfigurationChange> read_names(const std::vector<std::string>& names) {
+  std::vector<ConfigurationChange> read;
+  for (const std::string& name : names) read.push_back(read_configuration("--cell", name));
+  return read;
+}
+
+std::vector<Configuration> named_configurations(const std::vector<ConfigurationChange>& names,
+                                                const RunConfig& config) {
+  std::vector<Configuration> named;
+  for (const ConfigurationChange& name : names) {
+    named.push_back(apply(name, configuration_of(config)));
+    if (const auto reason = infeasible_reason(config.model, named.back(), config.train.sequence_length)) {
+      throw UserError(concat("--cell ", to_string(name), " is impossible: ", *reason));
+    }
+  }
+  return named;
+}
+
+// The bytes that a rank may fill; 0: not known.
 double memory_of_rank(const ClusterDescription& cluster, int64_t ranks) {
   if (cluster.devices_per_node == 0) return cluster.device.memory_bytes;
   const double on_node = static_cast<double>(std::min(ranks, cluster.ranks_per_node));
   return cluster.device.memory_bytes * static_cast<double>(cluster.devices_per_node) / on_node;
 }
 
-std::vector<Cell> most_teaching_cells(const Options& options, const RunConfig& config) {
+std::vector<Configuration> most_teaching_configurations(const Options& options, const RunConfig& config) {
   std::vector<Configuration> candidates;
   const bool is_bf16 = config.train.precision == Precision::bf16;
   const Processor processor = processor_of(config);
   MemoryModel memory(config.model, config.train.sequence_length,
                      is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor));
   std::vector<int64_t> sizes = options.ranks;
-  if (sizes.empty()) sizes.push_back(strategy_of(config).world_size());
+  if (sizes.empty()) sizes.push_back(config.parallel.world_size());
   for (const int64_t size : sizes) {
     SearchSpace space;
     space.world_size = size;
@@ -209,16 +214,17 @@ std::vector<Cell> most_teaching_cells(const Options& options, const RunConfig& c
       candidates.push_back(one);
     }
   }
-  std::vector<Cell> cells;
-  for (const Configuration& configuration : choose_cells(candidates, options.cells, options.seed)) {
-    cells.push_back({.configuration = configuration, .step_seconds = {}, .parts = {}});
-  }
-  if (cells.empty()) {
+  if (candidates.empty()) {
     throw UserError(concat("no configuration of ", sizes.front(),
                            " ranks can train this model with train.global_batch ", config.train.global_batch,
                            "; change --ranks or the batch"));
   }
-  return cells;
+  return choose_cells(candidates, options.cells, options.seed);
+}
+
+// The text that --cell reads as this cell in the same run.
+std::string name_of(const Cell& cell, const RunConfig& config) {
+  return to_string(cell.configuration, configuration_of(config));
 }
 
 // Runs every cell once in every round, so that a machine that grows slower or faster is so for all. Returns the exit
@@ -232,11 +238,11 @@ int measure(const Options& options, RunConfig& config, std::vector<Cell>& cells)
                                      {"profile", "--config", of_cell.path(), "--steps", std::to_string(options.steps)});
       if (end.exit_code > 1) return end.exit_code;  // the user's mistake, or the end that the user wanted
       if (end.exit_code != 0) {
-        std::cerr << "copus: left out, since it failed (see above): " << cell_name(cell.configuration) << '\n';
+        std::cerr << "copus: left out, since it failed (see above): " << name_of(cell, config) << '\n';
         cell.has_failed = true;
         continue;
       }
-      config.train.precision = precision_of(end.result["precision"].get<std::string>());
+      config.train.precision = find_value<Precision>(end.result["precision"].get<std::string>()).value();
       for (const double seconds : end.result["seconds"]) cell.step_seconds.push_back(seconds);
     }
   }
@@ -256,12 +262,12 @@ nlohmann::json results_of(const std::vector<Cell>& cells, const Knowledge& knowl
   nlohmann::json rows = nlohmann::json::array(), failed = nlohmann::json::array();
   for (const Cell& cell : cells) {
     if (cell.has_failed) {
-      failed.push_back(cell_name(cell.configuration));
+      failed.push_back(name_of(cell, config));
       continue;
     }
     const Measurement measured = measurement_of(cell.step_seconds);
     const Corrected corrected = knowledge.correct(cell.configuration, cell.parts);
-    rows.push_back({{"cell", cell_name(cell.configuration)},
+    rows.push_back({{"cell", name_of(cell, config)},
                     {"ranks", cell.configuration.strategy.world_size()},
                     {"global_batch", cell.configuration.global_batch},
                     {"steps", measured.steps},
@@ -307,8 +313,10 @@ void print_table(const nlohmann::json& results) {
 }
 
 int profile_cells(const Options& options) {
+  const std::vector<ConfigurationChange> names = read_names(options.names);
   RunConfig config = read_config(options);
-  std::vector<Cell> cells = options.names.empty() ? most_teaching_cells(options, config) : named_cells(options, config);
+  std::vector<Cell> cells =
+      cells_of(names.empty() ? most_teaching_configurations(options, config) : named_configurations(names, config));
   if (options.learn_from > static_cast<int64_t>(cells.size())) {
     throw UserError(concat("--learn-from ", options.learn_from, ": ", cells.size(), " cells are measured"));
   }
@@ -363,9 +371,7 @@ void add_profile(CLI::App& program, Action& action) {
   CLI::App& profile = *program.add_subcommand("profile", "Measure this machine, or configurations of a run on it");
   profile.add_option("--machine", options->machine, "Describe this machine: the cluster file to write")
       ->type_name("FILE");
-  profile.add_option("--precision", options->precision, "With --machine: auto, fp32 or bf16")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
-      ->capture_default_str();
+  add_named_option(profile, "--precision", options->precision, "With --machine: auto, fp32 or bf16");
   profile.add_option("--device", options->device, "With --machine: cpu or cuda (default: cuda where there is one)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   profile.add_option("--config", options->config, "Measure configurations of this run")->type_name("RUN.toml");
@@ -380,8 +386,9 @@ void add_profile(CLI::App& program, Action& action) {
       ->type_name("FILE");
   profile
       .add_option("--cell", options->names,
-                  "A configuration to measure, such as \"d2 t1 p4 zb-h1 gb64 mb2\"; may be repeated (default: those "
-                  "that teach most)")
+                  concat("A configuration to measure, as PART=VALUE,...; the rest is as in the run; may be repeated "
+                         "(default: those that teach most). Parts: ",
+                         configuration_parts()))
       ->allow_extra_args(false)
       ->type_name("NAME");
   profile.add_option("--cells", options->cells, "How many to choose where none is named")
@@ -407,7 +414,7 @@ void add_profile(CLI::App& program, Action& action) {
       "Examples:\n"
       "  copus profile --machine here.toml\n"
       "  copus profile --config RUN.toml --cluster here.toml --ranks 1 2 4 --output profile.json\n"
-      "  copus profile --config RUN.toml --cluster here.toml --cell 'd2 t1 p1' --cell 'd1 t1 p2 1f1b mb1'");
+      "  copus profile --config RUN.toml --cluster here.toml --cell d=2,t=1,p=1 --cell d=1,t=1,p=2,b=1");
   profile.callback([options, &action] { action = [options] { return run_profile(*options); }; });
 }
 

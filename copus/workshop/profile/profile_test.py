@@ -42,7 +42,7 @@ teraflops_per_rank = 0.001
 within_node = { latency_microseconds = 5.0, gigabytes_per_second = 1.0 }
 between_nodes = { latency_microseconds = 50.0, gigabytes_per_second = 0.1 }
 """
-CELLS = ["d1 t1 p1", "d2 t1 p1 zero1", "d1 t1 p2 gpipe mb2"]
+CELLS = ["d=1,t=1,p=1", "d=2,t=1,p=1,zero=1", "d=1,t=1,p=2,schedule=gpipe,b=2"]
 
 
 class Profile(unittest.TestCase):
@@ -81,8 +81,7 @@ class Profile(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         printed = json.loads(result.stdout)
         self.assertEqual([row["cell"] for row in printed["cells"]],
-                         ["d1 t1 p1 v1 1f1b sp0 zero0 none gb4 mb1", "d2 t1 p1 v1 1f1b sp0 zero1 none gb4 mb1",
-                          "d1 t1 p2 v1 gpipe sp0 zero0 none gb4 mb2"])
+                         ["d=1,t=1,p=1,B=4,b=1", "d=2,t=1,p=1,B=4,b=1,zero=1", "d=1,t=1,p=2,B=4,b=2,schedule=gpipe"])
         self.assertEqual(printed["failed"], [])
         for row in printed["cells"]:
             self.assertEqual(row["steps"], 2)
@@ -90,7 +89,7 @@ class Profile(unittest.TestCase):
             # The clock charges what the model of time predicts.
             self.assertAlmostEqual(row["predicted_seconds"] / row["measured_seconds"], 1, delta=0.02)
         self.assertTrue((self.folder / "profile.json").is_file())
-        plan = self.copus("plan", "--model", "config.json", "--cluster", "cluster.toml", "--gpus", "2", "--seq", "32",
+        plan = self.copus("plan", "--model", "config.json", "--cluster", "cluster.toml", "--gpus", "2", "--sequence-length", "32",
                           "--global-batch", "4", "--precision", "fp32", "--profile", "profile.json", "--json")
         self.assertEqual(plan.returncode, 0, plan.stderr)
 
@@ -104,11 +103,11 @@ class Profile(unittest.TestCase):
         self.assertEqual(len({row["cell"] for row in json.loads(result.stdout)["cells"]}), 2)
 
     def test_a_cell_that_fails_is_left_out(self):
-        result = self.cells("--json", cells=[CELLS[0], "gb32768 mb32768"], data_bytes=1 << 30)
+        result = self.cells("--json", cells=[CELLS[0], "B=32768,b=32768"], data_bytes=1 << 30)
         self.assertEqual(result.returncode, 0, result.stderr)
         printed = json.loads(result.stdout)
-        self.assertEqual([row["cell"] for row in printed["cells"]], ["d1 t1 p1 v1 1f1b sp0 zero0 none gb4 mb1"])
-        self.assertEqual(printed["failed"], ["d1 t1 p1 v1 1f1b sp0 zero0 none gb32768 mb32768"])
+        self.assertEqual([row["cell"] for row in printed["cells"]], ["d=1,t=1,p=1,B=4,b=1"])
+        self.assertEqual(printed["failed"], ["d=1,t=1,p=1,B=32768,b=32768"])
         self.assertIn("left out", result.stderr)
 
     def test_the_cores_are_described_as_a_cluster(self):
@@ -121,7 +120,7 @@ class Profile(unittest.TestCase):
         self.assertGreater(device["matmul_teraflops"], 0)
         self.assertEqual([rows for rows, _ in device["matmul_by_rows"]], [16, 32, 64, 128, 256, 512, 1024, 2048])
         self.assertEqual([length for length, _ in device["attention_backward"]], [32, 64, 128, 256, 512, 1024])
-        plan = self.copus("plan", "--model", "config.json", "--cluster", "here.toml", "--gpus", "2", "--seq", "32",
+        plan = self.copus("plan", "--model", "config.json", "--cluster", "here.toml", "--gpus", "2", "--sequence-length", "32",
                           "--global-batch", "4", "--precision", "fp32", "--json")
         self.assertEqual(plan.returncode, 0, plan.stderr)
 
@@ -133,9 +132,9 @@ class Profile(unittest.TestCase):
     def test_mistakes_have_one_clear_message(self):
         self.refuse(self.copus("profile"), "--machine", "--config")
         self.refuse(self.copus("profile", "--machine", "a.toml", "--config", "run.toml"), "--machine", "--config")
-        self.refuse(self.cells(cells=["d2 t1 q4"]), '"q4"')
-        self.refuse(self.cells(cells=["d3"]), "d3", "nearest")
-        self.refuse(self.cells(cells=["p4 gpipe"]), "p4 gpipe")
+        self.refuse(self.cells(cells=["d=2,t=1,q=4"]), "--cell", '"q=4"')
+        self.refuse(self.cells(cells=["d=3"]), "--cell d=3", "nearest")
+        self.refuse(self.cells(cells=["p=4,schedule=gpipe"]), "--cell p=4,schedule=gpipe")
         self.refuse(self.cells("--learn-from", "9"), "--learn-from 9")
         self.refuse(self.cells("--set", "train.precison=fp32"), "precision")
         self.refuse(self.copus("profile", "--config", "run.toml", "--cluster", "no-such-one"), "no-such-one")

@@ -4,10 +4,10 @@
 #include <charconv>
 #include <utility>
 
+#include "copus/base/units.h"
+
 namespace copus {
 namespace {
-
-constexpr double gibibyte = 1024.0 * 1024 * 1024;
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 

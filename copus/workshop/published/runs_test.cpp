@@ -90,7 +90,7 @@ TEST(PublishedRuns, ReadsEveryCell) {
   EXPECT_EQ(run.model.num_kv_heads, 4);
   EXPECT_EQ(run.model.head_dim, 8);
   EXPECT_EQ(run.sequence_length, 128);
-  EXPECT_EQ(to_string(run.configuration.strategy), "4x2x2");
+  EXPECT_EQ(to_string(layout_of(run.configuration.strategy)), "d=4,t=2,p=2");
   EXPECT_TRUE(run.configuration.strategy.sequence_parallel);
   EXPECT_EQ(run.configuration.strategy.zero_stage, 1);
   EXPECT_EQ(run.configuration.strategy.recompute, Recompute::full);

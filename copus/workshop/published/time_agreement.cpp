@@ -58,10 +58,10 @@ void predict_sets(const std::vector<PublishedRun>& runs,
 }
 
 void find_layouts(JudgedSet& set) {
-  std::map<std::string, size_t> fastest;
+  std::map<std::pair<ParallelStrategy, int64_t>, size_t> fastest;  // by layout and virtual stages
   for (size_t i = 0; i < set.runs.size(); ++i) {
     const ParallelStrategy& strategy = set.runs[i].run.configuration.strategy;
-    const auto [found, is_new] = fastest.emplace(concat(to_string(strategy), "x", strategy.virtual_stages), i);
+    const auto [found, is_new] = fastest.emplace(std::pair(layout_of(strategy), strategy.virtual_stages), i);
     if (!is_new && set.runs[i].measured_seconds < set.runs[found->second].measured_seconds) found->second = i;
   }
   for (const auto& [layout, index] : fastest) set.layouts.push_back(index);

@@ -19,6 +19,7 @@
 #include "copus/cli/option_checks.h"
 #include "copus/comm/job/launcher.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/description/configuration_text.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/rank_results.h"
 #include "copus/workshop/self_test/self_test.h"
@@ -71,18 +72,11 @@ std::string describe(const GroupFamily& family) {
 
 // "64.0 KiB 76.6 us, 0.86 GB/s (bus 1.50)".
 std::string describe(const GroupSpeed& speed) {
-  const std::string time = concat(format_bytes(static_cast<double>(speed.bytes)), " ",
-                                  format_number("%.1f", speed.median_seconds * 1e6), " us");
+  std::string time = concat(format_bytes(static_cast<double>(speed.bytes)), " ",
+                            format_number("%.1f", speed.median_seconds * 1e6), " us");
   if (speed.bytes <= static_cast<int64_t>(sizeof(double))) return time;  // there is nothing but latency
   return concat(time, ", ", format_number("%.2f", speed.algorithm_bandwidth / 1e9), " GB/s (bus ",
                 format_number("%.2f", speed.bus_bandwidth / 1e9), ")");
-}
-
-std::string form_of(const ParallelStrategy& strategy) {
-  return concat(to_string(strategy), " ", to_string(strategy.schedule),
-                strategy.virtual_stages > 1 ? concat(" v", strategy.virtual_stages) : "",
-                strategy.zero_stage == 1 ? " zero1" : "",
-                strategy.recompute == Recompute::none ? "" : concat(" recompute ", to_string(strategy.recompute)));
 }
 
 nlohmann::json to_json(const GroupFamily& family) {
@@ -174,7 +168,7 @@ class Report {
       const SwitchReport& report = check.report;
       const bool ok = check.failure.empty();
       judge(ok, "re-layout",
-            concat(to_string(report.from.strategy), " -> ", form_of(report.to.strategy), ": ",
+            concat(describe_change(report.from, report.to), ": ",
                    ok ? concat("same state hash, ", format_bytes(static_cast<double>(report.bytes_copied)), " in ",
                                format_number("%.1f", report.pause_seconds * 1e3), " ms")
                       : check.failure));
@@ -192,12 +186,12 @@ class Report {
     for (const LayoutCheck& check : checks) {
       const bool ok = check.failure.empty();
       judge(ok, "layout",
-            concat(form_of(check.strategy), ": ",
+            concat(to_string(check.strategy), ": ",
                    ok ? concat("losses as of one rank, to ", format_number("%.1e", check.relative_difference),
                                check.bitwise ? "; as of its plain form, to the bit" : "")
                       : check.failure));
-      rows.push_back({{"layout", to_string(check.strategy)},
-                      {"form", form_of(check.strategy)},
+      rows.push_back({{"layout", to_string(layout_of(check.strategy))},
+                      {"form", to_string(check.strategy)},
                       {"passed", ok},
                       {"failure", check.failure},
                       {"losses", check.losses},

@@ -60,7 +60,7 @@ struct RelayoutCheck {
   std::string failure;  // empty: the state's hash is as it was
 };
 
-// A few steps in one layout, beside those of rank 0 alone in the layout 1x1x1.
+// A few steps in one layout, beside those of rank 0 alone.
 struct LayoutCheck {
   ParallelStrategy strategy;
   std::vector<double> losses;

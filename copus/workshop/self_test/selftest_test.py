@@ -29,7 +29,7 @@ class SelfTest(ProgramTest):
             self.assertEqual(len(row["seconds"]), len(row["groups"]))
         if not result["shortened"]:
             self.assertEqual({row["layout"] for row in result["layouts"]},
-                             {"4x1x1", "2x2x1", "2x1x2", "1x4x1", "1x2x2", "1x1x4"})
+                             {"d=4,t=1,p=1", "d=2,t=2,p=1", "d=2,t=1,p=2", "d=1,t=4,p=1", "d=1,t=2,p=2", "d=1,t=1,p=4"})
             self.assertEqual(result["relayouts"][0]["from"], result["relayouts"][-1]["to"])
         for row in result["layouts"] + result["relayouts"]:
             self.assertTrue(row["passed"], row)
@@ -39,14 +39,14 @@ class SelfTest(ProgramTest):
         self.assertRegex(result.stdout, r"(?m)^ranks +2 started by copus, connected by shared memory; .*: ranks 0, 1$")
         self.assertRegex(result.stdout, r"(?m)^groups +ok +1 x 2 ranks \(data, pipeline, tensor\): 0, 1, host memory$")
         self.assertRegex(result.stdout, r"(?m)^speed +all-reduce, 1 x 2 ranks .*: 8 B .* us; .*4.0 MiB .* us, .* GB\/s \(bus ")
-        self.assertRegex(result.stdout, r"(?m)^re-layout +ok +2x1x1 -> ")
-        self.assertRegex(result.stdout, r"(?m)^layout +ok +1x2x1 1f1b: losses as of one rank, to [0-9.e-]+$")
+        self.assertRegex(result.stdout, r"(?m)^re-layout +ok +d=2,t=1,p=1,.* -> ")
+        self.assertRegex(result.stdout, r"(?m)^layout +ok +d=1,t=2,p=1: losses as of one rank, to [0-9.e-]+$")
         self.assertRegex(result.stdout, r"(?m)^selftest +ok +after ")
 
     def test_one_rank(self):
         result = json.loads(self.assert_done("selftest", "--ranks", "1", "--device", "cpu", "--json").stdout)
         self.assertEqual((result["groups"], result["speeds"], result["relayouts"]), ([], [], []))
-        self.assertEqual([row["layout"] for row in result["layouts"]], ["1x1x1", "1x1x1"])
+        self.assertEqual([row["layout"] for row in result["layouts"]], ["d=1,t=1,p=1", "d=1,t=1,p=1"])
 
     def test_too_short_a_time_leaves_layouts_out(self):
         result = json.loads(

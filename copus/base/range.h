@@ -1,0 +1,52 @@
+// The numbers that a setting or a part of a configuration may be.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+template <class Number>
+struct Range {
+  Number low;
+  Number high = std::numeric_limits<Number>::max();
+  bool above_low = false;   // low itself is excluded
+  bool below_high = false;  // high itself is excluded
+
+  bool contains(Number value) const {
+    return (above_low ? value > low : value >= low) && (below_high ? value < high : value <= high);
+  }
+};
+
+// "at least 1", "greater than 0", "at least 0 and less than 1".
+template <class Number>
+std::string describe(const Range<Number>& range) {
+  std::string low = concat(range.above_low ? "greater than " : "at least ", range.low);
+  if (range.high == std::numeric_limits<Number>::max()) return low;
+  return concat(low, " and ", range.below_high ? "less than " : "at most ", range.high);
+}
+
+// Finds numbers in `range` that `works` accepts: the largest that is not above `below`, and the smallest that is not
+// below `above`, as far as there are such.
+template <class Works>
+std::vector<int64_t> nearest_that_work(int64_t below, int64_t above, const Range<int64_t>& range, const Works& works) {
+  std::vector<int64_t> found;
+  for (below = std::min(below, range.high); below >= range.low; --below) {
+    if (!works(below)) continue;
+    found.push_back(below);
+    break;
+  }
+  for (above = std::max(above, range.low); above <= range.high; ++above) {
+    if (!works(above)) continue;
+    found.push_back(above);
+    break;
+  }
+  return found;
+}
+
+}  // namespace copus

@@ -1,0 +1,112 @@
+// The fields of a configuration. Each stands here once, with its names and what it may be: text that people write,
+// JSON, the keys of a run's configuration, messages between ranks and hashes all walk over this list. To add a field,
+// add the member to ParallelStrategy or Configuration, its line here, its documentation (docs/configuration.md) and
+// what it does.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "copus/base/range.h"
+#include "copus/description/parallel_strategy.h"
+
+namespace copus {
+
+struct ConfigurationField {
+  enum class Role { degree, option, batch };  // d, t and p; how they work; how many sequences
+
+  size_t index;                   // in the order of visit_configuration
+  const char* symbol;             // how people write it: the d of "d=2,t=1,p=2,B=32,b=4"
+  const char* name;               // in JSON files, and its key in `section` of a run's configuration
+  const char* section;            // "parallel" or "train"
+  const char* words;              // what it is called in a sentence
+  Role role;                      // of these, text leaves out options that are as they are by default
+  const char* formerly = "";      // symbols that earlier versions had for it, in lower case, separated by spaces
+  Range<int64_t> range = {0, 1};  // what a number may be; text writes a truth value as a number
+};
+
+// The ranks along one axis may be as many as the GPUs of the largest cluster that a plan looks at. The product of all
+// axes and a batch stays far below 2^63.
+inline constexpr Range<int64_t> allowed_degrees{1, int64_t{1} << 17};
+inline constexpr Range<int64_t> allowed_zero_stages{0, 1};
+// The limit in sequences is far beyond any use, and keeps the tokens of a step (sequence_length < 2^31) far below 2^63.
+inline constexpr Range<int64_t> allowed_batches{1, int64_t{1} << 24};
+
+// Calls visit(field, values...) for every field of a strategy, with its value in each of the strategies `of`. Hashes in
+// old logs were made in this order, so it must not change.
+template <class Visitor, class... Strategies>
+constexpr void visit_strategy(Visitor&& visit, Strategies&... of) {
+  using Field = ConfigurationField;
+  using enum Field::Role;
+  size_t n = 0;
+  visit(Field{n++, "d", "data_parallel", "parallel", "data parallelism", degree, "dp", allowed_degrees},
+        of.data_parallel...);
+  visit(Field{n++, "t", "tensor_parallel", "parallel", "tensor parallelism", degree, "tp", allowed_degrees},
+        of.tensor_parallel...);
+  visit(Field{n++, "p", "pipeline_parallel", "parallel", "pipeline parallelism", degree, "pp", allowed_degrees},
+        of.pipeline_parallel...);
+  visit(Field{n++, "v", "virtual_stages", "parallel", "the number of virtual stages", option, "vpp", allowed_degrees},
+        of.virtual_stages...);
+  visit(Field{n++, "schedule", "schedule", "parallel", "the pipeline schedule", option}, of.schedule...);
+  visit(Field{n++, "sp", "sequence_parallel", "parallel", "sequence parallelism", option}, of.sequence_parallel...);
+  visit(Field{n++, "zero", "zero_stage", "parallel", "the ZeRO stage", option, "", allowed_zero_stages},
+        of.zero_stage...);
+  visit(Field{n++, "recompute", "recompute", "train", "recomputation", option}, of.recompute...);
+}
+
+inline constexpr size_t num_strategy_fields = [] {
+  const ParallelStrategy strategy;
+  size_t count = 0;
+  visit_strategy([&](const ConfigurationField&, const auto&) { ++count; }, strategy);
+  return count;
+}();
+
+// Likewise for the batches of a Configuration, or of anything else that has them.
+template <class Visitor, class... WithBatches>
+constexpr void visit_batches(Visitor&& visit, WithBatches&... of) {
+  using Field = ConfigurationField;
+  using enum Field::Role;
+  size_t n = num_strategy_fields;
+  visit(Field{n++, "B", "global_batch", "train", "the global batch", batch, "gbs gb", allowed_batches},
+        of.global_batch...);
+  visit(Field{n++, "b", "micro_batch", "train", "the micro-batch", batch, "bm mbs mb", allowed_batches},
+        of.micro_batch...);
+}
+
+// Visits every field of whole configurations: those of the strategy, then the batches.
+template <class Visitor, class... Configurations>
+constexpr void visit_configuration(Visitor&& visit, Configurations&... of) {
+  visit_strategy(visit, of.strategy...);
+  visit_batches(visit, of...);
+}
+
+inline constexpr size_t num_configuration_fields = [] {
+  const Configuration configuration;
+  size_t count = 0;
+  visit_configuration([&](const ConfigurationField&, const auto&) { ++count; }, configuration);
+  return count;
+}();
+
+// A configuration as integers, for messages between processes of this program.
+using ConfigurationWords = std::array<int64_t, num_configuration_fields>;
+
+inline ConfigurationWords to_words(const Configuration& configuration) {
+  ConfigurationWords words;
+  const auto write = [&](const ConfigurationField& field, const auto& value) {
+    words[field.index] = static_cast<int64_t>(value);
+  };
+  visit_configuration(write, configuration);
+  return words;
+}
+
+inline Configuration configuration_of_words(std::span<const int64_t, num_configuration_fields> words) {
+  Configuration configuration;
+  const auto read = [&]<class Value>(const ConfigurationField& field, Value& value) {
+    value = static_cast<Value>(words[field.index]);
+  };
+  visit_configuration(read, configuration);
+  return configuration;
+}
+
+}  // namespace copus

@@ -1,0 +1,97 @@
+// Each member of a configuration stands in the list of fields, and the list serves everything that walks over it.
+#include "copus/description/configuration_fields.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "copus/description/configuration_json.h"
+#include "copus/description/configuration_text.h"
+
+namespace copus {
+namespace {
+
+// Stands for a member of any type.
+struct Anything {
+  template <class Member>
+  constexpr operator Member() const;  // NOLINT(google-explicit-constructor)
+};
+
+// With how many members an aggregate can be initialised.
+template <class Aggregate, class... Members>
+constexpr size_t count_members() {
+  if constexpr (requires { Aggregate{Members{}..., Anything{}}; }) {
+    return count_members<Aggregate, Members..., Anything>();
+  } else {
+    return sizeof...(Members);
+  }
+}
+
+// `strategy` is one member of a Configuration, whose fields are listed by themselves.
+static_assert(count_members<ParallelStrategy>() == num_strategy_fields,
+              "a member of ParallelStrategy is missing in visit_strategy");
+static_assert(count_members<Configuration>() - 1 + num_strategy_fields == num_configuration_fields,
+              "a member of Configuration is missing in visit_batches");
+
+// Another value than the default, and than that of any other field.
+void change(const ConfigurationField& field, int64_t& value) {
+  value = field.range.contains(10) ? 10 + static_cast<int64_t>(field.index) : field.range.high;
+}
+void change(const ConfigurationField&, bool& value) { value = !value; }
+template <HasNames Enum>
+void change(const ConfigurationField&, Enum& value) {
+  value = all_values<Enum>().back();
+}
+
+// One configuration for each field, in which that one alone is not as it is by default.
+std::vector<Configuration> one_changed() {
+  std::vector<Configuration> changed(num_configuration_fields);
+  for (size_t i = 0; i < changed.size(); ++i) {
+    visit_configuration(
+        [i](const ConfigurationField& field, auto& value) {
+          if (field.index == i) change(field, value);
+        },
+        changed[i]);
+  }
+  return changed;
+}
+
+TEST(ConfigurationFields, EachIsAnotherMemberWithNamesOfItsOwn) {
+  const Configuration configuration;
+  std::set<const void*> members;
+  std::set<std::string> symbols, keys;
+  size_t index = 0;
+  visit_configuration(
+      [&](const ConfigurationField& field, const auto& value) {
+        EXPECT_EQ(field.index, index++);
+        members.insert(&value);
+        symbols.insert(field.symbol);
+        keys.insert(concat(field.section, ".", field.name));
+      },
+      configuration);
+  EXPECT_EQ(members.size(), num_configuration_fields);
+  EXPECT_EQ(symbols.size(), num_configuration_fields);
+  EXPECT_EQ(keys.size(), num_configuration_fields);
+}
+
+TEST(ConfigurationFields, WordsJsonAndTextHoldEachOfThem) {
+  for (const Configuration& configuration : one_changed()) {
+    ASSERT_NE(configuration, Configuration());
+    EXPECT_EQ(configuration_of_words(to_words(configuration)), configuration);
+    EXPECT_NE(to_words(configuration), to_words(Configuration()));
+    EXPECT_EQ(configuration_from_json(to_json(configuration)), configuration);
+    EXPECT_EQ(apply(parse_configuration_change(to_string(configuration)), Configuration()), configuration)
+        << to_string(configuration);
+    EXPECT_NE(describe_change(Configuration(), configuration), "");
+  }
+}
+
+// Hashes of decisions in old logs are made of these numbers in this order.
+TEST(ConfigurationFields, TheOrderOfWordsStays) {
+  const char* const text = "d=2,t=3,p=4,v=5,schedule=zb-h1,sp=1,zero=1,recompute=full,B=32,b=8";
+  const Configuration configuration = apply(parse_configuration_change(text), {});
+  EXPECT_THAT(to_words(configuration), testing::ElementsAre(2, 3, 4, 5, 3, 1, 1, 2, 32, 8));
+}
+
+}  // namespace
+}  // namespace copus

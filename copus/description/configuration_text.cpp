@@ -1,0 +1,277 @@
+#include "copus/description/configuration_text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include "copus/base/text_distance.h"
+
+namespace copus {
+
+namespace {
+
+constexpr const char* example = "d=2,t=1,p=2,B=32,b=4";
+constexpr Configuration plain;
+
+// The pieces between separators, at least one.
+std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
+  std::vector<std::string_view> pieces;
+  while (true) {
+    const size_t end = text.find_first_of(separators);
+    pieces.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return pieces;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::optional<int64_t> whole_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+template <class Value>
+std::string value_text(const Value& value) {
+  if constexpr (HasNames<Value>) {
+    return std::string(to_string(value));
+  } else {
+    return std::to_string(static_cast<int64_t>(value));
+  }
+}
+
+// Writes parts, degrees and batches before options.
+class TextWriter {
+ public:
+  template <class Value>
+  void add(const ConfigurationField& field, const Value& value) {
+    std::string& text = field.role == ConfigurationField::Role::option ? options_ : basics_;
+    text += concat(text.empty() ? "" : ",", field.symbol, "=", value_text(value));
+  }
+
+  // Leaves out an option that is as in every one of `otherwise`.
+  template <class Value, class... Others>
+  void add_unless(const ConfigurationField& field, const Value& value, const Others&... otherwise) {
+    if (field.role == ConfigurationField::Role::option && ((value == otherwise) && ...)) return;
+    add(field, value);
+  }
+
+  std::string text() const { return concat(basics_, basics_.empty() || options_.empty() ? "" : ",", options_); }
+
+ private:
+  std::string basics_, options_;
+};
+
+template <class Value>
+void read_value(std::string_view part, const ConfigurationField& field, std::string_view text, Value& value) {
+  if constexpr (HasNames<Value>) {
+    const std::optional<Value> found = find_value<Value>(text);
+    if (!found) throw UserError(concat("\"", part, "\": expected one of ", join(all_names<Value>(), ", ")));
+    value = *found;
+  } else {
+    const std::optional<int64_t> number = whole_number(text);
+    if (!number || !field.range.contains(*number)) {
+      throw UserError(
+          concat("\"", part, "\": expected a whole number from ", field.range.low, " to ", field.range.high));
+    }
+    value = static_cast<Value>(*number);
+  }
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+// Finds the field that earlier versions, files, or the symbol in other upper and lower case call so.
+std::optional<ConfigurationField> find_field(std::string_view called) {
+  std::optional<ConfigurationField> found;
+  const std::string name = lower(called);
+  const auto look = [&](const ConfigurationField& field, const auto&) {
+    const std::vector<std::string_view> names = split(field.formerly, " ");
+    const bool was_called_so = std::find(names.begin(), names.end(), name) != names.end();
+    const bool is_key = name == field.name || name == concat(field.section, ".", field.name);
+    const bool is_symbol = called == field.symbol || (!found && name == field.symbol);
+    if (is_symbol || (!name.empty() && (was_called_so || is_key))) found = field;
+  };
+  visit_configuration(look, plain);
+  return found;
+}
+
+[[noreturn]] void refuse(std::string_view part, std::string_view name) {
+  if (const std::optional<ConfigurationField> field = find_field(name); field && name.size() < part.size()) {
+    throw UserError(concat("\"", part, "\": ", field->words, " is written ", field->symbol, "; write ", field->symbol,
+                           part.substr(name.size())));
+  }
+  if (const std::optional<std::string> spelling = todays_spelling(part)) {
+    throw UserError(concat("\"", part, "\": write ", *spelling));
+  }
+  if (name.size() == part.size()) {
+    throw UserError(concat("\"", part, "\" is no part of a configuration; expected NAME=VALUE, separated by commas, ",
+                           "as in ", example));
+  }
+  std::vector<std::string> symbols;
+  visit_configuration([&](const ConfigurationField& field, const auto&) { symbols.emplace_back(field.symbol); }, plain);
+  const std::optional<std::string> similar = name.size() > 1 ? nearest(name, symbols) : std::nullopt;
+  throw UserError(
+      concat("\"", part, "\": a configuration has no \"", name, "\"; ",
+             similar ? concat("did you mean \"", *similar, "\"?") : concat("its parts are ", configuration_parts())));
+}
+
+// Earlier versions separated parts by blanks. Refuses such a text with what to write now.
+void refuse_blanks(std::string_view text) {
+  if (text.find(' ') == std::string_view::npos) return;
+  std::string spelling;
+  for (const std::string_view word : split(text, " ,")) {
+    if (word.empty()) continue;
+    const std::optional<std::string> part = todays_spelling(word);
+    if (!part) return;
+    spelling += concat(spelling.empty() ? "" : ",", *part);
+  }
+  if (!spelling.empty())
+    throw UserError(concat("\"", text, "\": write ", to_string(parse_configuration_change(spelling))));
+}
+
+}  // namespace
+
+bool ConfigurationChange::names(std::string_view symbol) const {
+  bool result = false;
+  const auto look = [&](const ConfigurationField& field, const auto&) {
+    result |= symbol == field.symbol && named[field.index];
+  };
+  visit_configuration(look, values);
+  return result;
+}
+
+ConfigurationChange parse_configuration_change(std::string_view text) {
+  refuse_blanks(text);
+  ConfigurationChange change;
+  for (const std::string_view part : split(text, ",")) {
+    const std::string_view name = part.substr(0, part.find('='));
+    bool is_known = false;
+    const auto read = [&](const ConfigurationField& field, auto& value) {
+      if (name != field.symbol || name.size() == part.size()) return;
+      is_known = true;
+      if (change.named[field.index]) throw UserError(concat("\"", name, "\" is given twice"));
+      change.named.set(field.index);
+      read_value(part, field, part.substr(name.size() + 1), value);
+    };
+    visit_configuration(read, change.values);
+    if (!is_known) refuse(part, name);
+  }
+  return change;
+}
+
+std::string to_string(const ConfigurationChange& change) {
+  TextWriter writer;
+  const auto write = [&](const ConfigurationField& field, const auto& value) {
+    if (change.named[field.index]) writer.add(field, value);
+  };
+  visit_configuration(write, change.values);
+  return writer.text();
+}
+
+std::string to_string(const ParallelStrategy& strategy) {
+  TextWriter writer;
+  const auto write = [&](const auto&... field_and_values) { writer.add_unless(field_and_values...); };
+  visit_strategy(write, strategy, plain.strategy);
+  return writer.text();
+}
+
+std::string to_string(const Configuration& configuration) { return to_string(configuration, plain); }
+
+std::string to_string(const Configuration& configuration, const Configuration& otherwise) {
+  TextWriter writer;
+  const auto write = [&](const auto&... field_and_values) { writer.add_unless(field_and_values...); };
+  visit_configuration(write, configuration, plain, otherwise);
+  return writer.text();
+}
+
+std::string layout_in_run_log(const ParallelStrategy& strategy) {
+  return concat(strategy.data_parallel, "x", strategy.tensor_parallel, "x", strategy.pipeline_parallel);
+}
+
+std::optional<std::string> todays_spelling(std::string_view word) {
+  if (const std::vector<std::string_view> degrees = split(word, "x");
+      degrees.size() == 3 && std::all_of(degrees.begin(), degrees.end(), whole_number)) {
+    return concat("d=", degrees[0], ",t=", degrees[1], ",p=", degrees[2]);
+  }
+  if (find_value<PipelineSchedule>(word)) return concat("schedule=", word);
+  if (find_value<Recompute>(word)) return concat("recompute=", word);
+  const size_t end_of_name = std::min(word.find_first_of("=0123456789"), word.size());
+  const std::optional<ConfigurationField> field = find_field(word.substr(0, end_of_name));
+  if (!field || end_of_name == word.size()) return std::nullopt;
+  const std::string_view value = word.substr(end_of_name + (word[end_of_name] == '=' ? 1 : 0));
+  if (word[end_of_name] != '=' && !whole_number(value)) return std::nullopt;
+  return concat(field->symbol, "=", value);
+}
+
+std::string configuration_parts() {
+  std::vector<std::string> parts;
+  const auto name = [&](const ConfigurationField& field, const auto&) {
+    parts.push_back(concat(field.symbol, " (", field.words, ")"));
+  };
+  visit_configuration(name, plain);
+  return join(parts, ", ");
+}
+
+std::vector<std::string> configuration_columns() {
+  std::vector<std::string> columns;
+  const auto add = [&](const ConfigurationField& field, const auto&) { columns.emplace_back(field.symbol); };
+  visit_batches(add, plain);
+  visit_strategy(add, plain.strategy);
+  return columns;
+}
+
+std::vector<std::string> configuration_cells(const Configuration& configuration) {
+  std::vector<std::string> cells;
+  const auto add = [&](const ConfigurationField& field, const auto& value, const auto& by_default) {
+    const bool is_shown = field.role != ConfigurationField::Role::option || value != by_default;
+    cells.push_back(is_shown ? value_text(value) : "-");
+  };
+  visit_batches(add, configuration, plain);
+  visit_strategy(add, configuration.strategy, plain.strategy);
+  return cells;
+}
+
+Configuration apply(const ConfigurationChange& change, const Configuration& configuration) {
+  Configuration result = configuration;
+  const auto assign = [&](const ConfigurationField& field, const auto& wanted, auto& value) {
+    if (change.named[field.index]) value = wanted;
+  };
+  visit_configuration(assign, change.values, result);
+  ParallelStrategy& strategy = result.strategy;
+  if (strategy.pipeline_parallel == 1) {
+    strategy.virtual_stages = 1;
+    strategy.schedule = PipelineSchedule::one_f_one_b;
+  }
+  if (strategy.tensor_parallel == 1) strategy.sequence_parallel = false;
+  if (strategy.data_parallel == 1) strategy.zero_stage = 0;
+  visit_configuration(assign, change.values, result);  // what is asked for is not dropped, even where it is impossible
+  return result;
+}
+
+bool matches(const ConfigurationChange& change, const Configuration& configuration) {
+  bool result = true;
+  const auto compare = [&](const ConfigurationField& field, const auto& wanted, const auto& value) {
+    result &= !change.named[field.index] || wanted == value;
+  };
+  visit_configuration(compare, change.values, configuration);
+  return result;
+}
+
+std::string describe_change(const Configuration& from, const Configuration& to) {
+  const bool is_another_layout = layout_of(from.strategy) != layout_of(to.strategy);
+  TextWriter before, after;
+  const auto tell = [&](const ConfigurationField& field, const auto& old_value, const auto& new_value) {
+    const bool is_degree = field.role == ConfigurationField::Role::degree;
+    if (is_degree ? !is_another_layout : old_value == new_value) return;
+    before.add(field, old_value);
+    after.add(field, new_value);
+  };
+  visit_configuration(tell, from, to);
+  return from == to ? "" : concat(before.text(), " -> ", after.text());
+}
+
+}  // namespace copus

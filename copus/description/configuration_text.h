@@ -1,0 +1,59 @@
+// The one way in which people write and read configurations: "d=2,t=1,p=2,B=32,b=4". These are data, tensor and
+// pipeline parallelism, global batch and micro-batch; options such as v=2, schedule=interleaved, sp=1, zero=1 and
+// recompute=full follow where they are not as they are by default. The order of parts is free. What to_string writes is
+// read back.
+#pragma once
+
+#include <bitset>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copus/description/configuration_fields.h"
+
+namespace copus {
+
+// Some fields of a configuration: what a person has named, or what differs between two.
+struct ConfigurationChange {
+  Configuration values;                         // of fields that are not named, the defaults
+  std::bitset<num_configuration_fields> named;  // which fields are, by ConfigurationField::index
+
+  bool names(std::string_view symbol) const;
+  bool operator==(const ConfigurationChange&) const = default;
+};
+
+// Throws UserError for a part that is not NAME=VALUE, not known, given twice, or out of range. A spelling of earlier
+// versions is refused with what to write now.
+ConfigurationChange parse_configuration_change(std::string_view text);
+
+// Writes all that is named, default or not.
+std::string to_string(const ConfigurationChange& change);
+
+// Writes what reads back as `configuration` where options that are left out are as in `otherwise`.
+std::string to_string(const Configuration& configuration, const Configuration& otherwise);
+
+// Says what to write now, as "d=4,t=1,p=1", for a word of earlier versions: "4x1x1", "TP2", "mb8", "Bm=8". Empty for
+// any other word.
+std::optional<std::string> todays_spelling(std::string_view word);
+
+// The parts that there are: "d (data parallelism), t (tensor parallelism), ...".
+std::string configuration_parts();
+
+// The header of a table, B, b, d, t, p, v, ..., and a row of it, with "-" for an option that is as it is by default.
+std::vector<std::string> configuration_columns();
+std::vector<std::string> configuration_cells(const Configuration& configuration);
+
+// Changes what is named. The rest stays, unless the new layout makes it impossible or meaningless: without a pipeline
+// the schedule is 1f1b with one stage a rank, without tensor parallelism there is no sequence parallelism, and with one
+// data-parallel rank no ZeRO.
+Configuration apply(const ConfigurationChange& change, const Configuration& configuration);
+
+// Whether all that is named is so in `configuration`.
+bool matches(const ConfigurationChange& change, const Configuration& configuration);
+
+// Tells all that differs, with d, t and p together: "d=1,t=2,p=2,B=16 -> d=4,t=1,p=1,B=32". What stands behind the
+// arrow, applied to `from`, makes `to`. Empty where nothing differs.
+std::string describe_change(const Configuration& from, const Configuration& to);
+
+}  // namespace copus

@@ -1,0 +1,93 @@
+// A plan as JSON.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "copus/description/configuration_json.h"
+#include "copus/plan/plan_report.h"
+
+namespace copus {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json layout_json(const ParallelStrategy& layout) {
+  return {{"data_parallel", layout.data_parallel},
+          {"tensor_parallel", layout.tensor_parallel},
+          {"pipeline_parallel", layout.pipeline_parallel}};
+}
+
+Json to_json(const PlannedConfiguration& planned) {
+  const StepTimeParts& seconds = planned.parts;
+  const MemoryParts& memory = planned.memory.parts;
+  Json json = Json::parse(to_json(planned.configuration));
+  json["num_microbatches"] = planned.configuration.num_microbatches();
+  json["step_seconds"] = planned.seconds;
+  json["relative_deviation"] = planned.relative_deviation;
+  json["measured_steps"] = planned.measured_steps;
+  json["tokens_per_second_per_gpu"] = planned.tokens_per_second_per_gpu;
+  const bool known = std::isfinite(planned.model_flops_utilization);
+  json["mfu"] = known ? Json(planned.model_flops_utilization) : Json();
+  json["seconds"] = {{"compute", seconds.compute},
+                     {"tensor_communication", seconds.tensor_communication},
+                     {"bubble", seconds.bubble},
+                     {"data_communication", seconds.data_communication},
+                     {"optimizer", seconds.optimizer}};
+  json["memory_bytes"] = {{"weights", memory.weights},     {"gradients", memory.gradients},
+                          {"optimizer", memory.optimizer}, {"activations", memory.activations},
+                          {"logits", memory.logits},       {"workspace", memory.workspace},
+                          {"total", memory.total()},       {"pipeline_rank", planned.memory.pipeline_rank}};
+  return json;
+}
+
+Json known_or_null(double value) { return value > 0 ? Json(value) : Json(); }
+
+}  // namespace
+
+std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
+                    const std::vector<Explanation>& explanations) {
+  Json json;
+  json["model"] = question.model_name;
+  json["parameters"] = count_parameters(question.model);
+  json["cluster"] = question.cluster_name;
+  json["device"] = question.cluster.device.name;
+  json["gpus"] = question.space.world_size;
+  json["sequence_length"] = question.sequence_length;
+  json["precision"] = question.precision;
+  json["training_flops_per_token"] = training_flops_per_token(question.model, question.sequence_length);
+  json["peak_flops_per_second"] = known_or_null(question.cluster.device.peak_flops_per_second);
+  json["device_memory_bytes"] = known_or_null(question.cluster.device.memory_bytes);
+  json["measured_configurations"] = question.knowledge.cells().size();
+  json["configurations"] = plan.configurations;
+  json["too_large"] = plan.too_large;
+  json["batches"] = Json::array();
+  for (const BatchPlan& batch : plan.batches) {
+    Json layouts = Json::array();
+    for (const PlannedConfiguration& layout : batch.layouts) {
+      if (static_cast<int64_t>(layouts.size()) == top) break;
+      layouts.push_back(to_json(layout));
+    }
+    json["batches"].push_back(
+        {{"global_batch", batch.global_batch}, {"num_layouts", batch.layouts.size()}, {"layouts", layouts}});
+  }
+  json["crossovers"] = Json::array();
+  for (const Crossover& change : crossovers(plan)) {
+    json["crossovers"].push_back({{"last_batch", change.last_batch},
+                                  {"first_batch", change.first_batch},
+                                  {"from", layout_json(change.from)},
+                                  {"to", layout_json(change.to)}});
+  }
+  json["explanations"] = Json::array();
+  for (const Explanation& explanation : explanations) {
+    json["explanations"].push_back(
+        {{"global_batch", explanation.global_batch},
+         {"verdict", to_string(explanation.verdict)},
+         {"text", explanation.text},
+         {"configuration", explanation.configuration ? to_json(*explanation.configuration) : Json()}});
+  }
+  // Names come from paths, which may hold bytes that are no UTF-8.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace copus

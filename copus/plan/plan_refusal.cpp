@@ -1,0 +1,141 @@
+#include "copus/plan/plan_refusal.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "copus/base/text_distance.h"
+#include "copus/base/units.h"
+#include "copus/description/configuration_fields.h"
+
+namespace copus {
+
+namespace {
+
+// More GPUs than this are not looked for.
+constexpr int64_t most_gpus = allowed_degrees.high;
+
+// The options that left something out: "--schedule and --micro-batch".
+std::string restricting_options(const SearchSpace& space) {
+  const SearchSpace all;
+  std::vector<std::string> options;
+  if (space.schedules.size() < all.schedules.size()) options.emplace_back("--schedule");
+  if (space.recomputes.size() < all.recomputes.size()) options.emplace_back("--recompute");
+  if (!space.micro_batches.empty()) options.emplace_back("--micro-batch");
+  return join(options, " and ");
+}
+
+// The same question without what the options left out.
+SearchSpace unrestricted(const SearchSpace& space) {
+  SearchSpace all;
+  all.world_size = space.world_size;
+  all.global_batches = space.global_batches;
+  all.max_tensor_parallel = space.max_tensor_parallel;
+  return all;
+}
+
+std::string batches_in_words(const std::vector<int64_t>& batches) {
+  if (batches.size() == 1) return concat("a global batch of ", batches.front());
+  return concat("any global batch of ", batches.front(), " to ", batches.back());
+}
+
+// "92 or 96".
+std::string joined_by_or(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> texts;
+  for (const int64_t number : numbers) texts.push_back(std::to_string(number));
+  return join(texts, " or ");
+}
+
+// Whether the cluster's devices can hold any configuration of the space.
+bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
+  MemoryModel memory(question.model, question.sequence_length, question.system);
+  const std::vector<Configuration> all = enumerate(question.model, question.sequence_length, space);
+  return std::any_of(all.begin(), all.end(), [&](const Configuration& configuration) {
+    return memory.predict(configuration).parts.total() <= question.cluster.device.memory_bytes;
+  });
+}
+
+// The fewest GPUs on which something fits, in whole nodes beyond the first; 0 where too many would be needed.
+int64_t enough_gpus(const PlanQuestion& question) {
+  const auto enough = [&](int64_t count) {
+    SearchSpace space = question.space;
+    space.world_size = count;
+    return something_fits(question, space);
+  };
+  int64_t most = question.space.world_size;
+  do {
+    most *= 2;
+  } while (most <= most_gpus && !enough(most));
+  if (most > most_gpus) return 0;
+  // Large clusters are looked through in strides, since nobody adds a single node to hundreds.
+  constexpr int64_t most_looks = 32;
+  const int64_t node = question.cluster.ranks_per_node;
+  const int64_t stride = node * std::max<int64_t>(1, most / node / most_looks);
+  const auto next = [&](int64_t count) { return count < node ? count + 1 : (count / stride + 1) * stride; };
+  for (int64_t count = next(question.space.world_size); count < most; count = next(count)) {
+    if (enough(count)) return count;
+  }
+  return most;
+}
+
+// With one decimal, and never less than the number is: "595.4".
+std::string rounded_up(double number) { return format_number("%.1f", std::ceil(10 * number) / 10); }
+
+}  // namespace
+
+std::string why_nothing_is_possible(const PlanQuestion& question) {
+  const auto possible = [&](const SearchSpace& space) {
+    return !enumerate(question.model, question.sequence_length, space).empty();
+  };
+  std::vector<std::string> changes;
+  const std::string options = restricting_options(question.space);
+  const bool by_options = !options.empty() && possible(unrestricted(question.space));
+  if (by_options) changes.push_back(concat("leave out ", options));
+
+  const int64_t asked = question.space.world_size;
+  const std::vector<int64_t> counts = nearest_that_work(asked - 1, asked + 1, {1, 2 * asked}, [&](int64_t count) {
+    SearchSpace space = question.space;
+    space.world_size = count;
+    return possible(space);
+  });
+  if (!counts.empty()) changes.push_back(concat("take ", joined_by_or(counts), " GPUs"));
+
+  // Of as many batches in a row as there are GPUs, one is divided by their number.
+  const int64_t smallest = question.space.global_batches.front(), largest = question.space.global_batches.back();
+  const Range<int64_t> looked_at{std::max<int64_t>(1, smallest - asked), largest + asked};
+  const std::vector<int64_t> batches = nearest_that_work(smallest - 1, largest + 1, looked_at, [&](int64_t batch) {
+    SearchSpace space = question.space;
+    space.global_batches = {batch};
+    return possible(space);
+  });
+  if (!batches.empty()) changes.push_back(concat("take a global batch of ", joined_by_or(batches)));
+  return concat(
+      "no layout of ", asked, " GPUs can train ", question.model_name, " with ",
+      batches_in_words(question.space.global_batches), by_options ? concat(" and ", options) : "",
+      ", however much memory there were: the degrees of data, tensor and pipeline parallelism must multiply ",
+      "to the number of GPUs; data parallelism times the micro-batch must divide the batch, tensor parallelism ",
+      "the heads, and the pipeline has no more ranks than there are layers",
+      changes.empty() ? "" : concat(". The smallest changes that help: ", join(changes, "; or ")));
+}
+
+std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTable& table) {
+  COPUS_CHECK(table.smallest, "a table without cells or smallest one");
+  const TableCell& smallest = *table.smallest;
+  std::vector<std::string> changes;
+  const std::string options = restricting_options(question.space);
+  if (!options.empty() && something_fits(question, unrestricted(question.space))) {
+    changes.push_back(concat("leave out ", options));
+  }
+  if (const int64_t enough = enough_gpus(question); enough > 0) {
+    changes.push_back(concat("take ", enough, " GPUs instead of ", question.space.world_size));
+  }
+  const double needed = smallest.memory.parts.total();
+  changes.push_back(concat("take GPUs with ", rounded_up(needed / gibibyte),
+                           " GiB of memory (memory_gigabytes = ", rounded_up(needed / 1e9), ")"));
+  const auto reason = out_of_memory_reason(smallest.memory, question.cluster.device.memory_bytes);
+  return concat("no configuration of ", question.model_name, " fits on ", question.space.world_size, " x ",
+                question.device_name(), " with ", batches_in_words(question.space.global_batches), ": of ",
+                table.too_large, " that are possible, the one that needs least, ", to_string(smallest.configuration),
+                ", ", reason.value_or("does not fit"), ". The smallest changes that help: ", join(changes, "; or "));
+}
+
+}  // namespace copus
