@@ -1,5 +1,5 @@
-// What a policy may know: the record of one step, and what happened beside steps. A run's decisions are a function of
-// the sequence of these alone, so that a replay of the sequence gives the same decisions. Seconds are those of the
+// What a controller is told: the record of one step, and what happened beside steps. A run's decisions are a function
+// of the sequence of these alone, so that a replay of the sequence gives the same decisions. Seconds are those of the
 // run's clock, batches are in samples.
 #pragma once
 
@@ -27,7 +27,15 @@ struct Observation {
   double seconds_left = std::numeric_limits<double>::infinity();
 };
 
-// What came of a switch that was announced.
+// A switch that all ranks are to make: rank 0 tells the others with the next step.
+struct SwitchIntent {
+  Configuration configuration;
+  int64_t commit_after_step = 0;  // the step boundary
+  double critical_batch = 0;      // B_c that the learning rate's factor counts with until the next switch; 0: not known
+  uint64_t inputs_hash = 0;       // of what was decided from (Decision)
+};
+
+// What came of it.
 struct SwitchReport {
   int64_t after_step = 0;  // the step boundary
   int64_t consumed_samples = 0;

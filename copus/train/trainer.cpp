@@ -378,12 +378,7 @@ double Trainer::share_done() const {
 }
 
 double Trainer::seconds_left() const {
-  double left = std::numeric_limits<double>::infinity();
-  const auto limit = static_cast<double>(limit_in_tokens(config_.train));
-  const auto tokens = static_cast<double>(state_.consumed_tokens);
-  if (limit > 0 && tokens > 0) left = (limit - tokens) * state_.elapsed_seconds / tokens;
-  if (config_.train.max_seconds > 0) left = std::min(left, config_.train.max_seconds - state_.elapsed_seconds);
-  return std::max(0.0, left);
+  return copus::seconds_left(config_.train, state_.consumed_tokens, state_.elapsed_seconds);
 }
 
 }  // namespace copus
