@@ -1,6 +1,7 @@
 // What all ranks tell each other once a step, in one small all-reduce, so that all of them go on with the same numbers.
 #pragma once
 
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -27,12 +28,15 @@ struct StepReport {
 struct StepAgreement {
   double squared_norm = 0;
   double small_squared_norms = 0;
-  double loss = 0;
+  double loss = 0;  // of all tokens together
   StopReason stop = StopReason::none;
   double seconds = 0;  // from rank 0's begin until the last rank had come this far
   double now = 0;      // when that was
   std::optional<SwitchIntent> intent;
   std::vector<PartSeconds> by_rank;  // in the order of the world's ranks
+
+  double gradient_norm() const { return std::sqrt(squared_norm); }
+  bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm()); }
 };
 
 // Every rank calls it.

@@ -129,7 +129,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     report.peak_bytes = static_cast<int64_t>(slowest[2]);
     state_.elapsed_seconds += slowest[3];
   }
-  pause_seconds_ = report.pause_seconds;
+  clock_.add_pause(report.pause_seconds);
   return report;
 }
 
@@ -139,7 +139,7 @@ void Trainer::change_configuration(const SwitchIntent& intent) {
                                   static_cast<double>(intent.configuration.global_batch));
   state_.critical_batch = intent.critical_batch;
   state_.configuration = intent.configuration;
-  expected_seconds_ = 0;  // however long those before took
+  clock_.forget_expectation();
   plan_steps();
 }
 
