@@ -63,10 +63,10 @@ class StateMover {
                                         at::ScalarType compute_dtype) const;
 
   // Replaces the buckets of the old layout, which have no gradients, by those of the new one. Compute weights that are
-  // not the masters, and the gradients, are left to the caller. `at` is told how far it has come. Returns the state
-  // bytes (as the plan counts them) at the worst moment on this rank.
+  // not the masters, and the gradients, are left to the caller. `in_round` is told each round that begins, as "round 2
+  // of 5". Returns the state bytes (as the plan counts them) at the worst moment on this rank.
   int64_t move(const PreparedRelayout& prepared, at::ScalarType compute_dtype, std::vector<BucketState>& state,
-               const std::function<void(const std::string& place)>& at);
+               const std::function<void(const std::string& round)>& in_round);
 
  private:
   void take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const;

@@ -70,7 +70,8 @@ void StateMover::settle(const std::vector<BucketState>& state) {
 }
 
 int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType compute_dtype,
-                         std::vector<BucketState>& state, const std::function<void(const std::string& place)>& at) {
+                         std::vector<BucketState>& state,
+                         const std::function<void(const std::string& round)>& in_round) {
   std::vector<BucketState> to(prepared.buckets.size());
   int64_t bytes = 0;
   for (const BucketState& bucket : state) bytes += state_bytes(bucket);
@@ -81,7 +82,7 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
   if (!arena_) messages_.emplace(prepared.plan, world_.everyone());
   int64_t number = 0;
   for (const RelayoutRound& round : prepared.plan.mine.rounds) {
-    at(concat("moving the state, round ", ++number, " of ", prepared.plan.num_rounds));
+    in_round(concat("round ", ++number, " of ", prepared.plan.num_rounds));
     for (const int64_t index : round.allocate) {
       BucketState& bucket = to[static_cast<size_t>(index)];
       bucket = allocate_state(prepared.buckets[static_cast<size_t>(index)], compute_dtype, *memory_);

@@ -26,6 +26,7 @@
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_clock.h"
 #include "copus/train/step_recorder.h"
+#include "copus/train/switch_phases.h"
 #include "copus/train/training_state.h"
 
 namespace copus {
@@ -121,13 +122,13 @@ class Trainer {
   std::optional<std::string> why_not(const Configuration& configuration) const;
   RelayoutRequest request_to(const ParallelStrategy& strategy) const;
   void change_configuration(const SwitchIntent& intent);
-  void change_layout(PendingSwitch& pending, SwitchReport& report);
-  int64_t move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared);
+  void change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report);
+  int64_t move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
+               SwitchPhases& phases);
   void release_model(std::vector<BucketState>& state);
   std::optional<std::string> assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                      const std::vector<BucketLayout>& buckets);
+                                      const std::vector<BucketLayout>& buckets, SwitchPhases& phases);
   std::optional<std::string> rehearse(const Configuration& configuration) const;
-  void at(const std::string& place);
   double learning_rate(int64_t tokens, double seconds) const;
   int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }
   StepRecord compute_step(const StopQuestion& stop);

@@ -82,10 +82,6 @@ RelayoutRequest Trainer::request_to(const ParallelStrategy& strategy) const {
           .ranks_per_node = config_.cluster.description.ranks_per_node};
 }
 
-void Trainer::at(const std::string& place) {
-  world_.health().set_place(concat("switching after step ", state_.step, ": ", place));
-}
-
 std::optional<SwitchReport> Trainer::switch_if_due() {
   if (!pending_ || state_.step < pending_->intent.commit_after_step) return std::nullopt;
   PendingSwitch pending = *std::exchange(pending_, std::nullopt);
@@ -102,13 +98,14 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     report.reason = *pending.refusal;
     return report;
   }
+  SwitchPhases phases(world_, state_.step);
   double begin = arrived;
   if (pending.preparation.valid()) {
-    // Who has ended the step early would wait for the others without a switch too.
-    at("waiting for all ranks");
-    world_.everyone().barrier();
+    // The pause begins when the last rank has ended the step: the others would have to wait for it without a switch
+    // too.
+    phases.wait_for_all_ranks();
     begin = world_.clock().now();
-    change_layout(pending, report);
+    change_layout(pending, phases, report);
   } else if (intent.configuration.micro_batch > configuration().micro_batch) {
     if (auto obstacle = agree_on_obstacle(rehearse(intent.configuration), 0, world_.everyone())) {
       report.outcome = SwitchReport::Outcome::vetoed;
@@ -116,8 +113,8 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     }
   }
   if (report.outcome == SwitchReport::Outcome::moved) change_configuration(intent);
+  report.phase_seconds = phases.end();
   report.pause_seconds = world_.clock().now() - begin;
-  world_.health().set_place(concat("after the switch behind step ", state_.step));
   if (intent.configuration.strategy != report.from.strategy) {
     // All ranks go on with the numbers of the slowest one; the run's time is rank 0's.
     const double since_arrival = world_.rank() == 0 ? world_.clock().now() - arrived : 0;
@@ -143,13 +140,13 @@ void Trainer::change_configuration(const SwitchIntent& intent) {
   plan_steps();
 }
 
-void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
+void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report) {
   Communicator& everyone = world_.everyone();
-  at("preparing");
+  phases.begin("preparing");
   const PreparedRelayout prepared = pending.preparation.get();
   const RelayoutPlan& plan = prepared.plan;
   report.prepare_seconds = prepared.seconds;
-  at("agreeing");
+  phases.begin("agreeing");
   if (auto obstacle = agree_on_obstacle(prepared.veto, plan.hash, everyone)) {
     report.outcome = SwitchReport::Outcome::vetoed;
     report.reason = *obstacle;
@@ -164,21 +161,21 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
   std::swap(back.from, back.to);
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   const bool verify = config_.adapt.verify;
-  if (verify) at("verifying");
+  if (verify) phases.begin("verifying");
   const uint64_t hash = verify ? state_hash(*model_, state_, everyone) : 0;
   try {
     model_->executor.finish_sends();
     std::vector<BucketState> state = model_->state();
-    report.peak_bytes = move(state, request, prepared);
-    std::optional<std::string> obstacle = assemble(report.to, state, prepared.buckets);
+    report.peak_bytes = move(state, request, prepared, phases);
+    std::optional<std::string> obstacle = assemble(report.to, state, prepared.buckets, phases);
     if (obstacle) {
-      at("moving back");
+      phases.begin("moving back");
       mover_.settle(state);
       const PreparedRelayout prepared_back = mover_.prepare(back, state, dtype).get();
       COPUS_CHECK(!prepared_back.veto, *prepared_back.veto);
-      const int64_t peak = move(state, back, prepared_back);
+      const int64_t peak = move(state, back, prepared_back, phases);
       report.peak_bytes = std::max(report.peak_bytes, peak);
-      const std::optional<std::string> still = assemble(report.from, state, prepared_back.buckets);
+      const std::optional<std::string> still = assemble(report.from, state, prepared_back.buckets, phases);
       COPUS_CHECK(!still, "nor can the layout before be had again: ", still.value_or(""));
       report.outcome = SwitchReport::Outcome::rolled_back;
       report.reason = *obstacle;
@@ -186,7 +183,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
     mover_.settle(state);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
     if (verify) {
-      at("verifying");
+      phases.begin("verifying");
       const uint64_t after = state_hash(*model_, state_, everyone);
       COPUS_CHECK(after == hash, "the state's hash is ", after, " and was ", hash);
     }
@@ -201,14 +198,15 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
 }
 
 // Moves this rank's whole state, whose model is taken apart. Returns the state bytes at the worst moment.
-int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request,
-                      const PreparedRelayout& prepared) {
+int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
+                      SwitchPhases& phases) {
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   release_model(state);
   RankClock& clock = world_.clock();
   const double begin = clock.now();
   clock.begin_communication();
-  const int64_t peak = mover_.move(prepared, dtype, state, [&](const std::string& place) { at(place); });
+  const int64_t peak =
+      mover_.move(prepared, dtype, state, [&](const std::string& round) { phases.begin("moving the state", round); });
   clock.end_communication();
   // Where state is copied within this machine, the cluster's links do not show by themselves.
   if (mover_.has_arena() && config_.cluster.clock != ClockKind::real) {
@@ -224,8 +222,8 @@ void Trainer::release_model(std::vector<BucketState>& state) {
 
 // The model over state that has been moved; what some rank lacks for it, in which case no rank has a model.
 std::optional<std::string> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                             const std::vector<BucketLayout>& buckets) {
-  at("building groups");
+                                             const std::vector<BucketLayout>& buckets, SwitchPhases& phases) {
+  phases.begin("building groups");
   world_.prepare(groups_of(config_.model, configuration.strategy));
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   std::optional<std::string> obstacle;

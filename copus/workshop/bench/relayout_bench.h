@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,7 +27,6 @@ struct RelayoutBenchOptions {
 
 struct MeasuredSwitch {
   SwitchReport report;
-  std::map<std::string, double> phases;  // seconds of the pause on rank 0, by what the rank said it was doing
   // Right after it, bytes/s of all ranks together, in one piece each: out of the next one's memory where ranks can read
   // each other's, otherwise sent to it.
   double copy_rate = 0;
