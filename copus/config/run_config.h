@@ -138,6 +138,9 @@ struct ClusterConfig {
   // Inline fields, or the file that cluster.config names; as it is here where neither is given.
   ClusterDescription description;
   std::string profile;  // a profile.json of earlier measurements to predict steps by; empty: none
+
+  // The description as far as the clock shows it: flops_per_second is of the virtual clock alone.
+  ClusterDescription as_timed() const;
   bool operator==(const ClusterConfig&) const = default;
 };
 

@@ -25,6 +25,10 @@ double Curve::at(double x) const {
   return before->value + share * (after->value - before->value);
 }
 
+bool is_speed_known(const ClusterDescription& cluster) {
+  return cluster.flops_per_second > 0 || cluster.device.matmul_flops_per_second > 0;
+}
+
 std::string_view to_string(ClockKind clock) {
   switch (clock) {
     case ClockKind::real:

@@ -71,6 +71,10 @@ struct ClusterDescription {
   bool operator==(const ClusterDescription&) const = default;
 };
 
+// Whether the description says how fast a rank computes, so that steps can be predicted: by a rate for the virtual
+// clock, or by what its device reaches.
+bool is_speed_known(const ClusterDescription& cluster);
+
 // How a run shows what communication would cost on that cluster.
 enum class ClockKind {
   real,          // not at all

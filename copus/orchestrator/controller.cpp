@@ -8,12 +8,14 @@
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
 #include "copus/orchestrator/candidates.h"
-#include "copus/orchestrator/relayout_estimate.h"
 #include "copus/statistics/efficiency.h"
 
 namespace copus {
 
 namespace {
+
+// What one core copies, where links are not described: ranks then share a machine.
+constexpr double copied_bytes_per_second = 4e9;
 
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
@@ -28,14 +30,28 @@ Observation as_logged(Observation observation) {
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
 PerformanceTable table_of(const RunConfig& config, const Knowledge& knowledge) {
-  if (!is_speed_known(config.cluster)) {
+  if (!is_speed_known(config.cluster.as_timed())) {
     throw UserError(concat("adapt.policy \"", to_string(config.adapt.policy), "\" compares configurations by their ",
                            "step times, and nothing says how fast the cluster computes: describe its device in ",
                            "[cluster] (matmul_teraflops, as `copus profile` measures it), or set adapt.policy to ",
                            "\"none\""));
   }
-  return make_table(config.model, config.train.sequence_length, cluster_as_timed(config.cluster),
-                    training_system_of(config), search_space_of(config), knowledge);
+  return make_table(config.model, config.train.sequence_length, config.cluster.as_timed(), training_system_of(config),
+                    search_space_of(config), knowledge);
+}
+
+// Seconds for which training would stand still while one rank takes the whole state over the slowest link of the job:
+// the most that a plan can ask of a rank, which counts until a re-layout was measured.
+double estimated_relayout_seconds(const RunConfig& config) {
+  const TrainingSystem system = training_system_of(config);
+  // Master weights and moments; compute weights are derived from them.
+  const double bytes_per_parameter = system.weight_bytes == 4 ? 4 + system.optimizer_bytes : system.optimizer_bytes;
+  const double bytes = bytes_per_parameter * static_cast<double>(count_parameters(config.model));
+  const ClusterDescription& cluster = config.cluster.description;
+  const bool is_on_one_node = strategy_of(config).world_size() <= cluster.ranks_per_node;
+  const double link = (is_on_one_node ? cluster.within_node : cluster.between_nodes).bytes_per_second;
+  const bool is_link_shown = config.cluster.clock != ClockKind::real && link > 0;
+  return bytes / (is_link_shown ? link : copied_bytes_per_second);
 }
 
 // With the other exponent of Goodput, for policies that have one.
@@ -127,19 +143,13 @@ Decision Controller::decide() {
 // Lists what can be chosen from the current configuration; it is corrected when it is asked for.
 void Controller::list_candidates() {
   const Corrected step = learner_.expected();
-  candidates_ = candidates_of(table_, {current_, step.seconds, step.relative_deviation, 0}, config_);
+  candidates_ =
+      candidates_of(table_, {current_, step.seconds, step.relative_deviation, 0, learner_.predict(current_)}, config_);
   std::erase_if(candidates_, [this](const Candidate& candidate) {
     return candidate.configuration != current_ && infeasible_.contains(candidate.configuration);
   });
-  std::map<Configuration, const StepTimeParts*> predicted;
-  for (const TableCell& cell : table_.cells) predicted.emplace(cell.configuration, &cell.parts);
-  parts_.clear();
   corrected_at_.reset();
-  for (const Candidate& candidate : candidates_) {
-    const auto cell = predicted.find(candidate.configuration);
-    parts_.push_back(cell != predicted.end() ? *cell->second : learner_.predict(candidate.configuration));
-    inputs_.add(candidate.configuration);
-  }
+  for (const Candidate& candidate : candidates_) inputs_.add(candidate.configuration);
 }
 
 // Leaves the candidates as they are between two measurements, when nothing is known better.
@@ -147,9 +157,8 @@ void Controller::correct_candidates() {
   if (corrected_at_ == learner_.revision()) return;
   corrected_at_ = learner_.revision();
   const Knowledge knowledge = learner_.knowledge();
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    Candidate& candidate = candidates_[i];
-    const Corrected step = knowledge.correct(candidate.configuration, parts_[i]);
+  for (Candidate& candidate : candidates_) {
+    const Corrected step = knowledge.correct(candidate.configuration, candidate.predicted);
     candidate.step_seconds = step.seconds;
     candidate.relative_deviation = step.relative_deviation;
     candidate.measured_steps = knowledge.measured_steps(candidate.configuration);
@@ -160,12 +169,12 @@ void Controller::correct_candidates() {
 
 void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge) {
   under_way_ = intent;
-  promise_ = {.decision_step = latest_.step,
-              .from = current_,
-              .to = intent.configuration,
-              .from_step_seconds = step_in(current_, knowledge).seconds,
-              .to_step_seconds = step_in(intent.configuration, knowledge).seconds,
-              .gain = predicted_gain};
+  promise_ = {.switched = {.decision_step = latest_.step,
+                           .from = current_,
+                           .to = intent.configuration,
+                           .predicted_step_seconds = step_in(intent.configuration, knowledge).seconds,
+                           .predicted_gain = predicted_gain},
+              .from_step_seconds = step_in(current_, knowledge).seconds};
 }
 
 // The first step boundary at which all ranks can be ready for `target`. Where a switch has been made at the present

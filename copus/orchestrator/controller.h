@@ -93,7 +93,6 @@ class Controller {
   StepTimeLearner learner_;
   Configuration current_;
   std::vector<Candidate> candidates_;
-  std::vector<StepTimeParts> parts_;                 // of the candidates, as predicted
   std::optional<int64_t> corrected_at_;              // the learner's revision that the candidates are corrected by
   std::map<Configuration, std::string> infeasible_;  // with the reason
   Observation latest_;

@@ -6,6 +6,7 @@
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_change.h"
+#include "copus/orchestrator/policies.h"
 #include "copus/statistics/efficiency.h"
 
 namespace copus {
@@ -64,9 +65,8 @@ std::string describe(const NoiseBelief& noise) {
 std::string percent(double fraction) { return format_number("%+.1f %%", 100 * fraction); }
 
 const Candidate& current_candidate(const Situation& situation) {
-  const auto found = std::find_if(situation.candidates.begin(), situation.candidates.end(),
-                                  [&](const Candidate& c) { return c.configuration == situation.current; });
-  COPUS_CHECK(found != situation.candidates.end(), describe_configuration(situation.current));
+  const Candidate* const found = find_candidate(situation.candidates, situation.current);
+  COPUS_CHECK(found != nullptr, describe_configuration(situation.current));
   return *found;
 }
 
@@ -93,10 +93,9 @@ GoodputRanking::GoodputRanking(const RunConfig& config, const NoiseBelief& noise
 }
 
 double GoodputRanking::gain_of(const Configuration& configuration) const {
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    if (candidates_[i].configuration == configuration) return gains_[i].at_value;
-  }
-  fail_check("a candidate", __FILE__, __LINE__, describe_configuration(configuration));
+  const Candidate* const found = find_candidate(candidates_, configuration);
+  COPUS_CHECK(found != nullptr, describe_configuration(configuration));
+  return gains_of(*found).at_value;
 }
 
 std::vector<RankedCandidate> GoodputRanking::best() const {

@@ -46,11 +46,11 @@ struct SwitchReport {
   double critical_batch = 0;   // that the learning rate counts with since; 0: not known
   double pause_seconds = 0;    // for which training stood still, since the last rank had ended the step
   double prepare_seconds = 0;  // beside training, of the slowest rank
-  std::map<std::string, double> phase_seconds;  // of the pause on rank 0, by what a change of layout was doing
-  int64_t bytes_copied = 0;                     // all ranks together
-  int64_t bytes_received = 0;                   // of these, from other ranks
-  int64_t peak_bytes = 0;                       // of state, on the rank that held most while it moved
-  int64_t peak_bound_bytes = 0;                 // as the plan had said
+  std::map<std::string, double> phase_seconds = {};  // of the pause on rank 0, by what a change of layout was doing
+  int64_t bytes_copied = 0;                          // all ranks together
+  int64_t bytes_received = 0;                        // of these, from other ranks
+  int64_t peak_bytes = 0;                            // of state, on the rank that held most while it moved
+  int64_t peak_bound_bytes = 0;                      // as the plan had said
 };
 
 // A person's command to a running job (copus ctl).

@@ -61,9 +61,6 @@ class Writer {
   void operator()(const char* name, const Value& value) {
     writer_(name, value);
   }
-  void operator()(const char* name, const std::optional<int64_t>& value) {
-    writer_(name, value ? OrderedJson(*value) : OrderedJson(nullptr));
-  }
   void operator()(const char* name, const Configuration& value) { writer_(name, OrderedJson::parse(to_json(value))); }
   void operator()(const char* name, const std::optional<Configuration>& value) {
     writer_(name, value ? OrderedJson::parse(to_json(*value)) : OrderedJson(nullptr));
@@ -101,11 +98,6 @@ class Reader {
   template <class Value>
   void operator()(const char* name, Value& value) const {
     reader_(name, value);
-  }
-  void operator()(const char* name, std::optional<int64_t>& value) const {
-    value.reset();
-    if (json_member(object_, name).is_null()) return;
-    reader_(name, value.emplace());
   }
   // Logs of before it was written have none.
   void operator()(const char* name, std::map<std::string, double>& values) const {

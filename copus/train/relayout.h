@@ -14,7 +14,7 @@
 #include "copus/comm/shared_memory/state_arena.h"
 #include "copus/comm/world.h"
 #include "copus/model/state_memory.h"
-#include "copus/placement/bucket_layout.h"
+#include "copus/placement/bucket_offsets.h"
 #include "copus/placement/relayout_plan.h"
 #include "copus/train/relayout_messages.h"
 
@@ -24,7 +24,7 @@ namespace copus {
 struct PreparedRelayout {
   RelayoutPlan plan;
   std::vector<LocalParameter> parameters;  // of this rank in the new layout
-  std::vector<BucketLayout> buckets;       // likewise
+  std::vector<BucketOffsets> buckets;      // likewise
   std::optional<std::string> veto;         // why this rank cannot take part
   double seconds = 0;                      // that it took
 };

@@ -17,16 +17,14 @@
 #include "copus/description/mesh.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/orchestrator/step_time_learner.h"
+#include "copus/performance/stragglers.h"
 #include "copus/report/timeline.h"
 #include "copus/train/adaptation.h"
 #include "copus/train/device.h"
-#include "copus/train/gather_bytes.h"
 #include "copus/train/run_control.h"
 #include "copus/train/run_output.h"
 #include "copus/train/step_agreement.h"
-#include "copus/train/step_time_knowledge.h"
 #include "copus/train/stop_request.h"
-#include "copus/train/straggler_notes.h"
 #include "copus/train/trainer.h"
 
 namespace copus {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -13,7 +12,6 @@
 #include "copus/model/precision.h"
 #include "copus/statistics/efficiency.h"
 #include "copus/statistics/learning_rate_scaling.h"
-#include "copus/train/packed_sums.h"
 #include "copus/train/state_transfer.h"
 
 namespace copus {
@@ -21,7 +19,7 @@ namespace copus {
 namespace {
 
 at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::Device device) {
-  const int64_t length = static_cast<int64_t>(values.size()) / sequences;
+  const int64_t length = std::ssize(values) / sequences;
   return kernels::from_host(values.data(), {sequences, length}, device);
 }
 
@@ -32,7 +30,7 @@ int64_t samples_per_rank(const Configuration& configuration) {
 
 Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
   return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
-                       static_cast<int64_t>(plan.micro_batches.size()));
+                       std::ssize(plan.micro_batches));
 }
 
 // The last held-out samples may be too few for sequence-parallel ranks to share their tokens evenly: fills them up with
@@ -40,16 +38,19 @@ Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
 int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configuration, int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   if (!strategy.sequence_parallel || sequences * sequence_length % strategy.tensor_parallel == 0) return sequences;
-  batch.tokens.resize(static_cast<size_t>(configuration.micro_batch * sequence_length), 0);
+  batch.tokens.resize(configuration.micro_batch * sequence_length, 0);
   batch.targets.resize(batch.tokens.size(), ignored_target);
   return configuration.micro_batch;
 }
 
-// Connects the ranks as the model's layout needs it, before they make it.
+// Connects the ranks as the layout needs it, and makes this rank's part of the model, all zero.
 std::unique_ptr<RankModel> make_model(const RunConfig& config, const ParallelStrategy& strategy, World& world,
                                       StepRecorder& recorder, StateMemory& memory) {
   world.prepare(groups_of(config.model, strategy));
-  return std::make_unique<RankModel>(config, strategy, world, recorder, memory);
+  const Placement placement = place(config.model, strategy, config.train.sequence_length, world.rank());
+  return std::make_unique<RankModel>(
+      config, strategy, world, recorder,
+      allocate_zeros(config.model, placement, compute_dtype(config.train.precision), memory, /*moments=*/true));
 }
 
 // What the averages tell after a step, whether or not the step has measured anything itself.
@@ -271,7 +272,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   model_->parameters.zero_gradients();
 
   StepReport report;
-  const bool is_split = static_cast<int64_t>(micro_batches.size()) != schedule_.num_microbatches;
+  const bool is_split = std::ssize(micro_batches) != schedule_.num_microbatches;
   model_->probe.begin(plan.source, micro_batches.front());
   const at::Tensor losses = model_->executor.run(is_split ? split_schedule_ : schedule_, micro_batches,
                                                  model_->reduction, model_->probe, recorder_);
@@ -341,14 +342,7 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
   }
   // Each micro-batch counts on one rank of those that have seen it.
   const bool counts = groups.here().tensor == 0 && groups.here().pipeline + 1 == strategy.pipeline_parallel;
-  std::vector<int64_t> words;
-  append(words, counts ? loss : ExactSum());
-  words.push_back(counts ? loss_tokens : 0);
-  groups.everyone().all_reduce(words.data(), static_cast<int64_t>(words.size()), DataType::int64);
-  std::span<const int64_t> all = words;
-  loss = take_sum(all);
-  if (all.front() == 0) return std::nullopt;
-  return loss.value() / static_cast<double>(all.front());
+  return agree_on_mean_loss(counts ? loss : ExactSum(), counts ? loss_tokens : 0, groups.everyone());
 }
 
 std::optional<Snapshot> Trainer::snapshot(std::string run_config) {

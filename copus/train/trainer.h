@@ -26,10 +26,11 @@
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_clock.h"
 #include "copus/train/step_recorder.h"
-#include "copus/train/switch_phases.h"
 #include "copus/train/training_state.h"
 
 namespace copus {
+
+class SwitchPhases;
 
 // Why to stop, if at all. Asked on every rank; the answer on rank 0 counts for all.
 using StopQuestion = std::function<StopReason()>;
@@ -127,7 +128,7 @@ class Trainer {
                SwitchPhases& phases);
   void release_model(std::vector<BucketState>& state);
   std::optional<std::string> assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                      const std::vector<BucketLayout>& buckets, SwitchPhases& phases);
+                                      const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
   std::optional<std::string> rehearse(const Configuration& configuration) const;
   double learning_rate(int64_t tokens, double seconds) const;
   int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }

@@ -1,7 +1,7 @@
 // How a Trainer changes what it runs in: the half of the class that works between two steps.
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <map>
 #include <utility>
 
 #include "copus/base/available_memory.h"
@@ -21,33 +21,56 @@ namespace copus {
 
 namespace {
 
-// The first rank's reason against going on, in words that name the rank; nothing where no rank has one. Every rank
-// calls it. A number that `alike` differs in is a reason as well.
-std::optional<std::string> agree_on_obstacle(const std::optional<std::string>& mine, uint64_t alike,
-                                             Communicator& everyone) {
-  std::string reason = mine.value_or("");
-  const std::array<int64_t, 2> words = {static_cast<int64_t>(reason.size()), std::bit_cast<int64_t>(alike)};
-  std::vector<int64_t> all(2 * static_cast<size_t>(everyone.size()));
-  const std::vector<int64_t> counts(static_cast<size_t>(everyone.size()), 2);
-  everyone.all_gather(words.data(), all.data(), counts, DataType::int64);
-  for (int64_t rank = 0; rank < everyone.size(); ++rank) {
-    const int64_t size = all[2 * static_cast<size_t>(rank)];
-    if (size == 0) continue;
-    reason.resize(static_cast<size_t>(size));
-    everyone.broadcast(reason.data(), size, DataType::byte, rank);
-    return concat("rank ", rank, ": ", reason);
-  }
-  for (size_t rank = 1; rank < counts.size(); ++rank) {
-    if (all[2 * rank + 1] != all[1]) return concat("rank ", rank, ": its plan is not that of rank 0");
-  }
-  return std::nullopt;
-}
-
 MemoryModel memory_model(const RunConfig& config) {
   return {config.model, config.train.sequence_length, training_system_of(config)};
 }
 
 }  // namespace
+
+// What a switch does one after the other: told to whoever asks where this rank is, and timed.
+class SwitchPhases {
+ public:
+  // Of the switch after this step.
+  SwitchPhases(World& world, int64_t after_step) : world_(world), after_step_(after_step) {}
+
+  // Until the last rank has ended the step; not timed, since no switch is the reason.
+  void wait_for_all_ranks() {
+    tell("waiting for all ranks");
+    world_.everyone().barrier();
+  }
+
+  // The phase before ends, and this one begins. `detail`: how far it has come, which is told and not timed by itself.
+  void begin(const std::string& phase, const std::string& detail = "") {
+    end_phase();
+    phase_ = phase;
+    tell(detail.empty() ? phase : concat(phase, ", ", detail));
+  }
+
+  // The last phase ends. Returns the seconds of each on the rank's clock.
+  std::map<std::string, double> end() {
+    end_phase();
+    world_.health().set_place(concat("after the switch behind step ", after_step_));
+    return std::exchange(seconds_, {});
+  }
+
+ private:
+  void tell(const std::string& place) {
+    world_.health().set_place(concat("switching after step ", after_step_, ": ", place));
+  }
+
+  void end_phase() {
+    const double end = world_.clock().now();
+    if (!phase_.empty()) seconds_[phase_] += end - begin_;
+    phase_.clear();
+    begin_ = end;
+  }
+
+  World& world_;
+  int64_t after_step_;
+  std::string phase_;  // empty: none has begun
+  double begin_ = 0;
+  std::map<std::string, double> seconds_;
+};
 
 void Trainer::announce(const SwitchIntent& intent) {
   COPUS_CHECK(world_.rank() == 0, "rank ", world_.rank(), " announces a switch");
@@ -222,7 +245,7 @@ void Trainer::release_model(std::vector<BucketState>& state) {
 
 // The model over state that has been moved; what some rank lacks for it, in which case no rank has a model.
 std::optional<std::string> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                             const std::vector<BucketLayout>& buckets, SwitchPhases& phases) {
+                                             const std::vector<BucketOffsets>& buckets, SwitchPhases& phases) {
   phases.begin("building groups");
   world_.prepare(groups_of(config_.model, configuration.strategy));
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
@@ -244,7 +267,7 @@ std::optional<std::string> Trainer::assemble(const Configuration& configuration,
 // Takes for a moment what a step is predicted to need beside its state. Why it cannot be had.
 std::optional<std::string> Trainer::rehearse(const Configuration& configuration) const {
   const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
-  const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[static_cast<size_t>(here.pipeline)];
+  const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[here.pipeline];
   const double bytes = parts.activations + parts.logits + parts.workspace;
   // Host memory is promised to anybody, and missed only where it is touched; what is cached here is promised already.
   const DeviceMemory memory = device_memory(device_);

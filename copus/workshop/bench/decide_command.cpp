@@ -109,9 +109,8 @@ RunConfig adapting_run_of(const Job& job) {
 }
 
 size_t count_candidates(const RunConfig& config) {
-  const PerformanceTable table =
-      make_table(config.model, config.train.sequence_length, cluster_as_timed(config.cluster),
-                 training_system_of(config), search_space_of(config), Knowledge());
+  const PerformanceTable table = make_table(config.model, config.train.sequence_length, config.cluster.as_timed(),
+                                            training_system_of(config), search_space_of(config), Knowledge());
   return candidates_of(table, {.configuration = configuration_of(config), .step_seconds = 1}, config).size();
 }
 
