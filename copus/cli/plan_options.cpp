@@ -75,7 +75,7 @@ int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& clu
 }
 
 void check_can_be_planned(const ClusterDescription& cluster, const std::string& cluster_name) {
-  if (cluster.device.matmul_flops_per_second > 0 || cluster.flops_per_second > 0) return;
+  if (is_speed_known(cluster)) return;
   throw UserError(
       concat("--cluster ", cluster_name, ": the description does not say how fast a device computes; ",
              "describe it in a [device] section with matmul_teraflops, memory_gigabytes_per_second and ",

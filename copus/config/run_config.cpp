@@ -22,6 +22,12 @@ Configuration configuration_of(const RunConfig& config) {
       .strategy = config.parallel, .global_batch = config.train.global_batch, .micro_batch = config.train.micro_batch};
 }
 
+ClusterDescription ClusterConfig::as_timed() const {
+  ClusterDescription timed = description;
+  if (clock != ClockKind::virtual_time) timed.flops_per_second = 0;
+  return timed;
+}
+
 int64_t limit_in_tokens(const TrainConfig& train) {
   if (train.max_steps == 0 && train.max_tokens == 0) return 0;
   const int64_t most = std::numeric_limits<int64_t>::max();

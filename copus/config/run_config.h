@@ -143,6 +143,9 @@ struct ClusterConfig {
   // From inline fields or the file that cluster.config names; as it is here where neither is given.
   ClusterDescription description;
   std::string profile;  // profile.json of earlier measurements to predict steps by; empty: none
+
+  // The description as far as the clock shows it: flops_per_second is of the virtual clock alone.
+  ClusterDescription as_timed() const;
   bool operator==(const ClusterConfig&) const = default;
 };
 

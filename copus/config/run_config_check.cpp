@@ -42,12 +42,6 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
   }
 }
 
-// Whether the cluster's description says so to the clock that the run shows.
-bool says_how_fast_it_computes(const ClusterConfig& cluster) {
-  if (cluster.description.device.matmul_flops_per_second > 0) return true;
-  return cluster.clock == ClockKind::virtual_time && cluster.description.flops_per_second > 0;
-}
-
 void check_adaptation(const RunConfig& config, const std::string& source) {
   const AdaptConfig& adapt = config.adapt;
   const std::string policy = concat("adapt.policy \"", to_string(adapt.policy), "\"");
@@ -65,7 +59,7 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
                            "switch the measurement on, or choose another policy"));
   }
   // Policies that do not weigh step times themselves log the best candidates by Goodput, for which step times count.
-  if (adapt.policy != PolicyKind::none && !says_how_fast_it_computes(config.cluster)) {
+  if (adapt.policy != PolicyKind::none && !is_speed_known(config.cluster.as_timed())) {
     throw UserError(concat(
         source, ": ", policy, " compares how long steps take, and nothing says how fast ",
         config.cluster.description == ClusterDescription{} ? "this machine" : "the cluster's devices",

@@ -25,4 +25,8 @@ double Curve::at(double x) const {
   return before->value + share * (after->value - before->value);
 }
 
+bool is_speed_known(const ClusterDescription& cluster) {
+  return cluster.flops_per_second > 0 || cluster.device.matmul_flops_per_second > 0;
+}
+
 }  // namespace copus

@@ -74,6 +74,10 @@ struct ClusterDescription {
   bool operator==(const ClusterDescription&) const = default;
 };
 
+// Whether the description says how fast a rank computes, so that steps can be predicted: by a rate for the virtual
+// clock, or by what its device reaches.
+bool is_speed_known(const ClusterDescription& cluster);
+
 // How a run shows what communication would cost on the cluster that it describes.
 enum class ClockKind {
   real,          // not at all

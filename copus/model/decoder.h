@@ -5,10 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/model/model_chunk.h"
 #include "copus/model/parameters.h"
 
 namespace copus {
@@ -19,7 +19,6 @@ class Decoder {
  public:
   // Refers to `parameters` for its whole life.
   Decoder(ParameterStore& parameters, Recompute recompute);
-  ~Decoder();
 
   // One micro-batch forward and backward. tokens, targets: int64 [batch, sequence] on the store's device; targets are
   // already shifted, `ignored_target` where there is no loss. Adds to every parameter's main gradient the gradient of
@@ -39,8 +38,13 @@ class Decoder {
   at::Tensor next_logits(const at::Tensor& tokens, KeyValueCache& cache);
 
  private:
-  struct Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  ModelChunk chunk_;
+  const ModelDescription& model_;
+  // The same layers again, over the same weights, for what only a whole model on one rank does.
+  RotaryTable rotary_;
+  InputEmbedding embedding_;
+  std::vector<DecoderLayer> layers_;
+  OutputHead head_;
 };
 
 // Keys and values of the positions seen so far, for generation.

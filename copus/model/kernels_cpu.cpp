@@ -237,7 +237,7 @@ namespace {
 void fused_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
                          const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
   const int64_t rows = logits.size(0);
-  std::vector<double> losses(static_cast<size_t>(rows));
+  std::vector<double> losses(rows);
   with_storage_type(logits, [&]<class S>(S) {
     const cpu::CrossEntropy<S> arguments{.first_token = first_token,
                                          .vocab = logits.size(1),

@@ -6,11 +6,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/model/decoder_layer.h"
+#include "copus/model/input_embedding.h"
+#include "copus/model/output_head.h"
 #include "copus/model/parameters.h"
+#include "copus/model/rotary_table.h"
 #include "copus/model/tensor_parallel.h"
 #include "copus/model/weight_gradients.h"
 
@@ -27,28 +31,18 @@ struct MicroBatch {
 };
 
 // What a chunk keeps of one micro-batch between forward and backward.
-class ChunkActivations {
- public:
-  struct Content;
-  ChunkActivations();
-  ~ChunkActivations();
-  ChunkActivations(ChunkActivations&&) noexcept;
-  ChunkActivations& operator=(ChunkActivations&&) noexcept;
-  Content& content() { return *content_; }
-
- private:
-  std::unique_ptr<Content> content_;
+struct ChunkActivations {
+  std::vector<LayerActivations> layers;
+  ResidualStream stream;  // on the last chunk, what enters the head
 };
 
 class ModelChunk {
  public:
   // Chunk `chunk` of the store's pipeline rank. Refers to `parameters` and the group behind `tensor_parallel`.
   ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute recompute, const TensorParallel& tensor_parallel);
-  ~ModelChunk();
-  ModelChunk(ModelChunk&&) noexcept;
 
-  bool is_first() const;  // it reads tokens; others read the stream that the stage before it sent
-  bool is_last() const;   // it ends in the loss
+  bool is_first() const { return embedding_.has_value(); }  // it reads tokens, others what the stage before it sent
+  bool is_last() const { return head_.has_value(); }        // it ends in the loss
 
   // The residual stream that stages hand on, [local rows, hidden] in the compute dtype: an empty tensor of this shape,
   // to receive into.
@@ -72,8 +66,19 @@ class ModelChunk {
   at::Tensor evaluate(const MicroBatch& micro_batch, const at::Tensor& input, const at::Tensor& loss_sum);
 
  private:
-  struct Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  kernels::AttentionShape shape_of(const MicroBatch& micro_batch) const;
+  ResidualStream through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
+                                std::vector<LayerActivations>* kept);
+
+  ParameterStore& parameters_;
+  Recompute recompute_;
+  TensorParallel tensor_parallel_;
+  RotaryTable rotary_;
+  std::optional<InputEmbedding> embedding_;
+  std::vector<DecoderLayer> layers_;
+  std::optional<OutputHead> head_;
+  // Indices of the buckets: the embedding's, those of the layers, that of final norm and head, a tied head's.
+  std::vector<int64_t> buckets_;
 };
 
 }  // namespace copus

@@ -8,7 +8,7 @@
 #include "copus/base/philox.h"
 #include "copus/model/kernels.h"
 #include "copus/model/part_timer.h"
-#include "copus/placement/stretches.h"
+#include "copus/placement/sharding.h"
 
 namespace copus {
 
@@ -17,21 +17,6 @@ namespace {
 // A millisecond of random numbers, about.
 constexpr int64_t values_per_task = 1 << 16;
 
-// All zero.
-std::vector<BucketState> allocate_zeros(const ModelDescription& model, at::ScalarType compute_dtype,
-                                        const Placement& placement, StateMemory& memory) {
-  std::vector<BucketState> state;
-  for (const BucketLayout& layout : arrange_buckets(list_local_parameters(model, placement), placement)) {
-    state.push_back(allocate_weights(layout, compute_dtype, memory));
-    state.back().gradient = allocate_gradient(layout, compute_dtype, memory);
-    state.back().gradient.zero_();
-    if (layout.gradient_only) continue;
-    state.back().weight.zero_();
-    state.back().master.zero_();
-  }
-  return state;
-}
-
 }  // namespace
 
 ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device)
@@ -39,20 +24,17 @@ ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType com
 
 ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device,
                                const Placement& placement)
-    : ParameterStore(model, compute_dtype, placement, *allocator_memory(device)) {}
-
-ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
-                               StateMemory& memory)
-    : ParameterStore(model, compute_dtype, placement, allocate_zeros(model, compute_dtype, placement, memory)) {}
+    : ParameterStore(model, compute_dtype, placement,
+                     allocate_zeros(model, placement, compute_dtype, *allocator_memory(device), /*moments=*/false)) {}
 
 ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
                                const std::vector<BucketState>& state)
     : model_(model), placement_(placement), compute_dtype_(compute_dtype), device_(state.at(0).gradient.device()) {
   std::vector<LocalParameter> held = list_local_parameters(model, placement);
-  const std::vector<BucketLayout> layouts = arrange_buckets(held, placement);
-  COPUS_CHECK(state.size() == layouts.size(), "state of ", state.size(), " buckets, not ", layouts.size());
+  const std::vector<BucketOffsets> all_offsets = arrange_buckets(held, placement);
+  COPUS_CHECK(state.size() == all_offsets.size(), "state of ", state.size(), " buckets, not ", all_offsets.size());
   for (LocalParameter& local : held) {
-    if (!local.tied_copy) index_[local.info.name] = static_cast<int64_t>(parameters_.size());
+    if (!local.tied_copy) index_[local.info.name] = std::ssize(parameters_);
     parameters_.push_back({.info = std::move(local.info),
                            .sharding = local.sharding,
                            .box = std::move(local.box),
@@ -63,34 +45,34 @@ ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType com
                            .bucket = 0,
                            .offset = 0});
   }
-  for (size_t b = 0; b < layouts.size(); ++b) {
-    const BucketLayout& layout = layouts[b];
+  for (size_t b = 0; b < all_offsets.size(); ++b) {
+    const BucketOffsets& offsets = all_offsets[b];
     Bucket& bucket = buckets_.emplace_back();
-    bucket.chunk = layout.chunk;
-    for (const BucketLayout::Entry& entry : layout.entries) {
+    bucket.chunk = offsets.chunk;
+    for (const BucketOffsets::Entry& entry : offsets.entries) {
       bucket.parameters.push_back(entry.parameter);
-      Parameter& parameter = parameters_[static_cast<size_t>(entry.parameter)];
+      Parameter& parameter = parameters_[entry.parameter];
       parameter.bucket = static_cast<int64_t>(b);
       parameter.offset = entry.offset;
     }
-    place(bucket, layout, state[b]);
+    place(bucket, offsets, state[b]);
   }
 }
 
-void ParameterStore::place(Bucket& bucket, const BucketLayout& layout, const BucketState& state) {
-  COPUS_CHECK(state.gradient.numel() == layout.size && state.weight.defined() != layout.gradient_only,
+void ParameterStore::place(Bucket& bucket, const BucketOffsets& offsets, const BucketState& state) {
+  COPUS_CHECK(state.gradient.numel() == offsets.size && state.weight.defined() != offsets.gradient_only,
               "the state of another bucket");
   bucket.weight = state.weight;
   bucket.gradient = state.gradient;
   bucket.master = state.master;
-  bucket.shard_begin = layout.shard_begin;
-  bucket.shard_end = layout.shard_end;
+  bucket.shard_begin = offsets.shard_begin;
+  bucket.shard_end = offsets.shard_end;
   for (const int64_t index : bucket.parameters) {
-    Parameter& parameter = parameters_[static_cast<size_t>(index)];
+    Parameter& parameter = parameters_[index];
     const auto view = [&](const at::Tensor& flat) {
       return flat.narrow(0, parameter.offset, parameter.box.num_elements()).view(parameter.box.shape);
     };
-    parameter.weight = layout.gradient_only ? find(parameter.info.name).weight : view(bucket.weight);
+    parameter.weight = offsets.gradient_only ? find(parameter.info.name).weight : view(bucket.weight);
     parameter.gradient = view(bucket.gradient);
   }
 }
@@ -98,7 +80,7 @@ void ParameterStore::place(Bucket& bucket, const BucketLayout& layout, const Buc
 const Parameter& ParameterStore::find(const std::string& name) const {
   const auto found = index_.find(name);
   COPUS_CHECK(found != index_.end(), "no parameter ", name);
-  return parameters_[static_cast<size_t>(found->second)];
+  return parameters_[found->second];
 }
 
 const Parameter* ParameterStore::find_tied_copy() const {
@@ -108,7 +90,7 @@ const Parameter* ParameterStore::find_tied_copy() const {
 }
 
 at::Tensor ParameterStore::master(const Parameter& parameter) const {
-  const Bucket& bucket = buckets_[static_cast<size_t>(parameter.bucket)];
+  const Bucket& bucket = buckets_[parameter.bucket];
   const int64_t count = parameter.box.num_elements();
   COPUS_CHECK(bucket.shard_begin <= parameter.offset && parameter.offset + count <= bucket.shard_end,
               "this rank does not update all of ", parameter.info.name);
@@ -125,14 +107,14 @@ JoinedParameters ParameterStore::join(const std::vector<std::string>& names) con
     shape[0] += next.box.shape[0];
     end += next.box.num_elements();
   }
-  const Bucket& bucket = buckets_[static_cast<size_t>(first.bucket)];
+  const Bucket& bucket = buckets_[first.bucket];
   return {bucket.weight.narrow(0, first.offset, end - first.offset).view(shape),
           bucket.gradient.narrow(0, first.offset, end - first.offset).view(shape)};
 }
 
 void ParameterStore::initialize(uint64_t seed) {
   for (const Parameter& parameter : parameters_) {
-    const Bucket& bucket = buckets_[static_cast<size_t>(parameter.bucket)];
+    const Bucket& bucket = buckets_[parameter.bucket];
     const int64_t from = std::max<int64_t>(0, bucket.shard_begin - parameter.offset);
     const int64_t to = std::min(parameter.box.num_elements(), bucket.shard_end - parameter.offset);
     if (from >= to) continue;

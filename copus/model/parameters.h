@@ -11,7 +11,7 @@
 
 #include "copus/description/model_description.h"
 #include "copus/model/state_memory.h"
-#include "copus/placement/bucket_layout.h"
+#include "copus/placement/bucket_offsets.h"
 
 namespace copus {
 
@@ -36,7 +36,7 @@ struct JoinedParameters {
 };
 
 // The parameters of one decoder layer, or of the embedding, or of final norm and head, or the tied copy of the head.
-// Flat 1-d buffers, zero between and behind the parameters (BucketLayout).
+// Flat 1-d buffers, zero between and behind the parameters (BucketOffsets).
 struct Bucket {
   std::vector<int64_t> parameters;  // indices into ParameterStore::parameters()
   int64_t chunk;
@@ -57,9 +57,6 @@ class ParameterStore {
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device);  // the whole model
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device,
                  const Placement& placement);
-  // The same in `memory`.
-  ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
-                 StateMemory& memory);
   // Over state that is there already, as it is: of the placement's buckets, in their order, gradients included. Shares
   // the tensors.
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
@@ -92,7 +89,7 @@ class ParameterStore {
   void zero_gradients();
 
  private:
-  void place(Bucket& bucket, const BucketLayout& layout, const BucketState& state);
+  void place(Bucket& bucket, const BucketOffsets& offsets, const BucketState& state);
 
   ModelDescription model_;
   Placement placement_;

@@ -40,7 +40,7 @@ RotaryTable::Rows RotaryTable::rows(int64_t first, int64_t count) {
 }
 
 void RotaryTable::grow(int64_t length) {
-  const int64_t half = static_cast<int64_t>(frequencies_.size());
+  const int64_t half = std::ssize(frequencies_);
   std::vector<double> cosine, sine;
   for (int64_t position = 0; position < length; ++position) {
     for (const float frequency : frequencies_) {

@@ -39,6 +39,17 @@ class ArenaMemory final : public StateMemory {
   std::shared_ptr<StateArena> arena_;
 };
 
+BucketState allocate_weights(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory) {
+  BucketState state;
+  if (bucket.gradient_only) return state;
+  const at::ScalarType master_dtype = master_dtype_of(compute_dtype);
+  const int64_t shard = bucket.shard_end - bucket.shard_begin;
+  state.weight = memory.allocate(bucket.size, compute_dtype);
+  state.master = compute_dtype == master_dtype ? state.weight.narrow(0, bucket.shard_begin, shard)
+                                               : memory.allocate(shard, master_dtype);
+  return state;
+}
+
 }  // namespace
 
 std::unique_ptr<StateMemory> allocator_memory(at::Device device) { return std::make_unique<AllocatorMemory>(device); }
@@ -51,43 +62,46 @@ at::ScalarType master_dtype_of(at::ScalarType compute_dtype) {
   return compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-BucketState allocate_weights(const BucketLayout& layout, at::ScalarType compute_dtype, StateMemory& memory) {
-  BucketState state;
-  if (layout.gradient_only) return state;
-  const at::ScalarType master_dtype = master_dtype_of(compute_dtype);
-  const int64_t shard = layout.shard_end - layout.shard_begin;
-  state.weight = memory.allocate(layout.size, compute_dtype);
-  state.master = compute_dtype == master_dtype ? state.weight.narrow(0, layout.shard_begin, shard)
-                                               : memory.allocate(shard, master_dtype);
+BucketState allocate_state(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory) {
+  BucketState state = allocate_weights(bucket, compute_dtype, memory);
+  if (bucket.gradient_only) return state;
+  for (at::Tensor* const moment : {&state.exp_avg, &state.exp_avg_sq}) {
+    *moment = memory.allocate(state.master.numel(), master_dtype_of(compute_dtype));
+  }
   return state;
 }
 
-BucketState allocate_state(const BucketLayout& layout, at::ScalarType compute_dtype, StateMemory& memory) {
-  BucketState state = allocate_weights(layout, compute_dtype, memory);
-  if (layout.gradient_only) return state;
-  const int64_t shard = state.master.numel();
-  state.exp_avg = memory.allocate(shard, master_dtype_of(compute_dtype));
-  state.exp_avg_sq = memory.allocate(shard, master_dtype_of(compute_dtype));
-  return state;
+at::Tensor allocate_gradient(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory) {
+  return memory.allocate(bucket.size, master_dtype_of(compute_dtype));
 }
 
-at::Tensor allocate_gradient(const BucketLayout& layout, at::ScalarType compute_dtype, StateMemory& memory) {
-  return memory.allocate(layout.size, master_dtype_of(compute_dtype));
+std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Placement& placement,
+                                        at::ScalarType compute_dtype, StateMemory& memory, bool moments) {
+  std::vector<BucketState> all;
+  for (const BucketOffsets& bucket : arrange_buckets(list_local_parameters(model, placement), placement)) {
+    BucketState& state = all.emplace_back((moments ? allocate_state : allocate_weights)(bucket, compute_dtype, memory));
+    state.gradient = allocate_gradient(bucket, compute_dtype, memory);
+    for (const at::Tensor* tensor :
+         {&state.weight, &state.gradient, &state.master, &state.exp_avg, &state.exp_avg_sq}) {
+      if (tensor->defined()) tensor->zero_();
+    }
+  }
+  return all;
 }
 
-void clear_padding(const BucketState& state, const BucketLayout& layout,
+void clear_padding(const BucketState& state, const BucketOffsets& bucket,
                    const std::vector<LocalParameter>& parameters) {
-  if (layout.gradient_only) return;
+  if (bucket.gradient_only) return;
   // As far as the tensor, which starts at element `first` of the bucket, has it.
   const auto clear = [](const at::Tensor& tensor, int64_t first, const Stretch& padding) {
     const int64_t from = std::max(padding.begin - first, int64_t{0});
     const int64_t to = std::min(padding.end - first, tensor.numel());
     if (from < to) tensor.narrow(0, from, to - from).zero_();
   };
-  for (const Stretch& padding : find_padding(parameters, layout)) {
+  for (const Stretch& padding : find_padding(parameters, bucket)) {
     clear(state.weight, 0, padding);
     for (const at::Tensor* shard : {&state.master, &state.exp_avg, &state.exp_avg_sq}) {
-      clear(*shard, layout.shard_begin, padding);
+      clear(*shard, bucket.shard_begin, padding);
     }
   }
 }

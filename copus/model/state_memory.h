@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "copus/comm/shared_memory/state_arena.h"
-#include "copus/placement/bucket_layout.h"
+#include "copus/placement/bucket_offsets.h"
 
 namespace copus {
 
@@ -39,14 +39,17 @@ struct BucketState {
 at::ScalarType master_dtype_of(at::ScalarType compute_dtype);
 
 // What outlives a step, with elements that may be anything. A bucket that has only a gradient gets nothing.
-BucketState allocate_state(const BucketLayout& layout, at::ScalarType compute_dtype, StateMemory& memory);
-// Of these, weights and master weights alone.
-BucketState allocate_weights(const BucketLayout& layout, at::ScalarType compute_dtype, StateMemory& memory);
+BucketState allocate_state(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory);
 // Elements may be anything, since a step zeroes them before it adds to them.
-at::Tensor allocate_gradient(const BucketLayout& layout, at::ScalarType compute_dtype, StateMemory& memory);
+at::Tensor allocate_gradient(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory);
+// All that the rank of `placement` holds, zero. Without `moments` those of the optimizer are left out, for a model that
+// is not trained.
+std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Placement& placement,
+                                        at::ScalarType compute_dtype, StateMemory& memory, bool moments);
 
 // Zeroes the elements of weights and moments that belong to no parameter: they have to be, and in memory that is used
-// again they are not. `parameters`: those that `layout` was arranged of.
-void clear_padding(const BucketState& state, const BucketLayout& layout, const std::vector<LocalParameter>& parameters);
+// again they are not. `parameters`: those that `bucket` was arranged of.
+void clear_padding(const BucketState& state, const BucketOffsets& bucket,
+                   const std::vector<LocalParameter>& parameters);
 
 }  // namespace copus

@@ -69,17 +69,17 @@ TEST_P(StateMemories, APlacedStoreOverDirtyMemoryEqualsAFreshOne) {
     const Placement placement = placement_of(model, 3, data);
     ParameterStore expected(model, GetParam(), at::kCPU, placement);
     expected.initialize(7);
-    ParameterStore fresh(model, GetParam(), placement, *memory);
-    fresh.initialize(7);
     const std::vector<LocalParameter> held = list_local_parameters(model, placement);
-    const std::vector<BucketLayout> layouts = arrange_buckets(held, placement);
+    const std::vector<BucketOffsets> layouts = arrange_buckets(held, placement);
+    ParameterStore fresh(model, GetParam(), placement, allocate_zeros(model, placement, GetParam(), *memory, false));
+    fresh.initialize(7);
     std::vector<BucketState> state;
     for (size_t b = 0; b < layouts.size(); ++b) {
-      const BucketLayout& layout = layouts[b];
+      const BucketOffsets& layout = layouts[b];
       state.push_back(allocate_state(layout, GetParam(), *memory));
       state[b].exp_avg.fill_(1);
       state[b].exp_avg_sq.fill_(1);
-      for (const BucketLayout::Entry& entry : layout.entries) {
+      for (const BucketOffsets::Entry& entry : layout.entries) {
         const int64_t count = held[static_cast<size_t>(entry.parameter)].box.num_elements();
         const at::Tensor& from = expected.buckets()[b].weight;
         state[b].weight.narrow(0, entry.offset, count).copy_(from.narrow(0, entry.offset, count));
@@ -110,7 +110,7 @@ TEST_P(StateMemories, APlacedStoreOverDirtyMemoryEqualsAFreshOne) {
     }
     for (size_t b = 0; b < layouts.size(); ++b) {
       int64_t filled = 0;
-      for (const BucketLayout::Entry& entry : layouts[b].entries) {
+      for (const BucketOffsets::Entry& entry : layouts[b].entries) {
         const int64_t end = entry.offset + held[static_cast<size_t>(entry.parameter)].box.num_elements();
         filled +=
             std::max(int64_t{0}, std::min(end, layouts[b].shard_end) - std::max(entry.offset, layouts[b].shard_begin));

@@ -14,7 +14,7 @@ TensorParallel::TensorParallel(Communicator& group, bool sequence_parallel)
 at::Tensor TensorParallel::gather(const at::Tensor& local) const {
   if (!sequence_parallel()) return local;
   at::Tensor all = kernels::empty({local.size(0) * size(), local.size(1)}, local.scalar_type(), local.device());
-  const std::vector<int64_t> counts(static_cast<size_t>(size()), local.numel());
+  const std::vector<int64_t> counts(size(), local.numel());
   group_->all_gather(local.data_ptr(), all.data_ptr(), counts, data_type_of(local));
   return all;
 }
@@ -29,7 +29,7 @@ at::Tensor TensorParallel::reduce(const at::Tensor& partial) const {
   // Not into the rank's own rows of `partial`: a view would keep the memory of all rows alive.
   at::Tensor local =
       kernels::empty({local_rows(partial.size(0)), partial.size(1)}, partial.scalar_type(), partial.device());
-  const std::vector<int64_t> counts(static_cast<size_t>(size()), local.numel());
+  const std::vector<int64_t> counts(size(), local.numel());
   group_->reduce_scatter(partial.data_ptr(), local.data_ptr(), counts, data_type_of(partial));
   return local;
 }

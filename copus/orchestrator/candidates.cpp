@@ -69,7 +69,8 @@ std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candid
     const bool is_current = cell.configuration == current.configuration;
     if (measures && !is_current && leaves_blind(cell.configuration)) continue;
     has_current |= is_current;
-    candidates.push_back({cell.configuration, cell.step.seconds, cell.step.relative_deviation, cell.measured_steps});
+    candidates.push_back(
+        {cell.configuration, cell.step.seconds, cell.step.relative_deviation, cell.measured_steps, cell.parts});
   }
   if (!has_current) candidates.push_back(current);
   return candidates;

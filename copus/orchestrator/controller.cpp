@@ -3,22 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
 #include "copus/orchestrator/candidates.h"
-#include "copus/orchestrator/input_hash.h"
-#include "copus/orchestrator/relayout_estimate.h"
-#include "copus/orchestrator/step_time_learner.h"
-#include "copus/orchestrator/switch_outcomes.h"
-#include "copus/performance/table.h"
 #include "copus/statistics/efficiency.h"
 
 namespace copus {
 
 namespace {
+
+// What one core copies, where links are not described: ranks then share a machine.
+constexpr double copied_bytes_per_second = 4e9;
 
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
@@ -33,14 +30,28 @@ Observation as_logged(Observation observation) {
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
 PerformanceTable table_of(const RunConfig& config, const Knowledge& knowledge) {
-  if (!is_speed_known(config.cluster)) {
+  if (!is_speed_known(config.cluster.as_timed())) {
     throw UserError(concat("adapt.policy \"", to_string(config.adapt.policy), "\" compares configurations by their ",
                            "step times, and nothing says how fast the cluster computes: describe its device in ",
                            "[cluster] (matmul_teraflops, as `copus profile` measures it), or set adapt.policy to ",
                            "\"none\""));
   }
-  return make_table(config.model, config.train.sequence_length, cluster_as_timed(config.cluster),
-                    training_system_of(config), search_space_of(config), knowledge);
+  return make_table(config.model, config.train.sequence_length, config.cluster.as_timed(), training_system_of(config),
+                    search_space_of(config), knowledge);
+}
+
+// Seconds for which training would stand still while one rank takes the whole state over the slowest link of the job:
+// the most that a plan can ask of a rank, which counts until a re-layout was measured.
+double estimated_relayout_seconds(const RunConfig& config) {
+  const TrainingSystem system = training_system_of(config);
+  // Master weights and moments; compute weights are derived from them.
+  const double bytes_per_parameter = system.weight_bytes == 4 ? 4 + system.optimizer_bytes : system.optimizer_bytes;
+  const double bytes = bytes_per_parameter * static_cast<double>(count_parameters(config.model));
+  const ClusterDescription& cluster = config.cluster.description;
+  const bool is_on_one_node = config.parallel.world_size() <= cluster.ranks_per_node;
+  const double link = (is_on_one_node ? cluster.within_node : cluster.between_nodes).bytes_per_second;
+  const bool is_link_shown = config.cluster.clock != ClockKind::real && link > 0;
+  return bytes / (is_link_shown ? link : copied_bytes_per_second);
 }
 
 // With the other exponent of Goodput, for policies that have one.
@@ -52,273 +63,219 @@ std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& 
 
 }  // namespace
 
-struct Controller::State {
-  State(RunConfig the_config, const Configuration& initial, Knowledge knowledge, const std::string& file)
-      : config(std::move(the_config)),
-        policy(make_policy(config, file)),
-        other_policy(other_alpha_policy(config, file)),
-        table(table_of(config, knowledge)),
-        learner(config, initial, std::move(knowledge)),
-        current(initial),
-        outcomes(config) {}
-
-  RunConfig config;
-  std::unique_ptr<Policy> policy;
-  std::unique_ptr<Policy> other_policy;  // null where there is no other exponent
-  PerformanceTable table;                // as predicted; candidates are corrected
-  StepTimeLearner learner;
-  Configuration current;
-  std::vector<Candidate> candidates;
-  std::vector<StepTimeParts> parts;                 // of the candidates, as predicted
-  std::optional<int64_t> corrected_at;              // the learner's revision that the candidates are corrected by
-  std::map<Configuration, std::string> infeasible;  // with the reason
-  Observation latest;
-  int64_t decided_at = 0;   // consumed samples
-  int64_t switched_at = 0;  // likewise
-  bool pinned = false;
-  std::optional<SwitchIntent> announced;  // and not reported yet
-  bool is_announcement_taken = false;
-  SwitchOutcomes::Promise promise;  // of the announced switch
-  std::vector<double> pauses;       // of re-layouts, seconds
-  double estimated_pause = 0;
-  InputHash inputs;
-  SwitchOutcomes outcomes;
-
-  Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const {
-    return knowledge.correct(configuration, learner.predict(configuration));
-  }
-
-  // What can be chosen from the current configuration; corrected when it is asked for.
-  void list_candidates() {
-    const Corrected step = learner.expected();
-    candidates = candidates_of(table, {current, step.seconds, step.relative_deviation, 0}, config);
-    std::erase_if(candidates, [this](const Candidate& candidate) {
-      return candidate.configuration != current && infeasible.contains(candidate.configuration);
-    });
-    std::map<Configuration, const StepTimeParts*> predicted;
-    for (const TableCell& cell : table.cells) predicted.emplace(cell.configuration, &cell.parts);
-    parts.clear();
-    corrected_at.reset();
-    for (const Candidate& candidate : candidates) {
-      const auto cell = predicted.find(candidate.configuration);
-      parts.push_back(cell != predicted.end() ? *cell->second : learner.predict(candidate.configuration));
-      inputs.add(candidate.configuration);
-    }
-  }
-
-  // Between two measurements nothing is known better: then the candidates stay as they are.
-  void correct_candidates() {
-    if (corrected_at == learner.revision()) return;
-    corrected_at = learner.revision();
-    const Knowledge knowledge = learner.knowledge();
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      Candidate& candidate = candidates[i];
-      const Corrected step = knowledge.correct(candidate.configuration, parts[i]);
-      candidate.step_seconds = step.seconds;
-      candidate.relative_deviation = step.relative_deviation;
-      candidate.measured_steps = knowledge.measured_steps(candidate.configuration);
-      inputs.add(step.seconds);
-      inputs.add(step.relative_deviation);
-    }
-  }
-
-  double relayout_seconds() const { return pauses.empty() ? estimated_pause : quantile(pauses, 0.5); }
-
-  // A person may want the next switch at the very boundary of the latest one. A script is not asked again before
-  // another step has run, and must be able to repeat it.
-  int64_t first_boundary(const Configuration& target) const {
-    const bool has_just_moved = switched_at == latest.consumed_samples;
-    return latest.step + (has_just_moved ? 2 : 1) + (is_relayout(current, target) ? lead_steps : 0);
-  }
-
-  double known_critical_batch() const {
-    return latest.noise_scale ? critical_batch(config.noise_scale.calibration, *latest.noise_scale) : 0;
-  }
-
-  void announce(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge) {
-    announced = intent;
-    is_announcement_taken = false;
-    promise = {.decision_step = latest.step,
-               .from = current,
-               .to = intent.configuration,
-               .from_step_seconds = step_in(current, knowledge).seconds,
-               .to_step_seconds = step_in(intent.configuration, knowledge).seconds,
-               .gain = predicted_gain};
-  }
-
-  Decision decide();
-  void force(const Configuration& target);
-  void check_feasible(const Configuration& target) const;
-};
-
 Controller::Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge,
                        const std::string& file)
-    : state_(std::make_unique<State>(config, initial, std::move(knowledge), file)) {
-  state_->estimated_pause = estimated_relayout_seconds(config);
-  state_->list_candidates();
+    : config_(config),
+      policy_(make_policy(config, file)),
+      other_policy_(other_alpha_policy(config, file)),
+      table_(table_of(config, knowledge)),
+      learner_(config, initial, std::move(knowledge)),
+      current_(initial),
+      estimated_pause_(estimated_relayout_seconds(config)),
+      outcomes_(config) {
+  list_candidates();
   const PolicyKind policy = config.adapt.policy;
-  if (state_->candidates.size() < 2 && policy != PolicyKind::fixed && policy != PolicyKind::script) {
-    throw UserError(concat("adapt.policy \"", to_string(policy), "\" has nothing to choose among: ",
-                           "of the configurations that [adapt] allows, only the one that the run begins in is feasible",
-                           state_->table.too_large > 0
-                               ? concat(" (", state_->table.too_large, " need more memory than the device has)")
-                               : "",
-                           "; allow more batches (adapt.global_batches) or set adapt.policy to \"static\""));
+  if (candidates_.size() < 2 && policy != PolicyKind::fixed && policy != PolicyKind::script) {
+    throw UserError(
+        concat("adapt.policy \"", to_string(policy), "\" has nothing to choose among: ",
+               "of the configurations that [adapt] allows, only the one that the run begins in is feasible",
+               table_.too_large > 0 ? concat(" (", table_.too_large, " need more memory than the device has)") : "",
+               "; allow more batches (adapt.global_batches) or set adapt.policy to \"static\""));
   }
 }
 
-Controller::~Controller() = default;
-Controller::Controller(Controller&&) noexcept = default;
-Controller& Controller::operator=(Controller&&) noexcept = default;
-
-void Controller::resumed() { state_->learner.resumed(); }
-
-std::optional<Decision> Controller::observe(const Observation& observation) {
-  State& state = *state_;
-  COPUS_CHECK(observation.step > state.latest.step, observation.step, " after ", state.latest.step);
-  state.latest = as_logged(observation);
-  state.inputs.add(state.latest);
-  if (std::isfinite(state.latest.loss) && std::isfinite(state.latest.grad_norm)) {
-    state.learner.add(state.latest.step_seconds);
-    state.outcomes.observe(state.latest, state.learner.counted_steps() > 0);
+Reaction Controller::observe(const Observation& observation) {
+  COPUS_CHECK(observation.step > latest_.step, observation.step, " after ", latest_.step);
+  latest_ = as_logged(observation);
+  inputs_.add(latest_);
+  if (std::isfinite(latest_.loss) && std::isfinite(latest_.grad_norm)) {
+    learner_.add(latest_.step_seconds);
+    outcomes_.observe(latest_, learner_.counted_steps() > 0);
   }
-  state.policy->observe(state.latest);
-  if (state.other_policy) state.other_policy->observe(state.latest);
-  if (state.announced || state.pinned) return std::nullopt;
-  const bool interval_has_passed =
-      state.latest.consumed_samples - state.decided_at >= state.config.adapt.interval_samples;
-  if (!state.policy->is_due(state.latest) && (!interval_has_passed || state.learner.counted_steps() == 0)) {
-    return std::nullopt;
+  policy_->observe(latest_);
+  if (other_policy_) other_policy_->observe(latest_);
+  Reaction reaction;
+  if (is_decision_due()) {
+    reaction.decision = decide();
+    reaction.intent = under_way_;
   }
-  return state.decide();
+  if (outcomes_.is_due()) reaction.realised = outcomes_.take(learner_.knowledge());
+  return reaction;
 }
 
-Decision Controller::State::decide() {
-  decided_at = latest.consumed_samples;
+bool Controller::is_decision_due() const {
+  if (under_way_ || pinned_) return false;
+  const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples;
+  return policy_->is_due(latest_) || (interval_has_passed && learner_.counted_steps() > 0);
+}
+
+Decision Controller::decide() {
+  decided_at_ = latest_.consumed_samples;
   correct_candidates();
-  const Situation situation{latest, current, candidates, latest.consumed_samples - switched_at, relayout_seconds()};
-  inputs.add(situation.samples_since_switch);
-  inputs.add(situation.relayout_seconds);
+  const Situation situation{latest_, current_, candidates_, latest_.consumed_samples - switched_at_,
+                            relayout_seconds()};
+  inputs_.add(situation.samples_since_switch);
+  inputs_.add(situation.relayout_seconds);
 
   Decision decision;
-  decision.step = latest.step;
-  decision.consumed_samples = latest.consumed_samples;
-  decision.policy = to_string(config.adapt.policy);
-  decision.current = current;
-  decision.noise_scale = latest.noise_scale;
-  decision.noise_scale_low = latest.noise_scale_low;
-  decision.noise_scale_high = latest.noise_scale_high;
-  if (latest.noise_scale) decision.critical_batch = known_critical_batch();
-  decision.choice = policy->choose(situation);
-  if (other_policy) decision.other_alpha_choice = other_policy->choose(situation).target;
-  decision.inputs_hash = inputs.value();
+  decision.step = latest_.step;
+  decision.consumed_samples = latest_.consumed_samples;
+  decision.policy = to_string(config_.adapt.policy);
+  decision.current = current_;
+  decision.noise_scale = latest_.noise_scale;
+  decision.noise_scale_low = latest_.noise_scale_low;
+  decision.noise_scale_high = latest_.noise_scale_high;
+  if (latest_.noise_scale) decision.critical_batch = known_critical_batch();
+  decision.choice = policy_->choose(situation);
+  if (other_policy_) decision.other_alpha_choice = other_policy_->choose(situation).target;
+  decision.inputs_hash = inputs_.value();
 
   const Choice& choice = decision.choice;
-  decision.moves = choice.target && *choice.target != current && !config.adapt.advise;
+  decision.moves = choice.target && *choice.target != current_ && !config_.adapt.advise;
   if (decision.moves) {
     decision.commit_after_step = std::max(first_boundary(*choice.target), choice.commit_after_step.value_or(0));
-    announce({*choice.target, decision.commit_after_step, choice.critical_batch, decision.inputs_hash},
-             choice.predicted_gain, learner.knowledge());
+    begin_switch({*choice.target, decision.commit_after_step, choice.critical_batch, decision.inputs_hash},
+                 choice.predicted_gain, learner_.knowledge());
   }
   return decision;
 }
 
-std::optional<SwitchIntent> Controller::take_intent() {
-  if (!state_->announced || std::exchange(state_->is_announcement_taken, true)) return std::nullopt;
-  return state_->announced;
+// Lists what can be chosen from the current configuration; it is corrected when it is asked for.
+void Controller::list_candidates() {
+  const Corrected step = learner_.expected();
+  candidates_ =
+      candidates_of(table_, {current_, step.seconds, step.relative_deviation, 0, learner_.predict(current_)}, config_);
+  std::erase_if(candidates_, [this](const Candidate& candidate) {
+    return candidate.configuration != current_ && infeasible_.contains(candidate.configuration);
+  });
+  corrected_at_.reset();
+  for (const Candidate& candidate : candidates_) inputs_.add(candidate.configuration);
+}
+
+// Leaves the candidates as they are between two measurements, when nothing is known better.
+void Controller::correct_candidates() {
+  if (corrected_at_ == learner_.revision()) return;
+  corrected_at_ = learner_.revision();
+  const Knowledge knowledge = learner_.knowledge();
+  for (Candidate& candidate : candidates_) {
+    const Corrected step = knowledge.correct(candidate.configuration, candidate.predicted);
+    candidate.step_seconds = step.seconds;
+    candidate.relative_deviation = step.relative_deviation;
+    candidate.measured_steps = knowledge.measured_steps(candidate.configuration);
+    inputs_.add(step.seconds);
+    inputs_.add(step.relative_deviation);
+  }
+}
+
+void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge) {
+  under_way_ = intent;
+  promise_ = {.switched = {.decision_step = latest_.step,
+                           .from = current_,
+                           .to = intent.configuration,
+                           .predicted_step_seconds = step_in(intent.configuration, knowledge).seconds,
+                           .predicted_gain = predicted_gain},
+              .from_step_seconds = step_in(current_, knowledge).seconds};
+}
+
+// The first step boundary at which all ranks can be ready for `target`. Where a switch has been made at the present
+// boundary it is one later: a person may want the next switch there, but a script, which must be able to repeat it, is
+// not asked again before another step has run.
+int64_t Controller::first_boundary(const Configuration& target) const {
+  const bool has_just_moved = switched_at_ == latest_.consumed_samples;
+  return latest_.step + (has_just_moved ? 2 : 1) + (is_relayout(current_, target) ? lead_steps : 0);
+}
+
+double Controller::known_critical_batch() const {
+  return latest_.noise_scale ? critical_batch(config_.noise_scale.calibration, *latest_.noise_scale) : 0;
+}
+
+double Controller::relayout_seconds() const { return pauses_.empty() ? estimated_pause_ : quantile(pauses_, 0.5); }
+
+Corrected Controller::step_in(const Configuration& configuration, const Knowledge& knowledge) const {
+  return knowledge.correct(configuration, learner_.predict(configuration));
 }
 
 void Controller::report(const SwitchReport& report) {
-  State& state = *state_;
-  const bool was_announced = state.announced && state.announced->configuration == report.to;
-  COPUS_CHECK(was_announced || state.config.adapt.advise, "nobody announced this switch");
-  state.announced.reset();
-  state.inputs.add(report.after_step);
-  state.inputs.add(int64_t{static_cast<int>(report.outcome)});
-  state.inputs.add(report.to);
-  state.inputs.add(report.pause_seconds);
+  const bool is_own = under_way_ && under_way_->configuration == report.to;
+  COPUS_CHECK(is_own || config_.adapt.advise, "nobody wanted this switch");
+  under_way_.reset();
+  inputs_.add(report.after_step);
+  inputs_.add(int64_t{static_cast<int>(report.outcome)});
+  inputs_.add(report.to);
+  inputs_.add(report.pause_seconds);
   if (report.outcome == SwitchReport::Outcome::moved) {
-    if (is_relayout(state.current, report.to)) state.pauses.push_back(report.pause_seconds);
-    state.current = report.to;
-    state.switched_at = report.consumed_samples;
-    state.learner.change_configuration(report.to);
-    if (was_announced) state.outcomes.moved(state.promise, report.consumed_samples, state.learner.knowledge());
+    if (is_relayout(current_, report.to)) pauses_.push_back(report.pause_seconds);
+    current_ = report.to;
+    switched_at_ = report.consumed_samples;
+    learner_.change_configuration(report.to);
+    if (is_own) outcomes_.moved(promise_, report.consumed_samples, learner_.knowledge());
   } else {
-    state.infeasible.emplace(report.to, report.reason);
-    // Memory was given back and taken again.
-    if (report.outcome == SwitchReport::Outcome::rolled_back) state.learner.resumed();
+    infeasible_.emplace(report.to, report.reason);
+    // A roll-back has given memory back and taken it again, so that the next steps are slower.
+    if (report.outcome == SwitchReport::Outcome::rolled_back) learner_.resumed();
   }
-  state.list_candidates();
+  list_candidates();
 }
 
-std::vector<Realised> Controller::take_realised() {
-  if (!state_->outcomes.is_due()) return {};
-  return state_->outcomes.take(state_->learner.knowledge());
-}
-
-void Controller::command(const Command& command) {
-  State& state = *state_;
+std::optional<SwitchIntent> Controller::command(const Command& command) {
+  std::optional<SwitchIntent> intent;
   switch (command.kind) {
     case Command::Kind::pin:
-      state.pinned = true;
+      pinned_ = true;
       break;
     case Command::Kind::unpin:
-      state.pinned = false;
+      pinned_ = false;
       break;
     case Command::Kind::force:
       if (!command.target) throw UserError("force needs the configuration to move to");
-      state.force(*command.target);
+      intent = force(*command.target);
       break;
     case Command::Kind::pause:
     case Command::Kind::resume:
       break;  // no step happens in between
   }
-  state.inputs.add(int64_t{static_cast<int>(command.kind)});
+  inputs_.add(int64_t{static_cast<int>(command.kind)});
+  return intent;
 }
 
-void Controller::State::force(const Configuration& target) {
+std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   check_feasible(target);
-  if (announced) {
-    throw UserError(concat("a switch is under way, after step ", announced->commit_after_step, ": try again then"));
+  if (under_way_) {
+    throw UserError(concat("a switch is under way, after step ", under_way_->commit_after_step, ": try again then"));
   }
-  pinned = true;
-  inputs.add(target);
-  if (target == current) return;
-  const Knowledge knowledge = learner.knowledge();
+  pinned_ = true;
+  inputs_.add(target);
+  if (target == current_) return std::nullopt;
+  const Knowledge knowledge = learner_.knowledge();
   double gain = unknown;
-  if (latest.noise_scale) {
+  if (latest_.noise_scale) {
     const auto worth = [&](const Configuration& configuration) {
       const auto batch = static_cast<double>(configuration.global_batch);
       return goodput(batch / step_in(configuration, knowledge).seconds, batch, known_critical_batch(),
-                     static_cast<double>(config.train.global_batch), config.adapt.alpha);
+                     static_cast<double>(config_.train.global_batch), config_.adapt.alpha);
     };
-    gain = worth(target) / worth(current) - 1;
+    gain = worth(target) / worth(current_) - 1;
   }
-  announce({target, first_boundary(target), known_critical_batch(), inputs.value()}, gain, knowledge);
+  begin_switch({target, first_boundary(target), known_critical_batch(), inputs_.value()}, gain, knowledge);
+  return under_way_;
 }
 
-void Controller::State::check_feasible(const Configuration& target) const {
-  if (target.strategy.world_size() != current.strategy.world_size()) {
+void Controller::check_feasible(const Configuration& target) const {
+  if (target.strategy.world_size() != current_.strategy.world_size()) {
     throw UserError(concat(to_string(target), " needs ", target.strategy.world_size(), " ranks, and the job has ",
-                           current.strategy.world_size()));
+                           current_.strategy.world_size()));
   }
-  if (const auto reason = infeasible_reason(config.model, target, config.train.sequence_length)) {
+  if (const auto reason = infeasible_reason(config_.model, target, config_.train.sequence_length)) {
     throw UserError(*reason);
   }
-  if (const auto refused = infeasible.find(target); refused != infeasible.end()) {
+  if (const auto refused = infeasible_.find(target); refused != infeasible_.end()) {
     throw UserError(concat("it was tried and is not possible: ", refused->second));
   }
   const MemoryPrediction memory =
-      MemoryModel(config.model, config.train.sequence_length, training_system_of(config)).predict(target);
-  if (const auto reason = out_of_memory_reason(memory, config.cluster.description.device.memory_bytes)) {
+      MemoryModel(config_.model, config_.train.sequence_length, training_system_of(config_)).predict(target);
+  if (const auto reason = out_of_memory_reason(memory, config_.cluster.description.device.memory_bytes)) {
     throw UserError(concat(to_string(target), " ", *reason));
   }
 }
-
-const std::optional<SwitchIntent>& Controller::announced() const { return state_->announced; }
-bool Controller::pinned() const { return state_->pinned; }
-const Configuration& Controller::current() const { return state_->current; }
-Knowledge Controller::knowledge() const { return state_->learner.knowledge(); }
-Corrected Controller::expected_step() const { return state_->learner.expected(); }
 
 }  // namespace copus

@@ -4,15 +4,20 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/orchestrator/input_hash.h"
 #include "copus/orchestrator/observation.h"
 #include "copus/orchestrator/policy.h"
+#include "copus/orchestrator/step_time_learner.h"
+#include "copus/orchestrator/switch_outcomes.h"
 #include "copus/performance/learning.h"
+#include "copus/performance/table.h"
 
 namespace copus {
 
@@ -32,25 +37,11 @@ struct Decision {
   uint64_t inputs_hash = 0;       // of all that was observed before, to find out where a replay begins to differ
 };
 
-// What a switch was predicted to bring and what it brought, once enough steps have run in the new configuration.
-struct Realised {
-  int64_t decision_step = 0;
-  Configuration from, to;
-  double predicted_step_seconds = 0, realised_step_seconds = 0;
-  double predicted_gain = 0;  // of Goodput, relative, when it was decided
-  // With both sides' measured step seconds, at the phi measured since; NaN where none is known.
-  double realised_gain = 0;
-  // Loss decrease per second over the window after the switch, relative to the trend before it; empty where the trend
-  // is not significant.
-  std::optional<double> progress_ratio;
-};
-
-// What the ranks are to do: broadcast by rank 0, alike on all of them.
-struct SwitchIntent {
-  Configuration configuration;
-  int64_t commit_after_step = 0;
-  double critical_batch = 0;  // B_c that the learning rate's factor counts with until the next switch; 0: not known
-  uint64_t inputs_hash = 0;
+// What a step has led to.
+struct Reaction {
+  std::optional<Decision> decision;    // where one was due
+  std::optional<SwitchIntent> intent;  // where the decision moves the job
+  std::vector<Realised> realised;      // what became known about earlier switches
 };
 
 class Controller {
@@ -63,35 +54,57 @@ class Controller {
   // times, and with the text of adapt.file (empty where none is named). Throws UserError where there is nothing to
   // choose among or nothing that says how fast the cluster computes, and what make_policy throws.
   Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge, const std::string& file = "");
-  ~Controller();
-  Controller(Controller&&) noexcept;
-  Controller& operator=(Controller&&) noexcept;
 
   // The run goes on in a new process, whose first steps set up memory and caches and do not count as measured ones.
-  void resumed();
-  // After every step, before anything else that happens at its boundary. A decision where one was due.
-  std::optional<Decision> observe(const Observation& observation);
-  // What the latest decision or command wants done, once.
-  std::optional<SwitchIntent> take_intent();
-  // What came of it. A configuration that was vetoed or rolled back for memory is not chosen again. One that only
-  // advises is also told of switches that somebody else decided.
+  void resumed() { learner_.resumed(); }
+  // After every step, before anything else that happens at its boundary.
+  Reaction observe(const Observation& observation);
+  // What came of an intent. A configuration that was vetoed or rolled back for memory is not chosen again. A controller
+  // that only advises is also told of switches that somebody else decided.
   void report(const SwitchReport& report);
-  // What became known since the last call about earlier switches; to be called after every `observe`.
-  std::vector<Realised> take_realised();
-  // Throws UserError where a target is infeasible; the message says why.
-  void command(const Command& command);
+  // Returns what the ranks are to do, if anything. Throws UserError where a target is infeasible; the message says why.
+  std::optional<SwitchIntent> command(const Command& command);
 
-  // The switch that is under way: announced, and not reported yet.
-  const std::optional<SwitchIntent>& announced() const;
-  bool pinned() const;
-  const Configuration& current() const;
-  Knowledge knowledge() const;
+  // The intent that is under way: returned by observe or command, and not reported yet.
+  const std::optional<SwitchIntent>& under_way() const { return under_way_; }
+  bool pinned() const { return pinned_; }
+  const Configuration& current() const { return current_; }
+  Knowledge knowledge() const { return learner_.knowledge(); }
   // Of a step in the current configuration.
-  Corrected expected_step() const;
+  Corrected expected_step() const { return learner_.expected(); }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  bool is_decision_due() const;
+  Decision decide();
+  std::optional<SwitchIntent> force(const Configuration& target);
+  void check_feasible(const Configuration& target) const;
+  void list_candidates();
+  void correct_candidates();
+  void begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge);
+  int64_t first_boundary(const Configuration& target) const;
+  double known_critical_batch() const;
+  double relayout_seconds() const;
+  Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
+
+  RunConfig config_;
+  std::unique_ptr<Policy> policy_;
+  std::unique_ptr<Policy> other_policy_;  // null where there is no other exponent
+  PerformanceTable table_;                // as predicted; candidates are corrected
+  StepTimeLearner learner_;
+  Configuration current_;
+  std::vector<Candidate> candidates_;
+  std::optional<int64_t> corrected_at_;              // the learner's revision that the candidates are corrected by
+  std::map<Configuration, std::string> infeasible_;  // with the reason
+  Observation latest_;
+  int64_t decided_at_ = 0;   // consumed samples
+  int64_t switched_at_ = 0;  // likewise
+  bool pinned_ = false;
+  std::optional<SwitchIntent> under_way_;
+  SwitchOutcomes::Promise promise_;  // of what is under way
+  std::vector<double> pauses_;       // of re-layouts, seconds
+  double estimated_pause_;
+  InputHash inputs_;
+  SwitchOutcomes outcomes_;
 };
 
 }  // namespace copus

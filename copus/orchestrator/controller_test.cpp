@@ -98,19 +98,24 @@ TEST_F(ControllerTest, AnnouncesASwitchOnceAndDecidesNothingUntilItIsReported) {
   config_.adapt.interval_samples = 1;
   SyntheticJob job(config_);
   Controller steered = controller();
-  std::optional<Decision> decision;
-  while (!decision || !decision->moves) decision = steered.observe(job.next_step());
-  const SwitchIntent intent = steered.take_intent().value();
+  Reaction reaction;
+  while (!reaction.intent) {
+    reaction = steered.observe(job.next_step());
+    ASSERT_EQ(reaction.intent.has_value(), reaction.decision && reaction.decision->moves);
+  }
+  const Decision* const decision = &*reaction.decision;
+  const SwitchIntent intent = *reaction.intent;
   EXPECT_EQ(intent.configuration, decision->choice.target);
   const bool is_relayout = intent.configuration.strategy != job.current().strategy;
   EXPECT_EQ(intent.commit_after_step, job.step() + 1 + (is_relayout ? Controller::lead_steps : 0));
   EXPECT_EQ(intent.inputs_hash, decision->inputs_hash);
   EXPECT_EQ(intent.critical_batch, *decision->critical_batch);
   EXPECT_EQ(intent.critical_batch, 2 * *decision->noise_scale);
-  EXPECT_EQ(steered.take_intent(), std::nullopt);
-  for (int i = 0; i < 50; ++i) EXPECT_FALSE(steered.observe(job.next_step()));
+  for (int i = 0; i < 50; ++i) {
+    const Reaction meanwhile = steered.observe(job.next_step());
+    EXPECT_FALSE(meanwhile.decision || meanwhile.intent);
+  }
   EXPECT_EQ(steered.current(), configuration_of(config_));
-  job.announce(intent);
 }
 
 TEST_F(ControllerTest, ARelayoutIsAnnouncedEarlyEnoughToPrepare) {
@@ -145,10 +150,10 @@ TEST_F(ControllerTest, WhatAPersonForcesAtTheBoundaryOfASwitchAScriptCanRepeat) 
   Controller steered = controller();
   Course course;
   run_steps(job, steered, 20, course);
-  steered.command({.kind = Command::Kind::force, .target = other_batch(32)});
+  job.expect(steered.command({.kind = Command::Kind::force, .target = other_batch(32)}).value());
   run_steps(job, steered, 1, course);
   ASSERT_EQ(course.switches.size(), 1);
-  steered.command({.kind = Command::Kind::force, .target = other_batch(64)});
+  job.expect(steered.command({.kind = Command::Kind::force, .target = other_batch(64)}).value());
   run_steps(job, steered, 20, course);
   ASSERT_EQ(course.switches.size(), 2);
 
@@ -178,8 +183,10 @@ TEST_F(ControllerTest, ForcedItMovesAtTheNextBoundaryAndStaysThere) {
   Configuration target = other_batch(32);
   target.strategy.data_parallel = 4;
   target.strategy.pipeline_parallel = 1;
-  steered.command({.kind = Command::Kind::force, .target = target});
-  EXPECT_EQ(steered.announced()->commit_after_step, 50 + 1 + Controller::lead_steps);
+  const SwitchIntent intent = steered.command({.kind = Command::Kind::force, .target = target}).value();
+  EXPECT_EQ(intent.commit_after_step, 50 + 1 + Controller::lead_steps);
+  EXPECT_EQ(steered.under_way()->configuration, target);
+  job.expect(intent);
   EXPECT_THAT(user_error([&] { steered.command({.kind = Command::Kind::force, .target = other_batch(32)}); }),
               HasSubstr("a switch is under way, after step 53"));
   course = {};
@@ -191,8 +198,7 @@ TEST_F(ControllerTest, ForcedItMovesAtTheNextBoundaryAndStaysThere) {
   ASSERT_EQ(course.realised.size(), 1);
   EXPECT_EQ(course.realised[0].decision_step, 50);
   EXPECT_TRUE(std::isfinite(course.realised[0].predicted_gain));
-  steered.command({.kind = Command::Kind::force, .target = target});
-  EXPECT_FALSE(steered.take_intent()) << "already there";
+  EXPECT_FALSE(steered.command({.kind = Command::Kind::force, .target = target})) << "already there";
 }
 
 TEST_F(ControllerTest, RefusesToBeForcedIntoWhatCannotBe) {
@@ -209,7 +215,7 @@ TEST_F(ControllerTest, RefusesToBeForcedIntoWhatCannotBe) {
   large.micro_batch = 512;
   EXPECT_THAT(message(large), HasSubstr("needs "));
   EXPECT_FALSE(steered.pinned());
-  EXPECT_FALSE(steered.take_intent());
+  EXPECT_FALSE(steered.under_way());
 }
 
 TEST_F(ControllerTest, WhereItOnlyAdvisesNothingMoves) {
@@ -227,11 +233,12 @@ TEST_F(ControllerTest, WhatWasVetoedOrRolledBackIsNotChosenAgain) {
     Controller steered = controller();
     std::set<Configuration> refused;
     for (int i = 0; i < many_steps; ++i) {
-      const auto decision = steered.observe(job.next_step());
-      if (!steered.announced()) continue;
-      const Configuration target = steered.take_intent()->configuration;
+      const Reaction reaction = steered.observe(job.next_step());
+      EXPECT_EQ(reaction.intent.has_value(), steered.under_way().has_value());
+      if (!reaction.intent) continue;
+      const Configuration target = reaction.intent->configuration;
       EXPECT_TRUE(refused.insert(target).second);
-      EXPECT_EQ(decision->choice.target, target);
+      EXPECT_EQ(reaction.decision->choice.target, target);
       steered.report({.after_step = job.step(),
                       .consumed_samples = 0,
                       .from = steered.current(),
@@ -272,7 +279,7 @@ TEST_F(ControllerTest, StepsThatWereSkippedSayNothingOfStepTimes) {
   for (int i = 0; i < 20; ++i) {
     Observation observation = job.next_step();
     observation.loss = std::numeric_limits<double>::infinity();
-    EXPECT_FALSE(steered.observe(observation));
+    EXPECT_FALSE(steered.observe(observation).decision);
   }
   EXPECT_EQ(steered.knowledge(), Knowledge());
 }

@@ -5,6 +5,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/orchestrator/policies.h"
 #include "copus/statistics/efficiency.h"
 
 namespace copus {
@@ -63,9 +64,8 @@ std::string describe(const NoiseBelief& noise) {
 std::string percent(double fraction) { return format_number("%+.1f %%", 100 * fraction); }
 
 const Candidate& current_candidate(const Situation& situation) {
-  const auto found = std::find_if(situation.candidates.begin(), situation.candidates.end(),
-                                  [&](const Candidate& c) { return c.configuration == situation.current; });
-  COPUS_CHECK(found != situation.candidates.end(), to_string(situation.current));
+  const Candidate* const found = find_candidate(situation.candidates, situation.current);
+  COPUS_CHECK(found != nullptr, to_string(situation.current));
   return *found;
 }
 
@@ -92,10 +92,9 @@ GoodputRanking::GoodputRanking(const RunConfig& config, const NoiseBelief& noise
 }
 
 double GoodputRanking::gain_of(const Configuration& configuration) const {
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    if (candidates_[i].configuration == configuration) return gains_[i].at_value;
-  }
-  fail_check("a candidate", __FILE__, __LINE__, to_string(configuration));
+  const Candidate* const found = find_candidate(candidates_, configuration);
+  COPUS_CHECK(found != nullptr, to_string(configuration));
+  return gains_of(*found).at_value;
 }
 
 std::vector<RankedCandidate> GoodputRanking::best() const {

@@ -46,8 +46,8 @@ class GoodputRanking {
   GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation);
 
   double critical_batch() const { return critical_batch_; }
-  // Of situation.candidates, in their order.
-  const std::vector<Gains>& gains() const { return gains_; }
+  // Of one of situation.candidates.
+  const Gains& gains_of(const Candidate& candidate) const { return gains_[&candidate - candidates_.data()]; }
   double gain_of(const Configuration& configuration) const;
   // At most five, best first; of equal ones the first.
   std::vector<RankedCandidate> best() const;

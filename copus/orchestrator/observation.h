@@ -1,10 +1,11 @@
-// What a policy may know: the record of one step, and what happened beside steps. A run's decisions are a function of
-// the sequence of these alone, so that a replay of the sequence gives the same decisions. Seconds are those of the
+// What a controller is told: the record of one step, and what happened beside steps. A run's decisions are a function
+// of the sequence of these alone, so that a replay of the sequence gives the same decisions. Seconds are those of the
 // run's clock, batches are in samples.
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -27,20 +28,29 @@ struct Observation {
   double seconds_left = std::numeric_limits<double>::infinity();
 };
 
-// What came of a switch that was announced.
+// A switch that all ranks are to make: rank 0 tells the others with the next step.
+struct SwitchIntent {
+  Configuration configuration;
+  int64_t commit_after_step = 0;  // the step boundary
+  double critical_batch = 0;      // B_c that the learning rate's factor counts with until the next switch; 0: not known
+  uint64_t inputs_hash = 0;       // of what was decided from (Decision)
+};
+
+// What came of it.
 struct SwitchReport {
   int64_t after_step = 0;  // the step boundary
   int64_t consumed_samples = 0;
   Configuration from, to;
   enum class Outcome { moved, vetoed, rolled_back } outcome = Outcome::moved;
-  std::string reason;            // of a veto or roll-back: which rank, what it lacked
-  double critical_batch = 0;     // that the learning rate counts with since; 0: not known
-  double pause_seconds = 0;      // for which training stood still, since the last rank had ended the step
-  double prepare_seconds = 0;    // beside training, of the slowest rank
-  int64_t bytes_copied = 0;      // all ranks together
-  int64_t bytes_received = 0;    // of these, from other ranks
-  int64_t peak_bytes = 0;        // of state, on the rank that held most while it moved
-  int64_t peak_bound_bytes = 0;  // as the plan had said
+  std::string reason;          // of a veto or roll-back: which rank, what it lacked
+  double critical_batch = 0;   // that the learning rate counts with since; 0: not known
+  double pause_seconds = 0;    // for which training stood still, since the last rank had ended the step
+  double prepare_seconds = 0;  // beside training, of the slowest rank
+  std::map<std::string, double> phase_seconds = {};  // of the pause on rank 0, by what a change of layout was doing
+  int64_t bytes_copied = 0;                          // all ranks together
+  int64_t bytes_received = 0;                        // of these, from other ranks
+  int64_t peak_bytes = 0;                            // of state, on the rank that held most while it moved
+  int64_t peak_bound_bytes = 0;                      // as the plan had said
 };
 
 // A person's command to a running job (copus ctl).

@@ -1,6 +1,11 @@
 #include "copus/orchestrator/policy.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "copus/base/error.h"
+#include "copus/description/configuration_text.h"
+#include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
 
 namespace copus {
@@ -10,27 +15,80 @@ std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view fi
   switch (adapt.policy) {
     case PolicyKind::none:
       break;
-    case PolicyKind::fixed:
-      return make_fixed_policy(config);
     case PolicyKind::copus:
       return make_goodput_policy(config, std::nullopt);
-    case PolicyKind::cbs_pessimistic:
-    case PolicyKind::cbs_optimistic:
-      return make_critical_batch_policy(config);
-    case PolicyKind::steps:
-      return make_steps_policy(config);
-    case PolicyKind::olmo:
-      return make_olmo_policy(config);
-    case PolicyKind::norm_test:
-      return make_norm_test_policy(config);
-    case PolicyKind::cona:
-      return make_cona_policy(config);
     case PolicyKind::oracle:
       return make_goodput_policy(config, parse_noise_trace(file_text, adapt.file));
+    case PolicyKind::fixed:
+    case PolicyKind::cbs_pessimistic:
+    case PolicyKind::cbs_optimistic:
+    case PolicyKind::steps:
+    case PolicyKind::olmo:
+    case PolicyKind::norm_test:
+      return make_batch_policy(config);
+    case PolicyKind::cona:
+      return make_cona_policy(config);
     case PolicyKind::script:
       return make_script_policy(config, file_text);
   }
   fail_check("a policy", __FILE__, __LINE__, concat("adapt.policy \"", to_string(adapt.policy), "\""));
+}
+
+Choice BaselinePolicy::choose(const Situation& situation) {
+  const GoodputRanking ranking(config_, believed_noise(situation.latest), situation);
+  Choice choice = decide(situation);
+  choice.best = ranking.best();
+  choice.critical_batch = ranking.critical_batch();
+  choice.predicted_gain = ranking.gain_of(choice.target.value_or(choice.best.front().configuration));
+  return choice;
+}
+
+Choice BaselinePolicy::hold(const std::string& why) {
+  Choice choice;
+  choice.reason = "holds: " + why;
+  return choice;
+}
+
+Choice BaselinePolicy::move(const Configuration& target, const std::string& why) {
+  Choice choice;
+  choice.target = target;
+  choice.reason = concat(why, ": to ", to_string(target));
+  return choice;
+}
+
+std::optional<Choice> BaselinePolicy::dwell(const Situation& situation) const {
+  const std::optional<std::string> why = dwell_reason(config_, situation);
+  return why ? std::optional(hold(*why)) : std::nullopt;
+}
+
+const Candidate* find_candidate(const std::vector<Candidate>& candidates, const Configuration& configuration) {
+  const auto found = std::find_if(candidates.begin(), candidates.end(),
+                                  [&](const Candidate& c) { return c.configuration == configuration; });
+  return found == candidates.end() ? nullptr : &*found;
+}
+
+CandidateFilter layout_is(const ParallelStrategy& strategy) {
+  return [strategy](const Candidate& candidate) { return candidate.configuration.strategy == strategy; };
+}
+
+// Of the candidates that `allowed` lets through those whose batch is nearest by ratio, and of these the fastest; null
+// where there is none. Of two batches equally near the smaller one.
+const Candidate* fastest_near(const Situation& situation, double batch, const CandidateFilter& allowed) {
+  const Candidate* best = nullptr;
+  double best_distance = 0;
+  for (const Candidate& candidate : situation.candidates) {
+    if (!allowed(candidate)) continue;
+    const double distance = std::abs(std::log(static_cast<double>(candidate.configuration.global_batch) / batch));
+    const bool nearer =
+        best == nullptr || distance < best_distance ||
+        (distance == best_distance && candidate.configuration.global_batch < best->configuration.global_batch);
+    const bool faster = best != nullptr && candidate.configuration.global_batch == best->configuration.global_batch &&
+                        candidate.step_seconds < best->step_seconds;
+    if (!nearer && !faster) continue;
+    best = &candidate;
+    best_distance = distance;
+  }
+  return best;
 }
 
 }  // namespace copus

@@ -11,6 +11,7 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/observation.h"
+#include "copus/performance/step_time.h"
 
 namespace copus {
 
@@ -20,6 +21,7 @@ struct Candidate {
   double step_seconds = 0;        // corrected by what was measured (performance/learning.h)
   double relative_deviation = 0;  // one standard deviation of the logarithm of step_seconds
   int64_t measured_steps = 0;
+  StepTimeParts predicted = {};  // before it was corrected
 
   double throughput() const { return static_cast<double>(configuration.global_batch) / step_seconds; }  // samples/s
 };
@@ -68,7 +70,7 @@ class Policy {
 
 // The policy that adapt.policy names; PolicyKind::none names none. `file_text` is what adapt.file holds, for those that
 // need it: "oracle" (a line "consumed_samples noise_scale" each, in between linear; # begins a comment) and "script"
-// (script.h). Throws UserError where its settings contradict each other or cannot be read.
+// (policy_script.cpp). Throws UserError where its settings contradict each other or cannot be read.
 std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view file_text = {});
 
 }  // namespace copus

@@ -2,13 +2,11 @@
 // that a candidate of the layout has is taken, with the micro-batch that is fastest there.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <sstream>
 #include <string>
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
-#include "copus/orchestrator/baseline_policy.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
 #include "copus/statistics/efficiency.h"
@@ -18,33 +16,7 @@ namespace copus {
 
 namespace {
 
-using Layout = std::function<bool(const Candidate&)>;
-
-Layout layout_is(const ParallelStrategy& strategy) {
-  return [strategy](const Candidate& candidate) { return candidate.configuration.strategy == strategy; };
-}
-
-// Of the candidates that `allowed` lets through those whose batch is nearest by ratio, and of these the fastest; null
-// where there is none. Of two batches equally near the smaller one.
-const Candidate* fastest_near(const Situation& situation, double batch, const Layout& allowed) {
-  const Candidate* best = nullptr;
-  double best_distance = 0;
-  for (const Candidate& candidate : situation.candidates) {
-    if (!allowed(candidate)) continue;
-    const double distance = std::abs(std::log(static_cast<double>(candidate.configuration.global_batch) / batch));
-    const bool nearer =
-        best == nullptr || distance < best_distance ||
-        (distance == best_distance && candidate.configuration.global_batch < best->configuration.global_batch);
-    const bool faster = best != nullptr && candidate.configuration.global_batch == best->configuration.global_batch &&
-                        candidate.step_seconds < best->step_seconds;
-    if (!nearer && !faster) continue;
-    best = &candidate;
-    best_distance = distance;
-  }
-  return best;
-}
-
-int64_t largest_batch(const Situation& situation, const Layout& allowed) {
+int64_t largest_batch(const Situation& situation, const CandidateFilter& allowed) {
   int64_t largest = 0;
   for (const Candidate& candidate : situation.candidates) {
     if (allowed(candidate)) largest = std::max(largest, candidate.configuration.global_batch);
@@ -65,7 +37,8 @@ class BatchPolicy : public BaselinePolicy {
     return to_batch(situation, batch, layout_is(situation.current.strategy), why);
   }
 
-  static Choice to_batch(const Situation& situation, double batch, const Layout& layout, const std::string& why) {
+  static Choice to_batch(const Situation& situation, double batch, const CandidateFilter& layout,
+                         const std::string& why) {
     const Candidate* candidate = fastest_near(situation, batch, layout);
     if (candidate == nullptr) return hold(concat(why, ", but the layout has no candidate"));
     const Configuration& nearest = candidate->configuration;
@@ -190,7 +163,7 @@ class NormTestPolicy : public BatchPolicy {
     if (!norms_ || norms_->batch != batch || norms_->workers < 2) {
       return hold("no step of this batch has measured gradients of parts of it yet");
     }
-    const Layout layout = layout_is(situation.current.strategy);
+    const CandidateFilter layout = layout_is(situation.current.strategy);
     const auto largest = static_cast<double>(largest_batch(situation, layout));
     const double eta = config().adapt.norm_test_eta;
     const NormTestResult result = norm_test(*norms_, eta, std::max(batch, largest));
@@ -200,7 +173,7 @@ class NormTestPolicy : public BatchPolicy {
                " against eta ", number(eta));
     if (result.passed) return hold(what);
     // The smallest batch that passes: a nearer one below it would fail the test again.
-    const Layout passes = [&](const Candidate& candidate) {
+    const CandidateFilter passes = [&](const Candidate& candidate) {
       return layout(candidate) && static_cast<double>(candidate.configuration.global_batch) >= result.batch;
     };
     return to_batch(situation, result.batch, passes, concat(what, " wants batch ", number(result.batch)));
@@ -258,14 +231,22 @@ StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length)
   return schedule;
 }
 
-std::unique_ptr<Policy> make_fixed_policy(const RunConfig& config) { return std::make_unique<FixedPolicy>(config); }
-std::unique_ptr<Policy> make_critical_batch_policy(const RunConfig& config) {
-  return std::make_unique<CriticalBatchPolicy>(config);
-}
-std::unique_ptr<Policy> make_steps_policy(const RunConfig& config) { return std::make_unique<StepsPolicy>(config); }
-std::unique_ptr<Policy> make_olmo_policy(const RunConfig& config) { return std::make_unique<OlmoPolicy>(config); }
-std::unique_ptr<Policy> make_norm_test_policy(const RunConfig& config) {
-  return std::make_unique<NormTestPolicy>(config);
+std::unique_ptr<Policy> make_batch_policy(const RunConfig& config) {
+  switch (config.adapt.policy) {
+    case PolicyKind::fixed:
+      return std::make_unique<FixedPolicy>(config);
+    case PolicyKind::cbs_pessimistic:
+    case PolicyKind::cbs_optimistic:
+      return std::make_unique<CriticalBatchPolicy>(config);
+    case PolicyKind::steps:
+      return std::make_unique<StepsPolicy>(config);
+    case PolicyKind::olmo:
+      return std::make_unique<OlmoPolicy>(config);
+    case PolicyKind::norm_test:
+      return std::make_unique<NormTestPolicy>(config);
+    default:
+      fail_check("a policy of the batch", __FILE__, __LINE__, std::string(to_string(config.adapt.policy)));
+  }
 }
 
 }  // namespace copus

@@ -7,7 +7,6 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
-#include "copus/orchestrator/baseline_policy.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
 
@@ -43,28 +42,20 @@ class ConaPolicy : public BaselinePolicy {
     last_ = current;
   }
 
-  static const Candidate* find(const Situation& situation, const Configuration& configuration) {
-    for (const Candidate& candidate : situation.candidates) {
-      if (candidate.configuration == configuration) return &candidate;
-    }
-    return nullptr;
-  }
-
   Choice decide(const Situation& situation) override {
     follow(situation.current);
     if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
-    if (falls_ >= falls_to_return && !earlier_.empty() && find(situation, earlier_.back()) != nullptr) {
+    if (falls_ >= falls_to_return && !earlier_.empty() &&
+        find_candidate(situation.candidates, earlier_.back()) != nullptr) {
       return move(earlier_.back(),
                   concat("the average of the noise scale has fallen ", falls_, " observations in a row"));
     }
     if (!situation.latest.noise_scale) return hold("the noise scale is not known");
     const double phi = *situation.latest.noise_scale;
     const int64_t doubled = 2 * situation.current.global_batch;
-    const Candidate* fastest = nullptr;
-    for (const Candidate& candidate : situation.candidates) {
-      if (candidate.configuration.global_batch != doubled) continue;
-      if (fastest == nullptr || candidate.step_seconds < fastest->step_seconds) fastest = &candidate;
-    }
+    const Candidate* const fastest =
+        fastest_near(situation, static_cast<double>(doubled),
+                     [&](const Candidate& candidate) { return candidate.configuration.global_batch == doubled; });
     if (fastest == nullptr) return hold(concat("no candidate has batch ", doubled));
     const auto worth = [&](const Candidate& candidate) {
       return candidate.throughput() / (static_cast<double>(candidate.configuration.global_batch) + phi);

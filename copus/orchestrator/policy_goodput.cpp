@@ -59,9 +59,8 @@ class GoodputPolicy : public Policy {
     // well, and where both prices are equal the highest Goodput wins: the rule of arXiv 2604.26687.
     const Candidate* chosen = nullptr;
     double chosen_net = 1;
-    for (size_t i = 0; i < situation.candidates.size(); ++i) {
-      const Candidate& candidate = situation.candidates[i];
-      const GoodputRanking::Gains& gains = ranking.gains()[i];
+    for (const Candidate& candidate : situation.candidates) {
+      const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
       const double net = (1 + gains.at_value) / (1 + price(candidate, situation));
       if (candidate.configuration == situation.current || gains.at_value <= 0 || net < chosen_net) continue;
       if ((net == chosen_net && chosen != nullptr) || objection(candidate, gains, noise, situation)) continue;
@@ -69,7 +68,7 @@ class GoodputPolicy : public Policy {
       chosen_net = net;
     }
     if (chosen != nullptr) {
-      const GoodputRanking::Gains& gains = ranking.gains()[static_cast<size_t>(chosen - situation.candidates.data())];
+      const GoodputRanking::Gains& gains = ranking.gains_of(*chosen);
       choice.target = chosen->configuration;
       choice.predicted_gain = gains.at_value;
       choice.reason = concat("Goodput ", percent(gains.at_value), " (", over_interval(gains), "; ", describe(noise),
@@ -180,15 +179,9 @@ class GoodputPolicy : public Policy {
   // The fastest candidate of the next larger batch, where the current one shows no noise scale and never will.
   std::optional<Configuration> way_out_of_blindness(const Situation& situation) const {
     if (truth_ || situation.current.global_batch > 1 || situation.latest.noise_scale_low) return std::nullopt;
-    const Candidate* best = nullptr;
-    for (const Candidate& candidate : situation.candidates) {
-      const int64_t batch = candidate.configuration.global_batch;
-      if (batch < 2 || is_relayout(candidate, situation)) continue;
-      if (best == nullptr || batch < best->configuration.global_batch ||
-          (batch == best->configuration.global_batch && candidate.step_seconds < best->step_seconds)) {
-        best = &candidate;
-      }
-    }
+    const Candidate* const best = fastest_near(situation, 1, [&](const Candidate& candidate) {
+      return candidate.configuration.global_batch > 1 && !is_relayout(candidate, situation);
+    });
     return best != nullptr ? std::optional(best->configuration) : std::nullopt;
   }
 
@@ -201,10 +194,8 @@ class GoodputPolicy : public Policy {
       return;
     }
     choice.predicted_gain = ranking.gain_of(best);
-    const auto candidate = std::find_if(situation.candidates.begin(), situation.candidates.end(),
-                                        [&](const Candidate& c) { return c.configuration == best; });
-    const auto index = static_cast<size_t>(candidate - situation.candidates.begin());
-    const std::optional<std::string> why = objection(*candidate, ranking.gains()[index], noise, situation);
+    const Candidate& candidate = *find_candidate(situation.candidates, best);
+    const std::optional<std::string> why = objection(candidate, ranking.gains_of(candidate), noise, situation);
     choice.reason = concat("holds: best is ", to_string(best), "; ", why.value_or("it gains nothing"));
   }
 

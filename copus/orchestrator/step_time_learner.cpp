@@ -17,17 +17,6 @@ std::string describe(const Corrected& step) {
 
 }  // namespace
 
-ClusterDescription cluster_as_timed(const ClusterConfig& cluster) {
-  ClusterDescription timed = cluster.description;
-  if (cluster.clock != ClockKind::virtual_time) timed.flops_per_second = 0;
-  return timed;
-}
-
-bool is_speed_known(const ClusterConfig& cluster) {
-  const ClusterDescription timed = cluster_as_timed(cluster);
-  return timed.flops_per_second > 0 || timed.device.matmul_flops_per_second > 0;
-}
-
 Processor processor_of(const RunConfig& config) {
   return config.train.device == "cpu" ? Processor::cpu : Processor::gpu;
 }
@@ -39,8 +28,8 @@ TrainingSystem training_system_of(const RunConfig& config) {
 }
 
 StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& initial, Knowledge known)
-    : model_(std::make_unique<StepTimeModel>(config.model, config.train.sequence_length,
-                                             cluster_as_timed(config.cluster), training_system_of(config))),
+    : model_(std::make_unique<StepTimeModel>(config.model, config.train.sequence_length, config.cluster.as_timed(),
+                                             training_system_of(config))),
       configuration_(initial),
       parts_(model_->predict(initial)),
       known_before_(std::move(known)),

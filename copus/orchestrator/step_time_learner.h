@@ -18,10 +18,6 @@ namespace copus {
 // What a run computes on.
 Processor processor_of(const RunConfig& config);
 
-// The run's cluster as far as its clock shows it: teraflops_per_rank is of the virtual clock alone.
-ClusterDescription cluster_as_timed(const ClusterConfig& cluster);
-// Whether that says how fast the cluster computes, so that steps can be predicted.
-bool is_speed_known(const ClusterConfig& cluster);
 // What trains the run, whose precision is not automatic.
 TrainingSystem training_system_of(const RunConfig& config);
 

@@ -24,13 +24,13 @@ class StepTimeLearnerTest : public testing::Test {
 
 TEST_F(StepTimeLearnerTest, SpeedIsThatOfTheClock) {
   ClusterConfig cluster = small_run().cluster;
-  EXPECT_TRUE(is_speed_known(cluster));
+  EXPECT_TRUE(is_speed_known(cluster.as_timed()));
   // teraflops_per_rank is no rate of the devices of a real clock.
   cluster.clock = ClockKind::wall;
-  EXPECT_FALSE(is_speed_known(cluster));
+  EXPECT_FALSE(is_speed_known(cluster.as_timed()));
   cluster.description.device.matmul_flops_per_second = 1e9;
-  EXPECT_TRUE(is_speed_known(cluster));
-  EXPECT_FALSE(is_speed_known({}));
+  EXPECT_TRUE(is_speed_known(cluster.as_timed()));
+  EXPECT_FALSE(is_speed_known(ClusterDescription()));
 }
 
 TEST_F(StepTimeLearnerTest, ApproachesWhatStepsTake) {

@@ -106,15 +106,10 @@ bool SwitchOutcomes::is_complete() const {
 
 void SwitchOutcomes::conclude(const Knowledge& knowledge) {
   const Promise promise = *std::exchange(open_, std::nullopt);
-  Realised realised;
-  realised.decision_step = promise.decision_step;
-  realised.from = promise.from;
-  realised.to = promise.to;
-  realised.predicted_step_seconds = promise.to_step_seconds;
-  realised.predicted_gain = promise.gain;
+  Realised realised = promise.switched;
   realised.realised_step_seconds = quantile(step_seconds_, 0.5);
 
-  const auto measured = knowledge.cells().find(promise.from);
+  const auto measured = knowledge.cells().find(realised.from);
   const double from_seconds =
       measured == knowledge.cells().end() ? promise.from_step_seconds : measured->second.seconds();
   const auto worth = [this](const Configuration& configuration, double seconds) {
@@ -125,7 +120,7 @@ void SwitchOutcomes::conclude(const Knowledge& knowledge) {
                    static_cast<double>(config_.train.global_batch), config_.adapt.alpha);
   };
   realised.realised_gain =
-      noise_count_ > 0 ? worth(promise.to, realised.realised_step_seconds) / worth(promise.from, from_seconds) - 1
+      noise_count_ > 0 ? worth(realised.to, realised.realised_step_seconds) / worth(realised.from, from_seconds) - 1
                        : std::numeric_limits<double>::quiet_NaN();
 
   const auto trend_before = significant_trend(before_), trend_after = significant_trend(without_bump(losses_));

@@ -8,9 +8,23 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
-#include "copus/orchestrator/controller.h"
+#include "copus/orchestrator/observation.h"
+#include "copus/performance/learning.h"
 
 namespace copus {
+
+// What a switch was predicted to bring and what it brought, once enough steps have run in the new configuration.
+struct Realised {
+  int64_t decision_step = 0;
+  Configuration from, to;
+  double predicted_step_seconds = 0, realised_step_seconds = 0;
+  double predicted_gain = 0;  // of Goodput, relative, when it was decided; NaN where no noise scale was known
+  // With both sides' measured step seconds, at the phi measured since; NaN where none is known.
+  double realised_gain = 0;
+  // Loss decrease per second over the window after the switch, relative to the trend before it; empty where the trend
+  // is not significant.
+  std::optional<double> progress_ratio = {};
+};
 
 // How quickly the loss falls: the straight line through its points, by least squares.
 struct LossTrend {
@@ -32,11 +46,8 @@ class SwitchOutcomes {
   explicit SwitchOutcomes(RunConfig config) : config_(std::move(config)) {}
 
   struct Promise {
-    int64_t decision_step = 0;
-    Configuration from, to;
+    Realised switched;  // what was predicted; nothing is realised yet
     double from_step_seconds = 0;
-    double to_step_seconds = 0;
-    double gain = 0;  // of Goodput; NaN where no noise scale was known
   };
 
   // A step that was not skipped. `counts`: it is no step of a warm-up.

@@ -61,12 +61,12 @@ class SwitchOutcomesTest : public testing::Test {
   }
 
   void move(double gain = 0.5) {
-    outcomes_.moved({.decision_step = step_ - 1,
-                     .from = from_,
-                     .to = to_,
-                     .from_step_seconds = 1,
-                     .to_step_seconds = 1.25,
-                     .gain = gain},
+    outcomes_.moved({.switched = {.decision_step = step_ - 1,
+                                  .from = from_,
+                                  .to = to_,
+                                  .predicted_step_seconds = 1.25,
+                                  .predicted_gain = gain},
+                     .from_step_seconds = 1},
                     samples_, Knowledge());
   }
 

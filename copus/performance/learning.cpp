@@ -138,8 +138,7 @@ Measurement measurement_of(const std::vector<double>& step_seconds) {
   std::transform(step_seconds.begin(), step_seconds.end(), logarithms.begin(),
                  [](double seconds) { return std::log(seconds); });
   const Quartiles spread = quartiles(logarithms);
-  return {static_cast<int64_t>(step_seconds.size()), quantile(step_seconds, 0.5),
-          (spread.upper - spread.lower) / quartile_distance};
+  return {std::ssize(step_seconds), quantile(step_seconds, 0.5), (spread.upper - spread.lower) / quartile_distance};
 }
 
 int64_t MeasuredCell::steps() const {

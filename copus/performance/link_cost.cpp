@@ -36,7 +36,7 @@ Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks) 
   COPUS_CHECK(!ranks.empty() && cluster.ranks_per_node >= 1);
   std::set<int64_t> nodes;
   for (const int64_t rank : ranks) nodes.insert(rank / cluster.ranks_per_node);
-  return link_across(cluster, static_cast<int64_t>(ranks.size()), static_cast<int64_t>(nodes.size()));
+  return link_across(cluster, std::ssize(ranks), std::ssize(nodes));
 }
 
 Link link_of(const ClusterDescription& cluster, const RankSeries& ranks) {

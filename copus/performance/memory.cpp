@@ -2,42 +2,15 @@
 
 #include <algorithm>
 #include <iomanip>
-#include <map>
 #include <sstream>
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/performance/local_elements.h"
+#include "copus/placement/sharding.h"
 #include "copus/placement/stages.h"
 #include "copus/schedule/schedule.h"
 
 namespace copus {
-
-struct MemoryModel::Memo {
-  ModelDescription model;
-  int64_t sequence_length;
-  TrainingSystem system;
-  std::map<int64_t, LocalElements> elements = {};                          // by t
-  std::map<std::pair<int64_t, int64_t>, std::vector<double>> layers = {};  // of each pipeline rank, by p and v
-
-  const LocalElements& elements_of(int64_t tensor_parallel) {
-    const auto [found, is_new] = elements.try_emplace(tensor_parallel);
-    if (is_new) found->second = count_local_elements(model, tensor_parallel, false);
-    return found->second;
-  }
-
-  const std::vector<double>& layers_of(const ParallelStrategy& strategy) {
-    const auto [found, is_new] = layers.try_emplace({strategy.pipeline_parallel, strategy.virtual_stages});
-    if (is_new) {
-      found->second.resize(static_cast<size_t>(strategy.pipeline_parallel));
-      const std::vector<LayerRange> stages = cut_stages(system, model, sequence_length, strategy.num_stages());
-      for (size_t stage = 0; stage < stages.size(); ++stage) {
-        found->second[stage % found->second.size()] += static_cast<double>(stages[stage].end - stages[stage].begin);
-      }
-    }
-    return found->second;
-  }
-};
 
 namespace {
 
@@ -70,7 +43,7 @@ class ConfigurationMemory {
   MemoryParts of_rank(int64_t rank) const {
     MemoryParts parts;
     add_state(rank, parts);
-    const double layers = layers_[static_cast<size_t>(rank)];
+    const double layers = layers_[rank];
     const int64_t in_flight = activation_bound(strategy_.schedule, shape_, rank);
     parts.activations = static_cast<double>(in_flight) * layers / static_cast<double>(strategy_.virtual_stages) * kept_;
     if (waiting_ > 0) {
@@ -115,7 +88,7 @@ class ConfigurationMemory {
     const bool is_last = rank == strategy_.pipeline_parallel - 1;
     // A tied head beside its embedding has no weights of its own, and a gradient at most.
     const bool shares_weights = model_.tie_word_embeddings && strategy_.pipeline_parallel == 1;
-    double elements = layers_[static_cast<size_t>(rank)] * elements_.layer;
+    double elements = layers_[rank] * elements_.layer;
     double gradients_alone = 0;
     if (rank == 0) elements += elements_.embedding;
     if (is_last) {
@@ -145,28 +118,35 @@ class ConfigurationMemory {
 
 }  // namespace
 
-MemoryModel::MemoryModel(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system)
-    : memo_(std::make_unique<Memo>(Memo{model, sequence_length, system})) {}
-MemoryModel::~MemoryModel() = default;
+const LocalElements& MemoryModel::elements(int64_t tensor_parallel) {
+  const auto [found, is_new] = elements_.try_emplace(tensor_parallel);
+  if (is_new) found->second = count_local_elements(model_, tensor_parallel, false);
+  return found->second;
+}
+
+const std::vector<double>& MemoryModel::layers(const ParallelStrategy& strategy) {
+  const auto [found, is_new] = layers_.try_emplace({strategy.pipeline_parallel, strategy.virtual_stages});
+  std::vector<double>& layers = found->second;
+  if (!is_new) return layers;
+  layers.resize(strategy.pipeline_parallel);
+  const std::vector<LayerRange> stages = cut_stages(system_, model_, sequence_length_, strategy.num_stages());
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    layers[stage % layers.size()] += static_cast<double>(stages[stage].end - stages[stage].begin);
+  }
+  return layers;
+}
 
 MemoryPrediction MemoryModel::predict(const Configuration& configuration) {
-  const ParallelStrategy& strategy = configuration.strategy;
-  const ConfigurationMemory memory(memo_->model, memo_->sequence_length, memo_->system,
-                                   memo_->elements_of(strategy.tensor_parallel), memo_->layers_of(strategy),
-                                   configuration);
-  MemoryPrediction most{.pipeline_rank = 0, .parts = memory.of_rank(0)};
-  for (int64_t rank = 1; rank < strategy.pipeline_parallel; ++rank) {
-    const MemoryParts parts = memory.of_rank(rank);
-    if (parts.total() > most.parts.total()) most = {.pipeline_rank = rank, .parts = parts};
-  }
-  return most;
+  const std::vector<MemoryParts> ranks = predict_every_rank(configuration);
+  const auto most =
+      std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.total() < b.total(); });
+  return {.pipeline_rank = most - ranks.begin(), .parts = *most};
 }
 
 std::vector<MemoryParts> MemoryModel::predict_every_rank(const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
-  const ConfigurationMemory memory(memo_->model, memo_->sequence_length, memo_->system,
-                                   memo_->elements_of(strategy.tensor_parallel), memo_->layers_of(strategy),
-                                   configuration);
+  const ConfigurationMemory memory(model_, sequence_length_, system_, elements(strategy.tensor_parallel),
+                                   layers(strategy), configuration);
   std::vector<MemoryParts> ranks;
   for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) ranks.push_back(memory.of_rank(rank));
   return ranks;

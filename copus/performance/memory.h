@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
 #include "copus/performance/training_system.h"
+#include "copus/placement/sharding.h"
 
 namespace copus {
 
@@ -34,8 +36,8 @@ struct MemoryPrediction {
 // Remembers what configurations have in common, so that a table of many is quick. For one thread.
 class MemoryModel {
  public:
-  MemoryModel(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system);
-  ~MemoryModel();
+  MemoryModel(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system)
+      : model_(model), sequence_length_(sequence_length), system_(system) {}
 
   // Of a configuration that infeasible_reason allows.
   MemoryPrediction predict(const Configuration& configuration);
@@ -43,8 +45,14 @@ class MemoryModel {
   std::vector<MemoryParts> predict_every_rank(const Configuration& configuration);
 
  private:
-  struct Memo;
-  std::unique_ptr<Memo> memo_;
+  const LocalElements& elements(int64_t tensor_parallel);
+  const std::vector<double>& layers(const ParallelStrategy& strategy);
+
+  ModelDescription model_;
+  int64_t sequence_length_;
+  TrainingSystem system_;
+  std::map<int64_t, LocalElements> elements_;                          // by t
+  std::map<std::pair<int64_t, int64_t>, std::vector<double>> layers_;  // of each pipeline rank, by p and v
 };
 
 // "needs 93.1 GiB on pipeline rank 0: weights 12.1, gradients ..., optimizer 36.2, activations 41.3, ...; has 79.6",

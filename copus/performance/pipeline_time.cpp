@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -57,38 +58,26 @@ struct Pass {
   int32_t sends;
 };
 
-// All passes of make_schedule(kind, p, v, m), in an order in which each comes behind those that it waits for. The lists
-// are known well enough to be followed without writing them: what a rank does next is given by how many F's and B's it
-// has done.
+// All passes of a schedule, in an order in which each comes behind those that it waits for.
 class Passes {
  public:
-  Passes(PipelineSchedule kind, int64_t ranks, int64_t chunks, int64_t num_microbatches)
-      : ranks_(ranks), chunks_(chunks), micro_batches_(num_microbatches), total_(num_microbatches * chunks) {
-    const Schedule shape{ranks, chunks, num_microbatches, {}};
-    std::vector<Rank> states(static_cast<size_t>(ranks));
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      states[rank].most_ahead = activation_bound(kind, shape, rank);
-      states[rank].weight_delay = kind == PipelineSchedule::zb_h1 ? rank : 0;
+  explicit Passes(const Schedule& schedule, bool weights_trail)
+      : ranks_(schedule.pipeline_parallel),
+        num_stages_(schedule.num_stages()),
+        micro_batches_(schedule.num_microbatches),
+        left_at_the_end_(ranks_, 0) {
+    std::vector<std::vector<Pass>> by_rank;
+    for (int64_t rank = 0; rank < ranks_; ++rank) {
+      by_rank.push_back(passes_of(schedule, rank, weights_trail && rank > 0));
     }
-    list_turns();
-    sent_at_.assign(num_messages(), 0);
-    sent_at_[nothing] = 1;
-    const auto count = static_cast<size_t>(2 * total_ * ranks);
-    while (in_turn_.size() < count) {
-      const size_t before = in_turn_.size();
-      // Up for the activations and down for the gradients, since that is how they travel.
-      for (int64_t rank = 0; rank < ranks; ++rank) advance(rank, states[rank]);
-      for (int64_t rank = ranks - 1; rank >= 0; --rank) advance(rank, states[rank]);
-      COPUS_CHECK(in_turn_.size() > before, "the pipeline schedule deadlocks");
-    }
-    order_by_level();
+    order_by_level(by_rank);
   }
 
   const std::vector<Pass>& list() const { return list_; }
-  size_t num_messages() const { return static_cast<size_t>(first_message + 2 * ranks_ * chunks_ * micro_batches_); }
-  size_t num_links() const { return static_cast<size_t>(2 * ranks_ + 1); }
-  // Of the W's that trail on a rank of zb-h1, those that are left after its last B.
-  int64_t left_at_the_end(int64_t rank) const { return std::min(rank, total_); }
+  size_t num_messages() const { return first_message + 2 * num_stages_ * micro_batches_; }
+  size_t num_links() const { return 2 * ranks_ + 1; }
+  // Of the W's that trail on a rank, those that are left after its last B and the W behind it.
+  int64_t left_at_the_end(int64_t rank) const { return left_at_the_end_[rank]; }
 
   // What a pass costs depends on its stage and is one of three.
   enum { forward_cost, backward_cost, backward_before_weight_cost, num_costs };
@@ -96,103 +85,98 @@ class Passes {
   static constexpr int64_t nothing = 0, nobody = 1, first_message = 2;
 
  private:
-  struct Rank {
-    int64_t forwards = 0;      // done
-    int64_t backwards = 0;     // done
-    int64_t most_ahead = 0;    // F's done before the next one waits for a B
-    int64_t weight_delay = 0;  // B's between a B and its W
-    int32_t level = 0;         // of its last pass
-  };
-  // What the k-th F works on; the k-th B on the same with the chunks from the last to the first.
-  struct Turn {
-    int64_t chunk;
-    int64_t micro_batch;
-  };
-  struct Placed {
-    Pass pass;
-    int32_t level;
-  };
-
-  int64_t last_stage() const { return ranks_ * chunks_ - 1; }
   int64_t activation_to(int64_t stage, int64_t micro_batch) const {
     return first_message + stage * micro_batches_ + micro_batch;
   }
   int64_t gradient_to(int64_t stage, int64_t micro_batch) const {
-    return activation_to(ranks_ * chunks_ + stage, micro_batch);
+    return activation_to(num_stages_ + stage, micro_batch);
   }
 
-  void list_turns() {
-    for (int64_t first = 0; first < micro_batches_; first += ranks_) {
-      const int64_t end = std::min(first + ranks_, micro_batches_);
-      for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-        for (int64_t micro_batch = first; micro_batch < end; ++micro_batch) turns_.push_back({chunk, micro_batch});
+  std::vector<Pass> passes_of(const Schedule& schedule, int64_t rank, bool weights_trail) {
+    std::vector<Pass> passes;
+    int64_t awaits = nothing;
+    const auto begin = [&](int64_t cost) {
+      passes.push_back({.rank = static_cast<int32_t>(rank),
+                        .cost = static_cast<int32_t>(cost),
+                        .link = static_cast<int32_t>(2 * ranks_),
+                        .awaits = static_cast<int32_t>(std::exchange(awaits, nothing)),
+                        .sends = nobody});
+    };
+    const auto send = [&](int64_t message, int64_t link) {
+      passes.back().sends = static_cast<int32_t>(message);
+      passes.back().link = static_cast<int32_t>(link);
+    };
+    for (const Action& action : schedule.ranks[rank]) {
+      const int64_t stage = schedule.stage(rank, action.chunk);
+      switch (action.kind) {
+        case ActionKind::receive_activation:
+          awaits = activation_to(stage, action.micro_batch);
+          break;
+        case ActionKind::receive_gradient:
+          awaits = gradient_to(stage, action.micro_batch);
+          break;
+        case ActionKind::forward:
+          begin(num_costs * stage + forward_cost);
+          break;
+        case ActionKind::backward_input:
+          begin(num_costs * stage + backward_cost);
+          break;
+        case ActionKind::backward_weight:
+          if (!weights_trail) break;  // in the backward pass before it
+          if (passes.back().cost % num_costs == backward_cost) {
+            ++passes.back().cost;  // which makes it backward_before_weight_cost
+          } else {
+            ++left_at_the_end_[rank];
+          }
+          break;
+        case ActionKind::send_activation:
+          send(activation_to(stage + 1, action.micro_batch), 2 * rank);
+          break;
+        case ActionKind::send_gradient:
+          // Two ranks have one link in each direction, for activations and gradients.
+          send(gradient_to(stage - 1, action.micro_batch), ranks_ == 2 ? 2 * rank : 2 * rank + 1);
+          break;
       }
     }
-  }
-
-  // Follows a rank until it has to wait for a message that is not sent yet.
-  void advance(int64_t index, Rank& rank) {
-    while (rank.backwards < total_) {
-      const bool is_forward = rank.forwards < total_ && rank.forwards < rank.backwards + rank.most_ahead;
-      const Pass pass = is_forward ? forward(index, rank) : backward(index, rank);
-      if (sent_at_[pass.awaits] == 0) return;
-      rank.level = std::max(rank.level, sent_at_[pass.awaits]) + 1;
-      sent_at_[pass.sends] = rank.level;
-      in_turn_.push_back({pass, rank.level});
-      ++(is_forward ? rank.forwards : rank.backwards);
-    }
-  }
-
-  Pass forward(int64_t index, const Rank& rank) const {
-    const auto [chunk, micro_batch] = turns_[rank.forwards];
-    const int64_t stage = chunk * ranks_ + index;
-    const bool sends = stage < last_stage();
-    return make_pass(index, num_costs * stage + forward_cost, sends ? 2 * index : 2 * ranks_,
-                     stage > 0 ? activation_to(stage, micro_batch) : nothing,
-                     sends ? activation_to(stage + 1, micro_batch) : nobody);
-  }
-
-  Pass backward(int64_t index, const Rank& rank) const {
-    const Turn turn = turns_[rank.backwards];
-    const int64_t stage = (chunks_ - 1 - turn.chunk) * ranks_ + index;
-    const bool sends = stage > 0;
-    const bool weight_follows = rank.weight_delay > 0 && rank.backwards >= rank.weight_delay;
-    // Two ranks have one link in each direction, for activations and gradients.
-    const int64_t link = ranks_ == 2 ? 2 * index : 2 * index + 1;
-    return make_pass(index, num_costs * stage + (weight_follows ? backward_before_weight_cost : backward_cost),
-                     sends ? link : 2 * ranks_, stage < last_stage() ? gradient_to(stage, turn.micro_batch) : nothing,
-                     sends ? gradient_to(stage - 1, turn.micro_batch) : nobody);
-  }
-
-  static Pass make_pass(int64_t rank, int64_t cost, int64_t link, int64_t awaits, int64_t sends) {
-    return {static_cast<int32_t>(rank), static_cast<int32_t>(cost), static_cast<int32_t>(link),
-            static_cast<int32_t>(awaits), static_cast<int32_t>(sends)};
+    return passes;
   }
 
   // Passes of one level do not wait for each other: a processor can compute several at once.
-  void order_by_level() {
-    std::vector<size_t> begins;
-    for (const Placed& placed : in_turn_) {
-      begins.resize(std::max(begins.size(), static_cast<size_t>(placed.level) + 2));
-      ++begins[placed.level + 1];
+  void order_by_level(const std::vector<std::vector<Pass>>& by_rank) {
+    std::vector<int32_t> sent_at(num_messages(), 0);  // the level of the pass that sends it, 0: not yet
+    sent_at[nothing] = 1;
+    std::vector<int32_t> level(ranks_, 0);  // of each rank's last pass
+    std::vector<size_t> next(ranks_, 0);
+    std::vector<std::vector<Pass>> by_level;
+    // Follows a rank until it has to wait for a message that is not sent yet.
+    const auto advance = [&](int64_t rank) {
+      for (size_t& at = next[rank]; at < by_rank[rank].size(); ++at) {
+        const Pass& pass = by_rank[rank][at];
+        if (sent_at[pass.awaits] == 0) return;
+        level[rank] = std::max(level[rank], sent_at[pass.awaits]) + 1;
+        sent_at[pass.sends] = level[rank];
+        by_level.resize(std::max<size_t>(by_level.size(), level[rank] + 1));
+        by_level[level[rank]].push_back(pass);
+      }
+    };
+    const size_t all = ranks_ * by_rank.front().size();
+    for (size_t done = 0, before = 0; done < all; before = done) {
+      // Up for the activations and down for the gradients, since that is how they travel.
+      for (int64_t rank = 0; rank < ranks_; ++rank) advance(rank);
+      for (int64_t rank = ranks_ - 1; rank >= 0; --rank) advance(rank);
+      done = std::accumulate(next.begin(), next.end(), size_t{0});
+      COPUS_CHECK(done > before, "the pipeline schedule deadlocks");
     }
-    for (size_t level = 1; level < begins.size(); ++level) begins[level] += begins[level - 1];
-    list_.resize(in_turn_.size());
-    for (const Placed& placed : in_turn_) list_[begins[placed.level]++] = placed.pass;
-    in_turn_ = {};
-    turns_ = {};
-    sent_at_ = {};
+    list_.reserve(all);
+    for (const std::vector<Pass>& passes : by_level) list_.insert(list_.end(), passes.begin(), passes.end());
   }
 
-  int64_t ranks_, chunks_, micro_batches_;
-  int64_t total_;  // F's of a rank
-  std::vector<Turn> turns_;
-  std::vector<int32_t> sent_at_;  // by message: the level of the pass that sends it, 0: not yet
-  std::vector<Placed> in_turn_;
+  int64_t ranks_, num_stages_, micro_batches_;
+  std::vector<int64_t> left_at_the_end_;  // by rank
   std::vector<Pass> list_;
 };
 
-// time_schedule's clocks, without writing down what happened when.
+// When each rank is done.
 class Replay {
  public:
   double seconds(const Pipeline& pipeline, const Passes& passes) {
@@ -205,7 +189,7 @@ class Replay {
       costs_.push_back({of.backward_input + (trails ? 0 : of.backward_weight), of.send, 0});
       costs_.push_back({of.backward_input, of.send, of.backward_weight});
     }
-    clocks_.assign(static_cast<size_t>(pipeline.ranks), 0);
+    clocks_.assign(pipeline.ranks, 0);
     links_.assign(passes.num_links(), 0);
     arrivals_.resize(std::max(arrivals_.size(), passes.num_messages()));
     arrivals_[Passes::nothing] = 0;
@@ -308,8 +292,11 @@ struct PipelineTimes::Memo {
     }
     const Pipeline& pipeline = entry.pipeline;
     const auto shape = std::tuple(pipeline.kind, pipeline.ranks, pipeline.chunks, num_microbatches);
-    const auto passes =
-        all_passes.try_emplace(shape, pipeline.kind, pipeline.ranks, pipeline.chunks, num_microbatches).first;
+    auto passes = all_passes.find(shape);
+    if (passes == all_passes.end()) {
+      const Schedule schedule = make_schedule(pipeline.kind, pipeline.ranks, pipeline.chunks, num_microbatches);
+      passes = all_passes.emplace(shape, Passes(schedule, pipeline.kind == PipelineSchedule::zb_h1)).first;
+    }
     const double seconds = replay.seconds(pipeline, passes->second);
     entry.replayed.emplace_back(num_microbatches, seconds);
     return seconds;
@@ -348,7 +335,7 @@ PipelineTimes::~PipelineTimes() = default;
 
 double PipelineTimes::seconds(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                               int64_t num_microbatches, const std::vector<StageSeconds>& stages) {
-  COPUS_CHECK(stages.size() == static_cast<size_t>(pipeline_parallel * virtual_stages));
+  COPUS_CHECK(std::ssize(stages) == pipeline_parallel * virtual_stages);
   if (kind == PipelineSchedule::gpipe) return gpipe_seconds(stages, num_microbatches);
   return memo_->seconds(memo_->find(kind, pipeline_parallel, virtual_stages, stages), num_microbatches);
 }

@@ -1,4 +1,5 @@
-// How long the pipeline of a step takes, quickly enough to ask it for every candidate of a table.
+// How long the pipeline of a step takes, quickly enough to ask it for every candidate of a table: schedules are
+// replayed as flat lists of passes that are written once, and short replays are continued to long ones.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +7,17 @@
 #include <vector>
 
 #include "copus/description/parallel_strategy.h"
-#include "copus/schedule/timing.h"
 
 namespace copus {
+
+// Seconds of one micro-batch on one stage, and of one message from it to its neighbour.
+struct StageSeconds {
+  double forward = 0;
+  double backward_input = 0;
+  double backward_weight = 0;
+  double send = 0;
+  bool operator==(const StageSeconds&) const = default;
+};
 
 // For one thread.
 class PipelineTimes {

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "copus/base/error.h"
-#include "copus/schedule/schedule.h"
+#include "copus/performance/testing/schedule_timing.h"
 
 namespace copus {
 namespace {

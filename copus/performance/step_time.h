@@ -2,11 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
+#include "copus/performance/block_time.h"
+#include "copus/performance/link_cost.h"
+#include "copus/performance/memory.h"
+#include "copus/performance/pipeline_time.h"
 #include "copus/performance/training_system.h"
 
 namespace copus {
@@ -26,16 +32,42 @@ struct StepTimeParts {
 // Remembers what configurations have in common, so that a table of many is quick. For one thread.
 class StepTimeModel {
  public:
+  // Of a cluster whose speed is known (is_speed_known).
   StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                 const TrainingSystem& system);
-  ~StepTimeModel();
 
   // Of a configuration that infeasible_reason allows.
   StepTimeParts predict(const Configuration& configuration);
 
  private:
-  struct Memo;
-  std::unique_ptr<Memo> memo_;
+  struct Stages;
+  const BlockCosts& blocks(const Configuration& configuration);
+  const LocalElements& elements(const ParallelStrategy& strategy);
+  const std::vector<LayerRange>& stages(int64_t num_stages);
+  Stages cost_stages(const Configuration& configuration);
+  void add_pipeline(const Configuration& configuration, const Stages& costs, StepTimeParts& parts);
+  double data_communication(const Configuration& configuration, const Stages& costs);
+  double bucket_communication(const Configuration& configuration, const Stages& costs);
+  double optimizer(const ParallelStrategy& strategy);
+  double held_parameters(const ParallelStrategy& strategy, int64_t pipeline_rank);
+  double agreement(const ParallelStrategy& strategy) const;
+  double crowding(const Configuration& configuration);
+  int64_t sharing_ranks(const ParallelStrategy& strategy) const;
+  double ranks_per_device(const ParallelStrategy& strategy) const;
+  double turns(const ParallelStrategy& strategy, int64_t count) const;
+  double node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const;
+  Link data_link(const ParallelStrategy& strategy, int64_t count) const;
+  Link stage_link(const ParallelStrategy& strategy, int64_t stage) const;
+
+  ModelDescription model_;
+  int64_t sequence_length_;
+  ClusterDescription cluster_;
+  TrainingSystem system_;
+  std::map<std::pair<int64_t, bool>, LocalElements> elements_;  // by t and sequence parallelism
+  std::map<BlockShape, BlockCosts> blocks_;
+  std::map<int64_t, std::vector<LayerRange>> stages_;  // by their number
+  PipelineTimes pipeline_times_;
+  MemoryModel memory_;
 };
 
 // Tokens per second and rank: B_g * sequence_length / (seconds * world size).

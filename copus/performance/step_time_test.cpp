@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "copus/performance/link_cost.h"
-#include "copus/schedule/timing.h"
+#include "copus/performance/testing/schedule_timing.h"
 
 namespace copus {
 namespace {

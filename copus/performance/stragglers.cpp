@@ -1,19 +1,17 @@
 #include "copus/performance/stragglers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/quantile.h"
+#include "copus/description/mesh.h"
 
 namespace copus {
 
 namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 double total(const PartSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 
@@ -21,12 +19,12 @@ template <class Measure>
 double median_of(const std::vector<PartSeconds>& step, const std::vector<int64_t>& ranks, const Measure& measure) {
   std::vector<double> values;
   for (const int64_t rank : ranks) values.push_back(measure(step[rank]));
-  return median(values);
+  return quantile(values, 0.5);
 }
 
 std::vector<int64_t> peers_of(int64_t rank, const std::vector<int64_t>& stages) {
   std::vector<int64_t> peers;
-  for (int64_t other = 0; other < static_cast<int64_t>(stages.size()); ++other) {
+  for (int64_t other = 0; other < std::ssize(stages); ++other) {
     if (other != rank && stages[other] == stages[rank]) peers.push_back(other);
   }
   return peers;
@@ -52,7 +50,7 @@ std::vector<Straggler> find_stragglers(std::span<const std::vector<PartSeconds>>
   for (const auto& step : recent) COPUS_CHECK(step.size() == stages.size());
 
   std::vector<Straggler> stragglers;
-  for (int64_t rank = 0; rank < static_cast<int64_t>(stages.size()); ++rank) {
+  for (int64_t rank = 0; rank < std::ssize(stages); ++rank) {
     const auto peers = peers_of(rank, stages);
     if (peers.empty()) continue;
     std::vector<double> ratios;
@@ -67,11 +65,34 @@ std::vector<Straggler> find_stragglers(std::span<const std::vector<PartSeconds>>
         lost[part] += step[rank][part] - median_of(step, peers, seconds_of_part);
       }
     }
-    if (static_cast<int64_t>(ratios.size()) < straggler_steps) continue;
+    if (std::ssize(ratios) < straggler_steps) continue;
     const auto part = std::max_element(lost.begin(), lost.end()) - lost.begin();
-    stragglers.push_back({rank, static_cast<StepPart>(part), median(ratios)});
+    stragglers.push_back({rank, static_cast<StepPart>(part), quantile(ratios, 0.5)});
   }
   return stragglers;
+}
+
+StragglerNotes::StragglerNotes(const ParallelStrategy& strategy) { change_layout(strategy); }
+
+void StragglerNotes::change_layout(const ParallelStrategy& strategy) {
+  const Mesh mesh(strategy);
+  stages_.clear();
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) stages_.push_back(mesh.coordinates(rank).pipeline);
+  steps_.clear();
+}
+
+std::vector<std::string> StragglerNotes::add(int64_t step, const std::vector<PartSeconds>& seconds_by_rank) {
+  if (std::ssize(steps_) == straggler_window) steps_.erase(steps_.begin());
+  steps_.push_back(seconds_by_rank);
+  std::vector<std::string> notes;
+  for (const Straggler& straggler : find_stragglers(steps_, stages_)) {
+    const auto [last, is_new] = last_slow_.try_emplace(straggler.rank, step);
+    const bool has_kept_up = step - std::exchange(last->second, step) > steps_to_keep_up;
+    if (!is_new && !has_kept_up) continue;
+    notes.push_back(concat("straggler  rank ", straggler.rank, " computes ", std::round(straggler.ratio * 10) / 10,
+                           " times as long as its peers, most of it in ", to_string(straggler.part)));
+  }
+  return notes;
 }
 
 }  // namespace copus

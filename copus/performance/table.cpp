@@ -4,23 +4,14 @@
 
 namespace copus {
 
-namespace {
-
-void correct_cell(TableCell& cell, const Knowledge& knowledge) {
-  cell.step = knowledge.correct(cell.configuration, cell.parts);
-  cell.measured_steps = knowledge.measured_steps(cell.configuration);
-}
-
-}  // namespace
-
 PerformanceTable make_table(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                             const TrainingSystem& system, const SearchSpace& space, const Knowledge& knowledge) {
   MemoryModel memory_model(model, sequence_length, system);
   StepTimeModel time_model(model, sequence_length, cluster, system);
   const auto predict = [&](const Configuration& configuration, const MemoryPrediction& memory) {
-    TableCell cell{configuration, time_model.predict(configuration), memory, {}, 0};
-    correct_cell(cell, knowledge);
-    return cell;
+    const StepTimeParts parts = time_model.predict(configuration);
+    return TableCell{configuration, parts, memory, knowledge.correct(configuration, parts),
+                     knowledge.measured_steps(configuration)};
   };
 
   const double available = cluster.device.memory_bytes;

@@ -9,19 +9,15 @@ namespace {
 
 // A block's cost is its matrix products'.
 std::vector<LayerRange> cut_by_thresholds(const ModelDescription& model, int64_t num_stages) {
-  ModelDescription part = model;
-  part.num_layers = 0;
-  const double head = training_flops_per_token(part, 0);
-  part.num_layers = 1;
-  const double layer = training_flops_per_token(part, 0) - head;
-  const double total = static_cast<double>(model.num_layers) * layer + head;
+  const TrainingFlops flops = training_flops(model, 0);
+  const double total = static_cast<double>(model.num_layers) * flops.layer + flops.head;
 
   std::vector<LayerRange> stages;
   int64_t end = 0;
   for (int64_t stage = 1; stage <= num_stages; ++stage) {
     const int64_t begin = end;
     const double threshold = total * static_cast<double>(stage) / static_cast<double>(num_stages) * (1 - 1e-9);
-    while (end < model.num_layers && (stage == num_stages || static_cast<double>(end) * layer < threshold)) ++end;
+    while (end < model.num_layers && (stage == num_stages || static_cast<double>(end) * flops.layer < threshold)) ++end;
     stages.push_back({begin, end});
   }
   return stages;

@@ -44,7 +44,7 @@ std::vector<Need> Needs::find(StateKind kind, ContentKind content, const MeshCoo
 }
 
 void Needs::count_shares(ContentKind content, size_t entry, const Region& wanted, Need& need) const {
-  need.shares.resize(static_cast<size_t>(need.replicas));
+  need.shares.resize(need.replicas);
   for (int64_t replica = 0; replica < need.replicas; ++replica) {
     const int64_t tensor = need.first_tensor + replica;
     const Entry& old = from_.shape(content, tensor).entries[entry];
@@ -59,7 +59,7 @@ void Needs::count_shares(ContentKind content, size_t entry, const Region& wanted
         int64_t elements = 0;
         for_overlaps(part, old.inside(from_.share(content, tensor, data)),
                      [&](const Rectangle& held) { elements += num_elements(held); });
-        if (elements > 0) need.shares[static_cast<size_t>(replica)][data] += elements;
+        if (elements > 0) need.shares[replica][data] += elements;
       }
     }
   }

@@ -7,8 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "copus/placement/regions.h"
-#include "copus/placement/state_layout.h"
+#include "copus/placement/state_placement.h"
 
 namespace copus::relayout {
 
@@ -29,7 +28,7 @@ struct Need {
 // Which elements of a new buffer lie in old boxes; the same for all layers and kinds with equal cuts, and remembered.
 class Needs {
  public:
-  Needs(const StateLayout& from, const StateLayout& to) : from_(from), to_(to) {}
+  Needs(const StatePlacement& from, const StatePlacement& to) : from_(from), to_(to) {}
 
   // In the order of fewest holders, so that what many have can come from whom something is taken anyway.
   const std::vector<Need>& of(StateKind kind, ContentKind content, const MeshCoordinates& receiver);
@@ -38,8 +37,8 @@ class Needs {
   std::vector<Need> find(StateKind kind, ContentKind content, const MeshCoordinates& receiver) const;
   void count_shares(ContentKind content, size_t entry, const Region& wanted, Need& need) const;
 
-  const StateLayout& from_;
-  const StateLayout& to_;
+  const StatePlacement& from_;
+  const StatePlacement& to_;
   // Old and new buffers cut?, content, tensor- and data-parallel rank of the receiver.
   std::map<std::tuple<bool, bool, ContentKind, int64_t, int64_t>, std::vector<Need>> remembered_;
 };

@@ -12,7 +12,7 @@ namespace {
 int64_t highest_with(const std::vector<Change>& changes, const std::vector<int64_t>& live) {
   int64_t highest = 0;
   for (const Change& change : changes) {
-    highest = std::max(highest, live[static_cast<size_t>(change.rank)] + change.bytes);
+    highest = std::max(highest, live[change.rank] + change.bytes);
   }
   return highest;
 }
@@ -23,7 +23,7 @@ int64_t total_bytes(const std::vector<Change>& changes) {
 }
 
 void apply(const std::vector<Change>& changes, int64_t sign, std::vector<int64_t>& live) {
-  for (const Change& change : changes) live[static_cast<size_t>(change.rank)] += sign * change.bytes;
+  for (const Change& change : changes) live[change.rank] += sign * change.bytes;
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ std::vector<size_t> fill_lowest_first(const std::vector<Move>& moves, std::vecto
       const Move& move = moves[remaining[i]];
       int64_t relieved = 0;
       for (const Change& change : move.released) {
-        relieved = std::max(relieved, live[static_cast<size_t>(change.rank)]);
+        relieved = std::max(relieved, live[change.rank]);
       }
       const Preference preference{highest_with(move.allocated, live), -relieved,
                                   total_bytes(move.allocated) - total_bytes(move.released)};

@@ -15,7 +15,7 @@
 #include "copus/placement/relayout_needs.h"
 #include "copus/placement/relayout_order.h"
 #include "copus/placement/relayout_transfers.h"
-#include "copus/placement/state_layout.h"
+#include "copus/placement/state_placement.h"
 
 namespace copus {
 
@@ -35,15 +35,15 @@ class Planner {
   }
 
   int64_t num_ranks() const { return from_.mesh.size(); }
-  const StateLayout& from() const { return from_; }
-  const StateLayout& to() const { return to_; }
+  const StatePlacement& from() const { return from_; }
+  const StatePlacement& to() const { return to_; }
   const Rounds& rounds() const { return rounds_; }
   int64_t content_of(size_t move) const { return moves_[move].content; }
   void report_memory(RelayoutPlan& plan) const;
 
   // The same buffers in both layouts?
   bool keeps(int64_t rank, int64_t content) const {
-    return kept_[static_cast<size_t>(rank)][from_.kind_of(content)] && old_place(rank, content) != nullptr &&
+    return kept_[rank][from_.kind_of(content)] && old_place(rank, content) != nullptr &&
            new_place(rank, content) != nullptr;
   }
   const Place* old_place(int64_t rank, int64_t content) const {
@@ -70,7 +70,7 @@ class Planner {
   void choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
 
   const RelayoutRequest& request_;
-  StateLayout from_, to_;
+  StatePlacement from_, to_;
   std::vector<std::array<bool, num_content_kinds>> kept_;  // by rank, if it holds the content in both layouts
   std::vector<Move> moves_;
   std::vector<int64_t> old_bytes_, new_bytes_;  // by rank
@@ -91,16 +91,16 @@ void Planner::find_kept() {
 }
 
 void Planner::find_moves() {
-  old_bytes_.resize(static_cast<size_t>(num_ranks()));
-  new_bytes_.resize(static_cast<size_t>(num_ranks()));
+  old_bytes_.resize(num_ranks());
+  new_bytes_.resize(num_ranks());
   for (int64_t content = 0; content < from_.num_contents(); ++content) {
     Move move{.content = content, .allocated = {}, .released = {}};
-    const auto add = [&](const StateLayout& layout, std::vector<int64_t>& bytes, std::vector<Change>& changes) {
+    const auto add = [&](const StatePlacement& placement, std::vector<int64_t>& bytes, std::vector<Change>& changes) {
       for (int64_t rank = 0; rank < num_ranks(); ++rank) {
-        const MeshCoordinates at = layout.mesh.coordinates(rank);
-        if (layout.find_place(content, at.pipeline) == nullptr) continue;
-        const int64_t bucket_bytes = layout.state_bytes(layout.kind_of(content), at);
-        bytes[static_cast<size_t>(rank)] += bucket_bytes;
+        const MeshCoordinates at = placement.mesh.coordinates(rank);
+        if (placement.find_place(content, at.pipeline) == nullptr) continue;
+        const int64_t bucket_bytes = placement.state_bytes(placement.kind_of(content), at);
+        bytes[rank] += bucket_bytes;
         largest_bucket_bytes_ = std::max(largest_bucket_bytes_, bucket_bytes);
         if (!keeps(rank, content)) changes.push_back({rank, bucket_bytes});
       }
@@ -167,7 +167,7 @@ void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
         const int64_t last = std::min(end, first + from_.data_parallel() * stride);
         for (int64_t rank = first + skipped * stride; rank < last; rank += stride) {
           const bool is_sender = std::find(choice.senders.begin(), choice.senders.end(), rank) != choice.senders.end();
-          best = std::min(best, Preference{!is_sender, choice.load[static_cast<size_t>(rank)], rank});
+          best = std::min(best, Preference{!is_sender, choice.load[rank], rank});
         }
       }
     }
@@ -192,7 +192,7 @@ void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
   Preference best;
   int64_t best_tensor = 0, best_pipeline = 0;
   const auto for_shares = [&](int64_t tensor, int64_t pipeline, auto visit) {
-    for (const auto& [data, elements] : need.shares[static_cast<size_t>(tensor - need.first_tensor)]) {
+    for (const auto& [data, elements] : need.shares[tensor - need.first_tensor]) {
       visit(from_.mesh.rank({.data = data, .tensor = tensor, .pipeline = pipeline}), elements);
     }
   };
@@ -202,7 +202,7 @@ void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
       for_shares(tensor, place.pipeline, [&](int64_t rank, int64_t elements) {
         preference.not_mine += rank == receiver ? 0 : elements;
         preference.off_node += node_of(rank) == node_of(receiver) ? 0 : elements;
-        preference.highest_load = std::max(preference.highest_load, choice.load[static_cast<size_t>(rank)] + elements);
+        preference.highest_load = std::max(preference.highest_load, choice.load[rank] + elements);
       });
       if (preference < best) {
         best = preference;
@@ -217,7 +217,7 @@ void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
 template <class Visit>
 void Planner::for_deliveries(Visit visit) const {
   Needs needs(from_, to_);
-  Choice choice{std::vector<int64_t>(static_cast<size_t>(num_ranks()), 0), {}};
+  Choice choice{std::vector<int64_t>(num_ranks(), 0), {}};
   const StateKind weights = request_.weights_are_master ? StateKind::weights : StateKind::master;
   for (size_t round = 0; round < rounds_.size(); ++round) {
     for (const size_t index : rounds_[round]) {
@@ -233,7 +233,7 @@ void Planner::for_deliveries(Visit visit) const {
               const MeshCoordinates there = from_.mesh.coordinates(sender);
               const Place* const source = old_place(sender, move.content);
               COPUS_CHECK(source != nullptr, "rank ", sender, " does not hold content ", move.content);
-              if (sender != receiver) choice.load[static_cast<size_t>(sender)] += elements;
+              if (sender != receiver) choice.load[sender] += elements;
               choice.senders.push_back(sender);
               visit(Delivery{.round = round,
                              .content = move.content,
@@ -295,7 +295,7 @@ RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t rank) {
   const Planner planner(request);
   COPUS_CHECK(rank >= 0 && rank < planner.num_ranks(), rank, " of ", planner.num_ranks());
   RelayoutPlan plan;
-  plan.num_rounds = static_cast<int64_t>(planner.rounds().size());
+  plan.num_rounds = std::ssize(planner.rounds());
   planner.report_memory(plan);
 
   for (int64_t content = 0; content < planner.from().num_contents(); ++content) {
@@ -340,13 +340,13 @@ RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t rank) {
 double relayout_seconds(const RelayoutRequest& request, const ClusterDescription& cluster) {
   const Planner planner(request);
   // By rank: bytes sent and received within its node, and sent and received between nodes.
-  std::vector<std::array<int64_t, 4>> bytes(static_cast<size_t>(planner.num_ranks()));
+  std::vector<std::array<int64_t, 4>> bytes(planner.num_ranks());
   planner.for_deliveries([&](const Delivery& delivery) {
     if (delivery.sender == delivery.receiver) return;
     const bool same_node = delivery.sender / cluster.ranks_per_node == delivery.receiver / cluster.ranks_per_node;
     const size_t link = same_node ? 0 : 2;
-    bytes[static_cast<size_t>(delivery.sender)][link] += delivery.elements * bytes_per_element;
-    bytes[static_cast<size_t>(delivery.receiver)][link + 1] += delivery.elements * bytes_per_element;
+    bytes[delivery.sender][link] += delivery.elements * bytes_per_element;
+    bytes[delivery.receiver][link + 1] += delivery.elements * bytes_per_element;
   });
   const auto seconds_of = [](const Link& link, int64_t count) {
     const auto size = static_cast<double>(count);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "copus/description/cluster_description.h"
-#include "copus/placement/bucket_layout.h"
+#include "copus/placement/bucket_offsets.h"
 
 namespace copus {
 

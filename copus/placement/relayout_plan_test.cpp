@@ -139,7 +139,7 @@ TEST(RelayoutPlan, MatricesThatAreCutByColumnsMoveInOneRun) {
   }
   const RankLayout layout(request, request.to, 1);
   const int64_t layers = std::count_if(layout.buckets.begin(), layout.buckets.end(),
-                                       [](const BucketLayout& bucket) { return bucket.entries.size() > 2; });
+                                       [](const BucketOffsets& bucket) { return bucket.entries.size() > 2; });
   EXPECT_EQ(strided, layers * 2 * 2 * 3) << "output and down projections, two senders, three kinds";
 }
 

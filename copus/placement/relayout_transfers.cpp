@@ -3,19 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "copus/placement/regions.h"
-
 namespace copus::relayout {
 
 namespace {
 
 // The runs of one delivery, behind those of its buffer's other deliveries from the same sender.
-void add_runs(const StateLayout& old_layout, const StateLayout& new_layout, const Delivery& delivery,
+void add_runs(const StatePlacement& old_placement, const StatePlacement& new_placement, const Delivery& delivery,
               std::vector<CopyRun>& runs) {
-  const ContentKind content = new_layout.kind_of(delivery.content);
-  const BucketShape& old_shape = old_layout.shape(content, delivery.sender_tensor);
-  const int64_t receiver_tensor = new_layout.mesh.coordinates(delivery.receiver).tensor;
-  const BucketShape& new_shape = new_layout.shape(content, receiver_tensor);
+  const ContentKind content = new_placement.kind_of(delivery.content);
+  const BucketShape& old_shape = old_placement.shape(content, delivery.sender_tensor);
+  const int64_t receiver_tensor = new_placement.mesh.coordinates(delivery.receiver).tensor;
+  const BucketShape& new_shape = new_placement.shape(content, receiver_tensor);
   for (const Need::Member& member : delivery.need->members) {
     const Entry& from = old_shape.entries[member.entry];
     const Entry& to = new_shape.entries[member.entry];

@@ -9,7 +9,7 @@
 
 #include "copus/placement/relayout_needs.h"
 #include "copus/placement/relayout_plan.h"
-#include "copus/placement/state_layout.h"
+#include "copus/placement/state_placement.h"
 
 namespace copus::relayout {
 
@@ -29,14 +29,14 @@ struct Delivery {
 // A rank's receives or sends of one round while deliveries arrive, by the peer, buckets and kind.
 class Transfers {
  public:
-  Transfers(const StateLayout& from, const StateLayout& to) : from_(&from), to_(&to) {}
+  Transfers(const StatePlacement& from, const StatePlacement& to) : from_(&from), to_(&to) {}
 
   void add(const Delivery& delivery);
   std::vector<Transfer> take();
 
  private:
-  const StateLayout* from_;
-  const StateLayout* to_;
+  const StatePlacement* from_;
+  const StatePlacement* to_;
   std::map<std::tuple<int64_t, int64_t, StateKind, int64_t>, Transfer> transfers_;
 };
 

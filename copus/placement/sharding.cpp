@@ -24,7 +24,7 @@ bool is_in(std::string_view module, std::initializer_list<std::string_view> modu
 int64_t stage_of(const Placement& placement, const ParameterInfo& parameter, bool is_embedding) {
   if (is_embedding) return 0;
   const auto& stages = placement.stages;
-  if (parameter.layer < 0) return static_cast<int64_t>(stages.size()) - 1;
+  if (parameter.layer < 0) return std::ssize(stages) - 1;
   const auto holder = std::find_if(stages.begin(), stages.end(),
                                    [&](const LayerRange& layers) { return parameter.layer < layers.end; });
   COPUS_CHECK(holder != stages.end(), parameter.name, " lies on none of ", stages.size(), " stages");
@@ -102,6 +102,23 @@ std::vector<LocalParameter> list_local_parameters(const ModelDescription& model,
     held.insert(held.end(), tied_copies.begin(), tied_copies.end());
   }
   return held;
+}
+
+LocalElements count_local_elements(const ModelDescription& model, int64_t tensor_parallel, bool sequence_parallel) {
+  ModelDescription one_layer = model;
+  one_layer.num_layers = 1;
+  Placement placement = whole_model(one_layer);
+  placement.strategy.tensor_parallel = tensor_parallel;
+  placement.strategy.sequence_parallel = sequence_parallel;
+  placement.here.tensor = tensor_parallel - 1;  // what is left over of an uneven cut goes to the last ranks
+  LocalElements elements;
+  for (const LocalParameter& held : list_local_parameters(one_layer, placement)) {
+    const bool is_embedding = held.info.kind == ParameterKind::embedding && !held.tied_copy;
+    const auto number = static_cast<double>(held.box.num_elements());
+    (held.info.layer >= 0 ? elements.layer : is_embedding ? elements.embedding : elements.head) += number;
+    if (held.info.layer >= 0 && held.sharding.partial) elements.partial[held.sharding.replicas] += number;
+  }
+  return elements;
 }
 
 }  // namespace copus

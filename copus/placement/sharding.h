@@ -2,7 +2,9 @@
 // and memory accounting are all derived from it, and none has a list of special cases of its own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "copus/description/mesh.h"
@@ -39,6 +41,23 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
+// Elements from .. to of a part `box` of a tensor of shape `whole` (one or two dimensions), both row-major: calls
+// visit(position, index, count) for each stretch of `count` elements that begins at `position` of the part and at
+// `index` of the whole and is contiguous in both, in order.
+template <class Visit>
+void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t from, int64_t to, Visit visit) {
+  const int64_t row_stride = whole.back();
+  const int64_t first = (box.begin.size() == 2 ? box.begin.front() * row_stride : 0) + box.begin.back();
+  // Whole rows follow each other without a gap.
+  const int64_t width = box.shape.back() == row_stride ? box.num_elements() : box.shape.back();
+  for (int64_t position = from; position < to;) {
+    const int64_t row = position / width, column = position % width;
+    const int64_t count = std::min(to - position, width - column);
+    visit(position, first + row * row_stride + column, count);
+    position += count;
+  }
+}
+
 // Where a rank stands: everything it needs to know to derive what it holds.
 struct Placement {
   ParallelStrategy strategy;
@@ -71,5 +90,17 @@ struct LocalParameter {
 
 // What the rank of `placement` holds: chunk by chunk, in canonical order within one.
 std::vector<LocalParameter> list_local_parameters(const ModelDescription& model, const Placement& placement);
+
+// How many elements of the parameters one tensor-parallel rank holds, as the models of time and of memory count them;
+// where the vocabulary is not cut evenly, of the rank with most.
+struct LocalElements {
+  double layer = 0;
+  double embedding = 0;
+  double head = 0;  // final norm and head; a tied head is the embedding's copy
+  // Those of a layer whose gradients differ among neighbouring ranks and have to be added, by the number of these
+  // ranks.
+  std::map<int64_t, double> partial;
+};
+LocalElements count_local_elements(const ModelDescription& model, int64_t tensor_parallel, bool sequence_parallel);
 
 }  // namespace copus

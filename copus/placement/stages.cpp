@@ -22,15 +22,18 @@ std::vector<int64_t> share_layers(int64_t num_layers, int64_t num_stages, int64_
 
 }  // namespace
 
+TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_length) {
+  ModelDescription part = model;
+  part.num_layers = 0;
+  const double head = training_flops_per_token(part, sequence_length);
+  part.num_layers = 1;
+  return {.layer = training_flops_per_token(part, sequence_length) - head, .head = head};
+}
+
 std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t sequence_length, int64_t num_stages) {
   COPUS_CHECK(num_stages >= 1 && num_stages <= model.num_layers, num_stages, " stages, ", model.num_layers, " layers");
 
-  ModelDescription part = model;
-  part.num_layers = 0;
-  const double head_cost = training_flops_per_token(part, sequence_length);
-  part.num_layers = 1;
-  const double layer_cost = training_flops_per_token(part, sequence_length) - head_cost;
-
+  const TrainingFlops flops = training_flops(model, sequence_length);
   // All layers cost the same, so that the number of layers in the last stage, the only one that differs, decides the
   // rest: trying each number is exact.
   std::vector<int64_t> best_sizes;
@@ -39,8 +42,8 @@ std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t se
   for (int64_t last = num_stages == 1 ? most : 1; last <= most; ++last) {
     std::vector<int64_t> sizes = share_layers(model.num_layers, num_stages, last);
     std::vector<double> costs;
-    for (const int64_t size : sizes) costs.push_back(static_cast<double>(size) * layer_cost);
-    costs.back() += head_cost;
+    for (const int64_t size : sizes) costs.push_back(static_cast<double>(size) * flops.layer);
+    costs.back() += flops.head;
     std::sort(costs.begin(), costs.end(), std::greater<>());
     if (best_sizes.empty() || costs < best_costs) {
       best_sizes = std::move(sizes);

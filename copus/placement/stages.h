@@ -1,4 +1,4 @@
-// Which decoder layers belong to which stage of the pipeline.
+// Which decoder layers belong to which stage of the pipeline, and what stages compute.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,13 @@ struct LayerRange {
   int64_t end = 0;
   bool operator==(const LayerRange&) const = default;
 };
+
+// Floating-point operations of training on one token, as training_flops_per_token counts them. All layers are alike.
+struct TrainingFlops {
+  double layer = 0;
+  double head = 0;
+};
+TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_length);
 
 // Cuts the layers into `num_stages` consecutive ranges, every one with at least one layer, such that the slowest stage
 // is as fast as can be: the first stage also holds the embedding (which computes next to nothing), the last one final

@@ -13,7 +13,7 @@ namespace copus {
 
 struct ControlRequest {
   std::string command;  // "pin", "unpin", "pause", "resume", "force", "status"
-  std::string target;   // of force: "d=2,t=1,p=2,B=32" (strategy/configuration_change.h)
+  std::string target;   // of force: "d=2,t=1,p=2,B=32" (description/configuration_text.h)
   bool operator==(const ControlRequest&) const = default;
 };
 

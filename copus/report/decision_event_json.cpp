@@ -2,6 +2,7 @@
 // reading both use that list.
 #include <array>
 #include <charconv>
+#include <map>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -60,9 +61,6 @@ class Writer {
   void operator()(const char* name, const Value& value) {
     writer_(name, value);
   }
-  void operator()(const char* name, const std::optional<int64_t>& value) {
-    writer_(name, value ? OrderedJson(*value) : OrderedJson(nullptr));
-  }
   void operator()(const char* name, const Configuration& value) { writer_(name, OrderedJson::parse(to_json(value))); }
   void operator()(const char* name, const std::optional<Configuration>& value) {
     writer_(name, value ? OrderedJson::parse(to_json(*value)) : OrderedJson(nullptr));
@@ -101,10 +99,14 @@ class Reader {
   void operator()(const char* name, Value& value) const {
     reader_(name, value);
   }
-  void operator()(const char* name, std::optional<int64_t>& value) const {
-    value.reset();
-    if (json_member(object_, name).is_null()) return;
-    reader_(name, value.emplace());
+  // Logs of before it was written have none.
+  void operator()(const char* name, std::map<std::string, double>& values) const {
+    values.clear();
+    const auto field = object_.find(name);
+    if (field == object_.end()) return;
+    if (!field->is_object()) throw UserError(concat("\"", name, "\" is not an object"));
+    const JsonFieldReader read(*field);
+    for (const auto& [key, value] : field->items()) read(key.c_str(), values[key]);
   }
   void operator()(const char* name, Configuration& value) const {
     value = configuration_from_json(json_member(object_, name).dump());
@@ -208,6 +210,7 @@ struct Fields<SwitchReport> {
     visitor("critical_batch", event.critical_batch);
     visitor("pause_seconds", event.pause_seconds);
     visitor("prepare_seconds", event.prepare_seconds);
+    visitor("phase_seconds", event.phase_seconds);
     visitor("bytes_copied", event.bytes_copied);
     visitor("bytes_received", event.bytes_received);
     visitor("peak_bytes", event.peak_bytes);

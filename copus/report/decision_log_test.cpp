@@ -69,6 +69,7 @@ SwitchReport switch_event() {
   report.critical_batch = 24.5;
   report.pause_seconds = 0.041;
   report.prepare_seconds = 0.2;
+  report.phase_seconds = {{"agreeing", 0.001}, {"moving the state", 0.03}};
   report.bytes_copied = int64_t{1} << 60;
   report.bytes_received = 1000;
   report.peak_bytes = 2000;
@@ -138,6 +139,7 @@ void expect_equal(const SwitchReport& a, const SwitchReport& b) {
   EXPECT_EQ(a.critical_batch, b.critical_batch);
   EXPECT_EQ(a.pause_seconds, b.pause_seconds);
   EXPECT_EQ(a.prepare_seconds, b.prepare_seconds);
+  EXPECT_EQ(a.phase_seconds, b.phase_seconds);
   EXPECT_EQ(a.bytes_copied, b.bytes_copied);
   EXPECT_EQ(a.bytes_received, b.bytes_received);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
@@ -216,13 +218,21 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
             "counted_critical_batch wanted_boundary inputs_hash ");
   EXPECT_EQ(fields(switch_event()),
             "event after_step consumed_samples from to outcome reason critical_batch pause_seconds prepare_seconds "
-            "bytes_copied bytes_received peak_bytes peak_bound_bytes ");
+            "phase_seconds bytes_copied bytes_received peak_bytes peak_bound_bytes ");
   EXPECT_EQ(fields(realised_event()),
             "event step decision_step from to predicted_step_seconds realised_step_seconds predicted_gain "
             "realised_gain progress_ratio ");
   EXPECT_EQ(fields(LoggedCommand{}), "event step command target ");
   EXPECT_THAT(to_line(decision_event()), HasSubstr("\"inputs_hash\":\"0123456789abcdef\""));
   EXPECT_THAT(to_line(switch_event()), HasSubstr("\"outcome\":\"rolled back\""));
+}
+
+TEST_F(DecisionLogTest, ReadsSwitchesOfBeforeTheirPhasesWereLogged) {
+  auto json = nlohmann::json::parse(to_line(switch_event()));
+  json.erase("phase_seconds");
+  SwitchReport expected = switch_event();
+  expected.phase_seconds.clear();
+  expect_equal(std::get<SwitchReport>(decision_event_from_line(json.dump())), expected);
 }
 
 TEST_F(DecisionLogTest, AResumedRunKeepsWhatHappenedUpToItsCheckpoint) {

@@ -61,8 +61,9 @@ class Follower {
     for (const StepRecord& record : records) {
       if (record.step <= segment_.after_step || replay.difference) continue;
       if (record.step > segment_.until_step) break;
-      decision_ = controller_.observe(observation_of(record, config_));
-      realised_ = controller_.take_realised();
+      const Reaction reaction = controller_.observe(observation_of(record, config_));
+      decision_ = reaction.decision;
+      realised_ = reaction.realised;
       events_after(record.step, replay);
       // Of a run that was killed, the log may lack what its last step decided.
       const bool may_be_cut = event_ == segment_.end && &record == &records.back();
@@ -99,11 +100,11 @@ class Follower {
   }
 
   std::optional<std::string> apply(const SwitchReport& report) {
-    const auto& announced = controller_.announced();
-    if (!announced) return "the log has a switch that the replay has not announced";
-    if (announced->configuration != report.to || announced->commit_after_step != report.after_step) {
+    const std::optional<SwitchIntent>& intent = controller_.under_way();
+    if (!intent) return "the log has a switch that the replay has not announced";
+    if (intent->configuration != report.to || intent->commit_after_step != report.after_step) {
       return concat("the log has a switch, and the replay has announced another one, after step ",
-                    announced->commit_after_step);
+                    intent->commit_after_step);
     }
     controller_.report(report);
     return std::nullopt;
@@ -158,28 +159,6 @@ void require_beginning(const Events& events) {
 
 }  // namespace
 
-Observation observation_of(const StepRecord& record, const RunConfig& config) {
-  Observation observation;
-  observation.step = record.step;
-  observation.consumed_samples = record.consumed_samples;
-  observation.loss = record.loss;
-  observation.grad_norm = record.grad_norm;
-  observation.step_seconds = record.step_seconds;
-  observation.elapsed_seconds = record.elapsed_seconds;
-  observation.small_batch = record.small_batch;
-  observation.small_batch_squared_norm = record.small_batch_squared_norm;
-  observation.noise_scale = record.noise_scale;
-  observation.noise_scale_low = record.noise_scale_low;
-  observation.noise_scale_high = record.noise_scale_high;
-  const auto limit = static_cast<double>(limit_in_tokens(config.train));
-  const auto tokens = static_cast<double>(record.consumed_tokens);
-  double left = std::numeric_limits<double>::infinity();
-  if (limit > 0 && tokens > 0) left = (limit - tokens) * record.elapsed_seconds / tokens;
-  if (config.train.max_seconds > 0) left = std::min(left, config.train.max_seconds - record.elapsed_seconds);
-  observation.seconds_left = std::max(0.0, left);
-  return observation;
-}
-
 std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
                                                    const std::vector<DecisionEvent>& events, int64_t until_step) {
   const auto begin = latest_begin(events, until_step);
@@ -215,7 +194,8 @@ std::vector<Decision> replay_open_loop(const RunConfig& config, const std::strin
   std::vector<Decision> decisions;
   auto event = events.begin();
   for (const StepRecord& record : records) {
-    if (auto decision = controller.observe(observation_of(record, advising))) decisions.push_back(std::move(*decision));
+    Reaction reaction = controller.observe(observation_of(record, advising));
+    if (reaction.decision) decisions.push_back(std::move(*reaction.decision));
     for (; event != events.end() && step_of(*event) <= record.step; ++event) {
       if (const auto* report = std::get_if<SwitchReport>(&*event)) controller.report(*report);
       if (std::holds_alternative<ControllerResumed>(*event)) controller.resumed();

@@ -13,9 +13,6 @@
 
 namespace copus {
 
-// What a controller is told of a step: in the run and in a replay alike.
-Observation observation_of(const StepRecord& record, const RunConfig& config);
-
 // Where a replay begins to differ from the log.
 struct ReplayDifference {
   int64_t step = 0;
@@ -23,8 +20,8 @@ struct ReplayDifference {
 };
 
 // The controller of the log's latest beginning at or before the boundary `until_step`, told of everything up to there.
-// A switch that is announced and was not reported by then is in its take_intent(), to be announced again. Empty: the
-// log has no such beginning. `difference`: what it decided is not what the log says, since the configuration of the run
+// A switch that was announced and not reported by then is its under_way(), to be announced again. Empty: the log has no
+// such beginning. `difference`: what it decided is not what the log says, since the configuration of the run
 // is another one by now; the controller then is of no use, but for its knowledge(). Throws UserError where the files do
 // not belong together.
 struct ReplayedController {

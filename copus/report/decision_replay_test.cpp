@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "copus/orchestrator/testing/synthetic_job.h"
 #include "copus/report/run_log.h"
@@ -60,14 +59,15 @@ class DecisionReplayTest : public TestDirectory {
     for (int64_t step = from; step <= until; ++step) {
       const StepRecord record = record_of(job.next_step(), job);
       steps.append(record);
-      if (const auto decision = controller.observe(observation_of(record, config_))) events.append(*decision);
-      for (const Realised& realised : controller.take_realised()) events.append(LoggedRealised{step, realised});
+      const Reaction reaction = controller.observe(observation_of(record, config_));
+      if (reaction.decision) events.append(*reaction.decision);
+      for (const Realised& realised : reaction.realised) events.append(LoggedRealised{step, realised});
+      if (reaction.intent) job.expect(*reaction.intent);
       for (const auto& [after_step, command] : commands_) {
         if (after_step != step) continue;
-        controller.command(command);
+        if (const auto intent = controller.command(command)) job.expect(*intent);
         events.append(LoggedCommand{step, command});
       }
-      if (const auto intent = controller.take_intent()) job.announce(*intent);
       if (const auto report = job.switch_if_due()) {
         SwitchReport outcome = *report;
         controller.report(outcome);
@@ -215,7 +215,7 @@ TEST_F(DecisionReplayTest, ASwitchThatIsUnderWayIsAnnouncedAgain) {
   const auto& decision = std::get<Decision>(*move);
   auto resumed = bring_up_to_date(config_, records(), all, decision.step);
   ASSERT_TRUE(resumed && !resumed->difference);
-  const SwitchIntent intent = resumed->controller.take_intent().value();
+  const SwitchIntent intent = resumed->controller.under_way().value();
   EXPECT_EQ(intent.configuration, decision.choice.target);
   EXPECT_EQ(intent.commit_after_step, decision.commit_after_step);
   EXPECT_EQ(intent.inputs_hash, decision.inputs_hash);
@@ -295,20 +295,6 @@ TEST_F(DecisionReplayTest, OpenLoopAsksAnotherPolicyAlongTheSameWay) {
                                   [](const DecisionEvent& event) { return std::holds_alternative<Decision>(event); });
   EXPECT_EQ(same.front().choice.target, std::get<Decision>(*first).choice.target);
   EXPECT_EQ(same.front().inputs_hash, std::get<Decision>(*first).inputs_hash);
-}
-
-TEST_F(DecisionReplayTest, WhatIsLeftOfARunFollowsFromItsLimits) {
-  StepRecord record;
-  record.consumed_tokens = 1000;
-  record.elapsed_seconds = 10;
-  RunConfig config;
-  EXPECT_EQ(observation_of(record, config).seconds_left, std::numeric_limits<double>::infinity());
-  config.train.max_tokens = 4000;
-  EXPECT_EQ(observation_of(record, config).seconds_left, 30);
-  config.train.max_seconds = 25;
-  EXPECT_EQ(observation_of(record, config).seconds_left, 15);
-  config.train.max_tokens = 500;
-  EXPECT_EQ(observation_of(record, config).seconds_left, 0);
 }
 
 }  // namespace

@@ -252,7 +252,7 @@ RunSummary summary_so_far(const std::vector<StepRecord>& records) {
     summary.tokens_per_second = static_cast<double>(last.consumed_tokens) / last.elapsed_seconds;
   }
   summary.skipped_steps =
-      std::count_if(records.begin(), records.end(), [](auto& record) { return !std::isfinite(record.loss); });
+      std::count_if(records.begin(), records.end(), [](const StepRecord& record) { return record.skipped(); });
   for (const StepRecord& record : records) {
     if (record.held_out_loss) summary.held_out_loss = record.held_out_loss;
   }

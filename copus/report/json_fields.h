@@ -14,6 +14,13 @@
 
 namespace copus {
 
+// The member of an object. Throws UserError where it has none of this name.
+inline const nlohmann::json& json_member(const nlohmann::json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  if (found == object.end()) throw UserError(concat("it has no \"", name, "\""));
+  return *found;
+}
+
 // Keeps the fields in the order of the list. JSON has no NaN and no infinity: the library writes them as null.
 class JsonFieldWriter {
  public:
@@ -21,7 +28,8 @@ class JsonFieldWriter {
   void operator()(const char* name, const Value& value) {
     object_[name] = value;
   }
-  void operator()(const char* name, const std::optional<double>& value) {
+  template <class Value>
+  void operator()(const char* name, const std::optional<Value>& value) {
     object_[name] = value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
   }
 
@@ -55,10 +63,11 @@ class JsonFieldReader {
     value = field.get<bool>();
   }
   void operator()(const char* name, double& value) const { value = number(name, find(name)); }
-  void operator()(const char* name, std::optional<double>& value) const {
+  template <class Value>
+  void operator()(const char* name, std::optional<Value>& value) const {
     value.reset();
     if (const auto field = object_.find(name); field != object_.end() && !field->is_null()) {
-      value = number(name, *field);
+      (*this)(name, value.emplace());
     }
   }
   void operator()(const char* name, std::vector<double>& values) const {
@@ -73,11 +82,7 @@ class JsonFieldReader {
     throw UserError(concat("\"", name, "\" is not ", expected));
   }
 
-  const nlohmann::json& find(const char* name) const {
-    const auto field = object_.find(name);
-    if (field == object_.end()) throw UserError(concat("it has no \"", name, "\""));
-    return *field;
-  }
+  const nlohmann::json& find(const char* name) const { return json_member(object_, name); }
 
   static double number(const char* name, const nlohmann::json& field) {
     if (field.is_null()) return std::numeric_limits<double>::quiet_NaN();

@@ -105,10 +105,4 @@ Knowledge knowledge_from_json(const Json& json) {
   return Knowledge(std::move(cells));
 }
 
-const Json& json_member(const Json& object, const char* name) {
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  if (found == object.end()) throw UserError(concat("it has no \"", name, "\""));
-  return *found;
-}
-
 }  // namespace copus

@@ -13,7 +13,4 @@ nlohmann::ordered_json to_json(const Knowledge& knowledge);
 // Throws UserError that names what is wrong.
 Knowledge knowledge_from_json(const nlohmann::json& json);
 
-// The member of an object. Throws UserError where it has none of this name.
-const nlohmann::json& json_member(const nlohmann::json& object, const char* name);
-
 }  // namespace copus

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "copus/base/error.h"
-#include "copus/report/write_all.h"
+#include "copus/base/write_all.h"
 
 namespace copus {
 
@@ -42,7 +42,7 @@ LineLog::~LineLog() { close(descriptor_); }
 void LineLog::cut_behind(int64_t step, const StepOfLine& step_of_line) {
   for_each_line(path_, [&](const std::string& line) {
     if (step_of_line(line) > step) return false;
-    size_ += static_cast<int64_t>(line.size()) + 1;
+    size_ += std::ssize(line) + 1;
     return true;
   });
   if (ftruncate(descriptor_, size_) != 0) {
@@ -59,7 +59,7 @@ void LineLog::append(const std::string& line, const std::string& what) {
     throw UserError(concat(path_.string(), ": ", what, " cannot be written: ", std::strerror(error),
                            ". Make room on the disk, then continue the run with --resume."));
   }
-  size_ += static_cast<int64_t>(whole_line.size());
+  size_ += std::ssize(whole_line);
 }
 
 void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit) {

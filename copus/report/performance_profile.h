@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "copus/config/run_config.h"
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
 #include "copus/performance/learning.h"
@@ -53,5 +54,17 @@ std::optional<std::string> difference(const ProfileSubject& there, const Profile
 // What is known of `subject` by a file that a user has named. Throws UserError as read_profile does, and when the
 // profile is of something else.
 Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject);
+
+// What earlier measurements say of the steps of a run.
+struct StepTimeKnowledge {
+  PerformanceProfile profile;
+  std::string grounds;  // for people: what it goes by
+};
+
+// Of a run whose precision is not automatic; empty where nothing says how fast the cluster computes. What is known
+// comes from `own_profile`, the run's own where it goes on (a path without a file: it has none), or else from
+// cluster.profile. Throws UserError when either is damaged, and when the latter is of something else or there is
+// nothing to correct; the former then only counts for nothing, since a run may go on with another cluster.
+std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const std::filesystem::path& own_profile);
 
 }  // namespace copus

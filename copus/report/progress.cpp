@@ -3,10 +3,11 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/report/write_all.h"
+#include "copus/base/write_all.h"
 
 namespace copus {
 namespace {
@@ -22,6 +23,21 @@ int terminal_width(int descriptor) {
 
 }  // namespace
 
+// The mean age of a value in the average is `window` / 2, as in a plain mean over the last `window` values.
+SmoothedValue::SmoothedValue(double window) : decay_(1 - 2 / (window + 1)) {
+  COPUS_CHECK(window >= 1, "window = ", window);
+}
+
+void SmoothedValue::add(double value) {
+  if (!std::isfinite(value)) return;
+  weighted_sum_ = decay_ * weighted_sum_ + (1 - decay_) * value;
+  weight_ = decay_ * weight_ + (1 - decay_);
+}
+
+std::optional<double> SmoothedValue::value() const {
+  return weight_ > 0 ? std::optional(weighted_sum_ / weight_) : std::nullopt;
+}
+
 Progress::Progress(int descriptor, bool terminal, int64_t plain_interval, int64_t total_steps)
     : descriptor_(descriptor),
       terminal_(terminal),
@@ -36,19 +52,12 @@ Progress::~Progress() { finish(); }
 void Progress::step(const StepRecord& record, double fraction_done, double eta_seconds) {
   loss_.add(record.loss);
   tokens_per_second_.add(record.tokens_per_second);
-  state_.step = record.step;
-  state_.fraction_done = fraction_done;
-  state_.consumed_tokens = record.consumed_tokens;
+  const std::optional<double> latest_held_out_loss = state_.record.held_out_loss;
+  state_.record = record;
+  if (terminal_ && !record.held_out_loss) state_.record.held_out_loss = latest_held_out_loss;
   state_.loss = loss_.value();
-  if (record.held_out_loss || !terminal_) state_.held_out_loss = record.held_out_loss;
-  state_.lr = record.lr;
-  state_.grad_norm = record.grad_norm;
   state_.tokens_per_second = tokens_per_second_.value().value_or(0);
-  state_.noise_scale = record.noise_scale;
-  state_.noise_scale_low = record.noise_scale_low;
-  state_.noise_scale_high = record.noise_scale_high;
-  state_.critical_batch = record.critical_batch;
-  state_.statistical_efficiency = record.statistical_efficiency;
+  state_.fraction_done = fraction_done;
   state_.eta_seconds = eta_seconds;
   pending_ = true;
   if (terminal_) {

@@ -3,13 +3,29 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "copus/report/progress_line.h"
-#include "copus/report/smoothing.h"
 #include "copus/report/step_record.h"
 
 namespace copus {
+
+// An exponential moving average, corrected for its start: after one value it is that value. Values that are not finite
+// (of skipped steps) are left out.
+class SmoothedValue {
+ public:
+  // `window`: the number of values that the average looks back on, roughly; >= 1.
+  explicit SmoothedValue(double window);
+
+  void add(double value);
+  std::optional<double> value() const;  // empty before the first finite value
+
+ private:
+  double decay_;
+  double weighted_sum_ = 0;
+  double weight_ = 0;
+};
 
 // Output that cannot be written is dropped: a run does not end because nobody watches it. Not for several threads.
 class Progress {

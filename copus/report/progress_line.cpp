@@ -13,7 +13,8 @@ namespace {
 constexpr std::string_view gap = "  ";
 
 std::string step_text(const ProgressState& state) {
-  return state.total_steps > 0 ? concat("step ", state.step, "/", state.total_steps) : concat("step ", state.step);
+  return state.total_steps > 0 ? concat("step ", state.record.step, "/", state.total_steps)
+                               : concat("step ", state.record.step);
 }
 
 double fraction(const ProgressState& state) {
@@ -43,23 +44,25 @@ std::string samples_text(double samples) {
 }
 
 std::string noise_scale_text(const ProgressState& state) {
-  if (state.noise_scale) {
-    std::string text = concat("noise scale ", samples_text(*state.noise_scale));
-    if (state.noise_scale_low && state.noise_scale_high) {
-      text += concat(" (", samples_text(*state.noise_scale_low), "-", samples_text(*state.noise_scale_high), ")");
+  if (state.record.noise_scale) {
+    std::string text = concat("noise scale ", samples_text(*state.record.noise_scale));
+    if (state.record.noise_scale_low && state.record.noise_scale_high) {
+      text += concat(" (", samples_text(*state.record.noise_scale_low), "-",
+                     samples_text(*state.record.noise_scale_high), ")");
     }
     return text;
   }
-  const bool bounded = state.noise_scale_low && *state.noise_scale_low > 0;
-  return bounded ? concat("noise scale >", samples_text(*state.noise_scale_low)) : "";
+  const bool bounded = state.record.noise_scale_low && *state.record.noise_scale_low > 0;
+  return bounded ? concat("noise scale >", samples_text(*state.record.noise_scale_low)) : "";
 }
 
 std::string critical_batch_text(const ProgressState& state) {
-  return state.critical_batch ? concat("B_c ", samples_text(*state.critical_batch)) : "";
+  return state.record.critical_batch ? concat("B_c ", samples_text(*state.record.critical_batch)) : "";
 }
 
 std::string efficiency_text(const ProgressState& state) {
-  return state.statistical_efficiency ? format_number("SE %.0f%%", 100 * *state.statistical_efficiency) : "";
+  return state.record.statistical_efficiency ? format_number("SE %.0f%%", 100 * *state.record.statistical_efficiency)
+                                             : "";
 }
 
 std::string bar(double done, size_t width) {
@@ -82,16 +85,17 @@ std::string live_line(const ProgressState& state, int width) {
     std::string text;
   };
   // In the order in which they are shown.
-  const std::vector<Part> parts{{2, percent_text(state)},
-                                {1, step_text(state)},
-                                {3, loss_text("loss", state.loss)},
-                                {6, state.held_out_loss ? loss_text("held-out", state.held_out_loss) : ""},
-                                {7, noise_scale_text(state)},
-                                {9, critical_batch_text(state)},
-                                {8, efficiency_text(state)},
-                                {10, format_count(static_cast<double>(state.consumed_tokens)) + " tokens"},
-                                {5, format_rate(state.tokens_per_second, "tokens")},
-                                {4, eta_text(state)}};
+  const std::vector<Part> parts{
+      {2, percent_text(state)},
+      {1, step_text(state)},
+      {3, loss_text("loss", state.loss)},
+      {6, state.record.held_out_loss ? loss_text("held-out", state.record.held_out_loss) : ""},
+      {7, noise_scale_text(state)},
+      {9, critical_batch_text(state)},
+      {8, efficiency_text(state)},
+      {10, format_count(static_cast<double>(state.record.consumed_tokens)) + " tokens"},
+      {5, format_rate(state.tokens_per_second, "tokens")},
+      {4, eta_text(state)}};
   const auto room = static_cast<size_t>(std::max(width, 1));
   std::vector<bool> shown(parts.size(), false);
   size_t used = 0;
@@ -102,7 +106,7 @@ std::string live_line(const ProgressState& state, int width) {
     const size_t needed = part->text.size() + (used > 0 ? gap.size() : 0);
     if (used + needed > room) break;
     used += needed;
-    shown[static_cast<size_t>(part - parts.begin())] = true;
+    shown[part - parts.begin()] = true;
   }
   std::string line;
   const size_t bar_width = std::min((room - std::min(room, used + 1)) / bar_step * bar_step, largest_bar);
@@ -117,13 +121,13 @@ std::string live_line(const ProgressState& state, int width) {
 
 std::string plain_line(const ProgressState& state) {
   std::string line = concat(step_text(state), gap, percent_text(state), gap, loss_text("loss", state.loss), gap);
-  if (state.held_out_loss) line += concat(loss_text("held-out", state.held_out_loss), gap);
-  line +=
-      concat("lr ", format_number("%.2e", state.lr), gap, "grad norm ", format_number("%.3g", state.grad_norm), gap);
+  if (state.record.held_out_loss) line += concat(loss_text("held-out", state.record.held_out_loss), gap);
+  line += concat("lr ", format_number("%.2e", state.record.lr), gap, "grad norm ",
+                 format_number("%.3g", state.record.grad_norm), gap);
   for (const std::string& text : {noise_scale_text(state), critical_batch_text(state), efficiency_text(state)}) {
     if (!text.empty()) line += concat(text, gap);
   }
-  line += concat(format_count(static_cast<double>(state.consumed_tokens)), " tokens", gap,
+  line += concat(format_count(static_cast<double>(state.record.consumed_tokens)), " tokens", gap,
                  format_rate(state.tokens_per_second, "tokens"));
   if (const std::string eta = eta_text(state); !eta.empty()) line += concat(gap, eta);
   return line;

@@ -5,23 +5,16 @@
 #include <optional>
 #include <string>
 
+#include "copus/report/step_record.h"
+
 namespace copus {
 
 struct ProgressState {
-  int64_t step = 0;
+  StepRecord record;           // of the latest step; on a live line the held-out loss is the latest there was
+  std::optional<double> loss;  // smoothed, as is tokens_per_second
+  double tokens_per_second = 0;
   int64_t total_steps = 0;  // 0: not known
   double fraction_done = 0;
-  int64_t consumed_tokens = 0;
-  std::optional<double> loss;  // smoothed
-  std::optional<double> held_out_loss;
-  double lr = 0;
-  double grad_norm = 0;
-  double tokens_per_second = 0;
-  std::optional<double> noise_scale;  // in samples, with the ends of its interval; the lower one may be known alone
-  std::optional<double> noise_scale_low;
-  std::optional<double> noise_scale_high;
-  std::optional<double> critical_batch;  // in samples
-  std::optional<double> statistical_efficiency;
   double eta_seconds = -1;  // < 0: not known
 };
 

@@ -12,14 +12,14 @@ using testing::Not;
 
 ProgressState some_state() {
   ProgressState state;
-  state.step = 1240;
+  state.record.step = 1240;
   state.total_steps = 2000;
   state.fraction_done = 0.62;
-  state.consumed_tokens = 10'157'000;
+  state.record.consumed_tokens = 10'157'000;
   state.loss = 1.7124;
-  state.held_out_loss = 1.655;
-  state.lr = 9.1e-4;
-  state.grad_norm = 0.523;
+  state.record.held_out_loss = 1.655;
+  state.record.lr = 9.1e-4;
+  state.record.grad_norm = 0.523;
   state.tokens_per_second = 45'310;
   state.eta_seconds = 80;
   return state;
@@ -37,7 +37,7 @@ TEST(LiveLine, FitsEveryWidth) {
     EXPECT_LE(live_line(state, width).size(), static_cast<size_t>(width)) << width;
   }
   state.total_steps = std::numeric_limits<int64_t>::max();
-  state.consumed_tokens = std::numeric_limits<int64_t>::max();
+  state.record.consumed_tokens = std::numeric_limits<int64_t>::max();
   EXPECT_LE(live_line(state, 79).size(), 79U);
 }
 
@@ -53,11 +53,11 @@ TEST(LiveLine, DropsTheLeastImportantFirst) {
 
 ProgressState with_noise_scale() {
   ProgressState state = some_state();
-  state.noise_scale = 118.4;
-  state.noise_scale_low = 97.1;
-  state.noise_scale_high = 142.3;
-  state.critical_batch = 236.8;
-  state.statistical_efficiency = 0.884;
+  state.record.noise_scale = 118.4;
+  state.record.noise_scale_low = 97.1;
+  state.record.noise_scale_high = 142.3;
+  state.record.critical_batch = 236.8;
+  state.record.statistical_efficiency = 0.884;
   return state;
 }
 
@@ -77,27 +77,27 @@ TEST(LiveLine, ShowsTheNoiseScaleAndWhatFollowsFromItWhereThereIsRoom) {
 
 TEST(LiveLine, ShowsTheLowerBoundOfTheNoiseScaleAlone) {
   ProgressState state = some_state();
-  state.noise_scale_low = 97.1;
+  state.record.noise_scale_low = 97.1;
   EXPECT_THAT(live_line(state, 130), HasSubstr("held-out 1.655  noise scale >97  10.2 M tokens"));
-  state.noise_scale_low = 0;
+  state.record.noise_scale_low = 0;
   EXPECT_THAT(live_line(state, 130), Not(HasSubstr("noise"))) << "a bound that excludes nothing";
 }
 
 TEST(LiveLine, NoiseScalesOfEverySizeAreShort) {
   ProgressState state = with_noise_scale();
-  state.noise_scale = 0.0421;
-  state.noise_scale_low = 0.0312;
-  state.noise_scale_high = 9.96;
+  state.record.noise_scale = 0.0421;
+  state.record.noise_scale_low = 0.0312;
+  state.record.noise_scale_high = 9.96;
   EXPECT_THAT(live_line(state, 130), HasSubstr("noise scale 0.042 (0.031-10)"));
-  state.noise_scale = 999.6;
-  state.noise_scale_low = 99.6;
-  state.noise_scale_high = 23'400'000;
+  state.record.noise_scale = 999.6;
+  state.record.noise_scale_low = 99.6;
+  state.record.noise_scale_high = 23'400'000;
   EXPECT_THAT(live_line(state, 130), HasSubstr("noise scale 1.0 k (100-23.4 M)"));
 }
 
 TEST(LiveLine, WorksWithLittleKnown) {
   ProgressState state;
-  state.step = 1;
+  state.record.step = 1;
   state.fraction_done = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(live_line(state, 100), "[>                           ]   0%  step 1  loss -  0 tokens  0 tokens/s");
 }
@@ -126,7 +126,7 @@ TEST(PlainLine, HasEverything) {
             "step 1240/2000   62%  loss 1.712  held-out 1.655  lr 9.10e-04  grad norm 0.523  noise scale 118 (97-142)  "
             "B_c 237  SE 88%  10.2 M tokens  45.3 k tokens/s  1 min 20 s left");
   ProgressState bounded = some_state();
-  bounded.noise_scale_low = 97.1;
+  bounded.record.noise_scale_low = 97.1;
   EXPECT_THAT(plain_line(bounded), HasSubstr("grad norm 0.523  noise scale >97  10.2 M tokens"));
 }
 

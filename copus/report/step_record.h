@@ -1,13 +1,18 @@
-// What one training step leaves in run.jsonl. The members' names are the JSON field names: other tools rely on them.
+// What one training step leaves in run.jsonl, and what a controller is told of it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "copus/config/run_config.h"
+#include "copus/orchestrator/observation.h"
+
 namespace copus {
 
-// Values that are not known (an empty optional) and numbers that are not finite are written as JSON null.
+// The members' names are the JSON field names, which other tools rely on. Values that are not known (an empty optional)
+// and numbers that are not finite are written as JSON null.
 struct StepRecord {
   int64_t step = 0;              // optimizer steps finished, this one included
   int64_t consumed_samples = 0;  // sequences consumed so far, this step's included
@@ -34,6 +39,15 @@ struct StepRecord {
   int64_t skipped_samples = 0;                   // sequences of skipped steps so far
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   double elapsed_seconds = 0;                    // training time so far, evaluation and checkpoints not counted
+
+  // Whether it changed no weight, because its loss or gradient was not finite.
+  bool skipped() const { return !std::isfinite(loss) || !std::isfinite(grad_norm); }
 };
+
+// What a controller is told of a step: in the run and in a replay alike.
+Observation observation_of(const StepRecord& record, const RunConfig& config);
+
+// Seconds of training left until the first of a run's limits, at the pace so far; infinite where no limit is known.
+double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds);
 
 }  // namespace copus

@@ -14,8 +14,8 @@
 #include <system_error>
 
 #include "copus/base/error.h"
+#include "copus/base/write_all.h"
 #include "copus/report/crc32c.h"
-#include "copus/report/write_all.h"
 
 namespace copus {
 namespace {

@@ -99,7 +99,7 @@ class TraceWriter {
       const auto is_free = [&](double end) { return end <= event.begin; };
       const int64_t index = std::find_if(free_at.begin(), free_at.end(), is_free) - free_at.begin();
       const int64_t lane = first_lane + index;
-      if (index == static_cast<int64_t>(free_at.size())) {
+      if (index == std::ssize(free_at)) {
         COPUS_CHECK(index == 0 || track == TimelineTrack::communication, event.name, " overlaps another on ", name);
         free_at.push_back(event.end);
         add_metadata("thread_name", rank, lane, {{"name", index == 0 ? name : concat(name, " ", index + 1)}});

@@ -97,46 +97,6 @@ class RankList {
 
 }  // namespace
 
-std::string_view to_string(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::forward:
-      return "F";
-    case ActionKind::backward_input:
-      return "B";
-    case ActionKind::backward_weight:
-      return "W";
-    case ActionKind::send_activation:
-      return "send_activation";
-    case ActionKind::receive_activation:
-      return "receive_activation";
-    case ActionKind::send_gradient:
-      return "send_gradient";
-    case ActionKind::receive_gradient:
-      return "receive_gradient";
-  }
-  return {};
-}
-
-MessageEnd other_end(const Schedule& schedule, int64_t rank, const Action& message) {
-  const auto at_stage = [&](int64_t stage, ActionKind kind) {
-    return MessageEnd{stage % schedule.pipeline_parallel,
-                      Action{kind, stage / schedule.pipeline_parallel, message.micro_batch}};
-  };
-  const int64_t stage = schedule.stage(rank, message.chunk);
-  switch (message.kind) {
-    case ActionKind::send_activation:
-      return at_stage(stage + 1, ActionKind::receive_activation);
-    case ActionKind::receive_activation:
-      return at_stage(stage - 1, ActionKind::send_activation);
-    case ActionKind::send_gradient:
-      return at_stage(stage - 1, ActionKind::receive_gradient);
-    case ActionKind::receive_gradient:
-      return at_stage(stage + 1, ActionKind::send_gradient);
-    default:
-      fail_check("is a message", __FILE__, __LINE__, "");
-  }
-}
-
 Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                        int64_t num_microbatches) {
   COPUS_CHECK(pipeline_parallel >= 1 && virtual_stages >= 1 && num_microbatches >= 1);

@@ -1,11 +1,8 @@
 // Pipeline schedules as data: for every pipeline rank the list of what it does in one step, in order. Pure: the same
-// lists are checked, timed, simulated and executed.
+// lists are checked and timed by tests and executed in training.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "copus/description/parallel_strategy.h"
@@ -21,9 +18,6 @@ enum class ActionKind {
   send_gradient,       // to the previous stage
   receive_gradient,    // from the next stage
 };
-
-// "F", "B", "W", "send_activation" and so on.
-std::string_view to_string(ActionKind kind);
 
 struct Action {
   ActionKind kind;
@@ -41,14 +35,6 @@ struct Schedule {
   int64_t num_stages() const { return pipeline_parallel * virtual_stages; }
   int64_t stage(int64_t rank, int64_t chunk) const { return chunk * pipeline_parallel + rank; }
 };
-
-// The other end of a message: the receive that a send on `rank` belongs to, or the send of a receive.
-struct MessageEnd {
-  int64_t rank;
-  Action action;
-  bool operator==(const MessageEnd&) const = default;
-};
-MessageEnd other_end(const Schedule& schedule, int64_t rank, const Action& message);
 
 // The schedule of `kind`. Within a chunk F, B and W each run in the order of the micro-batches, so that gradients are
 // summed in one order whatever the schedule.
@@ -70,12 +56,5 @@ Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t
 // `rank` W's wait besides, each with its layers' inputs and output gradients: from F to W no rank has more than p
 // micro-batches, what rank 0 of 1f1b holds.
 int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank);
-
-// What is wrong with a schedule, or nothing: every F, B and W of every chunk and micro-batch exactly once, in the order
-// F, B, W, and each kind in the order of the micro-batches within its chunk; every message that they need sent after it
-// was made and received before it is used; receives in the order of the sends on each directed pair (messages between
-// two ranks arrive in the order in which they were sent); runs to its end without deadlock; no rank holds more
-// activations than bounds[rank].
-std::optional<std::string> check_schedule(const Schedule& schedule, const std::vector<int64_t>& bounds);
 
 }  // namespace copus

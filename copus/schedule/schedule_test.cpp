@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "copus/base/error.h"
+#include "copus/schedule/testing/check_schedule.h"
 #include "copus/schedule/testing/schedule_test_support.h"
 
 namespace copus {

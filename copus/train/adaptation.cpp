@@ -9,6 +9,7 @@
 #include "copus/description/configuration_text.h"
 #include "copus/report/decision_replay.h"
 #include "copus/report/run_log.h"
+#include "copus/report/step_record.h"
 
 namespace copus {
 
@@ -65,15 +66,15 @@ Adaptation::Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart 
   if (start.note) note_(concat("adapting   decides afresh: ", *start.note));
 }
 
-std::optional<Decision> Adaptation::after_step(const StepRecord& record) {
-  std::optional<Decision> decision = controller_.observe(observation_of(record, config_));
-  if (decision) {
+Reaction Adaptation::after_step(const StepRecord& record) {
+  Reaction reaction = controller_.observe(observation_of(record, config_));
+  if (const auto& decision = reaction.decision) {
     log_.append(*decision);
     if (decision->moves) predicted_gain_ = decision->choice.predicted_gain;
     if (config_.adapt.advise) advise(*decision);
   }
-  for (const Realised& realised : controller_.take_realised()) log_.append(LoggedRealised{record.step, realised});
-  return decision;
+  for (const Realised& realised : reaction.realised) log_.append(LoggedRealised{record.step, realised});
+  return reaction;
 }
 
 void Adaptation::advise(const Decision& decision) {
@@ -95,9 +96,10 @@ std::string Adaptation::after_switch(const SwitchReport& report) {
   return text;
 }
 
-void Adaptation::command(int64_t step, const Command& command) {
-  controller_.command(command);
+std::optional<SwitchIntent> Adaptation::command(int64_t step, const Command& command) {
+  std::optional<SwitchIntent> intent = controller_.command(command);
   log_.append(LoggedCommand{step, command});
+  return intent;
 }
 
 std::string describe(const SwitchReport& report, std::optional<double> predicted_gain) {

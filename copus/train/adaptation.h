@@ -32,15 +32,14 @@ class Adaptation {
   // `note` says a line to a person.
   Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart start, Note note);
 
-  Controller& controller() { return controller_; }
   const Controller& controller() const { return controller_; }
 
-  // A step has ended and is in run.jsonl. The decision, where one was due.
-  std::optional<Decision> after_step(const StepRecord& record);
+  // A step has ended and is in run.jsonl.
+  Reaction after_step(const StepRecord& record);
   // What came of a switch. Returns it in words, as it was noted.
   std::string after_switch(const SwitchReport& report);
-  // A person's command at the boundary after `step`. Throws UserError as Controller::command does.
-  void command(int64_t step, const Command& command);
+  // A person's command at the boundary after `step`, as Controller::command.
+  std::optional<SwitchIntent> command(int64_t step, const Command& command);
 
  private:
   void advise(const Decision& decision);
@@ -49,7 +48,7 @@ class Adaptation {
   Controller controller_;
   DecisionLog log_;
   Note note_;
-  std::optional<double> predicted_gain_;  // of the switch that is announced; empty where a person wanted it
+  std::optional<double> predicted_gain_;  // of the switch that is under way; empty where a person wanted it
   std::optional<Configuration> advised_;  // last, so that it is not said again and again
 };
 

@@ -1,4 +1,5 @@
-// The device that a run computes on, and the process-wide settings of ATen that make it repeat bitwise.
+// The device that a run computes on, what can be found out about devices without computing on them, and the
+// process-wide settings of ATen that make a run repeat bitwise.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "copus/comm/gpu/device_runtime.h"
 #include "copus/comm/world.h"
 #include "copus/config/run_config.h"
 
@@ -34,5 +36,17 @@ Precision agree_on_precision(Precision wanted, at::Device device, World& world);
 // Deterministic kernels, and the number of threads that one operation may use; 0: this rank's share of the cores, which
 // `local_ranks` share, and at least one. Returns whether the cores suffice for all threads of all these ranks.
 bool configure_aten(int64_t threads, int64_t local_ranks = 1);
+
+// That this process sees; 0 where this build's libtorch has no CUDA.
+int64_t visible_gpus();
+
+// As its maker calls it: the processor, or the GPU.
+std::string device_name(at::Device device);
+
+// Of the calling thread's streams on a GPU.
+std::shared_ptr<DeviceRuntime> gpu_runtime(at::Device gpu);
+
+// Of a GPU, that nobody uses.
+int64_t free_memory_bytes(at::Device device);
 
 }  // namespace copus

@@ -38,8 +38,8 @@ GradientProbe::GradientProbe(ParameterStore& parameters, RankGroups& groups, Ste
 }
 
 void GradientProbe::list_ranges() {
-  prefix_ranges_.resize(static_cast<size_t>(parameters_.placement().strategy.virtual_stages));
-  for (int64_t b = 0; b < static_cast<int64_t>(parameters_.buckets().size()); ++b) {
+  prefix_ranges_.resize(parameters_.placement().strategy.virtual_stages);
+  for (int64_t b = 0; b < std::ssize(parameters_.buckets()); ++b) {
     rank_ranges_.push_back(
         ranges_of(parameters_, b, [&](const Parameter& parameter) { return counts_here(parameters_, parameter); }));
     for (const GradientPart part : {GradientPart::input_pass, GradientPart::weight_pass}) {
@@ -47,8 +47,7 @@ void GradientProbe::list_ranges() {
         return part_of(parameter) == part && !parameter.sharding.partial && !parameter.sharding.tied &&
                counts_here(parameters_, parameter);
       });
-      auto& of_part =
-          prefix_ranges_[static_cast<size_t>(parameters_.buckets()[static_cast<size_t>(b)].chunk)][index(part)];
+      auto& of_part = prefix_ranges_[parameters_.buckets()[b].chunk][index(part)];
       of_part.insert(of_part.end(), ranges.begin(), ranges.end());
       list_partial(b, part);
     }
@@ -61,9 +60,9 @@ void GradientProbe::list_ranges() {
 }
 
 void GradientProbe::list_partial(int64_t bucket, GradientPart part) {
-  const Bucket& b = parameters_.buckets()[static_cast<size_t>(bucket)];
+  const Bucket& b = parameters_.buckets()[bucket];
   for (const int64_t index : b.parameters) {
-    const Parameter& parameter = parameters_.parameters()[static_cast<size_t>(index)];
+    const Parameter& parameter = parameters_.parameters()[index];
     if (!parameter.sharding.partial || part_of(parameter) != part) continue;
     PartialVector& vector = partial_vector(parameter);
     int64_t to = 0;
@@ -89,7 +88,7 @@ void GradientProbe::find_tied() {
   for (const Parameter& parameter : parameters_.parameters()) {
     if (!parameter.sharding.tied) continue;
     (parameter.tied_copy ? head_ : embedding_) = &parameter;
-    is_row_.resize(static_cast<size_t>(parameter.box.shape.front()));
+    is_row_.resize(parameter.box.shape.front());
   }
 }
 
@@ -101,7 +100,7 @@ void GradientProbe::read(const Read& read) {
 }
 
 void GradientProbe::add(const GradientRange& range) {
-  const at::Tensor& gradient = parameters_.buckets()[static_cast<size_t>(range.bucket)].gradient;
+  const at::Tensor& gradient = parameters_.buckets()[range.bucket].gradient;
   sum_.add(gradient, range.begin, range.end);
 }
 
@@ -116,19 +115,19 @@ void GradientProbe::list_rows(const std::vector<int64_t>& tokens) {
   std::fill(is_row_.begin(), is_row_.end(), uint8_t{0});
   for (const int64_t token : tokens) {
     const int64_t row = token - part.begin.front();
-    if (row >= 0 && row < part.shape.front()) is_row_[static_cast<size_t>(row)] = 1;
+    if (row >= 0 && row < part.shape.front()) is_row_[row] = 1;
   }
   std::vector<int64_t> rows;
   for (size_t row = 0; row < is_row_.size(); ++row) {
     if (is_row_[row] != 0) rows.push_back(static_cast<int64_t>(row));
   }
-  rows_ = kernels::from_host(rows.data(), {static_cast<int64_t>(rows.size())}, parameters_.device());
+  rows_ = kernels::from_host(rows.data(), {std::ssize(rows)}, parameters_.device());
 }
 
 void GradientProbe::first_micro_batch_done(int64_t chunk, GradientPart part) {
   if (source_ != ProbeSource::prefix) return;
   read([&] {
-    for (const GradientRange& range : prefix_ranges_[static_cast<size_t>(chunk)][index(part)]) add(range);
+    for (const GradientRange& range : prefix_ranges_[chunk][index(part)]) add(range);
     copy_partial(chunk, part);
     if (part == GradientPart::input_pass) read_tied(chunk);
   });
@@ -141,7 +140,7 @@ void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
     for (const PartialRange& range : vector.ranges) {
       if (range.chunk != chunk || range.part != part) continue;
       const int64_t count = range.from.end - range.from.begin;
-      const at::Tensor& gradient = parameters_.buckets()[static_cast<size_t>(range.from.bucket)].gradient;
+      const at::Tensor& gradient = parameters_.buckets()[range.from.bucket].gradient;
       vector.values.narrow(0, range.to, count).copy_(gradient.narrow(0, range.from.begin, count));
     }
   }
@@ -186,7 +185,7 @@ void GradientProbe::schedule_done() {
 
 void GradientProbe::before_data_parallel(int64_t bucket) {
   if (source_ != ProbeSource::rank) return;
-  const std::vector<GradientRange>& ranges = rank_ranges_[static_cast<size_t>(bucket)];
+  const std::vector<GradientRange>& ranges = rank_ranges_[bucket];
   if (ranges.empty()) return;
   read([&] {
     for (const GradientRange& range : ranges) add(range);

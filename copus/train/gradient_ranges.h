@@ -27,8 +27,8 @@ template <class Wanted>
 std::vector<GradientRange> ranges_of(const ParameterStore& parameters, int64_t bucket, const Wanted& wanted) {
   std::vector<GradientRange> ranges;
   bool previous_wanted = false;
-  for (const int64_t index : parameters.buckets()[static_cast<size_t>(bucket)].parameters) {
-    const Parameter& parameter = parameters.parameters()[static_cast<size_t>(index)];
+  for (const int64_t index : parameters.buckets()[bucket].parameters) {
+    const Parameter& parameter = parameters.parameters()[index];
     const bool joins = previous_wanted;
     previous_wanted = wanted(parameter);
     if (!previous_wanted) continue;

@@ -20,7 +20,7 @@ GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& gro
     bool tied = false;
     int64_t previous_end = 0;
     for (const int64_t index : parameters.buckets()[b].parameters) {
-      const Parameter& parameter = parameters.parameters()[static_cast<size_t>(index)];
+      const Parameter& parameter = parameters.parameters()[index];
       tied = tied || parameter.sharding.tied;
       const int64_t end = parameter.offset + parameter.box.num_elements();
       const int64_t end_of_previous = std::exchange(previous_end, end);
@@ -40,8 +40,8 @@ GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& gro
 }
 
 void GradientReduction::bucket_done(int64_t bucket) {
-  COPUS_CHECK(!done_[static_cast<size_t>(bucket)], "bucket ", bucket, " is done twice in a step");
-  done_[static_cast<size_t>(bucket)] = true;
+  COPUS_CHECK(!done_[bucket], "bucket ", bucket, " is done twice in a step");
+  done_[bucket] = true;
   if (std::find(tied_.begin(), tied_.end(), bucket) != tied_.end()) return;  // last of all
   start_partial(bucket);
 }
@@ -50,9 +50,9 @@ void GradientReduction::bucket_done(int64_t bucket) {
 // added: at a fixed point of the step and so in the same order on every rank.
 void GradientReduction::start_partial(int64_t bucket) {
   finish_partial();
-  const at::Tensor& gradient = parameters_.buckets()[static_cast<size_t>(bucket)].gradient;
+  const at::Tensor& gradient = parameters_.buckets()[bucket].gradient;
   pending_ = {bucket, {}};
-  for (const PartialRange& range : partial_[static_cast<size_t>(bucket)]) {
+  for (const PartialRange& range : partial_[bucket]) {
     const at::Tensor part = gradient.narrow(0, range.begin, range.end - range.begin);
     pending_->works.push_back(
         range.group->start_all_reduce(part.data_ptr(), part.numel(), data_type_of(part), Reduction::sum));
@@ -71,7 +71,7 @@ void GradientReduction::start_data_parallel(int64_t bucket) {
   Communicator& group = groups_.data();
   if (group.size() == 1) return;
   probe_.before_data_parallel(bucket);
-  const Bucket& b = parameters_.buckets()[static_cast<size_t>(bucket)];
+  const Bucket& b = parameters_.buckets()[bucket];
   const DataType type = data_type_of(b.gradient);
   if (is_zero_1(parameters_)) {
     works_.push_back(group.start_reduce_scatter(b.gradient.data_ptr(),
@@ -84,7 +84,7 @@ void GradientReduction::start_data_parallel(int64_t bucket) {
 
 void GradientReduction::add_tied() {
   if (tied_.empty()) return;
-  const at::Tensor& gradient = parameters_.buckets()[static_cast<size_t>(tied_.front())].gradient;
+  const at::Tensor& gradient = parameters_.buckets()[tied_.front()].gradient;
   if (tied_.size() == 2) {  // both copies lie here, the embedding first
     add_tied_gradient(parameters_);
   } else {
@@ -104,7 +104,7 @@ void GradientReduction::finish() {
 
 void add_tied_gradient(const ParameterStore& parameters) {
   const Parameter* head = parameters.find_tied_copy();
-  if (head == nullptr || parameters.buckets()[static_cast<size_t>(head->bucket)].weight.defined()) return;
+  if (head == nullptr || parameters.buckets()[head->bucket].weight.defined()) return;
   parameters.find(head->info.name).gradient.add_(head->gradient);
 }
 

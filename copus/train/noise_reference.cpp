@@ -19,7 +19,7 @@ NoiseReference::NoiseReference(ParameterStore& parameters, Decoder& decoder, con
 NormObservation NoiseReference::observe(uint64_t first_sample, int64_t batch) {
   COPUS_CHECK(batch >= 2, "batch ", batch);
   const Batch samples = dataset_.train_batch(first_sample, batch);
-  const int64_t length = static_cast<int64_t>(samples.tokens.size()) / batch;
+  const int64_t length = std::ssize(samples.tokens) / batch;
   const auto size = static_cast<double>(batch);
   for (const at::Tensor& sum : sums_) {
     if (sum.defined()) sum.zero_();

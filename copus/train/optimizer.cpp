@@ -15,27 +15,7 @@ bool decays(const ParameterInfo& info) {
   return info.kind == ParameterKind::embedding || info.kind == ParameterKind::linear;
 }
 
-// All zero.
-std::vector<BucketState> allocate_moments(const ParameterStore& parameters, StateMemory& memory) {
-  std::vector<BucketState> state(parameters.buckets().size());
-  for (size_t b = 0; b < state.size(); ++b) {
-    const at::Tensor& master = parameters.buckets()[b].master;
-    if (!master.defined()) continue;
-    for (at::Tensor* const moment : {&state[b].exp_avg, &state[b].exp_avg_sq}) {
-      *moment = memory.allocate(master.numel(), master.scalar_type());
-      moment->zero_();
-    }
-  }
-  return state;
-}
-
 }  // namespace
-
-AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config)
-    : AdamW(parameters, config, *allocator_memory(parameters.device())) {}
-
-AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, StateMemory& memory)
-    : AdamW(parameters, config, allocate_moments(parameters, memory)) {}
 
 AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state)
     : parameters_(parameters), config_(config) {

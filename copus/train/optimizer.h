@@ -16,10 +16,8 @@ namespace copus {
 
 class AdamW {
  public:
-  // Refers to `parameters` for its whole life. Moments start at zero, in memory of the allocator's or in `memory`.
-  AdamW(ParameterStore& parameters, const OptimizerConfig& config);
-  AdamW(ParameterStore& parameters, const OptimizerConfig& config, StateMemory& memory);
-  // With the moments that are there already, of `parameters`' buckets. Shares the tensors.
+  // Over the moments in `state`, that of `parameters`' buckets, whose tensors it shares. Refers to `parameters` for its
+  // whole life.
   AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state);
 
   // This rank's share of the squared norm of the whole model's gradient: summed over all ranks it counts every logical

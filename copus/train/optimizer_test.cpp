@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "copus/model/kernels.h"
+#include "copus/train/testing/zero_moments.h"
 
 namespace copus {
 namespace {
@@ -57,7 +58,7 @@ TEST(AdamW, FollowsAHandWrittenReference) {
   std::vector<std::vector<double>> expected;
   for (const Parameter& parameter : store.parameters()) expected.push_back(values_of(store.master(parameter)));
 
-  AdamW optimizer(store, config);
+  AdamW optimizer(store, config, zero_moments(store));
   for (int64_t step = 0; step < 3; ++step) {
     set_gradients(store, step);
     optimizer.step(rates[step], factors[step]);
@@ -93,7 +94,7 @@ TEST(AdamW, FollowsAHandWrittenReference) {
 TEST(AdamW, PublishesTheRoundedWeights) {
   ParameterStore store(tiny_model(), at::kBFloat16, at::kCPU);
   store.initialize(7);
-  AdamW optimizer(store, OptimizerConfig{});
+  AdamW optimizer(store, OptimizerConfig{}, zero_moments(store));
   for (const Bucket& bucket : store.buckets()) bucket.gradient.fill_(1);
   optimizer.step(0.1, 1);
   for (const Parameter& parameter : store.parameters()) {
@@ -103,7 +104,7 @@ TEST(AdamW, PublishesTheRoundedWeights) {
 
 TEST(AdamW, TheNormIsThatOfAllGradients) {
   ParameterStore store(tiny_model(), at::kDouble, at::kCPU);
-  const AdamW optimizer(store, OptimizerConfig{});
+  const AdamW optimizer(store, OptimizerConfig{}, zero_moments(store));
   set_gradients(store, 0);
   double sum = 0;
   for (int64_t p = 0; p < static_cast<int64_t>(store.parameters().size()); ++p) {

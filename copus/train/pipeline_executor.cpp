@@ -16,15 +16,14 @@ class PipelineExecutor::Pass {
   Pass(PipelineExecutor& executor, const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
        GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder)
       : executor_(executor),
-        actions_(schedule.ranks[static_cast<size_t>(executor.groups_.here().pipeline)]),
+        actions_(schedule.ranks[executor.groups_.here().pipeline]),
         micro_batches_(micro_batches),
         reduction_(reduction),
         probe_(probe),
         recorder_(recorder),
         slots_(executor.chunks_.size()),
-        losses_(
-            kernels::zeros({static_cast<int64_t>(micro_batches.size())}, at::kDouble, executor.parameters_.device())) {
-    COPUS_CHECK(static_cast<int64_t>(micro_batches.size()) == schedule.num_microbatches);
+        losses_(kernels::zeros({std::ssize(micro_batches)}, at::kDouble, executor.parameters_.device())) {
+    COPUS_CHECK(std::ssize(micro_batches) == schedule.num_microbatches);
     for (auto& of_chunk : slots_) of_chunk.resize(micro_batches.size());
   }
 
@@ -51,9 +50,9 @@ class PipelineExecutor::Pass {
   };
 
   void perform(const Action& action, bool weight_pass_follows) {
-    const MicroBatch& micro_batch = micro_batches_[static_cast<size_t>(action.micro_batch)];
-    ModelChunk& chunk = executor_.chunks_[static_cast<size_t>(action.chunk)];
-    Slot& slot = slots_[static_cast<size_t>(action.chunk)][static_cast<size_t>(action.micro_batch)];
+    const MicroBatch& micro_batch = micro_batches_[action.micro_batch];
+    ModelChunk& chunk = executor_.chunks_[action.chunk];
+    Slot& slot = slots_[action.chunk][action.micro_batch];
     switch (action.kind) {
       case ActionKind::forward:
         compute(StepPart::forward, "F", "forward", action);
@@ -122,22 +121,19 @@ class PipelineExecutor::Pass {
     };
     std::function<void(int64_t)> bucket_done;
     if (!deferred && is_last(action)) bucket_done = reduce;
-    slot.input_gradient =
-        chunk.backward(micro_batches_[static_cast<size_t>(action.micro_batch)], std::exchange(slot.output_gradient, {}),
-                       std::move(slot.activations), weight_gradients, loss_sum, bucket_done);
+    slot.input_gradient = chunk.backward(micro_batches_[action.micro_batch], std::exchange(slot.output_gradient, {}),
+                                         std::move(slot.activations), weight_gradients, loss_sum, bucket_done);
     executor_.clock().charge(left.total());
     if (deferred) slot.deferred = std::move(weight_gradients);
   }
 
-  bool is_last(const Action& action) const {
-    return action.micro_batch + 1 == static_cast<int64_t>(micro_batches_.size());
-  }
+  bool is_last(const Action& action) const { return action.micro_batch + 1 == std::ssize(micro_batches_); }
 
   // All of a chunk's buckets at once, in the order in which a backward pass would have announced them.
   void reduce_chunk(int64_t chunk) {
     const auto& buckets = executor_.parameters_.buckets();
-    for (int64_t b = static_cast<int64_t>(buckets.size()); b-- > 0;) {
-      if (buckets[static_cast<size_t>(b)].chunk == chunk) reduction_.bucket_done(b);
+    for (int64_t b = std::ssize(buckets); b-- > 0;) {
+      if (buckets[b].chunk == chunk) reduction_.bucket_done(b);
     }
   }
 
@@ -148,7 +144,7 @@ class PipelineExecutor::Pass {
   }
 
   Flops flops(const Action& action, ActionKind kind) const {
-    return executor_.flops(action.chunk, kind, micro_batches_[static_cast<size_t>(action.micro_batch)]);
+    return executor_.flops(action.chunk, kind, micro_batches_[action.micro_batch]);
   }
 
   PipelineExecutor& executor_;
@@ -170,8 +166,6 @@ PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& group
     chunks_.emplace_back(parameters, chunk, strategy.recompute, tensor_parallel);
   }
 }
-
-PipelineExecutor::~PipelineExecutor() = default;
 
 at::Tensor PipelineExecutor::run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
                                  GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder) {
@@ -203,7 +197,7 @@ ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
 }
 
 ExactSum add_up(const at::Tensor& losses) {
-  std::vector<double> values(static_cast<size_t>(losses.numel()));
+  std::vector<double> values(losses.numel());
   kernels::copy_to_host(losses, values.data());
   ExactSum sum;
   for (const double value : values) sum.add(value);
@@ -241,30 +235,27 @@ int64_t PipelineExecutor::stage(int64_t chunk) const {
 }
 
 int64_t PipelineExecutor::num_layers(int64_t chunk) const {
-  const LayerRange layers = parameters_.placement().stages[static_cast<size_t>(stage(chunk))];
+  const LayerRange layers = parameters_.placement().stages[stage(chunk)];
   return layers.end - layers.begin;
 }
 
 bool PipelineExecutor::is_layer(int64_t bucket) const {
-  const int64_t first = parameters_.buckets()[static_cast<size_t>(bucket)].parameters.front();
-  return parameters_.parameters()[static_cast<size_t>(first)].info.layer >= 0;
+  const int64_t first = parameters_.buckets()[bucket].parameters.front();
+  return parameters_.parameters()[first].info.layer >= 0;
 }
 
 // A third of a layer's training operations each for F, B and W; the head is worked on in B and W of the last stage
 // alone, its forward pass in B. A recomputed pass is done again in B.
 PipelineExecutor::Flops PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
-  const ModelDescription& model = parameters_.model();
   const ParallelStrategy& strategy = parameters_.placement().strategy;
-  const double head = 6 * static_cast<double>(model.vocab_size * model.hidden_size);
-  const double layer =
-      (training_flops_per_token(model, micro_batch.tokens.size(1)) - head) / static_cast<double>(model.num_layers);
+  const TrainingFlops all = training_flops(parameters_.model(), micro_batch.tokens.size(1));
   const double tokens = static_cast<double>(micro_batch.tokens.numel()) / static_cast<double>(strategy.tensor_parallel);
   const bool again = kind == ActionKind::backward_input && strategy.recompute == Recompute::full;
   const double passes = again ? 2 : 1;
   const double thirds_of_head = kind == ActionKind::backward_input ? 2 : kind == ActionKind::backward_weight ? 1 : 0;
   const bool is_last = stage(chunk) + 1 == strategy.num_stages();
-  return {.layers = tokens * passes * static_cast<double>(num_layers(chunk)) * layer / 3,
-          .head = is_last ? tokens * thirds_of_head * head / 3 : 0};
+  return {.layers = tokens * passes * static_cast<double>(num_layers(chunk)) * all.layer / 3,
+          .head = is_last ? tokens * thirds_of_head * all.head / 3 : 0};
 }
 
 }  // namespace copus

@@ -23,7 +23,6 @@ class PipelineExecutor {
  public:
   // Refers to `parameters` and `groups` for its whole life.
   PipelineExecutor(ParameterStore& parameters, RankGroups& groups);
-  ~PipelineExecutor();
 
   // Forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the main
   // gradients. Tells `reduction` of each bucket as soon as its gradient is complete, while the rest still runs, and

@@ -58,7 +58,7 @@ std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStr
   const Mesh mesh(strategy);
   const std::vector<Sharding> partial = partial_shardings(model, strategy);
   GroupList groups;
-  std::vector<int64_t> everyone(static_cast<size_t>(mesh.size()));
+  std::vector<int64_t> everyone(mesh.size());
   std::iota(everyone.begin(), everyone.end(), 0);
   groups.add(everyone, false);
   for (const int64_t rank : everyone) {

@@ -4,27 +4,11 @@
 
 namespace copus {
 
-namespace {
-
-Placement placement_of(const RunConfig& config, const ParallelStrategy& strategy, const World& world) {
-  return place(config.model, strategy, config.train.sequence_length, world.rank());
-}
-
-}  // namespace
-
-RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
-                     StateMemory& memory)
-    : groups(world, strategy, recorder),
-      parameters(config.model, compute_dtype(config.train.precision), placement_of(config, strategy, world), memory),
-      executor(parameters, groups),
-      probe(parameters, groups, recorder),
-      reduction(parameters, groups, probe),
-      optimizer(parameters, config.optimizer, memory) {}
-
 RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
                      const std::vector<BucketState>& state)
     : groups(world, strategy, recorder),
-      parameters(config.model, compute_dtype(config.train.precision), placement_of(config, strategy, world), state),
+      parameters(config.model, compute_dtype(config.train.precision),
+                 place(config.model, strategy, config.train.sequence_length, world.rank()), state),
       executor(parameters, groups),
       probe(parameters, groups, recorder),
       reduction(parameters, groups, probe),

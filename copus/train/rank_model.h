@@ -21,11 +21,8 @@ namespace copus {
 // Its members refer to each other: it stays where it is made.
 class RankModel {
  public:
-  // All state is zero, and lies in `memory`. `config` says everything but the layout. Refers to `world` and `recorder`
-  // for its whole life.
-  RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
-            StateMemory& memory);
-  // Over state that is there already: of this rank's buckets in the layout, gradients included.
+  // Over `state`, that of this rank's buckets in the layout, gradients included. `config` says everything but the
+  // layout. Refers to `world` and `recorder` for its whole life.
   RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
             const std::vector<BucketState>& state);
   RankModel(const RankModel&) = delete;

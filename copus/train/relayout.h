@@ -14,7 +14,7 @@
 #include "copus/comm/shared_memory/state_arena.h"
 #include "copus/comm/world.h"
 #include "copus/model/state_memory.h"
-#include "copus/placement/bucket_layout.h"
+#include "copus/placement/bucket_offsets.h"
 #include "copus/placement/relayout_plan.h"
 #include "copus/train/relayout_messages.h"
 
@@ -24,7 +24,7 @@ namespace copus {
 struct PreparedRelayout {
   RelayoutPlan plan;
   std::vector<LocalParameter> parameters;  // of this rank in the new layout
-  std::vector<BucketLayout> buckets;       // likewise
+  std::vector<BucketOffsets> buckets;      // likewise
   std::optional<std::string> veto;         // why this rank cannot take part
   double seconds = 0;                      // that it took
 };
@@ -63,10 +63,10 @@ class StateMover {
                                         at::ScalarType compute_dtype) const;
 
   // Replaces the buckets of the old layout, which have no gradients, by those of the new one. Compute weights that are
-  // not the masters, and the gradients, are left to the caller. `at` is told how far it has come. Returns the state
-  // bytes (as the plan counts them) at the worst moment on this rank.
+  // not the masters, and the gradients, are left to the caller. `in_round` is told each round that begins, as "round 2
+  // of 5". Returns the state bytes (as the plan counts them) at the worst moment on this rank.
   int64_t move(const PreparedRelayout& prepared, at::ScalarType compute_dtype, std::vector<BucketState>& state,
-               const std::function<void(const std::string& place)>& at);
+               const std::function<void(const std::string& round)>& in_round);
 
  private:
   void take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const;

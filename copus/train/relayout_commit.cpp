@@ -1,10 +1,10 @@
 // What happens at the step boundary, while all ranks stand still.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/train/copy_runs.h"
 #include "copus/train/relayout.h"
 
 namespace copus {
@@ -13,11 +13,19 @@ namespace {
 
 constexpr std::array all_kinds = {StateKind::weights, StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq};
 
-size_t index_of(StateKind kind) { return static_cast<size_t>(kind); }
-
 std::byte* bytes_of(const at::Tensor& tensor) {
   COPUS_CHECK(tensor.device().is_cpu(), "arenas are host memory");
   return static_cast<std::byte*>(tensor.data_ptr());
+}
+
+// From one buffer of elements of this size to another, in host memory.
+void copy_runs(const std::vector<CopyRun>& runs, const std::byte* from, std::byte* to, int64_t element_size) {
+  for (const CopyRun& run : runs) {
+    for (int64_t row = 0; row < run.rows; ++row) {
+      std::memcpy(to + (run.to + row * run.to_stride) * element_size,
+                  from + (run.from + row * run.from_stride) * element_size, run.count * element_size);
+    }
+  }
 }
 
 // As the plan counts them: masters and moments, and where weights are the masters all of them.
@@ -39,12 +47,12 @@ StateAddresses::StateAddresses(const std::vector<BucketState>& state, const Stat
       mine.push_back(buffer.defined() ? bytes_of(buffer) - arena.mine() : -1);
     }
   }
-  const auto ranks = static_cast<size_t>(everyone.size());
+  const int64_t ranks = everyone.size();
   std::vector<int64_t> counts(ranks);
-  const auto count = static_cast<int64_t>(mine.size());
+  const int64_t count = std::ssize(mine);
   everyone.all_gather(&count, counts.data(), std::vector<int64_t>(ranks, 1), DataType::int64);
   std::vector<int64_t> all;
-  for (const int64_t words : counts) all.resize(all.size() + static_cast<size_t>(words));
+  for (const int64_t words : counts) all.resize(all.size() + words);
   everyone.all_gather(mine.data(), all.data(), counts, DataType::int64);
   auto next = all.begin();
   for (const int64_t words : counts) {
@@ -54,8 +62,8 @@ StateAddresses::StateAddresses(const std::vector<BucketState>& state, const Stat
 }
 
 int64_t StateAddresses::offset(int64_t rank, int64_t bucket, StateKind kind) const {
-  const size_t word = static_cast<size_t>(bucket) * all_kinds.size() + index_of(kind);
-  const int64_t found = offsets_.at(static_cast<size_t>(rank)).at(word);
+  const int64_t word = bucket * std::ssize(all_kinds) + static_cast<int64_t>(kind);
+  const int64_t found = offsets_.at(rank).at(word);
   COPUS_CHECK(found >= 0, "rank ", rank, " has no such state of bucket ", bucket);
   return found;
 }
@@ -70,21 +78,22 @@ void StateMover::settle(const std::vector<BucketState>& state) {
 }
 
 int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType compute_dtype,
-                         std::vector<BucketState>& state, const std::function<void(const std::string& place)>& at) {
+                         std::vector<BucketState>& state,
+                         const std::function<void(const std::string& round)>& in_round) {
   std::vector<BucketState> to(prepared.buckets.size());
   int64_t bytes = 0;
   for (const BucketState& bucket : state) bytes += state_bytes(bucket);
   int64_t peak = bytes;
   for (const auto& [from_bucket, to_bucket] : prepared.plan.mine.kept) {
-    to[static_cast<size_t>(to_bucket)] = state[static_cast<size_t>(from_bucket)];
+    to[to_bucket] = state[from_bucket];
   }
   if (!arena_) messages_.emplace(prepared.plan, world_.everyone());
   int64_t number = 0;
   for (const RelayoutRound& round : prepared.plan.mine.rounds) {
-    at(concat("moving the state, round ", ++number, " of ", prepared.plan.num_rounds));
+    in_round(concat("round ", ++number, " of ", prepared.plan.num_rounds));
     for (const int64_t index : round.allocate) {
-      BucketState& bucket = to[static_cast<size_t>(index)];
-      bucket = allocate_state(prepared.buckets[static_cast<size_t>(index)], compute_dtype, *memory_);
+      BucketState& bucket = to[index];
+      bucket = allocate_state(prepared.buckets[index], compute_dtype, *memory_);
       bytes += state_bytes(bucket);
     }
     peak = std::max(peak, bytes);
@@ -95,7 +104,7 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
       messages_->take(number - 1, state, to);
     }
     for (const int64_t index : round.release) {
-      BucketState& bucket = state[static_cast<size_t>(index)];
+      BucketState& bucket = state[index];
       bytes -= state_bytes(bucket);
       bucket = {};
     }
@@ -110,7 +119,7 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
 
 void StateMover::take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const {
   for (const Transfer& transfer : round.receives) {
-    const at::Tensor& buffer = buffer_of(to[static_cast<size_t>(transfer.to_bucket)], transfer.kind);
+    const at::Tensor& buffer = buffer_of(to[transfer.to_bucket], transfer.kind);
     const std::byte* const from =
         arena_->of(transfer.sender) + addresses_.offset(transfer.sender, transfer.from_bucket, transfer.kind);
     copy_runs(transfer.runs, from, bytes_of(buffer), static_cast<int64_t>(buffer.itemsize()));

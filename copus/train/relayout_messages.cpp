@@ -110,8 +110,7 @@ RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, Communicator& every
         sum(sizes_of(round.sends, everyone.rank())) + sum(sizes_of(round.receives, everyone.rank()));
     num_exchanges_.push_back((elements + elements_at_once_ - 1) / elements_at_once_);
   }
-  everyone.all_reduce(num_exchanges_.data(), static_cast<int64_t>(num_exchanges_.size()), DataType::int64,
-                      Reduction::maximum);
+  everyone.all_reduce(num_exchanges_.data(), std::ssize(num_exchanges_), DataType::int64, Reduction::maximum);
 }
 
 // Transfers of one sender to one receiver come in the same order on both sides, and so do their pieces.
@@ -125,8 +124,8 @@ RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Transfer>& tran
   for (const Transfer& transfer : transfers) {
     const auto found = cutters.find(side == Side::sender ? transfer.receiver : transfer.sender);
     if (found == cutters.end()) continue;  // its own
-    const at::Tensor& buffer = buffer_of(
-        state[static_cast<size_t>(side == Side::sender ? transfer.from_bucket : transfer.to_bucket)], transfer.kind);
+    const at::Tensor& buffer =
+        buffer_of(state[side == Side::sender ? transfer.from_bucket : transfer.to_bucket], transfer.kind);
     for (const CopyRun& run : transfer.runs) {
       if (side == Side::sender) {
         found->second.add(buffer, run.from, run.rows, run.count, run.from_stride);
@@ -143,8 +142,8 @@ RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Transfer>& tran
 std::vector<RelayoutMessages::Packed> RelayoutMessages::place(const Pieces& pieces, int64_t number, int64_t& end) {
   std::vector<Packed> places;
   for (const auto& [rank, of_rank] : pieces) {
-    if (number >= static_cast<int64_t>(of_rank.size())) continue;
-    const Piece& piece = of_rank[static_cast<size_t>(number)];
+    if (number >= std::ssize(of_rank)) continue;
+    const Piece& piece = of_rank[number];
     const int64_t count = num_elements(piece);
     places.push_back({rank, piece, end, count});
     end += (count + message_alignment - 1) / message_alignment * message_alignment;
@@ -176,8 +175,8 @@ void RelayoutMessages::take_own(const std::vector<Transfer>& receives, const std
                                 const std::vector<BucketState>& to) const {
   for (const Transfer& transfer : receives) {
     if (transfer.sender != everyone_.rank()) continue;
-    const at::Tensor& source = buffer_of(from[static_cast<size_t>(transfer.from_bucket)], transfer.kind);
-    const at::Tensor& target = buffer_of(to[static_cast<size_t>(transfer.to_bucket)], transfer.kind);
+    const at::Tensor& source = buffer_of(from[transfer.from_bucket], transfer.kind);
+    const at::Tensor& target = buffer_of(to[transfer.to_bucket], transfer.kind);
     for (const CopyRun& run : transfer.runs) {
       const at::Tensor rows = rows_of(target, run.to, run.rows, run.count, run.to_stride);
       rows.copy_(rows_of(source, run.from, run.rows, run.count, run.from_stride));
@@ -186,9 +185,9 @@ void RelayoutMessages::take_own(const std::vector<Transfer>& receives, const std
 }
 
 void RelayoutMessages::take(int64_t round, const std::vector<BucketState>& from, const std::vector<BucketState>& to) {
-  const RelayoutRound& mine = plan_.mine.rounds[static_cast<size_t>(round)];
+  const RelayoutRound& mine = plan_.mine.rounds[round];
   take_own(mine.receives, from, to);
-  const int64_t num_exchanges = num_exchanges_[static_cast<size_t>(round)];
+  const int64_t num_exchanges = num_exchanges_[round];
   if (num_exchanges == 0) return;
   const Pieces sends = cut(mine.sends, from, Side::sender, num_exchanges);
   const Pieces receives = cut(mine.receives, to, Side::receiver, num_exchanges);

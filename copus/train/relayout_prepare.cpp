@@ -46,13 +46,13 @@ class TrialAllocation {
   void release(const std::vector<int64_t>& offsets) {
     for (const int64_t offset : offsets) space_.release(offset);
   }
-  void allocate_state(const BucketLayout& bucket) {
+  void allocate_state(const BucketOffsets& bucket) {
     if (bucket.gradient_only) return;
     const int64_t shard = bucket.shard_end - bucket.shard_begin;
     allocate(bucket.size * weight_size_);
     for (int i = weight_size_ == master_size_ ? 1 : 0; i < 3; ++i) allocate(shard * master_size_);
   }
-  void allocate_gradient(const BucketLayout& bucket) { allocate(bucket.size * master_size_); }
+  void allocate_gradient(const BucketOffsets& bucket) { allocate(bucket.size * master_size_); }
 
   int64_t high_water() const { return space_.high_water(); }
 
@@ -69,10 +69,10 @@ class TrialAllocation {
 int64_t bytes_needed(const PreparedRelayout& prepared, const std::vector<ArenaBlocks>& old, TrialAllocation trial) {
   for (const ArenaBlocks& bucket : old) trial.release(bucket.gradient);
   for (const RelayoutRound& round : prepared.plan.mine.rounds) {
-    for (const int64_t bucket : round.allocate) trial.allocate_state(prepared.buckets[static_cast<size_t>(bucket)]);
-    for (const int64_t bucket : round.release) trial.release(old[static_cast<size_t>(bucket)].state);
+    for (const int64_t bucket : round.allocate) trial.allocate_state(prepared.buckets[bucket]);
+    for (const int64_t bucket : round.release) trial.release(old[bucket].state);
   }
-  for (const BucketLayout& bucket : prepared.buckets) trial.allocate_gradient(bucket);
+  for (const BucketOffsets& bucket : prepared.buckets) trial.allocate_gradient(bucket);
   return trial.high_water();
 }
 

@@ -19,7 +19,8 @@
 #include "copus/base/philox.h"
 #include "copus/comm/testing/rank_threads.h"
 #include "copus/model/kernels.h"
-#include "copus/placement/stretches.h"
+#include "copus/model/precision.h"
+#include "copus/placement/sharding.h"
 #include "copus/train/rank_model.h"
 #include "copus/train/state_hash.h"
 #include "copus/train/testing/test_layouts.h"
@@ -113,7 +114,10 @@ class MovingState {
         recorder_(world),
         mover_(world, test_device(), shares_memory),
         strategy_(strategy),
-        model_(std::make_unique<RankModel>(config, strategy, world, recorder_, mover_.memory())) {
+        model_(std::make_unique<RankModel>(
+            config, strategy, world, recorder_,
+            allocate_zeros(config.model, place(config.model, strategy, config.train.sequence_length, world.rank()),
+                           compute_dtype(config.train.precision), mover_.memory(), /*moments=*/true))) {
     EXPECT_EQ(mover_.has_arena(), shares_memory && test_device().is_cpu());
     mover_.settle(model_->state());
   }

@@ -15,13 +15,15 @@
 #include "copus/data/dataset.h"
 #include "copus/description/mesh.h"
 #include "copus/model/caching_allocator.h"
+#include "copus/orchestrator/step_time_learner.h"
+#include "copus/performance/stragglers.h"
 #include "copus/report/timeline.h"
+#include "copus/train/adaptation.h"
 #include "copus/train/device.h"
-#include "copus/train/gather_bytes.h"
+#include "copus/train/run_control.h"
 #include "copus/train/run_output.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/stop_request.h"
-#include "copus/train/straggler_notes.h"
 #include "copus/train/trainer.h"
 
 namespace copus {
@@ -49,19 +51,50 @@ double checkpoint_seconds(const ModelDescription& model) {
   return 3 * sizeof(float) * static_cast<double>(count_parameters(model)) / assumed_bytes_per_second;
 }
 
-// One rank's run: the loop and what is done alike on all ranks. Rank 0 has an output.
+// What rank 0 begins to decide and to predict with.
+struct Predictions {
+  std::optional<StepTimeKnowledge> known;     // empty: nothing predicts how long steps take
+  std::optional<ControllerStart> controller;  // empty: nothing adapts
+};
+
+// Throws UserError as knowledge_of_run and start_controller do.
+Predictions prepare_predictions(const RunPlan& plan, int64_t after_step) {
+  Predictions predictions;
+  predictions.known = knowledge_of_run(plan.config, plan.resume ? profile_path(plan) : std::filesystem::path());
+  if (plan.config.adapt.policy != PolicyKind::none) {
+    predictions.controller.emplace(
+        start_controller(plan, after_step, predictions.known ? predictions.known->profile.knowledge : Knowledge()));
+  }
+  return predictions;
+}
+
+// One rank's run: what all ranks do alike, and what rank 0 alone does beside: it decides, listens to people and writes.
 class Run {
  public:
-  Run(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
-      RunOutput* output, bool can_judge_speed)
-      : plan_(plan), dataset_(dataset), trainer_(trainer), world_(world), stop_(stop), output_(output) {
+  Run(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop)
+      : plan_(plan), dataset_(dataset), trainer_(trainer), world_(world), stop_(stop) {
     if (plan.checkpoint) last_checkpoint_ = trainer.state().step;
-    if (output != nullptr && can_judge_speed) stragglers_.emplace(plan.start.strategy);
+  }
+
+  // On rank 0, before the loop. `can_judge_speed`: how long ranks compute tells which of them are slow.
+  void lead(Predictions predictions, bool can_judge_speed) {
+    output_.emplace(plan_, trainer_);
+    known_ = std::move(predictions.known);
+    if (predictions.controller) {
+      adaptation_.emplace(plan_, trainer_.state().step, std::move(*predictions.controller),
+                          [this](const std::string& line) { output_->note(line); });
+    } else if (known_) {
+      learner_.emplace(plan_.config, plan_.start, known_->profile.knowledge);
+    }
+    control_.emplace(plan_, adaptation_ ? &*adaptation_ : nullptr);
+    if (can_judge_speed) stragglers_.emplace(plan_.start.strategy);
+    output_->introduce(
+        dataset_, learner_ ? std::optional(concat(learner_->introduction(), "; ", known_->grounds)) : std::nullopt);
   }
 
   // Leaves the loop when the run is complete or has been told to stop, with a checkpoint under way.
   RunEnd until_end() {
-    announce();  // what was under way when the run was interrupted
+    if (adaptation_) announce(adaptation_->controller().under_way());  // when the run was interrupted
     while (!trainer_.finished()) {
       StepRecord record = step();
       const bool pause = trainer_.stop_reason() == StopReason::pause;
@@ -69,8 +102,8 @@ class Run {
       if (trainer_.finished() || is_due(record.step, plan_.config.evaluate.interval)) {
         held_out_loss_ = record.held_out_loss = evaluate();
       }
-      if (output_ != nullptr) output_->add(record, trainer_);
-      adapt();
+      if (output_) write_down(record);
+      adapt(record);
       if (end_reason() != StopReason::none) break;
       if (is_due(record.step, plan_.config.checkpoint.interval)) checkpoint();
       if (pause && !trainer_.finished()) stand_still();
@@ -98,23 +131,36 @@ class Run {
     return record;
   }
 
-  // What was decided and announced before comes first, then what people ask for.
-  void adapt() {
-    announce();
+  void write_down(StepRecord& record) {
+    if (adaptation_) record.predicted_step_seconds = adaptation_->controller().expected_step().seconds;
+    if (learner_) {
+      record.predicted_step_seconds = learner_->expected().seconds;
+      if (!record.skipped()) learner_->add(record.step_seconds);
+    }
+    output_->add(record, trainer_);
+  }
+
+  // Decides, makes the switch that is due, and does what people ask for, in this order.
+  void adapt(const StepRecord& record) {
+    if (adaptation_) {
+      const Reaction reaction = adaptation_->after_step(record);
+      if (reaction.decision) output_->add(*reaction.decision);
+      announce(reaction.intent);
+    }
     if (const std::optional<SwitchReport> report = trainer_.switch_if_due()) {
-      if (output_ != nullptr) output_->add(*report);
+      if (output_) {
+        control_->after_switch(*report, adaptation_->after_switch(*report));
+        output_->add(*report);
+      }
       if (stragglers_ && report->from.strategy != trainer_.configuration().strategy) {
         stragglers_->change_layout(trainer_.configuration().strategy);
       }
     }
-    if (output_ == nullptr) return;
-    output_->obey_commands(trainer_.state().step, /*standing=*/false);
-    announce();
+    if (control_) announce(control_->look(record.step, /*standing=*/false));
   }
 
-  void announce() {
-    if (output_ == nullptr) return;
-    if (const std::optional<SwitchIntent> intent = output_->take_intent()) trainer_.announce(*intent);
+  void announce(const std::optional<SwitchIntent>& intent) {
+    if (intent) trainer_.announce(*intent);
   }
 
   // All ranks wait for rank 0's word, which comes often enough for every deadline, until a person lets the run go on or
@@ -122,25 +168,24 @@ class Run {
   void stand_still() {
     const int64_t step = trainer_.state().step;
     world_.health().set_place(concat("paused after step ", step));
-    if (output_ != nullptr) output_->note(concat("step ", step, ": paused"));
+    if (output_) output_->note(concat("step ", step, ": paused"));
     StopReason reason = StopReason::pause;
     while (reason == StopReason::pause) {
-      if (output_ != nullptr) {
+      if (control_) {
         std::this_thread::sleep_for(between_looks);
-        output_->obey_commands(step, /*standing=*/true);
-        announce();
+        announce(control_->look(step, /*standing=*/true));
       }
       reason = agree_on_stop(reason_to_halt(), world_.everyone());
     }
     stopped_while_paused_ = reason;
-    if (output_ != nullptr && reason == StopReason::none) output_->note(concat("step ", step, ": goes on"));
+    if (output_ && reason == StopReason::none) output_->note(concat("step ", step, ": goes on"));
   }
 
   // The next step may take longer than any before.
   StopReason reason_to_stop() const { return stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_); }
   StopReason reason_to_halt() const {
     const StopReason reason = reason_to_stop();
-    const bool pause = output_ != nullptr && output_->pause_wanted();
+    const bool pause = control_ && control_->pause_wanted();
     return reason == StopReason::none && pause ? StopReason::pause : reason;
   }
   // Why the run ends, if it does, as all ranks know it.
@@ -157,8 +202,15 @@ class Run {
   void checkpoint() {
     if (last_checkpoint_ == trainer_.state().step) return;
     std::optional<Snapshot> snapshot = trainer_.snapshot(to_toml(plan_.config));
-    if (output_ != nullptr) output_->checkpoint(std::move(*snapshot));
+    if (output_) output_->checkpoint(std::move(*snapshot), profile());
     last_checkpoint_ = trainer_.state().step;
+  }
+
+  // What the run has learned of step times, where anything predicts them.
+  std::optional<PerformanceProfile> profile() const {
+    if (!known_) return std::nullopt;
+    return PerformanceProfile{known_->profile.subject,
+                              adaptation_ ? adaptation_->controller().knowledge() : learner_->knowledge()};
   }
 
   void gather_timeline() {
@@ -167,7 +219,7 @@ class Run {
         concat("rank ", world_.rank(), " (dp ", here.data, ", tp ", here.tensor, ", pp ", here.pipeline, ")"),
         trainer_.events()};
     const std::vector<std::string> all = gather_bytes(to_bytes(mine), world_);
-    if (output_ == nullptr) return;
+    if (!output_) return;
     std::vector<RankTimeline> timelines;
     std::transform(all.begin(), all.end(), std::back_inserter(timelines), timeline_from_bytes);
     output_->timeline(timelines);
@@ -176,11 +228,11 @@ class Run {
   RunEnd finish() {
     const StopReason reason = end_reason();
     const bool done = trainer_.finished() && (held_out_loss_ || reason == StopReason::none);
-    if (output_ != nullptr) {
+    if (output_) {
       const char* const early = reason == StopReason::time_limit ? "time limit" : "interrupted";
       output_->finish(trainer_, done ? held_out_loss_ : std::nullopt, done ? "done" : early);
       if (done) {
-        output_->say_goodbye(trainer_, dataset_, held_out_loss_);
+        output_->say_goodbye(trainer_, dataset_, held_out_loss_, learner_ ? learner_->conclusion() : std::nullopt);
       } else {
         output_->say_how_to_go_on(trainer_, reason);
       }
@@ -195,13 +247,19 @@ class Run {
   Trainer& trainer_;
   World& world_;
   const StopRequest& stop_;
-  RunOutput* output_;
-  std::optional<StragglerNotes> stragglers_;
   std::optional<int64_t> last_checkpoint_;  // its step
   std::optional<double> held_out_loss_;     // of the weights after the latest step
   StopReason stopped_while_paused_ = StopReason::none;
   double longest_step_ = 0;         // seconds on the real clock
   int64_t steps_ = 0, traced_ = 0;  // of this process
+
+  // On rank 0 alone.
+  std::optional<RunOutput> output_;  // first, since it makes the run directory and keeps other processes out of it
+  std::optional<StepTimeKnowledge> known_;
+  std::optional<StepTimeLearner> learner_;  // of a run that does not adapt
+  std::optional<Adaptation> adaptation_;
+  std::optional<RunControl> control_;
+  std::optional<StragglerNotes> stragglers_;
 };
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -250,20 +308,18 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
       load_initial_weights(plan.config, trainer);
     }
 
-    std::optional<RunPredictions> predictions;
+    std::optional<Predictions> predictions;
     if (world.rank() == 0) predictions = prepare_predictions(plan, trainer.state().step);
 
     const StopRequest stop(max_seconds, start);
     world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
-    std::optional<RunOutput> output;
+    Run run(plan, dataset, trainer, world, stop);
     if (world.rank() == 0) {
-      output.emplace(plan, trainer, std::move(*predictions));
-      output->introduce(dataset);
+      // A rank knows when its host asked a GPU for something, not how long that took.
+      const bool can_measure = have_cores && device.is_cpu();
+      run.lead(std::move(*predictions), can_measure || plan.config.cluster.clock == ClockKind::virtual_time);
     }
-    // A rank knows when its host asked a GPU for something, not how long that took.
-    const bool can_measure = have_cores && device.is_cpu();
-    const bool can_judge_speed = can_measure || plan.config.cluster.clock == ClockKind::virtual_time;
-    return Run(plan, dataset, trainer, world, stop, output ? &*output : nullptr, can_judge_speed).until_end();
+    return run.until_end();
   };
   return with_trainer(std::make_unique<Trainer>(plan.config, plan.start, dataset, device, world), train_to_end);
 }

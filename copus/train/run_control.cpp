@@ -24,20 +24,22 @@ RunControl::~RunControl() {
   }
 }
 
-void RunControl::look(int64_t step, bool standing) {
+std::optional<SwitchIntent> RunControl::look(int64_t step, bool standing) {
+  std::optional<SwitchIntent> intent;
   std::vector<ControlFiles::Received> received = std::exchange(waiting_, {});
   for (ControlFiles::Received& newer : files_.take()) received.push_back(std::move(newer));
   for (const ControlFiles::Received& one : received) {
     try {
-      if (const auto reply = obey(one, step, standing)) files_.reply(one.name, *reply);
+      if (const auto reply = obey(one, step, standing, intent)) files_.reply(one.name, *reply);
     } catch (const UserError& error) {
       files_.reply(one.name, {false, error.what()});
     }
   }
+  return intent;
 }
 
-// Empty where the answer has to wait.
-std::optional<ControlReply> RunControl::obey(const ControlFiles::Received& received, int64_t step, bool standing) {
+std::optional<ControlReply> RunControl::obey(const ControlFiles::Received& received, int64_t step, bool standing,
+                                             std::optional<SwitchIntent>& intent) {
   const std::string& command = received.request.command;
   if (command == "status") return ControlReply{true, status(step)};
   if (command == "pause" || command == "resume") {
@@ -54,26 +56,26 @@ std::optional<ControlReply> RunControl::obey(const ControlFiles::Received& recei
     return ControlReply{false, concat("nothing can change in this run, whose adapt.policy is \"none\": resume it with ",
                                       "--set adapt.policy=static, and it changes by command")};
   }
-  if (command == "force") return force(received, step, standing);
+  if (command == "force") return force(received, step, standing, intent);
   const bool pin = command == "pin";
   adaptation_->command(step, {pin ? Command::Kind::pin : Command::Kind::unpin, {}});
   return ControlReply{true, pin ? concat("stays with ", to_string(adaptation_->controller().current()))
                                 : concat("policy \"", policy_, "\" decides again")};
 }
 
-std::optional<ControlReply> RunControl::force(const ControlFiles::Received& received, int64_t step, bool standing) {
-  Controller& controller = adaptation_->controller();
-  if (controller.announced()) {
+std::optional<ControlReply> RunControl::force(const ControlFiles::Received& received, int64_t step, bool standing,
+                                              std::optional<SwitchIntent>& intent) {
+  const Controller& controller = adaptation_->controller();
+  if (controller.under_way()) {
     waiting_.push_back(received);
     return std::nullopt;
   }
   const Configuration target = apply(parse_configuration_change(received.request.target), controller.current());
-  adaptation_->command(step, {Command::Kind::force, target});
-  if (!controller.announced()) return ControlReply{true, concat("it is there already, and stays: ", to_string(target))};
+  intent = adaptation_->command(step, {Command::Kind::force, target});
+  if (!intent) return ControlReply{true, concat("it is there already, and stays: ", to_string(target))};
   if (standing) {
-    return ControlReply{true,
-                        concat("changes ", describe_change(controller.current(), target), " after step ",
-                               controller.announced()->commit_after_step, ", once the run goes on, and stays there")};
+    return ControlReply{true, concat("changes ", describe_change(controller.current(), target), " after step ",
+                                     intent->commit_after_step, ", once the run goes on, and stays there")};
   }
   forced_ = received.name;
   return std::nullopt;
@@ -91,9 +93,9 @@ std::string RunControl::status(int64_t step) const {
              to_string(controller != nullptr ? controller->current() : configuration_), "; policy ", policy_);
   if (controller == nullptr) return text;
   if (controller->pinned()) text += ", pinned";
-  if (const auto& announced = controller->announced()) {
-    text += concat("; changes ", describe_change(controller->current(), announced->configuration), " after step ",
-                   announced->commit_after_step);
+  if (const auto& intent = controller->under_way()) {
+    text += concat("; changes ", describe_change(controller->current(), intent->configuration), " after step ",
+                   intent->commit_after_step);
   }
   return text;
 }

@@ -20,8 +20,9 @@ class RunControl {
   RunControl(const RunControl&) = delete;
   RunControl& operator=(const RunControl&) = delete;
 
-  // Between two steps: does what was asked since. `standing`: the run stands still meanwhile.
-  void look(int64_t step, bool standing);
+  // Between two steps: does what was asked since, and returns what the ranks are to do, if anything. `standing`: the
+  // run stands still meanwhile.
+  std::optional<SwitchIntent> look(int64_t step, bool standing);
   // A switch that may have been asked for; `text`: what came of it in words.
   void after_switch(const SwitchReport& report, const std::string& text);
 
@@ -29,8 +30,11 @@ class RunControl {
   bool pause_wanted() const { return pause_wanted_; }
 
  private:
-  std::optional<ControlReply> obey(const ControlFiles::Received& received, int64_t step, bool standing);
-  std::optional<ControlReply> force(const ControlFiles::Received& received, int64_t step, bool standing);
+  // Both return the answer, if there is one already, and fill `intent` where the ranks are to do something.
+  std::optional<ControlReply> obey(const ControlFiles::Received& received, int64_t step, bool standing,
+                                   std::optional<SwitchIntent>& intent);
+  std::optional<ControlReply> force(const ControlFiles::Received& received, int64_t step, bool standing,
+                                    std::optional<SwitchIntent>& intent);
   std::string status(int64_t step) const;
 
   Configuration configuration_;  // where nothing adapts

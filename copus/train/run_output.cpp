@@ -10,6 +10,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/report/decision_log.h"
 #include "copus/report/html_report.h"
 #include "copus/report/run_summary.h"
 #include "copus/train/probe_plan.h"
@@ -19,8 +20,6 @@ namespace copus {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* profile_name = "profile.json";
 
 double now_since_epoch() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -62,37 +61,20 @@ void count_switches(const fs::path& directory, RunSummary& summary) {
 
 }  // namespace
 
-RunPredictions prepare_predictions(const RunPlan& plan, int64_t after_step) {
-  RunPredictions predictions;
-  predictions.known = knowledge_of_run(plan.config, plan.resume ? plan.directory / profile_name : fs::path());
-  if (adapts(plan.config)) {
-    predictions.controller.emplace(
-        start_controller(plan, after_step, predictions.known ? predictions.known->profile.knowledge : Knowledge()));
-  }
-  return predictions;
-}
+fs::path profile_path(const RunPlan& plan) { return plan.directory / "profile.json"; }
 
-RunOutput::RunOutput(const RunPlan& plan, const Trainer& trainer, RunPredictions predictions)
+RunOutput::RunOutput(const RunPlan& plan, const Trainer& trainer)
     : plan_(plan),
       config_(plan.config),
       directory_(begin_run_directory(plan)),
       checkpoints_(directory_ / "checkpoints", config_.checkpoint.keep_last),
       log_(directory_, resumed_after(plan, trainer)),
-      progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)),
-      known_(std::move(predictions.known)),
-      learner_(known_ && !predictions.controller
-                   ? std::optional<StepTimeLearner>(std::in_place, config_, plan.start, known_->profile.knowledge)
-                   : std::nullopt),
-      adaptation_(predictions.controller ? std::optional<Adaptation>(std::in_place, plan, trainer.state().step,
-                                                                     std::move(*predictions.controller),
-                                                                     [this](const std::string& line) { note(line); })
-                                         : std::nullopt),
-      control_(plan, adaptation_ ? &*adaptation_ : nullptr) {
+      progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
   if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after(plan, trainer));
 }
 
-void RunOutput::introduce(const Dataset& dataset) {
+void RunOutput::introduce(const Dataset& dataset, const std::optional<std::string>& step_time) {
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   note(concat("model      ", to_string(config_.model.architecture), ", ", count(count_parameters(config_.model)),
               " parameters: ", config_.model.num_layers, " layers, hidden ", config_.model.hidden_size, ", vocabulary ",
@@ -110,7 +92,7 @@ void RunOutput::introduce(const Dataset& dataset) {
   if (const auto reason = why_noise_is_not_measured(config_, plan_.start); reason && config_.noise_scale.enabled) {
     note(concat("noise      the gradient noise scale is not measured: ", *reason));
   }
-  if (learner_) note(concat("step time  ", learner_->introduction(), "; ", known_->grounds));
+  if (step_time) note(concat("step time  ", *step_time));
   note(concat("run        ", directory_.string()));
   if (!plan_.resume) return;
   note(plan_.checkpoint ? concat("resumed    after step ", plan_.checkpoint->step())
@@ -118,17 +100,16 @@ void RunOutput::introduce(const Dataset& dataset) {
   for (const std::string& change : plan_.changes) note(concat("changed    ", change));
 }
 
-void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss) {
+void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss,
+                            const std::optional<std::string>& step_time) {
   const TrainingState& state = trainer.state();
   note(concat("Done: ", state.step, " steps, ", format_count(static_cast<double>(state.consumed_tokens)), " tokens in ",
               format_duration(state.elapsed_seconds), " of training."));
   if (state.skipped_steps > 0) {
     note(concat("Skipped: ", state.skipped_steps, " steps whose loss or gradient was not finite."));
   }
-  if (const auto step_time = learner_ ? learner_->conclusion() : std::nullopt) {
-    note(concat("Step time: ", *step_time));
-  }
-  if (adaptation_) {
+  if (step_time) note(concat("Step time: ", *step_time));
+  if (adapts(config_)) {
     RunSummary summary;
     count_switches(directory_, summary);
     note(concat("Adapted: ", summary.relayouts, summary.relayouts == 1 ? " re-layout, " : " re-layouts, ",
@@ -151,41 +132,28 @@ void RunOutput::say_how_to_go_on(const Trainer& trainer, StopReason reason) {
   note(concat("  ", plan_.program, " train --resume --run-dir ", directory_.string()));
 }
 
-void RunOutput::add(StepRecord record, const Trainer& trainer) {
-  const bool skipped = !std::isfinite(record.loss) || !std::isfinite(record.grad_norm);
-  if (adaptation_) record.predicted_step_seconds = adaptation_->controller().expected_step().seconds;
-  if (learner_) {
-    record.predicted_step_seconds = learner_->expected().seconds;
-    if (!skipped) learner_->add(record.step_seconds);
-  }
+void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
   log_.append(record);
   if (tensorboard_) add_to_tensorboard(record);
   const double left = trainer.seconds_left();
-  if (skipped) {
+  if (record.skipped()) {
     note(concat("step ", record.step, " skipped: its loss or gradient is not finite (loss ", record.loss,
                 ", gradient norm ", record.grad_norm, ")"));
   }
   progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1);
-  if (!adaptation_) return;
-  if (const auto decision = adaptation_->after_step(record)) {
-    add_scalar("adaptation/predicted_gain", decision->step, decision->choice.predicted_gain);
-  }
 }
 
-std::optional<SwitchIntent> RunOutput::take_intent() {
-  return adaptation_ ? adaptation_->controller().take_intent() : std::nullopt;
+void RunOutput::add(const Decision& decision) {
+  add_scalar("adaptation/predicted_gain", decision.step, decision.choice.predicted_gain);
 }
 
 void RunOutput::add(const SwitchReport& report) {
-  control_.after_switch(report, adaptation_->after_switch(report));
   add_scalar("adaptation/pause_seconds", report.after_step, report.pause_seconds);
 }
 
-void RunOutput::checkpoint(Snapshot snapshot) {
+void RunOutput::checkpoint(Snapshot snapshot, const std::optional<PerformanceProfile>& profile) {
   checkpoints_.write(std::move(snapshot));
-  if (!known_) return;
-  write_profile(directory_ / profile_name,
-                {known_->profile.subject, adaptation_ ? adaptation_->controller().knowledge() : learner_->knowledge()});
+  if (profile) write_profile(profile_path(plan_), *profile);
 }
 
 void RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended) {

@@ -8,49 +8,41 @@
 
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/data/dataset.h"
-#include "copus/orchestrator/step_time_learner.h"
+#include "copus/orchestrator/controller.h"
+#include "copus/report/performance_profile.h"
 #include "copus/report/progress.h"
 #include "copus/report/run_log.h"
 #include "copus/report/tensorboard.h"
 #include "copus/report/timeline.h"
-#include "copus/train/adaptation.h"
-#include "copus/train/run_control.h"
 #include "copus/train/run_plan.h"
-#include "copus/train/step_time_knowledge.h"
 #include "copus/train/stop_request.h"
 #include "copus/train/trainer.h"
 
 namespace copus {
 
-// What predicted steps begin with. An empty `controller`: nothing adapts; an empty `known`: nothing is predicted.
-struct RunPredictions {
-  std::optional<StepTimeKnowledge> known;
-  std::optional<ControllerStart> controller;
-};
-// Throws UserError as knowledge_of_run and start_controller do.
-RunPredictions prepare_predictions(const RunPlan& plan, int64_t after_step);
+// Where a run keeps what it has learned of step times.
+std::filesystem::path profile_path(const RunPlan& plan);
 
 class RunOutput {
  public:
-  RunOutput(const RunPlan& plan, const Trainer& trainer, RunPredictions predictions);
+  // Makes the run directory where there is none, and takes it from any other process.
+  RunOutput(const RunPlan& plan, const Trainer& trainer);
 
   void note(const std::string& line) { progress_.note(line); }
-  // At the beginning, and at the end of a run that is complete or of one that is not.
-  void introduce(const Dataset& dataset);
-  void say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss);
+  // At the beginning, and at the end of a run that is complete or of one that is not. `step_time`: what is predicted of
+  // steps, and at last what came of it, where anything was predicted.
+  void introduce(const Dataset& dataset, const std::optional<std::string>& step_time);
+  void say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss,
+                   const std::optional<std::string>& step_time);
   void say_how_to_go_on(const Trainer& trainer, StopReason reason);
 
-  // A step has ended. Decisions that are due are made.
-  void add(StepRecord record, const Trainer& trainer);
-  // What a decision or a command wants done, once.
-  std::optional<SwitchIntent> take_intent();
-  // A switch has come to its end.
+  // What has happened: a step, a decision, a switch.
+  void add(const StepRecord& record, const Trainer& trainer);
+  void add(const Decision& decision);
   void add(const SwitchReport& report);
-  // Does what people have asked for. `standing`: the run stands still meanwhile.
-  void obey_commands(int64_t step, bool standing) { control_.look(step, standing); }
-  bool pause_wanted() const { return control_.pause_wanted(); }
 
-  void checkpoint(Snapshot snapshot);
+  // Writes a checkpoint in the background, and beside it what was learned of step times.
+  void checkpoint(Snapshot snapshot, const std::optional<PerformanceProfile>& profile);
   void timeline(const std::vector<RankTimeline>& ranks) { write_timeline(directory_ / "timeline.json", ranks); }
 
   // Ends the run: waits for the checkpoint, and writes summary and report.
@@ -67,10 +59,6 @@ class RunOutput {
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;
-  std::optional<StepTimeKnowledge> known_;
-  std::optional<StepTimeLearner> learner_;  // of a run that does not adapt
-  std::optional<Adaptation> adaptation_;
-  RunControl control_;
 };
 
 }  // namespace copus

@@ -8,7 +8,7 @@
 #include "copus/base/mix_bits.h"
 #include "copus/base/philox.h"
 #include "copus/model/kernels.h"
-#include "copus/placement/stretches.h"
+#include "copus/placement/sharding.h"
 #include "copus/train/gradient_ranges.h"
 
 namespace copus {
@@ -21,7 +21,7 @@ constexpr int64_t elements_at_once = int64_t{4} << 20;
 // Where `values` can be read: where they are, or where they have been copied to.
 const float* on_host(const at::Tensor& values, std::vector<float>& copy) {
   if (values.device().is_cpu()) return static_cast<const float*>(values.data_ptr());
-  copy.resize(static_cast<size_t>(values.numel()));
+  copy.resize(values.numel());
   kernels::copy_to_host(values, copy.data());
   return copy.data();
 }
@@ -30,7 +30,7 @@ const float* on_host(const at::Tensor& values, std::vector<float>& copy) {
 uint64_t hash_of_part(const ParameterStore& parameters, const Parameter& parameter, StateKind kind,
                       const at::Tensor& shard) {
   COPUS_CHECK(shard.scalar_type() == at::kFloat);
-  const Bucket& bucket = parameters.buckets()[static_cast<size_t>(parameter.bucket)];
+  const Bucket& bucket = parameters.buckets()[parameter.bucket];
   const int64_t end = std::min(parameter.box.num_elements(), bucket.shard_end - parameter.offset);
   uint64_t hash = 0;
   std::vector<float> copy;
@@ -70,7 +70,7 @@ uint64_t state_hash(const RankModel& model, const TrainingState& state, Communic
   uint64_t hash = everyone.rank() == 0 ? hash_counters(state) : 0;
   for (const Parameter& parameter : parameters.parameters()) {
     if (!counts_here(parameters, parameter) || (!shares && parameters.placement().here.data != 0)) continue;
-    const auto bucket = static_cast<size_t>(parameter.bucket);
+    const int64_t bucket = parameter.bucket;
     hash += hash_of_part(parameters, parameter, StateKind::master, parameters.buckets()[bucket].master) +
             hash_of_part(parameters, parameter, StateKind::exp_avg, model.optimizer.exp_avg()[bucket]) +
             hash_of_part(parameters, parameter, StateKind::exp_avg_sq, model.optimizer.exp_avg_sq()[bucket]);

@@ -6,7 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
-#include "copus/placement/stretches.h"
+#include "copus/placement/sharding.h"
 
 namespace copus {
 
@@ -21,7 +21,7 @@ bool hands_in(const Sharding& sharding, bool tied_copy, const MeshCoordinates& r
 std::vector<float> whole_bucket(const Bucket& bucket, const at::Tensor& shard, bool is_cut,
                                 Communicator& data_parallel) {
   COPUS_CHECK(shard.scalar_type() == at::kFloat);
-  std::vector<float> elements(static_cast<size_t>(bucket.size()));
+  std::vector<float> elements(bucket.size());
   kernels::copy_to_host(shard, elements.data() + bucket.shard_begin);
   if (is_cut) {
     data_parallel.all_gather(elements.data() + bucket.shard_begin, elements.data(),
@@ -66,7 +66,7 @@ void hand_in(const ParameterStore& parameters, RankGroups& groups, const std::ve
     std::vector<int64_t> in_order = bucket.parameters;
     std::sort(in_order.begin(), in_order.end());
     for (const int64_t index : in_order) {
-      const Parameter& parameter = parameters.parameters()[static_cast<size_t>(index)];
+      const Parameter& parameter = parameters.parameters()[index];
       if (!hands_in(parameter.sharding, parameter.tied_copy, groups.here())) continue;
       const float* const part = elements.data() + parameter.offset;
       if (assembly != nullptr) {
@@ -84,7 +84,7 @@ void receive_from(int64_t rank, const ParameterStore& parameters, RankGroups& gr
   std::vector<float> elements;
   for (const LocalParameter& parameter : list_local_parameters(parameters.model(), there)) {
     if (!hands_in(parameter.sharding, parameter.tied_copy, there.here)) continue;
-    elements.resize(static_cast<size_t>(parameter.box.num_elements()));
+    elements.resize(parameter.box.num_elements());
     groups.everyone().receive(elements.data(), parameter.box.num_elements(), DataType::float32, rank);
     assembly.put(parameter.info, parameter.box, elements.data());
   }
@@ -102,21 +102,21 @@ void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>&
                 const std::function<const TensorView&(const std::string& name)>& find) {
   std::vector<float> elements;
   for (const Parameter& parameter : parameters.parameters()) {
-    const Bucket& bucket = parameters.buckets()[static_cast<size_t>(parameter.bucket)];
-    const at::Tensor& shard = state[static_cast<size_t>(parameter.bucket)];
+    const Bucket& bucket = parameters.buckets()[parameter.bucket];
+    const at::Tensor& shard = state[parameter.bucket];
     const int64_t from = std::max<int64_t>(0, bucket.shard_begin - parameter.offset);
     const int64_t to = std::min(parameter.box.num_elements(), bucket.shard_end - parameter.offset);
     if (!shard.defined() || from >= to) continue;
     COPUS_CHECK(shard.scalar_type() == at::kFloat);
     const TensorView& whole = find(parameter.info.name);
     COPUS_CHECK(whole.shape == parameter.info.shape, whole.name, " has shape ", shape_text(whole.shape));
-    elements.resize(static_cast<size_t>(to - from));
+    elements.resize(to - from);
     TensorView stretch{whole.name, whole.dtype, {0}, {}};
-    const auto width = static_cast<size_t>(size_of(whole.dtype));
+    const int64_t width = size_of(whole.dtype);
     for_stretches(parameter.box, parameter.info.shape, from, to, [&](int64_t position, int64_t index, int64_t count) {
       stretch.shape = {count};
-      stretch.bytes = whole.bytes.subspan(static_cast<size_t>(index) * width, static_cast<size_t>(count) * width);
-      to_float(stretch, std::span(elements).subspan(static_cast<size_t>(position - from), static_cast<size_t>(count)));
+      stretch.bytes = whole.bytes.subspan(index * width, count * width);
+      to_float(stretch, std::span(elements).subspan(position - from, count));
     });
     kernels::copy_from_host(elements.data(), shard.narrow(0, parameter.offset + from - bucket.shard_begin, to - from));
   }

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "copus/base/error.h"
 #include "copus/description/configuration_fields.h"
-#include "copus/train/packed_sums.h"
 
 namespace copus {
 
@@ -15,7 +15,20 @@ namespace {
 
 // The message: the sums, rank 0's intent, then one entry for each rank, which only that rank fills, so that the sum
 // over ranks is everybody's. Numbers in entries travel as the bits of their doubles.
-constexpr size_t words_per_rank = 3 + static_cast<size_t>(num_step_parts);  // stop, begin, now, seconds by part
+constexpr int64_t words_per_rank = 3 + num_step_parts;  // stop, begin, now, seconds by part
+
+// Exact sums within a message of integers, whose sum over the ranks is then that of the values.
+void append(std::vector<int64_t>& words, const ExactSum& sum) {
+  words.insert(words.end(), sum.words().begin(), sum.words().end());
+}
+
+// Takes the first sum from what is left of a message.
+ExactSum take_sum(std::span<const int64_t>& words) {
+  ExactSum sum;
+  std::copy_n(words.begin(), ExactSum::num_words, sum.words().begin());
+  words = words.subspan(ExactSum::num_words);
+  return sum;
+}
 
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
@@ -54,15 +67,15 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
   const std::array<int64_t, words_of_intent> intent =
       tells ? to_words(*report.intent) : std::array<int64_t, words_of_intent>{};
   words.insert(words.end(), intent.begin(), intent.end());
-  const size_t first_entry = words.size();
-  words.resize(first_entry + static_cast<size_t>(everyone.size()) * words_per_rank);
-  int64_t* const mine = &words[first_entry + static_cast<size_t>(everyone.rank()) * words_per_rank];
+  const int64_t first_entry = std::ssize(words);
+  words.resize(first_entry + everyone.size() * words_per_rank);
+  int64_t* const mine = &words[first_entry + everyone.rank() * words_per_rank];
   mine[0] = static_cast<int64_t>(report.stop);
   mine[1] = to_word(report.begin);
   mine[2] = to_word(report.now);
   std::transform(report.seconds.begin(), report.seconds.end(), mine + 3, to_word);
 
-  everyone.all_reduce(words.data(), static_cast<int64_t>(words.size()), DataType::int64);
+  everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
 
   StepAgreement agreement;
   std::span<const int64_t> entries = words;
@@ -72,7 +85,7 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
   agreement.intent = take_intent(entries);
   agreement.stop = static_cast<StopReason>(entries[0]);
   agreement.now = to_double(entries[2]);
-  for (size_t entry = 0; entry < entries.size(); entry += words_per_rank) {
+  for (int64_t entry = 0; entry < std::ssize(entries); entry += words_per_rank) {
     agreement.now = std::max(agreement.now, to_double(entries[entry + 2]));
     PartSeconds& seconds = agreement.by_rank.emplace_back();
     for (size_t part = 0; part < seconds.size(); ++part) seconds[part] = to_double(entries[entry + 3 + part]);
@@ -85,6 +98,55 @@ StopReason agree_on_stop(StopReason reason, Communicator& everyone) {
   auto word = static_cast<int64_t>(reason);
   everyone.broadcast(&word, 1, DataType::int64, 0);
   return static_cast<StopReason>(word);
+}
+
+std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, Communicator& everyone) {
+  std::vector<int64_t> words;
+  append(words, loss);
+  words.push_back(tokens);
+  everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
+  std::span<const int64_t> all = words;
+  const ExactSum sum = take_sum(all);
+  if (all.front() == 0) return std::nullopt;
+  return sum.value() / static_cast<double>(all.front());
+}
+
+std::optional<std::string> agree_on_obstacle(const std::optional<std::string>& mine, uint64_t alike,
+                                             Communicator& everyone) {
+  std::string reason = mine.value_or("");
+  const std::array<int64_t, 2> words = {std::ssize(reason), std::bit_cast<int64_t>(alike)};
+  std::vector<int64_t> all(2 * everyone.size());
+  const std::vector<int64_t> counts(everyone.size(), 2);
+  everyone.all_gather(words.data(), all.data(), counts, DataType::int64);
+  for (int64_t rank = 0; rank < everyone.size(); ++rank) {
+    const int64_t size = all[2 * rank];
+    if (size == 0) continue;
+    reason.resize(size);
+    everyone.broadcast(reason.data(), size, DataType::byte, rank);
+    return concat("rank ", rank, ": ", reason);
+  }
+  for (size_t rank = 1; rank < counts.size(); ++rank) {
+    if (all[2 * rank + 1] != all[1]) return concat("rank ", rank, ": its plan is not that of rank 0");
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> gather_bytes(const std::string& mine, World& world) {
+  Communicator& everyone = world.everyone();
+  if (world.rank() != 0) {
+    const int64_t size = std::ssize(mine);
+    everyone.send(&size, 1, DataType::int64, 0);
+    everyone.send(mine.data(), size, DataType::byte, 0);
+    return {};
+  }
+  std::vector<std::string> all = {mine};
+  for (int64_t rank = 1; rank < world.size(); ++rank) {
+    int64_t size = 0;
+    everyone.receive(&size, 1, DataType::int64, rank);
+    all.emplace_back(size, '\0');
+    everyone.receive(all.back().data(), size, DataType::byte, rank);
+  }
+  return all;
 }
 
 }  // namespace copus

@@ -4,46 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/train/testing/observed_world.h"
 
 namespace copus {
 namespace {
 
 using ::testing::ElementsAre;
-
-// One rank that knows its places and counts seconds.
-class ObservedWorld : public WrappedWorld, public Health, public RankClock {
- public:
-  ObservedWorld() : WrappedWorld(single_rank_world()) {}
-
-  const std::string& place() const { return place_; }
-
-  Health& health() override { return *this; }
-  RankClock& clock() override { return *this; }
-
-  void set_place(std::string_view place) override { place_ = place; }
-  void set_expected_step_seconds(double /*seconds*/) override {}
-  void begin_wait() override {}
-  void end_wait() override {}
-  void report(const FailureReport& /*report*/) override {}
-  std::optional<FailureReport> failure() const override { return std::nullopt; }
-
-  double now() override { return seconds_; }
-  void advance_to(double seconds) override { seconds_ = seconds; }
-  void charge(double /*flops*/) override {}
-  void begin_communication() override {}
-  void end_communication() override {}
-
- private:
-  std::string place_;
-  double seconds_ = 0;
-};
 
 constexpr StepRecorder::Computation backward{.category = "pipeline", .name = "B", .part = StepPart::backward};
 constexpr StepRecorder::Computation norm{.category = "statistics", .name = "norm", .part = StepPart::optimizer};

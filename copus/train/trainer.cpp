@@ -1,10 +1,8 @@
 #include "copus/train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
-#include <span>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -14,7 +12,6 @@
 #include "copus/model/precision.h"
 #include "copus/statistics/efficiency.h"
 #include "copus/statistics/learning_rate_scaling.h"
-#include "copus/train/packed_sums.h"
 #include "copus/train/state_transfer.h"
 
 namespace copus {
@@ -22,7 +19,7 @@ namespace copus {
 namespace {
 
 at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::Device device) {
-  const int64_t length = static_cast<int64_t>(values.size()) / sequences;
+  const int64_t length = std::ssize(values) / sequences;
   return kernels::from_host(values.data(), {sequences, length}, device);
 }
 
@@ -33,7 +30,7 @@ int64_t samples_per_rank(const Configuration& configuration) {
 
 Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
   return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
-                       static_cast<int64_t>(plan.micro_batches.size()));
+                       std::ssize(plan.micro_batches));
 }
 
 // The last held-out samples may be too few for sequence-parallel ranks to share their tokens evenly: fills them up with
@@ -41,16 +38,36 @@ Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
 int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configuration, int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   if (!strategy.sequence_parallel || sequences * sequence_length % strategy.tensor_parallel == 0) return sequences;
-  batch.tokens.resize(static_cast<size_t>(configuration.micro_batch * sequence_length), 0);
+  batch.tokens.resize(configuration.micro_batch * sequence_length, 0);
   batch.targets.resize(batch.tokens.size(), ignored_target);
   return configuration.micro_batch;
 }
 
-// Connects the ranks as the model's layout needs it, before they make it.
+// Connects the ranks as the layout needs it, and makes this rank's part of the model, all zero.
 std::unique_ptr<RankModel> make_model(const RunConfig& config, const ParallelStrategy& strategy, World& world,
                                       StepRecorder& recorder, StateMemory& memory) {
   world.prepare(groups_of(config.model, strategy));
-  return std::make_unique<RankModel>(config, strategy, world, recorder, memory);
+  const Placement placement = place(config.model, strategy, config.train.sequence_length, world.rank());
+  return std::make_unique<RankModel>(
+      config, strategy, world, recorder,
+      allocate_zeros(config.model, placement, compute_dtype(config.train.precision), memory, /*moments=*/true));
+}
+
+// What the averages tell after a step, whether or not the step has measured anything itself.
+void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record) {
+  const std::optional<NoiseScale> noise = noise_scale(average);
+  if (!noise) return;
+  record.noise_scale = noise->value;
+  record.noise_scale_low = noise->low;
+  record.noise_scale_high = noise->high;
+  if (!noise->value) return;
+  constexpr double reference_batch = 1;
+  const auto batch = static_cast<double>(record.global_batch);
+  const double critical = critical_batch(config.noise_scale.calibration, *noise->value);
+  record.noise_scale_tokens = *noise->value * static_cast<double>(config.train.sequence_length);
+  record.critical_batch = critical;
+  record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);
+  record.goodput = goodput(batch / record.step_seconds, batch, critical, reference_batch, /*alpha=*/0);
 }
 
 template <class Value>
@@ -73,6 +90,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
       device_(device),
       world_(world),
       recorder_(world),
+      clock_(world),
       learning_rate_(config.optimizer, config.train),
       mover_(world, device, config.adapt.policy != PolicyKind::none && world.size() > 1),
       model_(make_model(config, configuration.strategy, world, recorder_, mover_.memory())),
@@ -152,69 +170,83 @@ std::string Trainer::needs_too_much_memory() const {
 }
 
 StepRecord Trainer::compute_step(const StopQuestion& stop) {
-  const auto real_begin = std::chrono::steady_clock::now();
-  world_.health().set_expected_step_seconds(expected_seconds_);
+  clock_.begin();
   recorder_.begin_step(state_.step + 1, std::exchange(trace_next_step_, false));
-  const int64_t samples = configuration().global_batch;
-  const int64_t tokens = samples * config_.train.sequence_length;
-
-  const double begin = world_.clock().now() - seconds_after_agreement_;
-  const auto loss_tokens =
-      static_cast<double>(dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), samples));
   const ProbePlan plan = plan_probe(config_, configuration(), state_.step + 1, measures_noise_);
-  const StepAgreement agreed = accumulate_gradients(plan, stop, begin, 1 / loss_tokens);
-  stop_reason_ = agreed.stop;
-  seconds_by_rank_ = agreed.by_rank;
-  const double loss = agreed.loss / loss_tokens;
-  const double gradient_norm = std::sqrt(agreed.squared_norm);
-  const double lr = learning_rate(state_.consumed_tokens + tokens, state_.elapsed_seconds + agreed.seconds);
-  StepRecord record;
-  if (std::isfinite(loss) && std::isfinite(gradient_norm)) {
-    recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
-    model_->optimizer.step(lr, clip_factor(gradient_norm, config_.train.clip_norm));
-    recorder_.wait_at("gathering the weights");
-    gather_weights(model_->parameters, model_->groups);
-    state_.optimizer_steps = model_->optimizer.steps();
-    state_.variance_ratio = variance_ratio_after_update(state_.variance_ratio, config_.optimizer.beta2);
-    state_.skipped_in_a_row = 0;
-    observe_noise(plan, agreed, record);
+  const StepAgreement agreed = accumulate_gradients(plan, stop);
+  const double lr = learning_rate(state_.consumed_tokens + tokens_per_step(), state_.elapsed_seconds + agreed.seconds);
+  std::optional<NormObservation> norms;
+  if (agreed.is_finite()) {
+    update_weights(agreed, lr);
+    norms = observe_noise(plan, agreed);
   } else {
-    skip_step(loss, gradient_norm, lr);
+    skip_step(agreed, lr);
   }
-  state_.step += 1;
-  state_.consumed_samples += samples;
-  state_.consumed_tokens += tokens;
-  state_.elapsed_seconds += agreed.seconds;
+  advance(agreed.seconds);
   if (agreed.intent) prepare_switch(*agreed.intent);
-  seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed.now);
-  // Whoever makes no progress for a multiple of this has stalled: rather the longest of late than the latest.
-  const std::chrono::duration<double> real = std::chrono::steady_clock::now() - real_begin;
-  expected_seconds_ = std::max(0.9 * expected_seconds_, real.count());
-  world_.health().set_expected_step_seconds(0);  // what comes between steps takes as long as it takes
+  clock_.end(agreed.now);
+  return record_of(agreed, lr, norms);
+}
 
+void Trainer::update_weights(const StepAgreement& agreed, double learning_rate) {
+  recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
+  model_->optimizer.step(learning_rate, clip_factor(agreed.gradient_norm(), config_.train.clip_norm));
+  recorder_.wait_at("gathering the weights");
+  gather_weights(model_->parameters, model_->groups);
+  state_.optimizer_steps = model_->optimizer.steps();
+  state_.variance_ratio = variance_ratio_after_update(state_.variance_ratio, config_.optimizer.beta2);
+  state_.skipped_in_a_row = 0;
+}
+
+void Trainer::skip_step(const StepAgreement& agreed, double learning_rate) {
+  state_.skipped_steps += 1;
+  state_.skipped_samples += configuration().global_batch;
+  state_.skipped_in_a_row += 1;
+  if (state_.skipped_in_a_row < max_skipped_in_a_row) return;
+  throw UserError(concat("training has diverged: the last ", max_skipped_in_a_row, " steps up to step ",
+                         state_.step + 1, " had a loss or gradient that is not finite (loss ", agreed.loss,
+                         ", gradient norm ", agreed.gradient_norm(), ", learning rate ", learning_rate,
+                         "); try a lower optimizer.lr, a longer optimizer.warmup_tokens or a smaller train.clip_norm, "
+                         "and check the data"));
+}
+
+void Trainer::advance(double step_seconds) {
+  state_.step += 1;
+  state_.consumed_samples += configuration().global_batch;
+  state_.consumed_tokens += tokens_per_step();
+  state_.elapsed_seconds += step_seconds;
+}
+
+StepRecord Trainer::record_of(const StepAgreement& agreed, double learning_rate,
+                              const std::optional<NormObservation>& norms) {
+  StepRecord record;
   record.step = state_.step;
   record.consumed_samples = state_.consumed_samples;
   record.consumed_tokens = state_.consumed_tokens;
-  record.loss = loss;
-  record.lr = lr;
-  record.grad_norm = gradient_norm;
+  record.loss = agreed.loss;
+  record.lr = learning_rate;
+  record.grad_norm = agreed.gradient_norm();
   record.step_seconds = agreed.seconds;
-  record.tokens_per_second = static_cast<double>(tokens) / agreed.seconds;
+  record.tokens_per_second = static_cast<double>(tokens_per_step()) / agreed.seconds;
   record.strategy = layout_in_run_log(configuration().strategy);
-  record.global_batch = samples;
+  record.global_batch = configuration().global_batch;
   record.micro_batch = configuration().micro_batch;
-  record.switch_seconds = std::exchange(pause_seconds_, std::nullopt);
+  record.switch_seconds = clock_.take_pause();
   record.skipped_samples = state_.skipped_samples;
   record.elapsed_seconds = state_.elapsed_seconds;
-  if (measures_noise_) report_noise(record);
+  if (norms) {
+    record.small_batch = norms->small_batch;
+    record.small_batch_squared_norm = norms->small_squared_norm;
+  }
+  if (measures_noise_) add_noise_scale(config_, state_.noise_average, record);
   return record;
 }
 
 // The gradients are those of the sum of token losses over the tokens of the whole global batch of B samples. So a
 // sample's own gradient is B times what it adds to them, however many of its tokens carry loss: the mean of B such
 // gradients is the step's. The mean over a small batch of b samples is B / b times what it has added.
-void Trainer::observe_noise(const ProbePlan& plan, const StepAgreement& agreed, StepRecord& record) {
-  if (plan.source == ProbeSource::none) return;
+std::optional<NormObservation> Trainer::observe_noise(const ProbePlan& plan, const StepAgreement& agreed) {
+  if (plan.source == ProbeSource::none) return std::nullopt;
   NormObservation observation;
   observation.small_batch = static_cast<double>(plan.small_batch);
   observation.large_batch = static_cast<double>(configuration().global_batch);
@@ -227,37 +259,20 @@ void Trainer::observe_noise(const ProbePlan& plan, const StepAgreement& agreed, 
   const int64_t used = state_.consumed_samples + configuration().global_batch - state_.skipped_samples;
   const auto samples = static_cast<double>(used - std::exchange(state_.observed_samples, used));
   state_.noise_average = observe(state_.noise_average, observation, samples, window);
-  record.small_batch = observation.small_batch;
-  record.small_batch_squared_norm = observation.small_squared_norm;
+  return observation;
 }
 
-// What is known after the step, whether or not it has measured anything itself.
-void Trainer::report_noise(StepRecord& record) const {
-  const std::optional<NoiseScale> noise = noise_scale(state_.noise_average);
-  if (!noise) return;
-  record.noise_scale = noise->value;
-  record.noise_scale_low = noise->low;
-  record.noise_scale_high = noise->high;
-  if (!noise->value) return;
-  constexpr double reference_batch = 1;
-  const auto batch = static_cast<double>(record.global_batch);
-  const double critical = critical_batch(config_.noise_scale.calibration, *noise->value);
-  record.noise_scale_tokens = *noise->value * static_cast<double>(config_.train.sequence_length);
-  record.critical_batch = critical;
-  record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);
-  record.goodput = goodput(batch / record.step_seconds, batch, critical, reference_batch, /*alpha=*/0);
-}
-
-// The gradient of the mean loss over the global batch, in the store's main gradients, and what the ranks have told each
-// other of it.
-StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop, double begin,
-                                            double loss_scale) {
+// Leaves the gradient of the mean loss over the global batch in the store's main gradients. Returns what the ranks have
+// told each other of it, the mean loss among it.
+StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop) {
+  const auto loss_tokens = static_cast<double>(
+      dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), configuration().global_batch));
   recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
-  const std::vector<MicroBatch> micro_batches = read_micro_batches(plan, loss_scale);
+  const std::vector<MicroBatch> micro_batches = read_micro_batches(plan, 1 / loss_tokens);
   model_->parameters.zero_gradients();
 
   StepReport report;
-  const bool is_split = static_cast<int64_t>(micro_batches.size()) != schedule_.num_microbatches;
+  const bool is_split = std::ssize(micro_batches) != schedule_.num_microbatches;
   model_->probe.begin(plan.source, micro_batches.front());
   const at::Tensor losses = model_->executor.run(is_split ? split_schedule_ : schedule_, micro_batches,
                                                  model_->reduction, model_->probe, recorder_);
@@ -272,11 +287,15 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   if (model_->groups.here().tensor == 0) report.loss = add_up(losses);
   recorder_.wait_at("waiting for all ranks");
   report.stop = stop ? stop() : StopReason::none;
-  report.begin = begin;
+  report.begin = clock_.begun_at();
   report.now = world_.clock().now();
   report.seconds = recorder_.take_seconds();
   report.intent = announced_;
-  return agree(report, model_->groups.everyone());
+  StepAgreement agreed = agree(report, model_->groups.everyone());
+  agreed.loss /= loss_tokens;
+  stop_reason_ = agreed.stop;
+  seconds_by_rank_ = agreed.by_rank;
+  return agreed;
 }
 
 // This rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
@@ -296,18 +315,6 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
           .targets = to_device(batch.targets, sequences, device_),
           .loss_scale = loss_scale,
           .host_tokens = batch.tokens};
-}
-
-void Trainer::skip_step(double loss, double gradient_norm, double learning_rate) {
-  state_.skipped_steps += 1;
-  state_.skipped_samples += configuration().global_batch;
-  state_.skipped_in_a_row += 1;
-  if (state_.skipped_in_a_row < max_skipped_in_a_row) return;
-  throw UserError(concat("training has diverged: the last ", max_skipped_in_a_row, " steps up to step ",
-                         state_.step + 1, " had a loss or gradient that is not finite (loss ", loss, ", gradient norm ",
-                         gradient_norm, ", learning rate ", learning_rate,
-                         "); try a lower optimizer.lr, a longer optimizer.warmup_tokens or a smaller train.clip_norm, "
-                         "and check the data"));
 }
 
 // Micro-batches are dealt to the data-parallel ranks in rounds.
@@ -335,14 +342,7 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
   }
   // Each micro-batch counts on one rank of those that have seen it.
   const bool counts = groups.here().tensor == 0 && groups.here().pipeline + 1 == strategy.pipeline_parallel;
-  std::vector<int64_t> words;
-  append(words, counts ? loss : ExactSum());
-  words.push_back(counts ? loss_tokens : 0);
-  groups.everyone().all_reduce(words.data(), static_cast<int64_t>(words.size()), DataType::int64);
-  std::span<const int64_t> all = words;
-  loss = take_sum(all);
-  if (all.front() == 0) return std::nullopt;
-  return loss.value() / static_cast<double>(all.front());
+  return agree_on_mean_loss(counts ? loss : ExactSum(), counts ? loss_tokens : 0, groups.everyone());
 }
 
 std::optional<Snapshot> Trainer::snapshot(std::string run_config) {
@@ -378,12 +378,7 @@ double Trainer::share_done() const {
 }
 
 double Trainer::seconds_left() const {
-  double left = std::numeric_limits<double>::infinity();
-  const auto limit = static_cast<double>(limit_in_tokens(config_.train));
-  const auto tokens = static_cast<double>(state_.consumed_tokens);
-  if (limit > 0 && tokens > 0) left = (limit - tokens) * state_.elapsed_seconds / tokens;
-  if (config_.train.max_seconds > 0) left = std::min(left, config_.train.max_seconds - state_.elapsed_seconds);
-  return std::max(0.0, left);
+  return copus::seconds_left(config_.train, state_.consumed_tokens, state_.elapsed_seconds);
 }
 
 }  // namespace copus

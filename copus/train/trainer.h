@@ -18,15 +18,19 @@
 #include "copus/orchestrator/controller.h"
 #include "copus/report/step_record.h"
 #include "copus/schedule/schedule.h"
+#include "copus/statistics/gradient_noise.h"
 #include "copus/train/learning_rate.h"
 #include "copus/train/probe_plan.h"
 #include "copus/train/rank_model.h"
 #include "copus/train/relayout.h"
 #include "copus/train/step_agreement.h"
+#include "copus/train/step_clock.h"
 #include "copus/train/step_recorder.h"
 #include "copus/train/training_state.h"
 
 namespace copus {
+
+class SwitchPhases;
 
 // Why to stop, if at all. Asked on every rank; the answer on rank 0 counts for all.
 using StopQuestion = std::function<StopReason()>;
@@ -119,28 +123,32 @@ class Trainer {
   std::optional<std::string> why_not(const Configuration& configuration) const;
   RelayoutRequest request_to(const ParallelStrategy& strategy) const;
   void change_configuration(const SwitchIntent& intent);
-  void change_layout(PendingSwitch& pending, SwitchReport& report);
-  int64_t move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared);
+  void change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report);
+  int64_t move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
+               SwitchPhases& phases);
   void release_model(std::vector<BucketState>& state);
   std::optional<std::string> assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                      const std::vector<BucketLayout>& buckets);
+                                      const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
   std::optional<std::string> rehearse(const Configuration& configuration) const;
-  void at(const std::string& place);
   double learning_rate(int64_t tokens, double seconds) const;
+  int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }
   StepRecord compute_step(const StopQuestion& stop);
   std::string needs_too_much_memory() const;
-  StepAgreement accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop, double begin, double loss_scale);
+  StepAgreement accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop);
   std::vector<MicroBatch> read_micro_batches(const ProbePlan& plan, double loss_scale) const;
   MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;
-  void observe_noise(const ProbePlan& plan, const StepAgreement& agreed, StepRecord& record);
-  void report_noise(StepRecord& record) const;
-  void skip_step(double loss, double gradient_norm, double learning_rate);
+  void update_weights(const StepAgreement& agreed, double learning_rate);
+  void skip_step(const StepAgreement& agreed, double learning_rate);
+  std::optional<NormObservation> observe_noise(const ProbePlan& plan, const StepAgreement& agreed);
+  void advance(double step_seconds);
+  StepRecord record_of(const StepAgreement& agreed, double learning_rate, const std::optional<NormObservation>& norms);
 
   RunConfig config_;
   const Dataset& dataset_;
   at::Device device_;
   World& world_;
   StepRecorder recorder_;
+  StepClock clock_;
   LearningRate learning_rate_;
   TrainingState state_;
   StateMover mover_;
@@ -149,13 +157,10 @@ class Trainer {
   Schedule split_schedule_;                // of a step that is cut in two; only where one can be
   std::optional<SwitchIntent> announced_;  // on rank 0: what the others do not know yet
   std::optional<PendingSwitch> pending_;
-  std::optional<double> pause_seconds_;  // of the switch since the latest step
   StopReason stop_reason_ = StopReason::none;
   bool trace_next_step_ = false;
   bool measures_noise_;
   std::vector<PartSeconds> seconds_by_rank_;
-  double seconds_after_agreement_ = 0;  // of the step before, which count with the next one
-  double expected_seconds_ = 0;         // of a step, on the real clock
 };
 
 // What `body` returns of a trainer that ends with it; but not where it throws: the process ends then, and communication

@@ -1,7 +1,7 @@
 // How a Trainer changes what it runs in: the half of the class that works between two steps.
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <map>
 #include <utility>
 
 #include "copus/base/available_memory.h"
@@ -22,33 +22,56 @@ namespace copus {
 
 namespace {
 
-// The first rank's reason against going on, in words that name the rank; nothing where no rank has one. Every rank
-// calls it. A number that `alike` differs in is a reason as well.
-std::optional<std::string> agree_on_obstacle(const std::optional<std::string>& mine, uint64_t alike,
-                                             Communicator& everyone) {
-  std::string reason = mine.value_or("");
-  const std::array<int64_t, 2> words = {static_cast<int64_t>(reason.size()), std::bit_cast<int64_t>(alike)};
-  std::vector<int64_t> all(2 * static_cast<size_t>(everyone.size()));
-  const std::vector<int64_t> counts(static_cast<size_t>(everyone.size()), 2);
-  everyone.all_gather(words.data(), all.data(), counts, DataType::int64);
-  for (int64_t rank = 0; rank < everyone.size(); ++rank) {
-    const int64_t size = all[2 * static_cast<size_t>(rank)];
-    if (size == 0) continue;
-    reason.resize(static_cast<size_t>(size));
-    everyone.broadcast(reason.data(), size, DataType::byte, rank);
-    return concat("rank ", rank, ": ", reason);
-  }
-  for (size_t rank = 1; rank < counts.size(); ++rank) {
-    if (all[2 * rank + 1] != all[1]) return concat("rank ", rank, ": its plan is not that of rank 0");
-  }
-  return std::nullopt;
-}
-
 MemoryModel memory_model(const RunConfig& config) {
   return {config.model, config.train.sequence_length, training_system_of(config)};
 }
 
 }  // namespace
+
+// What a switch does one after the other: told to whoever asks where this rank is, and timed.
+class SwitchPhases {
+ public:
+  // Of the switch after this step.
+  SwitchPhases(World& world, int64_t after_step) : world_(world), after_step_(after_step) {}
+
+  // Until the last rank has ended the step; not timed, since no switch is the reason.
+  void wait_for_all_ranks() {
+    tell("waiting for all ranks");
+    world_.everyone().barrier();
+  }
+
+  // The phase before ends, and this one begins. `detail`: how far it has come, which is told and not timed by itself.
+  void begin(const std::string& phase, const std::string& detail = "") {
+    end_phase();
+    phase_ = phase;
+    tell(detail.empty() ? phase : concat(phase, ", ", detail));
+  }
+
+  // The last phase ends. Returns the seconds of each on the rank's clock.
+  std::map<std::string, double> end() {
+    end_phase();
+    world_.health().set_place(concat("after the switch behind step ", after_step_));
+    return std::exchange(seconds_, {});
+  }
+
+ private:
+  void tell(const std::string& place) {
+    world_.health().set_place(concat("switching after step ", after_step_, ": ", place));
+  }
+
+  void end_phase() {
+    const double end = world_.clock().now();
+    if (!phase_.empty()) seconds_[phase_] += end - begin_;
+    phase_.clear();
+    begin_ = end;
+  }
+
+  World& world_;
+  int64_t after_step_;
+  std::string phase_;  // empty: none has begun
+  double begin_ = 0;
+  std::map<std::string, double> seconds_;
+};
 
 void Trainer::announce(const SwitchIntent& intent) {
   COPUS_CHECK(world_.rank() == 0, "rank ", world_.rank(), " announces a switch");
@@ -83,10 +106,6 @@ RelayoutRequest Trainer::request_to(const ParallelStrategy& strategy) const {
           .ranks_per_node = config_.cluster.description.ranks_per_node};
 }
 
-void Trainer::at(const std::string& place) {
-  world_.health().set_place(concat("switching after step ", state_.step, ": ", place));
-}
-
 std::optional<SwitchReport> Trainer::switch_if_due() {
   if (!pending_ || state_.step < pending_->intent.commit_after_step) return std::nullopt;
   PendingSwitch pending = *std::exchange(pending_, std::nullopt);
@@ -103,13 +122,14 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     report.reason = *pending.refusal;
     return report;
   }
+  SwitchPhases phases(world_, state_.step);
   double begin = arrived;
   if (pending.preparation.valid()) {
-    // Who has ended the step early would wait for the others without a switch too.
-    at("waiting for all ranks");
-    world_.everyone().barrier();
+    // The pause begins when the last rank has ended the step: the others would have to wait for it without a switch
+    // too.
+    phases.wait_for_all_ranks();
     begin = world_.clock().now();
-    change_layout(pending, report);
+    change_layout(pending, phases, report);
   } else if (intent.configuration.micro_batch > configuration().micro_batch) {
     if (auto obstacle = agree_on_obstacle(rehearse(intent.configuration), 0, world_.everyone())) {
       report.outcome = SwitchReport::Outcome::vetoed;
@@ -117,8 +137,8 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     }
   }
   if (report.outcome == SwitchReport::Outcome::moved) change_configuration(intent);
+  report.phase_seconds = phases.end();
   report.pause_seconds = world_.clock().now() - begin;
-  world_.health().set_place(concat("after the switch behind step ", state_.step));
   if (intent.configuration.strategy != report.from.strategy) {
     // All ranks go on with the numbers of the slowest one; the run's time is rank 0's.
     const double since_arrival = world_.rank() == 0 ? world_.clock().now() - arrived : 0;
@@ -130,7 +150,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     report.peak_bytes = static_cast<int64_t>(slowest[2]);
     state_.elapsed_seconds += slowest[3];
   }
-  pause_seconds_ = report.pause_seconds;
+  clock_.add_pause(report.pause_seconds);
   return report;
 }
 
@@ -140,17 +160,17 @@ void Trainer::change_configuration(const SwitchIntent& intent) {
                                   static_cast<double>(intent.configuration.global_batch));
   state_.critical_batch = intent.critical_batch;
   state_.configuration = intent.configuration;
-  expected_seconds_ = 0;  // however long those before took
+  clock_.forget_expectation();
   plan_steps();
 }
 
-void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
+void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report) {
   Communicator& everyone = world_.everyone();
-  at("preparing");
+  phases.begin("preparing");
   const PreparedRelayout prepared = pending.preparation.get();
   const RelayoutPlan& plan = prepared.plan;
   report.prepare_seconds = prepared.seconds;
-  at("agreeing");
+  phases.begin("agreeing");
   if (auto obstacle = agree_on_obstacle(prepared.veto, plan.hash, everyone)) {
     report.outcome = SwitchReport::Outcome::vetoed;
     report.reason = *obstacle;
@@ -165,21 +185,21 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
   std::swap(back.from, back.to);
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   const bool verify = config_.adapt.verify;
-  if (verify) at("verifying");
+  if (verify) phases.begin("verifying");
   const uint64_t hash = verify ? state_hash(*model_, state_, everyone) : 0;
   try {
     model_->executor.finish_sends();
     std::vector<BucketState> state = model_->state();
-    report.peak_bytes = move(state, request, prepared);
-    std::optional<std::string> obstacle = assemble(report.to, state, prepared.buckets);
+    report.peak_bytes = move(state, request, prepared, phases);
+    std::optional<std::string> obstacle = assemble(report.to, state, prepared.buckets, phases);
     if (obstacle) {
-      at("moving back");
+      phases.begin("moving back");
       mover_.settle(state);
       const PreparedRelayout prepared_back = mover_.prepare(back, state, dtype).get();
       COPUS_CHECK(!prepared_back.veto, *prepared_back.veto);
-      const int64_t peak = move(state, back, prepared_back);
+      const int64_t peak = move(state, back, prepared_back, phases);
       report.peak_bytes = std::max(report.peak_bytes, peak);
-      const std::optional<std::string> still = assemble(report.from, state, prepared_back.buckets);
+      const std::optional<std::string> still = assemble(report.from, state, prepared_back.buckets, phases);
       COPUS_CHECK(!still, "nor can the layout before be had again: ", still.value_or(""));
       report.outcome = SwitchReport::Outcome::rolled_back;
       report.reason = *obstacle;
@@ -187,7 +207,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
     mover_.settle(state);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
     if (verify) {
-      at("verifying");
+      phases.begin("verifying");
       const uint64_t after = state_hash(*model_, state_, everyone);
       COPUS_CHECK(after == hash, "the state's hash is ", after, " and was ", hash);
     }
@@ -201,14 +221,15 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchReport& report) {
 }
 
 // Moves this rank's whole state, whose model is taken apart. Returns the state bytes at the worst moment.
-int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request,
-                      const PreparedRelayout& prepared) {
+int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
+                      SwitchPhases& phases) {
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   release_model(state);
   RankClock& clock = world_.clock();
   const double begin = clock.now();
   clock.begin_communication();
-  const int64_t peak = mover_.move(prepared, dtype, state, [&](const std::string& place) { at(place); });
+  const int64_t peak =
+      mover_.move(prepared, dtype, state, [&](const std::string& round) { phases.begin("moving the state", round); });
   clock.end_communication();
   // Where state is copied within this machine, the cluster's links do not show by themselves.
   if (mover_.has_arena() && config_.cluster.clock != ClockKind::real) {
@@ -224,8 +245,8 @@ void Trainer::release_model(std::vector<BucketState>& state) {
 
 // The model over state that has been moved; what some rank lacks for it, in which case no rank has a model.
 std::optional<std::string> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                             const std::vector<BucketLayout>& buckets) {
-  at("building groups");
+                                             const std::vector<BucketOffsets>& buckets, SwitchPhases& phases) {
+  phases.begin("building groups");
   world_.prepare(groups_of(config_.model, configuration.strategy));
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   std::optional<std::string> obstacle;
@@ -246,7 +267,7 @@ std::optional<std::string> Trainer::assemble(const Configuration& configuration,
 // Takes for a moment what a step is predicted to need beside its state. Why it cannot be had.
 std::optional<std::string> Trainer::rehearse(const Configuration& configuration) const {
   const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
-  const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[static_cast<size_t>(here.pipeline)];
+  const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[here.pipeline];
   const double bytes = parts.activations + parts.logits + parts.workspace;
   // Host memory is promised to anybody, and missed only where it is touched; what is cached here is promised already.
   const DeviceMemory memory = device_memory(device_);

@@ -172,6 +172,13 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
                                           [](double sum, const SwitchReport& one) { return sum + one.pause_seconds; });
     const double steps = std::accumulate(moved.records.begin(), moved.records.end(), 0.0,
                                          [](double sum, const StepRecord& one) { return sum + one.step_seconds; });
+    for (const SwitchReport& report : moved.reports) {
+      double in_phases = 0;
+      for (const auto& [phase, seconds] : report.phase_seconds) in_phases += seconds;
+      EXPECT_TRUE(report.phase_seconds.contains("moving the state"));
+      EXPECT_GT(in_phases, 0);
+      EXPECT_LE(in_phases, report.pause_seconds + 1e-9);
+    }
     // Beside these rank 0 has waited for the others to end their steps.
     EXPECT_GE(moved.state.elapsed_seconds, steps + pauses - 1e-9);
     EXPECT_LT(moved.state.elapsed_seconds, steps + 2 * pauses + 1);

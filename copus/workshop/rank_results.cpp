@@ -8,25 +8,21 @@
 #include <cstring>
 
 #include "copus/base/error.h"
+#include "copus/base/write_all.h"
 
 namespace copus {
 
 namespace {
 
-void write_all(int descriptor, const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = ::write(descriptor, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    COPUS_CHECK(written > 0, std::strerror(errno));
-    done += static_cast<size_t>(written);
-  }
+void write_whole(int descriptor, const std::string& text) {
+  COPUS_CHECK(write_all(descriptor, text) == text.size(), std::strerror(errno));
 }
 
 }  // namespace
 
 MemoryFile::MemoryFile(const std::string& content) : descriptor_(::memfd_create("copus-bench", MFD_CLOEXEC)) {
   COPUS_CHECK(descriptor_ >= 0, std::strerror(errno));
-  write_all(descriptor_, content);
+  write_whole(descriptor_, content);
 }
 
 MemoryFile::~MemoryFile() { ::close(descriptor_); }
@@ -36,7 +32,7 @@ std::string MemoryFile::path() const { return concat("/proc/", ::getpid(), "/fd/
 void write_results(const std::string& path, const std::string& text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   COPUS_CHECK(file >= 0, path, ": ", std::strerror(errno));
-  write_all(file, text);
+  write_whole(file, text);
   ::close(file);
 }
 

@@ -13,6 +13,7 @@
 #include "copus/model/decoder.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/optimizer.h"
+#include "copus/train/testing/zero_moments.h"
 #include "tests/parity/reference.h"
 
 namespace copus::parity {
@@ -156,7 +157,7 @@ TEST_P(Parity, Training) {
     const at::Tensor losses = reference.expected(tolerance.dtype == at::kFloat ? "losses_f32" : "losses_f64");
     ParameterStore store = load(reference.model(), tolerance.dtype);
     Decoder decoder(store, Recompute::none);
-    AdamW optimizer(store, config);
+    AdamW optimizer(store, config, zero_moments(store));
     for (int64_t step = 0; step < tokens.size(0); ++step) {
       // One sequence a micro-batch, where transformers takes all at once: they have different numbers of targets.
       const double scale = 1.0 / static_cast<double>(count_loss_tokens(targets[step]));

@@ -15,8 +15,8 @@
 #include "copus/comm/testing/borrowed_world.h"
 #include "copus/comm/testing/rank_threads.h"
 #include "copus/performance/link_cost.h"
+#include "copus/performance/testing/schedule_timing.h"
 #include "copus/schedule/schedule.h"
-#include "copus/schedule/timing.h"
 
 namespace copus {
 namespace {

@@ -9,8 +9,8 @@
 
 namespace copus::cpu {
 
-// That of strategy/model_description.h, which these sources do not include: inline functions of other headers, compiled
-// for one instruction set here, could be linked into code that must run without it.
+// That of description/model_description.h, which these sources do not include: inline functions of other headers,
+// compiled for one instruction set here, could be linked into code that must run without it.
 inline constexpr int64_t ignored_target = -100;
 
 struct BFloat16 {

@@ -12,7 +12,7 @@
 
 namespace copus::gpu {
 
-// That of strategy/model_description.h, which device code does not include.
+// That of description/model_description.h, which device code does not include.
 inline constexpr int64_t ignored_target = -100;
 
 enum class Storage { float32, bfloat16 };

@@ -58,10 +58,10 @@ class SyntheticJob {
     return observation;
   }
 
-  // Does what was announced, where its boundary has come.
+  // Does what it expects to, where its boundary has come.
   std::optional<SwitchReport> switch_if_due() {
-    if (!announced_ || announced_->commit_after_step != step_) return std::nullopt;
-    const SwitchIntent intent = *std::exchange(announced_, std::nullopt);
+    if (!intent_ || intent_->commit_after_step != step_) return std::nullopt;
+    const SwitchIntent intent = *std::exchange(intent_, std::nullopt);
     SwitchReport report;
     report.after_step = step_;
     report.consumed_samples = consumed_samples_;
@@ -73,7 +73,7 @@ class SyntheticJob {
     return report;
   }
 
-  void announce(const SwitchIntent& intent) { announced_ = intent; }
+  void expect(const SwitchIntent& intent) { intent_ = intent; }
   const Configuration& current() const { return current_; }
   int64_t step() const { return step_; }
 
@@ -86,7 +86,7 @@ class SyntheticJob {
   RunConfig config_;
   Configuration current_;
   StepTimeLearner model_;  // for its predictions alone
-  std::optional<SwitchIntent> announced_;
+  std::optional<SwitchIntent> intent_;
   int64_t step_ = 0, consumed_samples_ = 0;
   double elapsed_seconds_ = 0;
 };
@@ -105,9 +105,10 @@ inline void run_steps(
   for (int64_t i = 0; i < steps; ++i) {
     Observation observation = job.next_step();
     change(observation);
-    if (auto decision = controller.observe(observation)) course.decisions.push_back(std::move(*decision));
-    for (const Realised& realised : controller.take_realised()) course.realised.push_back(realised);
-    if (const auto intent = controller.take_intent()) job.announce(*intent);
+    const Reaction reaction = controller.observe(observation);
+    if (reaction.decision) course.decisions.push_back(*reaction.decision);
+    course.realised.insert(course.realised.end(), reaction.realised.begin(), reaction.realised.end());
+    if (reaction.intent) job.expect(*reaction.intent);
     if (const auto report = job.switch_if_due()) {
       controller.report(*report);
       course.switches.push_back(*report);

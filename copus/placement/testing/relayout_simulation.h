@@ -14,7 +14,7 @@
 
 #include "copus/base/error.h"
 #include "copus/placement/relayout_plan.h"
-#include "copus/placement/stretches.h"
+#include "copus/placement/sharding.h"
 
 namespace copus::relayout_tests {
 
@@ -37,12 +37,12 @@ struct RankLayout {
   }
 
   Stretch stretch(int64_t bucket, StateKind kind) const {
-    const BucketLayout& of = buckets.at(static_cast<size_t>(bucket));
+    const BucketOffsets& of = buckets.at(static_cast<size_t>(bucket));
     return kind == StateKind::weights ? Stretch{0, of.size} : Stretch{of.shard_begin, of.shard_end};
   }
 
   std::vector<LocalParameter> parameters;
-  std::vector<BucketLayout> buckets;
+  std::vector<BucketOffsets> buckets;
 };
 
 class Numbers {
@@ -60,7 +60,7 @@ class Numbers {
     const RankLayout layout(request, strategy, rank);
     Buffers buffers;
     for (size_t b = 0; b < layout.buckets.size(); ++b) {
-      const BucketLayout& bucket = layout.buckets[b];
+      const BucketOffsets& bucket = layout.buckets[b];
       if (bucket.gradient_only) continue;
       for (const StateKind kind : kinds_of(request)) {
         std::vector<int64_t> whole(static_cast<size_t>(bucket.size), 0);

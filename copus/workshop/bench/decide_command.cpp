@@ -109,9 +109,8 @@ RunConfig adapting_run_of(const Job& job) {
 }
 
 size_t count_candidates(const RunConfig& config) {
-  const PerformanceTable table =
-      make_table(config.model, config.train.sequence_length, cluster_as_timed(config.cluster),
-                 training_system_of(config), search_space_of(config), Knowledge());
+  const PerformanceTable table = make_table(config.model, config.train.sequence_length, config.cluster.as_timed(),
+                                            training_system_of(config), search_space_of(config), Knowledge());
   return candidates_of(table, {.configuration = configuration_of(config), .step_seconds = 1}, config).size();
 }
 
@@ -130,7 +129,7 @@ Quartiles measure_decision(RunConfig config, int64_t rounds) {
     for (int64_t i = 0; i < decisions_per_round; ++i) {
       const Observation observation = job.next_step();
       const auto start = std::chrono::steady_clock::now();
-      const bool decided = controller.observe(observation).has_value();
+      const bool decided = controller.observe(observation).decision.has_value();
       sum += seconds_since(start);
       COPUS_CHECK(decided);
     }
@@ -157,9 +156,7 @@ StepCost measure_steps(const RunConfig& config, int64_t rounds) {
       const Observation observation = job.next_step();
       run_seconds += observation.step_seconds;
       const auto start = std::chrono::steady_clock::now();
-      controller.observe(observation);
-      controller.take_realised();
-      if (const auto intent = controller.take_intent()) job.announce(*intent);
+      if (const auto intent = controller.observe(observation).intent) job.expect(*intent);
       if (const auto report = job.switch_if_due()) controller.report(*report);
       sum += seconds_since(start);
     }

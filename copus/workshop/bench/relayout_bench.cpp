@@ -6,7 +6,6 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -45,59 +44,6 @@ RunConfig config_of(const RelayoutBenchOptions& options) {
   config.adapt.policy = PolicyKind::script;  // none would leave the state in memory of each rank's own
   return config;
 }
-
-// Notes when this rank says that it is somewhere else. Until the last rank has ended the step nothing counts, as in
-// SwitchReport::pause_seconds.
-class PhaseNotes final : public Health {
- public:
-  explicit PhaseNotes(Health& health) : health_(health) {}
-
-  void set_place(std::string_view place) override {
-    end_phase();
-    constexpr std::string_view announcement = "switching after step ";
-    if (place.starts_with(announcement)) {
-      const std::string_view phase = place.substr(place.find(": ") + 2);
-      if (phase != "waiting for all ranks") phase_ = phase.substr(0, phase.find(','));
-    }
-    health_.set_place(place);
-  }
-  void set_expected_step_seconds(double seconds) override { health_.set_expected_step_seconds(seconds); }
-  void begin_wait() override { health_.begin_wait(); }
-  void end_wait() override { health_.end_wait(); }
-  void report(const FailureReport& report) override { health_.report(report); }
-  std::optional<FailureReport> failure() const override { return health_.failure(); }
-
-  // Since the last call.
-  std::map<std::string, double> take() {
-    end_phase();
-    return std::exchange(seconds_, {});
-  }
-
- private:
-  void end_phase() {
-    const double end = now();
-    if (!phase_.empty()) seconds_[phase_] += end - begin_;
-    phase_.clear();
-    begin_ = end;
-  }
-
-  Health& health_;
-  std::string phase_;
-  double begin_ = 0;
-  std::map<std::string, double> seconds_;
-};
-
-class NotedWorld final : public WrappedWorld {
- public:
-  explicit NotedWorld(World& world) : WrappedWorld(world), notes_(world.health()) {}
-
-  Health& health() override { return notes_; }
-
-  std::map<std::string, double> take_phases() { return notes_.take(); }
-
- private:
-  PhaseNotes notes_;
-};
 
 struct RankOnDevice {
   at::Device device;
@@ -187,20 +133,19 @@ std::unique_ptr<CopyRate> make_copy_rate(World& world, at::Device device) {
   return std::make_unique<DeviceMessages>(world, device);
 }
 
-MeasuredSwitch change(Trainer& trainer, NotedWorld& world, const Configuration& target) {
+MeasuredSwitch change(Trainer& trainer, const World& world, const Configuration& target) {
   if (world.rank() == 0) {
     trainer.announce({.configuration = target, .commit_after_step = trainer.state().step + lead_steps});
   }
   std::optional<SwitchReport> report;
   while (!report) {
     trainer.step();
-    world.take_phases();
     report = trainer.switch_if_due();
   }
   if (report->outcome != SwitchReport::Outcome::moved) {
     throw InternalError(concat("the change to ", to_string(target), " failed: ", report->reason));
   }
-  return {.report = *report, .phases = world.take_phases()};
+  return {.report = *report};
 }
 
 }  // namespace
@@ -210,8 +155,8 @@ RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::u
               options.to.strategy.world_size() == host_world->size());
   install_caching_allocator();
   configure_aten(1, host_world->size());
-  const auto [device, device_world] = on_device(options, std::move(host_world));
-  NotedWorld world(*device_world);
+  const auto [device, owned_world] = on_device(options, std::move(host_world));
+  World& world = *owned_world;
   const RunConfig config = config_of(options);
   const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.train.seed);
   Trainer trainer(config, options.from, dataset, device, world);

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,10 +27,8 @@ struct RelayoutBenchOptions {
 
 struct MeasuredSwitch {
   SwitchReport report;
-  std::map<std::string, double> phases;  // seconds of the pause on rank 0, by what the rank said it was doing
-                                         // Bytes/s of all ranks together right after the switch, each in one piece:
-                                         // copied out of the next rank's memory where
-  // ranks can read each other's, otherwise sent to the next rank.
+  // Right after it, bytes/s of all ranks together, in one piece each: out of the next one's memory where ranks can read
+  // each other's, otherwise sent to it.
   double copy_rate = 0;
   int64_t bound_bytes = 0;  // the switch's bytes that took this way: all of them, or those between ranks
 };

@@ -127,7 +127,7 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
   };
   std::map<std::string, std::vector<double>> phases;
   for (const MeasuredSwitch& one : switches) {
-    for (const auto& [name, seconds] : one.phases) phases[name].push_back(seconds);
+    for (const auto& [name, seconds] : one.report.phase_seconds) phases[name].push_back(seconds);
   }
   nlohmann::json medians = nlohmann::json::object();
   for (const auto& [name, seconds] : phases) medians[name] = quantile(seconds, 0.5);

@@ -79,6 +79,7 @@ struct StepBench::Implementation {
   StepBenchOptions options;
   at::Device device;
   Precision precision;
+  std::vector<BucketState> state;
   ParameterStore store;
   Decoder decoder;
   AdamW optimizer;
@@ -88,9 +89,11 @@ struct StepBench::Implementation {
       : options(o),
         device(find_device(o.device)),
         precision((use_device(device), configure_aten(o.threads), resolve_precision(o.precision, device))),
-        store(o.model, compute_dtype(precision), device),
+        state(allocate_zeros(o.model, whole_model(o.model), compute_dtype(precision), *allocator_memory(device),
+                             /*moments=*/true)),
+        store(o.model, compute_dtype(precision), whole_model(o.model), state),
         decoder(store, o.recompute),
-        optimizer(store, OptimizerConfig{}) {
+        optimizer(store, OptimizerConfig{}, state) {
     if (device.is_cpu()) {
       store.initialize(1);
     } else {

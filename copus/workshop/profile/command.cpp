@@ -137,8 +137,7 @@ RunConfig read_config(const Options& options) {
     overrides.push_back("cluster.config=" + cluster_file->path());
   }
   RunConfig config = parse_run_config(read_text_file(options.config), options.config, overrides);
-  const ClusterDescription& cluster = config.cluster.description;
-  if (cluster.flops_per_second == 0 && cluster.device.matmul_flops_per_second == 0) {
+  if (!is_speed_known(config.cluster.description)) {
     throw UserError(concat("--cluster ", options.cluster, ": it does not say how fast its devices are; 'copus profile ",
                            "--machine FILE' describes this machine"));
   }

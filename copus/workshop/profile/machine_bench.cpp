@@ -20,7 +20,6 @@
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/train/device.h"
-#include "copus/train/device_facts.h"
 
 namespace copus {
 

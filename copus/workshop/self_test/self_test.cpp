@@ -13,8 +13,7 @@
 #include "copus/comm/gpu/device_world.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/train/device.h"
-#include "copus/train/device_facts.h"
-#include "copus/train/gather_bytes.h"
+#include "copus/train/step_agreement.h"
 #include "copus/workshop/self_test/collectives.h"
 #include "copus/workshop/self_test/parts.h"
 

@@ -1,4 +1,4 @@
-#include "copus/report/write_all.h"
+#include "copus/base/write_all.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ size_t write_all(int descriptor, std::string_view text) {
   while (written < text.size()) {
     const ssize_t count = write(descriptor, text.data() + written, text.size() - written);
     if (count < 0 && errno != EINTR) break;
-    if (count > 0) written += static_cast<size_t>(count);
+    if (count > 0) written += count;
   }
   return written;
 }

@@ -1,4 +1,4 @@
-#include "copus/placement/state_layout.h"
+#include "copus/placement/state_placement.h"
 
 #include <algorithm>
 
@@ -37,72 +37,72 @@ bool equal(const BucketShape& a, const BucketShape& b) {
                                         });
 }
 
-StateLayout::StateLayout(const RelayoutRequest& request, const ParallelStrategy& strategy)
+StatePlacement::StatePlacement(const RelayoutRequest& request, const ParallelStrategy& strategy)
     : mesh(strategy), strategy_(strategy), weights_are_master_(request.weights_are_master) {
   find_places(request);
   find_shapes(request.model);
 }
 
-const Place* StateLayout::find_place(int64_t content, int64_t pipeline) const {
+const Place* StatePlacement::find_place(int64_t content, int64_t pipeline) const {
   for (const Place& place : places(content)) {
     if (place.pipeline == pipeline) return &place;
   }
   return nullptr;
 }
 
-Stretch StateLayout::stretch(StateKind kind, ContentKind content, const MeshCoordinates& at) const {
+Stretch StatePlacement::stretch(StateKind kind, ContentKind content, const MeshCoordinates& at) const {
   if (!is_cut(kind)) return {0, shape(content, at.tensor).size};
   return share(content, at.tensor, at.data);
 }
 
-Stretch StateLayout::share(ContentKind content, int64_t tensor, int64_t data) const {
-  const std::vector<int64_t>& cuts = cuts_[content][static_cast<size_t>(tensor)];
-  return {cuts[static_cast<size_t>(data)], cuts[static_cast<size_t>(data) + 1]};
+Stretch StatePlacement::share(ContentKind content, int64_t tensor, int64_t data) const {
+  const std::vector<int64_t>& cuts = cuts_[content][tensor];
+  return {cuts[data], cuts[data + 1]};
 }
 
-int64_t StateLayout::share_of(ContentKind content, int64_t tensor, int64_t element) const {
-  const std::vector<int64_t>& cuts = cuts_[content][static_cast<size_t>(tensor)];
+int64_t StatePlacement::share_of(ContentKind content, int64_t tensor, int64_t element) const {
+  const std::vector<int64_t>& cuts = cuts_[content][tensor];
   return std::upper_bound(cuts.begin(), cuts.end(), element) - cuts.begin() - 1;
 }
 
-int64_t StateLayout::state_bytes(ContentKind content, const MeshCoordinates& at) const {
+int64_t StatePlacement::state_bytes(ContentKind content, const MeshCoordinates& at) const {
   const int64_t weights = stretch(weights_are_master_ ? StateKind::weights : StateKind::master, content, at).size();
   return bytes_per_element * (weights + 2 * stretch(StateKind::exp_avg, content, at).size());
 }
 
-void StateLayout::find_places(const RelayoutRequest& request) {
-  places_.resize(static_cast<size_t>(request.model.num_layers) + 2);
+void StatePlacement::find_places(const RelayoutRequest& request) {
+  places_.resize(request.model.num_layers + 2);
   Placement placement = place(request.model, strategy_, request.sequence_length, 0);
   for (int64_t pipeline = 0; pipeline < strategy_.pipeline_parallel; ++pipeline) {
     placement.here.pipeline = pipeline;
     const std::vector<LocalParameter> parameters = list_local_parameters(request.model, placement);
-    const std::vector<BucketLayout> buckets = arrange_buckets(parameters, placement);
+    const std::vector<BucketOffsets> buckets = arrange_buckets(parameters, placement);
     for (size_t i = 0; i < buckets.size(); ++i) {
       if (buckets[i].gradient_only) continue;
-      const ParameterInfo& info = parameters[static_cast<size_t>(buckets[i].entries.front().parameter)].info;
-      const auto content = info.layer >= 0                         ? static_cast<size_t>(info.layer) + 1
+      const ParameterInfo& info = parameters[buckets[i].entries.front().parameter].info;
+      const auto content = info.layer >= 0                         ? info.layer + 1
                            : info.kind == ParameterKind::embedding ? 0
-                                                                   : places_.size() - 1;
+                                                                   : num_contents() - 1;
       places_[content].push_back({.pipeline = pipeline, .bucket = static_cast<int64_t>(i)});
     }
   }
 }
 
 // Shapes depend on tensor parallelism alone: those of a model with one layer, without a pipeline.
-void StateLayout::find_shapes(ModelDescription model) {
+void StatePlacement::find_shapes(ModelDescription model) {
   model.num_layers = 1;
   Placement placement = whole_model(model);
   placement.strategy.tensor_parallel = strategy_.tensor_parallel;
   for (int64_t tensor = 0; tensor < strategy_.tensor_parallel; ++tensor) {
     placement.here.tensor = tensor;
     const std::vector<LocalParameter> parameters = list_local_parameters(model, placement);
-    const std::vector<BucketLayout> buckets = arrange_buckets(parameters, placement);
+    const std::vector<BucketOffsets> buckets = arrange_buckets(parameters, placement);
     COPUS_CHECK(buckets.size() >= num_content_kinds);
     for (size_t content = 0; content < num_content_kinds; ++content) {
       BucketShape& shape = shapes_[content].emplace_back();
       shape.size = buckets[content].size;
       for (const auto& [index, offset] : buckets[content].entries) {
-        const LocalParameter& parameter = parameters[static_cast<size_t>(index)];
+        const LocalParameter& parameter = parameters[index];
         shape.entries.push_back({parameter.info.name, parameter.sharding, rectangle_of(parameter.box), offset});
       }
       std::vector<int64_t>& cuts = cuts_[content].emplace_back(1, 0);

@@ -1,4 +1,4 @@
-#include "copus/placement/bucket_layout.h"
+#include "copus/placement/bucket_offsets.h"
 
 #include <algorithm>
 #include <array>
@@ -40,24 +40,22 @@ int64_t bucket_key(const LocalParameter& parameter) {
 }
 
 // Orders the bucket's entries, sets their offsets and the bucket's size.
-void arrange(const std::vector<LocalParameter>& parameters, BucketLayout& bucket) {
-  const auto name = [&](int64_t index) -> const std::string& {
-    return parameters[static_cast<size_t>(index)].info.name;
-  };
+void arrange(const std::vector<LocalParameter>& parameters, BucketOffsets& bucket) {
+  const auto name = [&](int64_t index) -> const std::string& { return parameters[index].info.name; };
   // Members of a joined group move up behind the group's first member; all else keeps its canonical order.
   std::map<int64_t, int64_t> first_of_group;
   const auto rank = [&](int64_t index) {
     const int64_t group = joined_group(name(index));
     return group < 0 ? index : first_of_group.try_emplace(group, index).first->second;
   };
-  for (const BucketLayout::Entry& entry : bucket.entries) rank(entry.parameter);
+  for (const BucketOffsets::Entry& entry : bucket.entries) rank(entry.parameter);
   std::stable_sort(bucket.entries.begin(), bucket.entries.end(),
                    [&](const auto& a, const auto& b) { return rank(a.parameter) < rank(b.parameter); });
   int64_t previous_group = -1;
-  for (BucketLayout::Entry& entry : bucket.entries) {
+  for (BucketOffsets::Entry& entry : bucket.entries) {
     const int64_t group = joined_group(name(entry.parameter));
     entry.offset = group >= 0 && group == previous_group ? bucket.size : align(bucket.size);
-    bucket.size = entry.offset + parameters[static_cast<size_t>(entry.parameter)].box.num_elements();
+    bucket.size = entry.offset + parameters[entry.parameter].box.num_elements();
     previous_group = group;
   }
   bucket.size = align(bucket.size);
@@ -72,8 +70,8 @@ bool lies_beside_its_embedding(const std::vector<LocalParameter>& parameters, co
 
 }  // namespace
 
-std::vector<BucketLayout> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement) {
-  std::vector<BucketLayout> buckets;
+std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement) {
+  std::vector<BucketOffsets> buckets;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const LocalParameter& parameter = parameters[i];
     if (i == 0 || parameter.chunk != parameters[i - 1].chunk ||
@@ -82,9 +80,9 @@ std::vector<BucketLayout> arrange_buckets(const std::vector<LocalParameter>& par
     }
     buckets.back().entries.push_back({.parameter = static_cast<int64_t>(i), .offset = 0});
   }
-  for (BucketLayout& bucket : buckets) {
+  for (BucketOffsets& bucket : buckets) {
     arrange(parameters, bucket);
-    const LocalParameter& first = parameters[static_cast<size_t>(bucket.entries.front().parameter)];
+    const LocalParameter& first = parameters[bucket.entries.front().parameter];
     bucket.gradient_only = lies_beside_its_embedding(parameters, first);
     if (bucket.gradient_only) continue;
     bucket.shard_end = bucket.size;
@@ -98,12 +96,12 @@ std::vector<BucketLayout> arrange_buckets(const std::vector<LocalParameter>& par
   return buckets;
 }
 
-std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketLayout& bucket) {
+std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketOffsets& bucket) {
   std::vector<Stretch> padding;
   int64_t end = 0;
   for (const auto& [index, offset] : bucket.entries) {
     if (end < offset) padding.push_back({end, offset});
-    end = offset + parameters[static_cast<size_t>(index)].box.num_elements();
+    end = offset + parameters[index].box.num_elements();
   }
   if (end < bucket.size) padding.push_back({end, bucket.size});
   return padding;

@@ -1,25 +1,34 @@
-// Proves a schedule complete, ordered, free of deadlock and within its memory, or says what is wrong with it.
+// For tests: proves a schedule complete, ordered, free of deadlock and within its memory, or says what is wrong with
+// it.
+#pragma once
+
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "copus/base/error.h"
-#include "copus/schedule/schedule.h"
+#include "copus/schedule/testing/message_ends.h"
 
 namespace copus {
 
-namespace {
+namespace schedule_checks {
 
-constexpr int64_t num_kinds = 7;
-constexpr int64_t nowhere = -1;
+inline constexpr int64_t num_kinds = 7;
+inline constexpr int64_t nowhere = -1;
 
-std::string describe(const Action& action) {
+inline std::string describe(const Action& action) {
   return concat(to_string(action.kind), " of chunk ", action.chunk, ", micro-batch ", action.micro_batch);
 }
 
-bool is_send(ActionKind kind) { return kind == ActionKind::send_activation || kind == ActionKind::send_gradient; }
-bool is_receive(ActionKind kind) {
+inline bool is_send(ActionKind kind) {
+  return kind == ActionKind::send_activation || kind == ActionKind::send_gradient;
+}
+inline bool is_receive(ActionKind kind) {
   return kind == ActionKind::receive_activation || kind == ActionKind::receive_gradient;
 }
 
@@ -207,12 +216,17 @@ class Checker {
   std::vector<Positions> positions_;  // by rank
 };
 
-}  // namespace
+}  // namespace schedule_checks
 
-std::optional<std::string> check_schedule(const Schedule& schedule, const std::vector<int64_t>& bounds) {
-  COPUS_CHECK(schedule.ranks.size() == static_cast<size_t>(schedule.pipeline_parallel));
+// What is wrong with a schedule, or nothing: every F, B and W of every chunk and micro-batch exactly once, in the order
+// F, B, W, and each kind in the order of the micro-batches within its chunk; every message that they need sent after it
+// was made and received before it is used; receives in the order of the sends on each directed pair (messages between
+// two ranks arrive in the order in which they were sent); runs to its end without deadlock; no rank holds more
+// activations than bounds[rank].
+inline std::optional<std::string> check_schedule(const Schedule& schedule, const std::vector<int64_t>& bounds) {
+  COPUS_CHECK(std::ssize(schedule.ranks) == schedule.pipeline_parallel);
   COPUS_CHECK(bounds.size() == schedule.ranks.size());
-  return Checker(schedule, bounds).run();
+  return schedule_checks::Checker(schedule, bounds).run();
 }
 
 }  // namespace copus

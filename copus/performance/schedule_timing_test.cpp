@@ -1,4 +1,4 @@
-#include "copus/schedule/timing.h"
+#include "copus/performance/testing/schedule_timing.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@ namespace copus {
 // parameters of linear layers that read the same input (query, key and value; gate and up) lie back to back.
 inline constexpr int64_t bucket_alignment = 64;
 
-struct BucketLayout {
+struct BucketOffsets {
   struct Entry {
     int64_t parameter;  // index into list_local_parameters
     int64_t offset;     // of its first element
@@ -29,7 +29,7 @@ struct BucketLayout {
 };
 
 // The buckets of the rank of `placement`, whose parameters are `parameters` = list_local_parameters(model, placement).
-std::vector<BucketLayout> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement);
+std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement);
 
 // A stretch of a bucket's elements.
 struct Stretch {
@@ -40,7 +40,7 @@ struct Stretch {
 
 // The stretches of a bucket that belong to no parameter, in order: zero in every buffer, since norms and updates run
 // over them.
-std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketLayout& bucket);
+std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketOffsets& bucket);
 
 // The elements of each data-parallel rank's share of a bucket, for ZeRO-1: as even as cuts at multiples of the
 // alignment allow, in the order of the ranks.

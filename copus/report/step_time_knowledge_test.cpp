@@ -1,11 +1,10 @@
-#include "copus/train/step_time_knowledge.h"
-
 #include <gmock/gmock.h>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/orchestrator/testing/small_run.h"
+#include "copus/report/performance_profile.h"
 
 namespace copus {
 namespace {

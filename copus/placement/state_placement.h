@@ -3,19 +3,68 @@
 // only).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "copus/placement/bucket_layout.h"
-#include "copus/placement/regions.h"
+#include "copus/placement/bucket_offsets.h"
 #include "copus/placement/relayout_plan.h"
 
 namespace copus::relayout {
 
 inline constexpr int64_t bytes_per_element = 4;  // masters and moments are fp32
+
+// A rectangle of a logical tensor, in its coordinates; a tensor of one dimension is one row.
+struct Rectangle {
+  int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
+  int64_t rows() const { return row_end - row_begin; }
+  int64_t columns() const { return column_end - column_begin; }
+  bool operator==(const Rectangle&) const = default;
+};
+
+inline Rectangle rectangle_of(const Box& box) {
+  const bool is_matrix = box.begin.size() == 2;
+  return {.row_begin = is_matrix ? box.begin[0] : 0,
+          .row_end = is_matrix ? box.begin[0] + box.shape[0] : 1,
+          .column_begin = box.begin.back(),
+          .column_end = box.begin.back() + box.shape.back()};
+}
+
+inline Rectangle intersect(const Rectangle& a, const Rectangle& b) {
+  Rectangle both{std::max(a.row_begin, b.row_begin), std::min(a.row_end, b.row_end),
+                 std::max(a.column_begin, b.column_begin), std::min(a.column_end, b.column_end)};
+  both.row_end = std::max(both.row_end, both.row_begin);
+  both.column_end = std::max(both.column_end, both.column_begin);
+  return both;
+}
+
+inline int64_t num_elements(const Rectangle& one) { return one.rows() * one.columns(); }
+
+// What a stretch of a row-major rectangle covers: the rest of a row, whole rows, the beginning of a row.
+struct Region {
+  std::array<Rectangle, 3> parts;
+  size_t count = 0;
+
+  void add(const Rectangle& part) {
+    if (num_elements(part) > 0) parts[count++] = part;
+  }
+  const Rectangle* begin() const { return parts.data(); }
+  const Rectangle* end() const { return parts.data() + count; }
+};
+
+// Calls visit(rectangle) for everything that lies in both.
+template <class Visit>
+void for_overlaps(const Region& a, const Region& b, Visit visit) {
+  for (const Rectangle& one : a) {
+    for (const Rectangle& other : b) {
+      const Rectangle both = intersect(one, other);
+      if (num_elements(both) > 0) visit(both);
+    }
+  }
+}
 
 // Where a parameter lies in a bucket: `box` row-major from `offset` on.
 struct Entry {
@@ -50,23 +99,21 @@ struct Place {
   int64_t bucket = 0;
 };
 
-class StateLayout {
+class StatePlacement {
  public:
-  StateLayout(const RelayoutRequest& request, const ParallelStrategy& strategy);
+  StatePlacement(const RelayoutRequest& request, const ParallelStrategy& strategy);
 
   const Mesh mesh;
 
-  int64_t num_contents() const { return static_cast<int64_t>(places_.size()); }
+  int64_t num_contents() const { return std::ssize(places_); }
   ContentKind kind_of(int64_t content) const {
     if (content == 0) return embedding_content;
     return content + 1 < num_contents() ? layer_content : head_content;
   }
-  const std::vector<Place>& places(int64_t content) const { return places_[static_cast<size_t>(content)]; }
+  const std::vector<Place>& places(int64_t content) const { return places_[content]; }
   // Null where that pipeline rank does not hold the content.
   const Place* find_place(int64_t content, int64_t pipeline) const;
-  const BucketShape& shape(ContentKind content, int64_t tensor) const {
-    return shapes_[content][static_cast<size_t>(tensor)];
-  }
+  const BucketShape& shape(ContentKind content, int64_t tensor) const { return shapes_[content][tensor]; }
   int64_t data_parallel() const { return strategy_.data_parallel; }
   int64_t tensor_parallel() const { return strategy_.tensor_parallel; }
 

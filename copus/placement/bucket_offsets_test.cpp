@@ -1,4 +1,4 @@
-#include "copus/placement/bucket_layout.h"
+#include "copus/placement/bucket_offsets.h"
 
 #include <gmock/gmock.h>
 
@@ -30,7 +30,7 @@ ModelDescription odd_model() {
 
 struct Arranged {
   std::vector<LocalParameter> parameters;
-  std::vector<BucketLayout> buckets;
+  std::vector<BucketOffsets> buckets;
 };
 
 Arranged arrange(const ModelDescription& model, const ParallelStrategy& strategy, int64_t rank) {
@@ -40,7 +40,7 @@ Arranged arrange(const ModelDescription& model, const ParallelStrategy& strategy
   return arranged;
 }
 
-TEST(BucketLayout, OneBucketForEveryLayerOneForTheEmbeddingAndOneForNormAndHead) {
+TEST(BucketOffsets, OneBucketForEveryLayerOneForTheEmbeddingAndOneForNormAndHead) {
   const Arranged whole = arrange(odd_model(), {}, 0);
   ASSERT_EQ(whole.buckets.size(), 6);
   EXPECT_EQ(whole.buckets.front().entries.size(), 1);
@@ -48,10 +48,10 @@ TEST(BucketLayout, OneBucketForEveryLayerOneForTheEmbeddingAndOneForNormAndHead)
   EXPECT_EQ(whole.buckets.back().entries.size(), 2);
 }
 
-TEST(BucketLayout, ParametersStartOnAlignedElementsUnlessJoined) {
+TEST(BucketOffsets, ParametersStartOnAlignedElementsUnlessJoined) {
   for (const int64_t tensor_parallel : {1, 2, 4}) {
     const Arranged arranged = arrange(odd_model(), {.tensor_parallel = tensor_parallel}, 0);
-    for (const BucketLayout& bucket : arranged.buckets) {
+    for (const BucketOffsets& bucket : arranged.buckets) {
       EXPECT_EQ(bucket.size % bucket_alignment, 0);
       int64_t end = 0;
       for (const auto& [index, offset] : bucket.entries) {
@@ -74,9 +74,9 @@ TEST(BucketLayout, ParametersStartOnAlignedElementsUnlessJoined) {
   }
 }
 
-TEST(BucketLayout, PaddingIsWhatNoParameterCovers) {
+TEST(BucketOffsets, PaddingIsWhatNoParameterCovers) {
   const Arranged arranged = arrange(odd_model(), {.tensor_parallel = 2}, 1);
-  for (const BucketLayout& bucket : arranged.buckets) {
+  for (const BucketOffsets& bucket : arranged.buckets) {
     std::vector<int64_t> covered(static_cast<size_t>(bucket.size), 0);
     const auto cover = [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) ++covered.at(static_cast<size_t>(i));
@@ -92,12 +92,12 @@ TEST(BucketLayout, PaddingIsWhatNoParameterCovers) {
   }
 }
 
-TEST(BucketLayout, EveryParameterLiesInOneBucketOfItsChunk) {
+TEST(BucketOffsets, EveryParameterLiesInOneBucketOfItsChunk) {
   const ParallelStrategy strategy{.pipeline_parallel = 2, .virtual_stages = 2};
   for (int64_t rank = 0; rank < 2; ++rank) {
     const Arranged arranged = arrange(odd_model(), strategy, rank);
     std::vector<int64_t> seen(arranged.parameters.size(), 0);
-    for (const BucketLayout& bucket : arranged.buckets) {
+    for (const BucketOffsets& bucket : arranged.buckets) {
       for (const auto& entry : bucket.entries) {
         ++seen[static_cast<size_t>(entry.parameter)];
         EXPECT_EQ(arranged.parameters[static_cast<size_t>(entry.parameter)].chunk, bucket.chunk);
@@ -107,12 +107,12 @@ TEST(BucketLayout, EveryParameterLiesInOneBucketOfItsChunk) {
   }
 }
 
-TEST(BucketLayout, ATiedCopyHasOnlyAGradientWhereItsEmbeddingLiesOnTheSameRank) {
+TEST(BucketOffsets, ATiedCopyHasOnlyAGradientWhereItsEmbeddingLiesOnTheSameRank) {
   ModelDescription model = odd_model();
   model.tie_word_embeddings = true;
   for (const int64_t pipeline_parallel : {1, 2}) {
     const Arranged last = arrange(model, {.pipeline_parallel = pipeline_parallel}, pipeline_parallel - 1);
-    const BucketLayout& copy = last.buckets.back();
+    const BucketOffsets& copy = last.buckets.back();
     EXPECT_TRUE(last.parameters[static_cast<size_t>(copy.entries.front().parameter)].tied_copy);
     EXPECT_EQ(copy.gradient_only, pipeline_parallel == 1);
     EXPECT_EQ(copy.shard_end, pipeline_parallel == 1 ? 0 : copy.size);
@@ -122,7 +122,7 @@ TEST(BucketLayout, ATiedCopyHasOnlyAGradientWhereItsEmbeddingLiesOnTheSameRank) 
   }
 }
 
-TEST(BucketLayout, ShardsOfTheDataParallelRanksFollowEachOther) {
+TEST(BucketOffsets, ShardsOfTheDataParallelRanksFollowEachOther) {
   const ParallelStrategy strategy{.data_parallel = 3, .zero_stage = 1};
   std::vector<int64_t> ends(6, 0);
   for (int64_t rank = 0; rank < 3; ++rank) {
@@ -135,13 +135,13 @@ TEST(BucketLayout, ShardsOfTheDataParallelRanksFollowEachOther) {
       }
     }
   }
-  for (const BucketLayout& bucket : arrange(odd_model(), {.data_parallel = 3}, 1).buckets) {
+  for (const BucketOffsets& bucket : arrange(odd_model(), {.data_parallel = 3}, 1).buckets) {
     EXPECT_EQ(bucket.shard_begin, 0);
     EXPECT_EQ(bucket.shard_end, bucket.size);
   }
 }
 
-TEST(BucketLayout, ShardsCoverABucketInTheOrderOfTheRanks) {
+TEST(BucketOffsets, ShardsCoverABucketInTheOrderOfTheRanks) {
   EXPECT_THAT(shard_sizes(7 * bucket_alignment, 3), ElementsAre(128, 128, 192));
   EXPECT_THROW(shard_sizes(bucket_alignment + 1, 2), InternalError);
   for (const int64_t units : {1, 2, 7, 100}) {

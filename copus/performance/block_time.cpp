@@ -1,0 +1,237 @@
+#include "copus/performance/block_time.h"
+
+#include <algorithm>
+
+#include "copus/performance/link_cost.h"
+#include "copus/placement/sharding.h"
+#include "copus/placement/stages.h"
+
+namespace copus {
+
+namespace {
+
+// The collectives that a layer's passes have: with sequence parallelism a gather before each column-parallel product
+// and a reduce-scatter after each row-parallel one, and the other way round in the backward pass, where the inputs are
+// gathered once more for the weights' gradients (Korthikanti et al. 2022); without, two all-reduces each way (Shoeybi
+// et al. 2019). With one rank they take no time.
+struct TensorCollectives {
+  double gather = 0, reduce = 0;
+};
+
+// Of the products with one weight: forward [rows, depth] x [depth, columns], the input's gradient, the weight's.
+struct Product {
+  double forward, input, weight;
+};
+
+class BlockCalculation {
+ public:
+  BlockCalculation(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
+                   const TrainingSystem& system, const BlockShape& shape)
+      : model_(model),
+        cluster_(cluster),
+        system_(system),
+        shape_(shape),
+        sequence_length_(sequence_length),
+        held_(count_local_elements(model, shape.tensor_parallel, shape.sequence_parallel)),
+        ranks_(static_cast<double>(shape.tensor_parallel)),
+        rows_(static_cast<double>(shape.micro_batch * sequence_length)),
+        hidden_(static_cast<double>(model.hidden_size)),
+        stream_bytes_(rows_ * hidden_ * system.activation_bytes),
+        link_(link_of(cluster, RankSeries{.first = 0, .stride = 1, .count = shape.tensor_parallel})),
+        collectives_(time_collectives()) {}
+
+  BlockCosts device_costs() const;
+  BlockCosts charged_costs() const;
+
+ private:
+  TensorCollectives time_collectives() const {
+    const auto bytes = static_cast<int64_t>(stream_bytes_);
+    const int64_t n = shape_.tensor_parallel;
+    if (!shape_.sequence_parallel) return {0, all_reduce_seconds(link_, n, bytes)};
+    return {all_gather_seconds(link_, n, bytes), reduce_scatter_seconds(link_, n, bytes)};
+  }
+
+  double moved(double bytes) const { return memory_seconds(cluster_.device, bytes); }
+  double launches(double kernels) const { return kernels * cluster_.device.launch_seconds; }
+
+  // A product [rows, depth] x [depth, columns].
+  double matmul(double rows, double columns, double depth) const {
+    const Device& device = cluster_.device;
+    const double share =
+        device.matmul_by_rows.at(rows) * device.matmul_by_columns.at(columns) * device.matmul_by_depth.at(depth);
+    const double seconds = 2 * rows * columns * depth / (device.matmul_flops_per_second * share);
+    return std::max(seconds, moved((rows * columns + rows * depth + depth * columns) * system_.activation_bytes));
+  }
+
+  Product product(double columns, double depth) const {
+    // NOLINTNEXTLINE(readability-suspicious-call-argument): what is rows of one product is depth of another
+    return {matmul(rows_, columns, depth), matmul(rows_, depth, columns), matmul(columns, depth, rows_)};
+  }
+
+  // Everything that is no matrix product.
+  double passes(const TrainingSystem::Passes& passes) const {
+    const double widths = passes.stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) +
+                          passes.attention * qkv_width() +
+                          passes.feed_forward * static_cast<double>(model_.intermediate_size) / ranks_;
+    return moved(rows_ * widths * system_.activation_bytes);
+  }
+
+  // Of queries, keys and values on one rank. At least one key-value head: those are replicated where there are fewer.
+  double qkv_width() const {
+    return (static_cast<double>(model_.num_heads) / ranks_ +
+            2 * std::max(1.0, static_cast<double>(model_.num_kv_heads) / ranks_)) *
+           static_cast<double>(model_.head_dim);
+  }
+
+  // Beside a column-parallel product's input gradient, its input can be gathered; beside its weight gradient, the
+  // input's gradient can be reduced.
+  double beside(double communication, double computing) const {
+    return system_.overlaps_tensor_backward ? std::max(0.0, communication - computing) : communication;
+  }
+
+  double loss_statistics() const;
+  BlockCost layer_cost() const;
+
+  const ModelDescription& model_;
+  const ClusterDescription& cluster_;
+  const TrainingSystem& system_;
+  const BlockShape& shape_;
+  const int64_t sequence_length_;
+  const LocalElements held_;
+  const double ranks_, rows_, hidden_, stream_bytes_;
+  const Link link_;
+  const TensorCollectives collectives_;
+};
+
+// Of the loss over a vocabulary that is cut over the tensor-parallel ranks: they add up three fp64 statistics of every
+// row and rank, a piece of the logits at a time. Other programs' single, smaller sums are not counted.
+double BlockCalculation::loss_statistics() const {
+  const int64_t t = shape_.tensor_parallel, rows = shape_.micro_batch * sequence_length_;
+  if (t == 1 || system_.memory.logits_at_once == 0) return 0;
+  const int64_t part = (model_.vocab_size + t - 1) / t;
+  const int64_t rows_at_once = std::min(rows, std::max<int64_t>(1, system_.memory.logits_at_once / part));
+  const int64_t bytes_per_row = t * 3 * static_cast<int64_t>(sizeof(double));
+  return rows_ / static_cast<double>(rows_at_once) * all_reduce_seconds(link_, t, rows_at_once * bytes_per_row);
+}
+
+BlockCost BlockCalculation::layer_cost() const {
+  const auto [gather, reduce] = collectives_;
+  const double queries = static_cast<double>(model_.num_heads * model_.head_dim) / ranks_;
+  const double feed_forward = static_cast<double>(model_.intermediate_size) / ranks_;
+  const Product qkv = product(qkv_width(), hidden_), output = product(hidden_, queries);
+  const Product gate_up = product(2 * feed_forward, hidden_), down = product(hidden_, feed_forward);
+
+  // Scores and weighted values over causal halves; the backward pass has 5 products instead of 2 (Dao 2023).
+  const auto sequence = static_cast<double>(sequence_length_);
+  const Device& device = cluster_.device;
+  const double attention_flops = 2 * rows_ * sequence * queries;
+  const double scores =
+      moved(rows_ * sequence * static_cast<double>(model_.num_heads) / ranks_ * system_.attention_matrix_bytes);
+  const double attention_forward =
+      scores + attention_flops / (device.matmul_flops_per_second * device.attention_forward.at(sequence));
+  const double attention_backward =
+      scores + 2.5 * attention_flops / (device.matmul_flops_per_second * device.attention_backward.at(sequence));
+
+  const bool cuts_sequence = shape_.sequence_parallel;
+  const double copies = ranks_ > 1 ? moved(stream_bytes_ * system_.collective_copies) : 0;
+  const double collective_launches =
+      ranks_ == 1 ? 0
+                  : system_.collective_launches +
+                        (shape_.pipeline_across_nodes ? system_.pipelined_collective_launches * ranks_ : 0);
+  const double forward_launches = system_.forward.launches + (cuts_sequence ? 4 : 2) * collective_launches;
+  const double backward_launches = system_.backward.launches + (cuts_sequence ? 6 : 2) * collective_launches;
+
+  BlockCost layer;
+  const Cost forward{qkv.forward + attention_forward + output.forward + gate_up.forward + down.forward +
+                         passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies,
+                     2 * (gather + reduce)};
+  // A pass that is bound by the host takes as long as it takes to launch it; what is left of that over communication
+  // counts as computing.
+  layer.forward = {std::max(forward.compute, launches(forward_launches) - forward.communication),
+                   forward.communication};
+
+  Cost& input = layer.backward_input;
+  input = {qkv.input + output.input + gate_up.input + down.input + attention_backward + passes(system_.backward) +
+               (cuts_sequence ? 6 : 2) * copies,
+           2 * gather};
+  for (const Product& column_parallel : {qkv, gate_up}) {
+    input.communication += beside(gather, column_parallel.input);
+    input.communication += beside(reduce, column_parallel.weight);
+  }
+  switch (shape_.recompute) {
+    case Recompute::none:
+      break;
+    case Recompute::attention:
+      input += {qkv.forward + attention_forward, gather};
+      break;
+    case Recompute::full:
+      input += forward;
+      if (!system_.recomputes_down_projection) input += {-down.forward, -reduce};
+      break;
+  }
+  layer.backward_weight = {
+      qkv.weight + output.weight + gate_up.weight + down.weight + moved(held_.layer * system_.accumulation_bytes), 0};
+  // The host is ahead or behind for the whole backward pass.
+  const double all_launches = backward_launches + (shape_.recompute == Recompute::none ? 0 : forward_launches);
+  input.compute += std::max(0.0, launches(all_launches) - layer.backward().total());
+  return layer;
+}
+
+BlockCosts BlockCalculation::device_costs() const {
+  const auto [gather, reduce] = collectives_;
+  BlockCosts costs;
+  costs.layer = layer_cost();
+  // The look-up writes the stream; its gradient reads and adds.
+  costs.embedding.forward = {moved(2 * stream_bytes_), reduce};
+  costs.embedding.backward_weight = {moved(stream_bytes_ + rows_ * hidden_ * 2 * system_.gradient_bytes) +
+                                         moved(held_.embedding * system_.dense_embedding_bytes),
+                                     gather};
+  const double vocabulary = static_cast<double>(model_.vocab_size) / ranks_;
+  const Product head = product(vocabulary, hidden_);
+  costs.head.backward_input = {head.forward + head.input + moved(rows_ * vocabulary * system_.logit_bytes) +
+                                   moved(6 * stream_bytes_ / (shape_.sequence_parallel ? ranks_ : 1)),
+                               gather + reduce + loss_statistics()};
+  costs.head.backward_weight = {head.weight + moved(held_.head * system_.accumulation_bytes), 0};
+  return costs;
+}
+
+// What the virtual clock charges (train/pipeline_executor.h): a third of a layer's operations for each of F, B and W,
+// and F once more in B where it is recomputed; the head in B and W.
+BlockCosts BlockCalculation::charged_costs() const {
+  const auto [gather, reduce] = collectives_;
+  const TrainingFlops flops = training_flops(model_, sequence_length_);
+  const double tokens = rows_ / ranks_;
+  const double third = tokens * flops.layer / 3 / cluster_.flops_per_second;
+  const double head_third = tokens * flops.head / 3 / cluster_.flops_per_second;
+
+  BlockCosts costs;
+  costs.layer.forward = {third, 2 * (gather + reduce)};
+  costs.layer.backward_input = {third, 4 * gather + 2 * reduce};
+  if (shape_.recompute == Recompute::attention) costs.layer.backward_input.communication += gather;
+  if (shape_.recompute == Recompute::full) costs.layer.backward_input += {third, 2 * gather + reduce};
+  costs.layer.backward_weight = {third, 0};
+  costs.embedding.forward = {0, reduce};
+  costs.embedding.backward_weight = {0, gather};
+  costs.head.backward_input = {2 * head_third, gather + reduce + loss_statistics()};
+  costs.head.backward_weight = {head_third, 0};
+  return costs;
+}
+
+}  // namespace
+
+BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
+                       const TrainingSystem& system, const BlockShape& shape) {
+  const BlockCalculation calculation(model, sequence_length, cluster, system, shape);
+  BlockCosts costs = cluster.flops_per_second > 0 ? calculation.charged_costs() : calculation.device_costs();
+  const int64_t rows = shape.micro_batch * sequence_length;
+  costs.message_bytes = static_cast<double>(rows) /
+                        (shape.sequence_parallel ? static_cast<double>(shape.tensor_parallel) : 1) *
+                        static_cast<double>(model.hidden_size) * system.activation_bytes;
+  return costs;
+}
+
+double memory_seconds(const Device& device, double bytes) {
+  return device.memory_bytes_per_second > 0 ? bytes / device.memory_bytes_per_second : 0;
+}
+
+}  // namespace copus

@@ -1,0 +1,31 @@
+#include "copus/report/step_record.h"
+
+#include <algorithm>
+
+namespace copus {
+
+Observation observation_of(const StepRecord& record, const RunConfig& config) {
+  return {.step = record.step,
+          .consumed_samples = record.consumed_samples,
+          .loss = record.loss,
+          .grad_norm = record.grad_norm,
+          .step_seconds = record.step_seconds,
+          .elapsed_seconds = record.elapsed_seconds,
+          .small_batch = record.small_batch,
+          .small_batch_squared_norm = record.small_batch_squared_norm,
+          .noise_scale = record.noise_scale,
+          .noise_scale_low = record.noise_scale_low,
+          .noise_scale_high = record.noise_scale_high,
+          .seconds_left = seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds)};
+}
+
+double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds) {
+  double left = std::numeric_limits<double>::infinity();
+  const auto limit = static_cast<double>(limit_in_tokens(limits));
+  const auto tokens = static_cast<double>(consumed_tokens);
+  if (limit > 0 && tokens > 0) left = (limit - tokens) * elapsed_seconds / tokens;
+  if (limits.max_seconds > 0) left = std::min(left, limits.max_seconds - elapsed_seconds);
+  return std::max(0.0, left);
+}
+
+}  // namespace copus

@@ -1,0 +1,58 @@
+// For tests: which send belongs to which receive of a schedule.
+#pragma once
+
+#include <string_view>
+
+#include "copus/base/error.h"
+#include "copus/schedule/schedule.h"
+
+namespace copus {
+
+// "F", "B", "W", "send_activation" and so on.
+inline std::string_view to_string(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+      return "F";
+    case ActionKind::backward_input:
+      return "B";
+    case ActionKind::backward_weight:
+      return "W";
+    case ActionKind::send_activation:
+      return "send_activation";
+    case ActionKind::receive_activation:
+      return "receive_activation";
+    case ActionKind::send_gradient:
+      return "send_gradient";
+    case ActionKind::receive_gradient:
+      return "receive_gradient";
+  }
+  return {};
+}
+
+// The other end of a message: the receive that a send on `rank` belongs to, or the send of a receive.
+struct MessageEnd {
+  int64_t rank;
+  Action action;
+  bool operator==(const MessageEnd&) const = default;
+};
+inline MessageEnd other_end(const Schedule& schedule, int64_t rank, const Action& message) {
+  const auto at_stage = [&](int64_t stage, ActionKind kind) {
+    return MessageEnd{stage % schedule.pipeline_parallel,
+                      Action{kind, stage / schedule.pipeline_parallel, message.micro_batch}};
+  };
+  const int64_t stage = schedule.stage(rank, message.chunk);
+  switch (message.kind) {
+    case ActionKind::send_activation:
+      return at_stage(stage + 1, ActionKind::receive_activation);
+    case ActionKind::receive_activation:
+      return at_stage(stage - 1, ActionKind::send_activation);
+    case ActionKind::send_gradient:
+      return at_stage(stage - 1, ActionKind::receive_gradient);
+    case ActionKind::receive_gradient:
+      return at_stage(stage + 1, ActionKind::send_gradient);
+    default:
+      fail_check("is a message", __FILE__, __LINE__, "");
+  }
+}
+
+}  // namespace copus

@@ -1,0 +1,23 @@
+// AdamW's moments before its first step, for tests of the optimizer alone.
+#pragma once
+
+#include <vector>
+
+#include "copus/model/kernels.h"
+#include "copus/model/parameters.h"
+#include "copus/model/state_memory.h"
+
+namespace copus {
+
+inline std::vector<BucketState> zero_moments(const ParameterStore& store) {
+  std::vector<BucketState> state(store.buckets().size());
+  for (size_t b = 0; b < state.size(); ++b) {
+    const at::Tensor& master = store.buckets()[b].master;
+    if (!master.defined()) continue;
+    state[b].exp_avg = kernels::zeros({master.numel()}, master.scalar_type(), master.device());
+    state[b].exp_avg_sq = kernels::zeros({master.numel()}, master.scalar_type(), master.device());
+  }
+  return state;
+}
+
+}  // namespace copus
