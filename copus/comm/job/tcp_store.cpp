@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "copus/base/error.h"
@@ -53,12 +54,19 @@ void TcpStore::set(const std::string& key, const std::string& value) {
   static_cast<c10d::Store&>(implementation_->store).set(key, value);
 }
 
+// Asks again and again, since c10d's own wait ends in an exception whose stack takes longer to look up than the
+// deadlines of the ranks are apart: another rank would find this one missing meanwhile.
 std::optional<std::string> TcpStore::get(const std::string& key, double wait_seconds) {
+  constexpr std::chrono::milliseconds interval(5);
+  const auto end = std::chrono::steady_clock::now() + milliseconds(wait_seconds);
   try {
-    implementation_->store.wait({key}, milliseconds(wait_seconds));
+    while (!implementation_->store.check({key})) {
+      if (std::chrono::steady_clock::now() >= end) return std::nullopt;
+      std::this_thread::sleep_for(interval);
+    }
     return implementation_->store.get_to_str(key);
   } catch (const std::exception&) {
-    return std::nullopt;  // the time is up, or the rank that served the store is gone
+    return std::nullopt;  // the rank that served the store is gone
   }
 }
 
