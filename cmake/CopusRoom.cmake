@@ -13,6 +13,8 @@ include(GoogleTest)
 add_library(copus_options INTERFACE)
 target_include_directories(copus_options INTERFACE ${CMAKE_SOURCE_DIR})
 set(HOST_OPTIONS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  # Sources that are compiled as one look like headers to GCC, which then warns of a pimpl over unnamed types.
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
   # COPUS_CHECK(condition) without a detail is C++20; clang 14 still calls it an extension.
   $<$<CXX_COMPILER_ID:Clang>:-Wno-gnu-zero-variadic-macro-arguments>)
 if(COPUS_SANITIZE)
@@ -25,7 +27,7 @@ target_compile_options(copus_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${HOST
 option(COPUS_UNITY "Compile several sources of a room as one" OFF)
 function(compile_together TARGET COUNT)
   if(COPUS_UNITY)
-    set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${COUNT})
+    set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   endif()
 endfunction()
 

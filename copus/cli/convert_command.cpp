@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-struct Options {
+struct ConvertOptions {
   std::string from;
   std::string to;
   std::string dtype = "f32";
@@ -25,7 +25,7 @@ DType parse_dtype(const std::string& name) {
   throw UserError(concat("--dtype ", name, ": expected f32, bf16 or f16"));
 }
 
-int convert(const Options& options) {
+int convert(const ConvertOptions& options) {
   const DType dtype = parse_dtype(options.dtype);
   const StoredModel model(options.from);
   std::vector<TensorView> weights;
@@ -40,7 +40,7 @@ int convert(const Options& options) {
 }  // namespace
 
 void add_convert(CLI::App& program, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ConvertOptions>();
   CLI::App& command = *program.add_subcommand("convert", "Write a model as a Hugging Face directory");
   command.add_option("--from", options->from, "A run directory, a checkpoint, or a Hugging Face directory")
       ->required()

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct CtlOptions {
   fs::path run_directory;
   ControlRequest request;
   std::string wait = "2m";
@@ -57,7 +57,7 @@ void check_run(const fs::path& run_directory) {
                          "; only a running job can be steered"));
 }
 
-int run(const Options& options) {
+int run(const CtlOptions& options) {
   check_request(options.request);
   const std::chrono::duration<double> wait(read_duration("--wait", options.wait));
   check_run(options.run_directory);
@@ -71,7 +71,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_ctl(CLI::App& program, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CtlOptions>();
   CLI::App& command = *program.add_subcommand("ctl", "Steer a running job: its batch, its layout, a pause");
   command.add_option("RUN_DIR", options->run_directory, "The run directory")->required();
   command

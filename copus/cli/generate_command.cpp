@@ -27,7 +27,7 @@ namespace {
 // Ends a document where tokens are bytes. No UTF-8 text contains it.
 constexpr int64_t end_of_document = 0xFF;
 
-struct Options {
+struct GenerateOptions {
   std::string checkpoint;
   std::string prompt;
   int64_t tokens = 400;
@@ -94,7 +94,7 @@ class TokenPrinter {
   Utf8Stream utf8_;
 };
 
-int generate(const Options& options) {
+int generate(const GenerateOptions& options) {
   const StoredModel model(options.checkpoint);
   const Vocabulary vocabulary = vocabulary_of(model);
   std::vector<int64_t> text = parse_prompt(options.prompt, vocabulary.bytes, model.description().vocab_size);
@@ -136,7 +136,7 @@ int generate(const Options& options) {
 }  // namespace
 
 void add_generate(CLI::App& program, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   CLI::App& command = *program.add_subcommand("generate", "Let a trained model continue a text");
   command
       .add_option("--checkpoint", options->checkpoint,

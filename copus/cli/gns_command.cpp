@@ -30,7 +30,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct GnsOptions {
   std::string checkpoint;
   std::string model;
   std::string data;
@@ -56,7 +56,7 @@ struct Samples {
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-void check_options(const Options& options) {
+void check_options(const GnsOptions& options) {
   if (options.checkpoint.empty() == options.model.empty()) {
     throw UserError("gns: give one model: --checkpoint DIR (of a run), or --model DIR (a Hugging Face directory)");
   }
@@ -72,7 +72,7 @@ void check_sequence_length(int64_t sequence_length, const ModelDescription& mode
 }
 
 // Opens --data alone, in an order of its own.
-Samples open_samples_of_model(const Options& options, const StoredModel& model) {
+Samples open_samples_of_model(const GnsOptions& options, const StoredModel& model) {
   DataConfig data;
   data.train = {{.path = options.data, .weight = 1}};
   data.held_out_fraction = 0;
@@ -89,7 +89,7 @@ Samples open_samples_of_model(const Options& options, const StoredModel& model) 
 }
 
 // Opens what the run would train on next, unless something else is asked for.
-Samples open_samples_of_run(const Options& options, const StoredModel& model, const TrainingState& state) {
+Samples open_samples_of_run(const GnsOptions& options, const StoredModel& model, const TrainingState& state) {
   const std::string source = (model.directory() / "config.toml").string();
   const RunConfig config = parse_run_config(*model.run_config(), source);
   const int64_t sequence_length = options.sequence_length > 0 ? options.sequence_length : state.sequence_length;
@@ -152,7 +152,7 @@ class ProgressLine {
   bool shown_;
 };
 
-NoiseAverage measure(const Options& options, NoiseReference& reference, uint64_t first_sample) {
+NoiseAverage measure(const GnsOptions& options, NoiseReference& reference, uint64_t first_sample) {
   const auto start = Clock::now();
   const ProgressLine progress(options.batches);
   NoiseAverage average;
@@ -165,7 +165,7 @@ NoiseAverage measure(const Options& options, NoiseReference& reference, uint64_t
 }
 
 // Reads the training state of a run's checkpoint; a model has none.
-std::optional<TrainingState> find_training_state(const Options& options, const StoredModel& model) {
+std::optional<TrainingState> find_training_state(const GnsOptions& options, const StoredModel& model) {
   if (options.checkpoint.empty()) return std::nullopt;
   if (!model.training_state()) {
     throw UserError(concat(options.checkpoint,
@@ -175,7 +175,7 @@ std::optional<TrainingState> find_training_state(const Options& options, const S
   return parse_training_state(*model.training_state(), (model.directory() / "training_state.json").string());
 }
 
-void note_repetition(const Options& options, const Samples& samples) {
+void note_repetition(const GnsOptions& options, const Samples& samples) {
   const int64_t available = samples.dataset.train_tokens() / samples.sequence_length;
   if (options.batches * options.large_batch <= available) return;
   std::cerr << "copus: note: " << options.batches << " batches of " << options.large_batch
@@ -183,7 +183,7 @@ void note_repetition(const Options& options, const Samples& samples) {
             << " that the data have; some count more than once, which makes the interval too narrow\n";
 }
 
-int gns(const Options& options) {
+int gns(const GnsOptions& options) {
   check_options(options);
   const StoredModel model(options.checkpoint.empty() ? options.model : options.checkpoint);
   const std::optional<TrainingState> state = find_training_state(options, model);
@@ -224,7 +224,7 @@ int gns(const Options& options) {
 }  // namespace
 
 void add_gns(CLI::App& program, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GnsOptions>();
   CLI::App& command = *program.add_subcommand("gns", "Measure the gradient noise scale of a stored model");
   command
       .add_option("--checkpoint", options->checkpoint,

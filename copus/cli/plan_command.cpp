@@ -23,7 +23,7 @@ namespace copus {
 
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::string model;
   std::string cluster;
   int64_t gpus = 0;  // 0: as many as the cluster says
@@ -40,7 +40,7 @@ struct Options {
   bool json = false;
 };
 
-PlanQuestion question_of(const Options& options) {
+PlanQuestion question_of(const PlanOptions& options) {
   PlanQuestion question;
   question.model = find_model(options.model);
   question.cluster = find_cluster(options.cluster);
@@ -71,7 +71,7 @@ PlanQuestion question_of(const Options& options) {
   return question;
 }
 
-void write_plot(const Options& options, const PlanQuestion& question, const Plan& plan) {
+void write_plot(const PlanOptions& options, const PlanQuestion& question, const Plan& plan) {
   const bool page = options.plot.extension() == ".html";
   const std::string text = page ? to_html(question, plan, options.top) : to_svg(question, plan);
   try {
@@ -81,7 +81,7 @@ void write_plot(const Options& options, const PlanQuestion& question, const Plan
   }
 }
 
-int run_plan(const Options& options) {
+int run_plan(const PlanOptions& options) {
   const std::optional<ConfigurationChange> asked =
       options.explain.empty() ? std::nullopt : std::optional(read_configuration("--explain", options.explain));
   PlanQuestion question = question_of(options);
@@ -106,7 +106,7 @@ int run_plan(const Options& options) {
 }  // namespace
 
 void add_plan(CLI::App& program, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   CLI::App& command =
       *program.add_subcommand("plan", "Predict which layout of a model on a cluster trains fastest, and what fits");
   command.add_option("--model", options->model, "A model: its config.json, or a name that ships with the program")

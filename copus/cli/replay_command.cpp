@@ -20,7 +20,7 @@ namespace {
 
 constexpr int decided_otherwise = 1;
 
-struct Options {
+struct ReplayOptions {
   std::filesystem::path directory;
   std::string policy;
   std::vector<std::string> overrides;
@@ -33,7 +33,7 @@ std::string policy_file(const RunConfig& config) {
   return config.adapt.file.empty() ? "" : read_text_file(config.adapt.file);
 }
 
-int print_replay(const Replay& result, const Options& options) {
+int print_replay(const Replay& result, const ReplayOptions& options) {
   if (options.json) {
     nlohmann::ordered_json object{{"same", !result.difference},
                                   {"decisions", result.decisions},
@@ -59,7 +59,7 @@ int print_replay(const Replay& result, const Options& options) {
   return result.difference ? decided_otherwise : 0;
 }
 
-int print_open_loop(const std::vector<Decision>& decisions, const std::string& policy, const Options& options) {
+int print_open_loop(const std::vector<Decision>& decisions, const std::string& policy, const ReplayOptions& options) {
   int64_t moves = 0;
   for (const Decision& decision : decisions) moves += decision.choice.target.has_value();
   if (options.json) {
@@ -80,7 +80,7 @@ int print_open_loop(const std::vector<Decision>& decisions, const std::string& p
   return 0;
 }
 
-int run_replay(const Options& options) {
+int run_replay(const ReplayOptions& options) {
   const std::filesystem::path config_path = options.directory / "config.toml";
   std::vector<std::string> overrides = options.overrides;
   if (!options.policy.empty()) overrides.push_back("adapt.policy=" + options.policy);
@@ -102,7 +102,7 @@ int run_replay(const Options& options) {
 }  // namespace
 
 void add_replay(CLI::App& program, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReplayOptions>();
   CLI::App& command = *program.add_subcommand(
       "replay", "Decide again what a run has decided, or what another policy would have decided in its place");
   command.add_option("RUN_DIR", options->directory, "The run directory")->required();

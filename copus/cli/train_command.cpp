@@ -13,7 +13,7 @@ namespace copus {
 
 namespace {
 
-struct Options {
+struct TrainOptions {
   RunRequest request;
   std::string max_time;
 };
@@ -22,7 +22,7 @@ struct Options {
 
 void add_train(CLI::App& program, Action& action, const std::vector<std::string>& arguments) {
   const auto start = std::chrono::steady_clock::now();
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainOptions>();
   CLI::App& command = *program.add_subcommand("train", "Train a model, or go on with a run");
   command.add_option("CONFIG", options->request.config_path,
                      "The run's configuration, a TOML file; with --resume it may be left out: the run's own is used");

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr const char* rest =
+constexpr const char* after_cluster =
     "[model]\nvocab_size = 256\nhidden_size = 64\nintermediate_size = 96\nnum_hidden_layers = 2\n"
     "num_attention_heads = 4\n[data]\ntrain = 'a.txt'\n[train]\nmax_steps = 1\n";
 constexpr const char* cluster_text =
@@ -24,12 +24,12 @@ constexpr const char* inline_cluster =
     "[cluster]\nranks_per_node = 2\nwithin_node = { latency_microseconds = 1, gigabytes_per_second = 8 }\n"
     "between_nodes = { latency_microseconds = 2, gigabytes_per_second = 4 }\n";
 
-RunConfig parse(const std::string& cluster, const std::vector<std::string>& overrides = {}) {
-  return parse_run_config(cluster + rest, "run.toml", overrides);
+RunConfig parse_with_cluster(const std::string& cluster, const std::vector<std::string>& overrides = {}) {
+  return parse_run_config(cluster + after_cluster, "run.toml", overrides);
 }
 
-std::string message_of(const std::string& cluster, const std::vector<std::string>& overrides = {}) {
-  return user_error([&] { parse(cluster, overrides); });
+std::string error_with_cluster(const std::string& cluster, const std::vector<std::string>& overrides = {}) {
+  return user_error([&] { parse_with_cluster(cluster, overrides); });
 }
 
 class ClusterSection : public testing::Test {
@@ -40,7 +40,7 @@ class ClusterSection : public testing::Test {
   // Of the cluster file with this text.
   std::string message_of_file(const std::string& text) {
     write(text);
-    return message_of(by_file_);
+    return error_with_cluster(by_file_);
   }
 
   const TemporaryFolder folder_;
@@ -53,18 +53,18 @@ class ClusterSection : public testing::Test {
 };
 
 TEST_F(ClusterSection, MayBeLeftOut) {
-  EXPECT_EQ(parse("").cluster.clock, ClockKind::real);
-  EXPECT_EQ(parse("").cluster.description, ClusterDescription{});
+  EXPECT_EQ(parse_with_cluster("").cluster.clock, ClockKind::real);
+  EXPECT_EQ(parse_with_cluster("").cluster.description, ClusterDescription{});
 }
 
 TEST_F(ClusterSection, MayBeAFile) {
-  const RunConfig config = parse(by_file_ + "clock = 'virtual'\n");
+  const RunConfig config = parse_with_cluster(by_file_ + "clock = 'virtual'\n");
   EXPECT_EQ(config.cluster.clock, ClockKind::virtual_time);
   EXPECT_EQ(config.cluster.description, expected_);
 }
 
 TEST_F(ClusterSection, MayBeInline) {
-  const ClusterDescription description = parse(inline_cluster).cluster.description;
+  const ClusterDescription description = parse_with_cluster(inline_cluster).cluster.description;
   EXPECT_EQ(description.ranks_per_node, 2);
   EXPECT_EQ(description.within_node, (Link{.latency_seconds = 1e-6, .bytes_per_second = 8e9}));
   EXPECT_EQ(description.between_nodes, (Link{.latency_seconds = 2e-6, .bytes_per_second = 4e9}));
@@ -72,7 +72,7 @@ TEST_F(ClusterSection, MayBeInline) {
 }
 
 TEST_F(ClusterSection, IsWrittenInline) {
-  const RunConfig config = parse(by_file_ + "clock = 'wall'\n");
+  const RunConfig config = parse_with_cluster(by_file_ + "clock = 'wall'\n");
   const std::string written = to_toml(config);
   EXPECT_THAT(
       written,
@@ -85,33 +85,34 @@ TEST_F(ClusterSection, IsWrittenInline) {
 }
 
 TEST_F(ClusterSection, IsDescribedInOneWay) {
-  EXPECT_THAT(message_of(concat(by_file_, "ranks_per_node = 2\n")),
+  EXPECT_THAT(error_with_cluster(concat(by_file_, "ranks_per_node = 2\n")),
               AllOf(HasSubstr("run.toml:3: cluster.ranks_per_node contradicts cluster.config (run.toml:2)"),
                     HasSubstr("one way")));
-  EXPECT_THAT(message_of(by_file_, {"cluster.ranks_per_node=2"}),
+  EXPECT_THAT(error_with_cluster(by_file_, {"cluster.ranks_per_node=2"}),
               HasSubstr("--set cluster.ranks_per_node=2: cluster.ranks_per_node contradicts cluster.config"));
 }
 
 TEST_F(ClusterSection, AFileGivenOnTheCommandLineReplacesInlineFields) {
   const std::string override_text = concat("cluster.config=", file_.string());
-  EXPECT_EQ(parse(inline_cluster, {override_text}).cluster.description, expected_);
-  EXPECT_THAT(message_of(inline_cluster, {override_text, "cluster.ranks_per_node=8"}),
+  EXPECT_EQ(parse_with_cluster(inline_cluster, {override_text}).cluster.description, expected_);
+  EXPECT_THAT(error_with_cluster(inline_cluster, {override_text, "cluster.ranks_per_node=8"}),
               HasSubstr("--set cluster.ranks_per_node=8: cluster.ranks_per_node contradicts cluster.config"));
 }
 
 TEST_F(ClusterSection, ClocksOtherThanRealNeedIt) {
   for (const std::string clock : {"wall", "virtual"}) {
-    EXPECT_THAT(message_of("", {"cluster.clock=" + clock}),
+    EXPECT_THAT(error_with_cluster("", {"cluster.clock=" + clock}),
                 AllOf(HasSubstr(concat("cluster.clock \"", clock, "\"")), HasSubstr("cluster.config"),
                       HasSubstr("configs/clusters/")));
   }
 }
 
 TEST_F(ClusterSection, FilesThatCannotBeReadAreNamed) {
-  EXPECT_THAT(message_of("[cluster]\nconfig = 'nowhere.toml'\n"),
+  EXPECT_THAT(error_with_cluster("[cluster]\nconfig = 'nowhere.toml'\n"),
               AllOf(HasSubstr("run.toml:2: cluster.config"), HasSubstr("nowhere.toml"), HasSubstr("in TOML")));
-  EXPECT_THAT(message_of("[cluster]\nconfig = 3\n"), HasSubstr("cluster.config must be a path (a string), got 3"));
-  EXPECT_THAT(message_of("[cluster]\nconfig = ''\n"), HasSubstr("must be a path"));
+  EXPECT_THAT(error_with_cluster("[cluster]\nconfig = 3\n"),
+              HasSubstr("cluster.config must be a path (a string), got 3"));
+  EXPECT_THAT(error_with_cluster("[cluster]\nconfig = ''\n"), HasSubstr("must be a path"));
   EXPECT_THAT(message_of_file("ranks_per_node = = 4"), HasSubstr("cluster.toml:1:18: not valid TOML"));
 }
 
@@ -144,16 +145,18 @@ TEST_F(ClusterSection, MistakesInTheFileNameItsLine) {
 }
 
 TEST_F(ClusterSection, InlineMistakesNameTheLine) {
-  EXPECT_THAT(message_of("[cluster]\nranks_per_node = 2\n"),
+  EXPECT_THAT(error_with_cluster("[cluster]\nranks_per_node = 2\n"),
               HasSubstr("run.toml:1: [cluster]: within_node is missing: a cluster has ranks_per_node and two links"));
-  EXPECT_THAT(message_of("[cluster]\nwithin_node = 3\n"), HasSubstr("run.toml:2: cluster.within_node must be a table"));
-  EXPECT_THAT(message_of("[cluster]\nteraflops = 3\n"), HasSubstr("\"teraflops\" in [cluster]"));
+  EXPECT_THAT(error_with_cluster("[cluster]\nwithin_node = 3\n"),
+              HasSubstr("run.toml:2: cluster.within_node must be a table"));
+  EXPECT_THAT(error_with_cluster("[cluster]\nteraflops = 3\n"), HasSubstr("\"teraflops\" in [cluster]"));
 }
 
 TEST_F(ClusterSection, TheExampleClustersAreValid) {
   for (const std::string name : {"two-nodes-of-4", "two-small-nodes"}) {
     const std::string path = concat(COPUS_SOURCE "/configs/clusters/", name, ".toml");
-    const ClusterDescription description = parse("", {concat("cluster.config=", path)}).cluster.description;
+    const ClusterDescription description =
+        parse_with_cluster("", {concat("cluster.config=", path)}).cluster.description;
     EXPECT_EQ(description.ranks_per_node, 4) << name;
     EXPECT_GT(description.within_node.bytes_per_second, description.between_nodes.bytes_per_second) << name;
     EXPECT_LT(description.within_node.latency_seconds, description.between_nodes.latency_seconds) << name;

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr const char* cluster_text = R"(num_ranks = 16
+constexpr const char* full_cluster_text = R"(num_ranks = 16
 ranks_per_node = 8
 devices_per_node = 2
 rails = 4
@@ -62,13 +62,13 @@ TEST(Descriptions, AClusterFileMaySayAll) {
                                                .attention_forward = Curve({{512, 0.4}, {2048, 0.6}}),
                                                .attention_backward = Curve({{512, 0.2}}),
                                                .launch_seconds = 4e-6}};
-  EXPECT_EQ(parse_cluster(cluster_text, "c.toml"), expected);
+  EXPECT_EQ(parse_cluster(full_cluster_text, "c.toml"), expected);
   EXPECT_EQ(parse_cluster(to_toml(expected), "c.toml"), expected) << to_toml(expected);
 }
 
 // What is said of the file with one of its parts replaced.
 std::string complaint(const std::string& old, const std::string& replacement) {
-  std::string text = cluster_text;
+  std::string text = full_cluster_text;
   text.replace(text.find(old), old.size(), replacement);
   return user_error([&] { parse_cluster(text, "c.toml"); });
 }

@@ -15,22 +15,22 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* rest = "\n[data]\ntrain = 'a.txt'\n[train]\nmax_steps = 1\nsequence_length = 128\n";
+constexpr const char* after_model = "\n[data]\ntrain = 'a.txt'\n[train]\nmax_steps = 1\nsequence_length = 128\n";
 constexpr const char* inline_model =
     "[model]\nvocab_size = 256\nhidden_size = 64\nintermediate_size = 96\nnum_hidden_layers = 2\n"
     "num_attention_heads = 4\n";
 
-RunConfig parse(const std::string& model, const std::vector<std::string>& overrides = {}) {
-  return parse_run_config(model + rest, "run.toml", overrides);
+RunConfig parse_with_model(const std::string& model, const std::vector<std::string>& overrides = {}) {
+  return parse_run_config(model + after_model, "run.toml", overrides);
 }
 
-std::string message_of(const std::string& model, const std::vector<std::string>& overrides = {}) {
-  return user_error([&] { parse(model, overrides); });
+std::string error_with_model(const std::string& model, const std::vector<std::string>& overrides = {}) {
+  return user_error([&] { parse_with_model(model, overrides); });
 }
 
 class ModelSection : public testing::Test {
  protected:
-  ModelSection() { write_config(to_hugging_face_config(parse(inline_model).model, "float32")); }
+  ModelSection() { write_config(to_hugging_face_config(parse_with_model(inline_model).model, "float32")); }
 
   void write_config(const std::string& text) { std::ofstream(file_) << text; }
 
@@ -42,84 +42,88 @@ class ModelSection : public testing::Test {
 };
 
 TEST_F(ModelSection, MayBeInline) {
-  const ModelDescription model = parse(inline_model).model;
+  const ModelDescription model = parse_with_model(inline_model).model;
   EXPECT_EQ(model.architecture, Architecture::llama);
   EXPECT_EQ(model.vocab_size, 256);
   EXPECT_EQ(model.num_kv_heads, 4);
   EXPECT_EQ(model.head_dim, 16);
   EXPECT_EQ(model.max_position_embeddings, 2048);
-  EXPECT_EQ(parse(concat(inline_model, "architecture = 'qwen2'")).model.qkv_bias, true);
+  EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.qkv_bias, true);
   // Not what transformers' MistralConfig and Qwen2Config assume behind the reader's back.
-  EXPECT_EQ(parse(concat(inline_model, "architecture = 'mistral'")).model.num_kv_heads, 4);
-  EXPECT_EQ(parse(concat(inline_model, "architecture = 'qwen2'")).model.num_kv_heads, 4);
+  EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'mistral'")).model.num_kv_heads, 4);
+  EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.num_kv_heads, 4);
 }
 
 TEST_F(ModelSection, TakesLlama3Scaling) {
   const std::string scaling =
       "rope_type = 'llama3', factor = 32, low_freq_factor = 1, high_freq_factor = 4.0, "
       "original_max_position_embeddings = 8192";
-  EXPECT_EQ(parse(concat(inline_model, "rope_scaling = { ", scaling, " }")).model.rope_scaling,
+  EXPECT_EQ(parse_with_model(concat(inline_model, "rope_scaling = { ", scaling, " }")).model.rope_scaling,
             (Llama3RopeScaling{32.0, 1.0, 4.0, 8192}));
-  EXPECT_THAT(message_of(concat(inline_model, "rope_scaling = { ", scaling, ", facotr = 3 }")),
+  EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { ", scaling, ", facotr = 3 }")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("facotr"), HasSubstr("\"factor\"")));
-  EXPECT_THAT(message_of(concat(inline_model, "rope_scaling = 3")), HasSubstr("model.rope_scaling must be a table"));
-  EXPECT_THAT(message_of(concat(inline_model, "rope_scaling = { rope_type = 'yarn' }")), HasSubstr("yarn"));
+  EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = 3")),
+              HasSubstr("model.rope_scaling must be a table"));
+  EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { rope_type = 'yarn' }")), HasSubstr("yarn"));
 }
 
 TEST_F(ModelSection, MayBeAFileOrADirectory) {
-  EXPECT_EQ(parse(by_file_).model, parse(inline_model).model);
-  EXPECT_EQ(parse(by_file_).init_from, "");
-  EXPECT_EQ(parse("[model]\n" + init_from_).model, parse(inline_model).model);
-  EXPECT_EQ(parse("[model]\n" + init_from_).init_from, directory_.string());
-  EXPECT_EQ(parse("", {"model.config=" + file_.string()}).model, parse(inline_model).model);
+  EXPECT_EQ(parse_with_model(by_file_).model, parse_with_model(inline_model).model);
+  EXPECT_EQ(parse_with_model(by_file_).init_from, "");
+  EXPECT_EQ(parse_with_model("[model]\n" + init_from_).model, parse_with_model(inline_model).model);
+  EXPECT_EQ(parse_with_model("[model]\n" + init_from_).init_from, directory_.string());
+  EXPECT_EQ(parse_with_model("", {"model.config=" + file_.string()}).model, parse_with_model(inline_model).model);
 }
 
 TEST_F(ModelSection, MustBeThere) {
-  EXPECT_THAT(message_of(""), AllOf(HasSubstr("run.toml"), HasSubstr("[model] is missing"), HasSubstr("init_from")));
-  EXPECT_THAT(message_of("[model]\n"), HasSubstr("[model] is missing"));
-  EXPECT_THAT(message_of("[model]\nvocab_size = 256\n"), AllOf(HasSubstr("hidden_size"), HasSubstr("missing")));
+  EXPECT_THAT(error_with_model(""),
+              AllOf(HasSubstr("run.toml"), HasSubstr("[model] is missing"), HasSubstr("init_from")));
+  EXPECT_THAT(error_with_model("[model]\n"), HasSubstr("[model] is missing"));
+  EXPECT_THAT(error_with_model("[model]\nvocab_size = 256\n"), AllOf(HasSubstr("hidden_size"), HasSubstr("missing")));
 }
 
 TEST_F(ModelSection, IsDescribedInOneWay) {
-  EXPECT_THAT(message_of(by_file_ + "hidden_size = 64\n"),
+  EXPECT_THAT(error_with_model(by_file_ + "hidden_size = 64\n"),
               AllOf(HasSubstr("run.toml:3"), HasSubstr("model.hidden_size contradicts model.config (run.toml:2)")));
-  EXPECT_THAT(message_of(by_file_ + init_from_), HasSubstr("model.init_from contradicts model.config"));
-  EXPECT_THAT(message_of(by_file_, {"model.hidden_size=64"}),
+  EXPECT_THAT(error_with_model(by_file_ + init_from_), HasSubstr("model.init_from contradicts model.config"));
+  EXPECT_THAT(error_with_model(by_file_, {"model.hidden_size=64"}),
               AllOf(HasSubstr("--set model.hidden_size=64"), HasSubstr("contradicts model.config")));
 }
 
 TEST_F(ModelSection, InlineFieldsMayRepeatWhatInitFromSays) {
-  EXPECT_EQ(parse(inline_model + init_from_).model, parse(inline_model).model);
-  EXPECT_THAT(message_of(inline_model + init_from_ + "rms_norm_eps = 1e-5\n"),
+  EXPECT_EQ(parse_with_model(inline_model + init_from_).model, parse_with_model(inline_model).model);
+  EXPECT_THAT(error_with_model(inline_model + init_from_ + "rms_norm_eps = 1e-5\n"),
               AllOf(HasSubstr("contradicts"), HasSubstr("config.json"), HasSubstr("rms_norm_eps is 1e-05 here"),
                     HasSubstr("1e-06 there")));
   fs::remove(file_);
-  EXPECT_EQ(parse(inline_model + init_from_).init_from, directory_.string()) << "a resumed run needs no directory";
+  EXPECT_EQ(parse_with_model(inline_model + init_from_).init_from, directory_.string())
+      << "a resumed run needs no directory";
 }
 
 TEST_F(ModelSection, FilesThatCannotBeReadAreNamed) {
   fs::remove(file_);
-  EXPECT_THAT(message_of(by_file_), AllOf(HasSubstr("run.toml:2: model.config"), HasSubstr(file_.string())));
-  EXPECT_THAT(message_of("[model]\n" + init_from_), AllOf(HasSubstr("model.init_from"), HasSubstr(file_.string())));
-  EXPECT_THAT(message_of(concat("[model]\nconfig = '", directory_.string(), "'")), HasSubstr("cannot read"));
-  EXPECT_THAT(message_of("[model]\nconfig = 3"), HasSubstr("model.config must be a path"));
-  EXPECT_THAT(message_of("[model]\ninit_from = ''"), HasSubstr("model.init_from must be a path"));
+  EXPECT_THAT(error_with_model(by_file_), AllOf(HasSubstr("run.toml:2: model.config"), HasSubstr(file_.string())));
+  EXPECT_THAT(error_with_model("[model]\n" + init_from_),
+              AllOf(HasSubstr("model.init_from"), HasSubstr(file_.string())));
+  EXPECT_THAT(error_with_model(concat("[model]\nconfig = '", directory_.string(), "'")), HasSubstr("cannot read"));
+  EXPECT_THAT(error_with_model("[model]\nconfig = 3"), HasSubstr("model.config must be a path"));
+  EXPECT_THAT(error_with_model("[model]\ninit_from = ''"), HasSubstr("model.init_from must be a path"));
   write_config("{ \"model_type\": \"gpt2\" }");
-  EXPECT_THAT(message_of(by_file_), AllOf(HasSubstr(file_.string()), HasSubstr("gpt2 is not supported")));
+  EXPECT_THAT(error_with_model(by_file_), AllOf(HasSubstr(file_.string()), HasSubstr("gpt2 is not supported")));
   write_config("");
-  EXPECT_THAT(message_of(by_file_), AllOf(HasSubstr(file_.string()), HasSubstr("not valid JSON")));
+  EXPECT_THAT(error_with_model(by_file_), AllOf(HasSubstr(file_.string()), HasSubstr("not valid JSON")));
 }
 
 TEST_F(ModelSection, InlineMistakesNameTheLine) {
-  EXPECT_THAT(message_of(concat(inline_model, "head_dim = '64'\n")),
+  EXPECT_THAT(error_with_model(concat(inline_model, "head_dim = '64'\n")),
               AllOf(HasSubstr("run.toml:7: model.head_dim must be a whole number"), HasSubstr("the string \"64\"")));
-  EXPECT_THAT(message_of(concat(inline_model, "head_dim = 0\n")),
+  EXPECT_THAT(error_with_model(concat(inline_model, "head_dim = 0\n")),
               HasSubstr("run.toml:7: model.head_dim must be at least"));
-  EXPECT_THAT(message_of(concat(inline_model, "architecture = 'gpt2'\n")),
+  EXPECT_THAT(error_with_model(concat(inline_model, "architecture = 'gpt2'\n")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("\"llama\", \"qwen2\", \"mistral\""), HasSubstr("gpt2")));
-  EXPECT_THAT(message_of(concat(inline_model, "num_kv_heads = 2\n")),
+  EXPECT_THAT(error_with_model(concat(inline_model, "num_kv_heads = 2\n")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("num_kv_heads"), HasSubstr("[model]")));
-  EXPECT_THAT(message_of(concat(inline_model, "num_key_value_heads = 3\n")),
+  EXPECT_THAT(error_with_model(concat(inline_model, "num_key_value_heads = 3\n")),
               AllOf(HasSubstr("run.toml:1: [model]"), HasSubstr("(4)"), HasSubstr("(3)"), Not(HasSubstr("absent"))));
 }
 

@@ -12,7 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string message_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
+std::string settings_error(const std::string& toml, const std::vector<std::string>& overrides = {}) {
   return user_error([&] { read_settings(toml, "run.toml", overrides); });
 }
 
@@ -51,20 +51,20 @@ TEST(Settings, TheLastOverrideCounts) {
 }
 
 TEST(Settings, MalformedTomlNamesLineAndColumn) {
-  EXPECT_THAT(message_of("[train]\nseed = \n"), AllOf(HasSubstr("run.toml:2:"), HasSubstr("not valid TOML")));
-  EXPECT_THAT(message_of("[train]\nseed == 3\n"), HasSubstr("run.toml:2:7"));
-  EXPECT_THAT(message_of("[train\n"), HasSubstr("run.toml:1:"));
-  EXPECT_THAT(message_of("[train]\nseed = 1\nseed = 2\n"), AllOf(HasSubstr("run.toml:3:"), HasSubstr("seed")));
-  EXPECT_THAT(message_of("a = \"\xff\"\n"), HasSubstr("not valid TOML"));
-  EXPECT_THAT(message_of("seed = 99999999999999999999"), HasSubstr("run.toml:1:"));
+  EXPECT_THAT(settings_error("[train]\nseed = \n"), AllOf(HasSubstr("run.toml:2:"), HasSubstr("not valid TOML")));
+  EXPECT_THAT(settings_error("[train]\nseed == 3\n"), HasSubstr("run.toml:2:7"));
+  EXPECT_THAT(settings_error("[train\n"), HasSubstr("run.toml:1:"));
+  EXPECT_THAT(settings_error("[train]\nseed = 1\nseed = 2\n"), AllOf(HasSubstr("run.toml:3:"), HasSubstr("seed")));
+  EXPECT_THAT(settings_error("a = \"\xff\"\n"), HasSubstr("not valid TOML"));
+  EXPECT_THAT(settings_error("seed = 99999999999999999999"), HasSubstr("run.toml:1:"));
 }
 
 TEST(Settings, MalformedOverridesAreQuoted) {
   for (const char* text : {"seed", "seed=3", "train.seed", ".seed=3", "train.=3", "model.rope_scaling.factor=3", ""}) {
-    EXPECT_THAT(message_of("", {text}), AllOf(HasSubstr(concat("--set ", text)), HasSubstr("section.key=value")));
+    EXPECT_THAT(settings_error("", {text}), AllOf(HasSubstr(concat("--set ", text)), HasSubstr("section.key=value")));
   }
-  EXPECT_THAT(message_of("train = 3", {"train.seed=3"}), AllOf(HasSubstr("run.toml:1"), HasSubstr("[train]")));
-  EXPECT_THAT(message_of("", {"data.train=\xff"}), HasSubstr("UTF-8"));
+  EXPECT_THAT(settings_error("train = 3", {"train.seed=3"}), AllOf(HasSubstr("run.toml:1"), HasSubstr("[train]")));
+  EXPECT_THAT(settings_error("", {"data.train=\xff"}), HasSubstr("UTF-8"));
 }
 
 TEST(Settings, WrittenValuesReadBackEqual) {

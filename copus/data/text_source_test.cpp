@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 using TextSourceTest = CorpusTest;
 
-std::string read_all(const TokenSource& source) {
+std::string read_text(const TokenSource& source) {
   std::vector<int64_t> tokens(static_cast<std::size_t>(source.size()));
   source.read(0, source.size(), tokens.data());
   return {tokens.begin(), tokens.end()};
@@ -41,14 +41,14 @@ TEST(Utf8, FindsTheFirstBadByte) {
 
 TEST_F(TextSourceTest, AFileIsOneDocumentByDefault) {
   const TextSource source(write_text("a", "h\xC3\xA9\n\nllo"), "");
-  EXPECT_EQ(read_all(source), "h\xC3\xA9\n\nllo\xFF");
+  EXPECT_EQ(read_text(source), "h\xC3\xA9\n\nllo\xFF");
   EXPECT_EQ(source.num_documents(), 1);
   EXPECT_EQ(source.document_end(0), 9);
 }
 
 TEST_F(TextSourceTest, TheSeparatorCutsDocuments) {
   const TextSource source(write_text("a", "--one--two----three--"), "--");
-  EXPECT_EQ(read_all(source), "one\xFFtwo\xFFthree\xFF");
+  EXPECT_EQ(read_text(source), "one\xFFtwo\xFFthree\xFF");
   EXPECT_EQ(source.num_documents(), 3);
   EXPECT_EQ(source.document_end(1), 8);
   EXPECT_EQ(source.document_at(0), 0);
@@ -63,7 +63,7 @@ TEST_F(TextSourceTest, AnyRangeIsThatPartOfTheStream) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += "abcd|"[random() % 5];
   const TextSource source(write_text("a", text), "|");
-  const std::string all = read_all(source);
+  const std::string all = read_text(source);
   for (int64_t begin = 0; begin <= source.size(); begin += 7) {
     for (int64_t end = begin; end <= source.size(); end += 3) {
       std::vector<int64_t> tokens(static_cast<std::size_t>(end - begin));

@@ -234,12 +234,12 @@ bool everything_divides(const Attempt& attempt) {
   const int64_t d = strategy.data_parallel, t = strategy.tensor_parallel, p = strategy.pipeline_parallel;
   const int64_t v = strategy.virtual_stages;
   if (std::min({d, t, p, v, global_batch, micro_batch, attempt.sequence_length}) < 1) return false;
-  const bool interleaved = strategy.schedule == PipelineSchedule::interleaved_1f1b;
+  const bool is_interleaved = strategy.schedule == PipelineSchedule::interleaved_1f1b;
   const bool heads = model.num_heads % t == 0 && (model.num_kv_heads % t == 0 || t % model.num_kv_heads == 0);
   const bool widths = model.intermediate_size % t == 0 && model.vocab_size >= t;
-  const bool stages = p * v <= model.num_layers && interleaved == (v > 1) && (!interleaved || p > 1);
+  const bool stages = p * v <= model.num_layers && is_interleaved == (v > 1) && (!is_interleaved || p > 1);
   const bool batches = global_batch % (d * micro_batch) == 0;
-  const bool rounds = !interleaved || (batches && global_batch / (d * micro_batch) % p == 0);
+  const bool rounds = !is_interleaved || (batches && global_batch / (d * micro_batch) % p == 0);
   const bool rows = !strategy.sequence_parallel || (t > 1 && micro_batch * attempt.sequence_length % t == 0);
   return heads && widths && stages && batches && rounds && rows && strategy.zero_stage <= 1;
 }

@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "copus/base/round_up.h"
+
 namespace copus {
 namespace {
 
@@ -22,14 +24,14 @@ constexpr size_t cache_line = 64;
 
 // Rounds up to one of eight sizes per power of two, so that blocks are found again and at most an eighth is wasted.
 size_t size_class(size_t bytes) {
-  if (bytes < smallest_cached) return (bytes + cache_line - 1) / cache_line * cache_line;
+  if (bytes < smallest_cached) return round_up(bytes, cache_line);
   const size_t step = std::bit_floor(bytes) / 8;
-  return (bytes + step - 1) / step * step;
+  return round_up(bytes, step);
 }
 
 void* allocate_block(size_t bytes) {
   const size_t alignment = bytes >= huge_page ? huge_page : cache_line;
-  void* block = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  void* block = std::aligned_alloc(alignment, round_up(bytes, alignment));
   if (!block) throw std::bad_alloc();
   if (bytes >= huge_page) madvise(block, bytes, MADV_HUGEPAGE);  // advice: works without
   return block;

@@ -16,27 +16,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-const ParallelStrategy pipeline = layout(1, 2, 2), data = layout(4, 1, 1);
-
-// The pipeline is faster at batches below 80, data parallelism above.
-std::vector<Candidate> two_layouts() {
-  return both(affine_candidates(pipeline, powers_of_two(8, 256), {8, 1}),
-              affine_candidates(data, powers_of_two(8, 256), {40, 0.6}));
-}
-
 RunConfig without_dwell(PolicyKind policy, int64_t batch) {
   RunConfig config = run_config(policy, batch);
   config.adapt.dwell_samples = 0;
   return config;
-}
-
-std::string failure(const RunConfig& config, std::string_view text = {}) {
-  try {
-    make_policy(config, text);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 Noise steady(double phi) {
@@ -44,7 +27,7 @@ Noise steady(double phi) {
 }
 
 TEST(StaticPolicy, NeverMovesAndSaysWhatCopusWouldHaveSeen) {
-  Question question{two_layouts(), {pipeline, 8, 1}, {}};
+  Question question{two_layouts(8, 256), {pipeline, 8, 1}, {}};
   set_noise(question.latest, 1000);
   const Choice choice = question.ask(run_config(PolicyKind::fixed, 8));
   EXPECT_FALSE(choice.target);
@@ -56,7 +39,7 @@ TEST(StaticPolicy, NeverMovesAndSaysWhatCopusWouldHaveSeen) {
 TEST(CriticalBatchPolicy, FollowsTheCriticalBatchInTheLayoutOfTheInitialOrOfTheLargestBatch) {
   for (const auto& [policy, strategy] :
        {std::pair{PolicyKind::cbs_pessimistic, pipeline}, std::pair{PolicyKind::cbs_optimistic, data}}) {
-    PaperRun run(without_dwell(policy, 16), two_layouts(), {pipeline, 16, 1});
+    PaperRun run(without_dwell(policy, 16), two_layouts(8, 256), {pipeline, 16, 1});
     int64_t end = 0;
     for (const auto& [phi, batch] : {std::pair{9.0, 16}, std::pair{22.0, 32}, std::pair{24.0, 64}, std::pair{7.0, 16},
                                      std::pair{9000.0, 256}, std::pair{0.0, 8}}) {
@@ -68,7 +51,7 @@ TEST(CriticalBatchPolicy, FollowsTheCriticalBatchInTheLayoutOfTheInitialOrOfTheL
 }
 
 TEST(CriticalBatchPolicy, TowardsALowerBoundItOnlyGrows) {
-  Question question{two_layouts(), {pipeline, 64, 1}, {}};
+  Question question{two_layouts(8, 256), {pipeline, 64, 1}, {}};
   question.latest.noise_scale_low = 10;
   const auto policy = make_policy(run_config(PolicyKind::cbs_pessimistic, 16));
   EXPECT_FALSE(question.ask(*policy).target);
@@ -78,7 +61,7 @@ TEST(CriticalBatchPolicy, TowardsALowerBoundItOnlyGrows) {
 
 TEST(CriticalBatchPolicy, SettlesAgainWhereItsLayoutIsNoLongerPossible) {
   const auto policy = make_policy(run_config(PolicyKind::cbs_optimistic, 16));
-  Question question{two_layouts(), {pipeline, 16, 1}, {}};
+  Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
   set_noise(question.latest, 8);
   EXPECT_EQ(question.ask(*policy).target.value(), (Configuration{data, 16, 1}));
   question.candidates = affine_candidates(pipeline, powers_of_two(8, 256), {8, 1});
@@ -101,7 +84,7 @@ TEST(StepsPolicy, SwitchesAtTheStepThatReachesAThreshold) {
   config.train.sequence_length = 100;
   config.adapt.interval_samples = 1'000'000;
   config.adapt.schedule = "0:16 1000:32 200K:100 1M:8";
-  PaperRun run(config, two_layouts(), {pipeline, 16, 1});
+  PaperRun run(config, two_layouts(8, 256), {pipeline, 16, 1});
   run.run_to(20'000, steady(50));
   ASSERT_EQ(run.moves().size(), 3u);
   const auto move = [&](size_t i) { return std::pair{run.moves()[i].consumed_samples, run.moves()[i].to}; };
@@ -138,7 +121,7 @@ TEST(StepsPolicy, NamesThePieceThatItCannotRead) {
 
 // c = 2: twice the batch as soon as 2 phi has reached it.
 TEST(OlmoPolicy, DoublesWhereTheCriticalBatchHasReachedTwiceTheBatchAndNeverShrinks) {
-  PaperRun run(without_dwell(PolicyKind::olmo, 16), two_layouts(), {pipeline, 16, 1});
+  PaperRun run(without_dwell(PolicyKind::olmo, 16), two_layouts(8, 256), {pipeline, 16, 1});
   run.run_to(5'000, steady(15.9));
   EXPECT_EQ(run.moves().size(), 0u);
   run.run_to(10'000, steady(16));
@@ -155,7 +138,7 @@ TEST(OlmoPolicy, DoublesWhereTheCriticalBatchHasReachedTwiceTheBatchAndNeverShri
 // B = 16 in parts of 4, A = 9, C = 3: (A - C)/3 = 2 against eta^2 C = 1.47 at 0.7: batch 16 * 2 / 1.47 = 21.8.
 TEST(NormTestPolicy, TakesTheSmallestBatchThatPasses) {
   const auto policy = make_policy(run_config(PolicyKind::norm_test, 16));
-  Question question{two_layouts(), {pipeline, 16, 1}, {}};
+  Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
   const auto step = [&](int64_t batch, double small, double a, double c) {
     question.latest.step += 1;
     question.latest.consumed_samples += batch;
@@ -184,7 +167,7 @@ TEST(NormTestPolicy, TakesTheSmallestBatchThatPasses) {
 
 // Throughput at 16 in the pipeline is 2/3; at 32 it is 0.8: a gain where 0.8 / (32 + phi) > 2/3 / (16 + phi), phi > 64.
 TEST(ConaPolicy, DoublesOnAnyGain) {
-  Question question{two_layouts(), {pipeline, 16, 1}, {}};
+  Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
   set_noise(question.latest, 63.9, 1, 1000);
   const RunConfig config = run_config(PolicyKind::cona, 16);
   EXPECT_FALSE(question.ask(config).target);
@@ -200,7 +183,7 @@ TEST(ConaPolicy, DoublesOnAnyGain) {
 }
 
 TEST(ConaPolicy, GoesBackOnceTheAverageOfPhiHasFallenAHundredTimes) {
-  PaperRun run(without_dwell(PolicyKind::cona, 16), two_layouts(), {pipeline, 16, 1});
+  PaperRun run(without_dwell(PolicyKind::cona, 16), two_layouts(8, 256), {pipeline, 16, 1});
   run.run_to(512, steady(100));
   ASSERT_EQ(run.current().global_batch, 32);
   double phi = 60;  // no gain at batch 64, where it would have to be above 128
@@ -222,7 +205,7 @@ TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
              to_json({pipeline, 32, 1}), R"(,"outcome":"moved","critical_batch":70.5})", "\n",
              R"({"event":"switch","after_step":20,"to":{},"outcome":"vetoed"})", "\n\n",
              R"({"after_step":40,"configuration":)", to_json({cut_data, 100, 2}), "}\n");
-  PaperRun run(config, two_layouts(), {pipeline, 16, 1}, script);
+  PaperRun run(config, two_layouts(8, 256), {pipeline, 16, 1}, script);
   run.run_to(4'000, steady(50));
   ASSERT_EQ(run.moves().size(), 2u);
   const Move &first = run.moves()[0], &second = run.moves()[1];
@@ -247,7 +230,7 @@ TEST(ScriptPolicy, SkipsWhatAResumedRunHasBehindIt) {
   EXPECT_FALSE(policy->is_due(now));
   now.step = 47;
   EXPECT_TRUE(policy->is_due(now));
-  Question question{two_layouts(), {pipeline, 16, 1}, now};
+  Question question{two_layouts(8, 256), {pipeline, 16, 1}, now};
   EXPECT_EQ(question.ask(*policy).target.value().global_batch, 64);
   EXPECT_FALSE(policy->is_due(now));
 }

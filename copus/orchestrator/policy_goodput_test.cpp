@@ -16,8 +16,6 @@ namespace {
 using namespace policy_test;
 using testing::HasSubstr;
 
-const ParallelStrategy pipeline = layout(1, 2, 2), data = layout(4, 1, 1);
-
 RunConfig copus_config(int64_t batch) { return run_config(PolicyKind::copus, batch); }
 
 // The paper's rule, written down on its own: T x SE x sqrt(B), and at least 10 % better than now.
@@ -192,17 +190,12 @@ TEST(GoodputPolicy, IsNotTrappedAtASmallBatchWhileTheGradientIsNotSignificant) {
   }
 }
 
-std::vector<Candidate> two_layouts() {
-  return both(affine_candidates(pipeline, powers_of_two(4, 512), {8, 1}),
-              affine_candidates(data, powers_of_two(4, 512), {40, 0.6}));
-}
-
 // How many switches follow the first 20,000 samples of 200,000 at a steady phi, over several of them and seeds.
 int switches_on_noise(const RunConfig& config, double claimed_deviation) {
   int switches = 0;
   for (const double phi : {5.0, 10.0, 20.0, 33.0, 50.0, 80.0, 130.0, 250.0}) {
     for (uint64_t seed = 1; seed <= 5; ++seed) {
-      PaperRun run(config, two_layouts(), {pipeline, 16, 1});
+      PaperRun run(config, two_layouts(4, 512), {pipeline, 16, 1});
       NoisyNoise noise(seed, 0.12, claimed_deviation);
       run.run_to(200'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, phi); });
       for (const Move& move : run.moves()) switches += move.consumed_samples > 20'000;
@@ -233,7 +226,7 @@ TEST(GoodputPolicy, DoesNotChatterOnNoise) {
 TEST(GoodputPolicy, DoesNotChatterWherePhiFallsAsTheLearningRateRises) {
   for (const double deviation : {1e-6, 0.12}) {
     for (const double phi : {10.0, 20.0, 40.0, 80.0, 160.0, 320.0}) {
-      PaperRun run(copus_config(16), two_layouts(), {pipeline, 16, 1});
+      PaperRun run(copus_config(16), two_layouts(4, 512), {pipeline, 16, 1});
       NoisyNoise noise(7, deviation, deviation);
       run.run_to(200'000, [&](Observation& now, const Configuration& current) {
         noise.show(now, current, phi * std::sqrt(16.0 / static_cast<double>(current.global_batch)));
@@ -264,7 +257,7 @@ TEST(GoodputPolicy, ReactsToAStepInPhiWithinTheDwell) {
   const RunConfig config = copus_config(16);
   for (const double factor : {8.0, 1.0 / 8}) {
     const double phi = 64;
-    PaperRun run(config, two_layouts(), {pipeline, 16, 1});
+    PaperRun run(config, two_layouts(4, 512), {pipeline, 16, 1});
     NoisyNoise noise(11, 0.12, 0.12);
     run.run_to(100'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, phi); });
     const size_t before = run.moves().size();
@@ -281,7 +274,7 @@ TEST(GoodputPolicy, ReactsToAStepInPhiWithinTheDwell) {
 // Through the averages of a run, which forget the old phi over their window.
 TEST(GoodputPolicy, ReactsToAStepInPhiThroughTheEstimator) {
   const RunConfig config = copus_config(16);
-  PaperRun run(config, two_layouts(), {pipeline, 16, 1});
+  PaperRun run(config, two_layouts(4, 512), {pipeline, 16, 1});
   EstimatedNoise noise(5, 256);
   run.run_to(60'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, 10); });
   const size_t before = run.moves().size();
@@ -391,15 +384,6 @@ TEST(OraclePolicy, GoesByTheTruthOfItsFile) {
   EXPECT_EQ(batch_after(500), std::lround(std::sqrt(2.0 * 4 * 16)));
   EXPECT_EQ(batch_after(2000), std::lround(std::sqrt(2.0 * 52 * 16)));
   EXPECT_EQ(batch_after(9000), std::lround(std::sqrt(2.0 * 100 * 16)));
-}
-
-std::string failure(const RunConfig& config, std::string_view text = {}) {
-  try {
-    make_policy(config, text);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(OraclePolicy, RefusesAFileThatIsNoTrace) {

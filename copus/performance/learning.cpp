@@ -158,7 +158,7 @@ double MeasuredCell::seconds() const {
     if (2 * below > all) return sorted[i].median_seconds;
     if (2 * below == all) return std::midpoint(sorted[i].median_seconds, sorted[i + 1].median_seconds);
   }
-  COPUS_CHECK(false, "a cell without measurements");
+  fail_check("a cell with measurements", __FILE__, __LINE__, "");
 }
 
 double MeasuredCell::relative_noise() const {

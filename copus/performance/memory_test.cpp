@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t sequence = 128;
 
 // 8 layers; 8 heads of 16 and 4 key-value heads.
-ModelDescription small_model() {
+ModelDescription grouped_query_model() {
   ModelDescription model;
   model.vocab_size = 1024;
   model.hidden_size = 128;
@@ -25,21 +25,21 @@ ModelDescription small_model() {
   return model;
 }
 
-Configuration with(const ParallelStrategy& strategy, int64_t micro_batch = 2, int64_t num_microbatches = 8) {
+Configuration batches_of(const ParallelStrategy& strategy, int64_t micro_batch = 2, int64_t num_microbatches = 8) {
   return {.strategy = strategy,
           .global_batch = strategy.data_parallel * micro_batch * num_microbatches,
           .micro_batch = micro_batch};
 }
 
 MemoryParts parts_of(const Configuration& configuration, const TrainingSystem& system = copus_in_bf16(),
-                     const ModelDescription& model = small_model()) {
+                     const ModelDescription& model = grouped_query_model()) {
   return MemoryModel(model, sequence, system).predict(configuration).parts;
 }
 
 TEST(Memory, OneRankCountedByHand) {
-  const ModelDescription model = small_model();
+  const ModelDescription model = grouped_query_model();
   const auto parameters = static_cast<double>(count_parameters(model));
-  const MemoryParts parts = parts_of(with({}));
+  const MemoryParts parts = parts_of(batches_of({}));
   EXPECT_EQ(parts.weights, 2 * parameters);
   EXPECT_EQ(parts.gradients, 4 * parameters);
   EXPECT_EQ(parts.optimizer, 12 * parameters);
@@ -56,12 +56,12 @@ TEST(Memory, OneRankCountedByHand) {
 }
 
 TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {
-  const auto parameters = static_cast<double>(count_parameters(small_model()));
-  const MemoryParts parts = parts_of(with({}), copus_in_fp32());
+  const auto parameters = static_cast<double>(count_parameters(grouped_query_model()));
+  const MemoryParts parts = parts_of(batches_of({}), copus_in_fp32());
   EXPECT_EQ(parts.weights, 4 * parameters);
   EXPECT_EQ(parts.gradients, 4 * parameters);
   EXPECT_EQ(parts.optimizer, 8 * parameters);
-  EXPECT_EQ(parts.activations, 2 * parts_of(with({})).activations);
+  EXPECT_EQ(parts.activations, 2 * parts_of(batches_of({})).activations);
   EXPECT_EQ(parts.logits, 256 * 1024 * 4 + 5 * 256 * 128 * 4);
   EXPECT_EQ(parts.workspace, 256 * (2 * 128 + 256) * 4);
 }
@@ -69,7 +69,7 @@ TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {
 // What every rank of a layout holds, as the training itself counts it.
 TEST(Memory, WeightsAreThoseThatTheLayoutLists) {
   for (const bool tied : {false, true}) {
-    ModelDescription model = small_model();
+    ModelDescription model = grouped_query_model();
     model.tie_word_embeddings = tied;
     model.qkv_bias = true;
     const ParallelStrategy strategies[] = {
@@ -81,7 +81,7 @@ TEST(Memory, WeightsAreThoseThatTheLayoutLists) {
     for (const ParallelStrategy& strategy : strategies) {
       SCOPED_TRACE(to_string(strategy) + (tied ? " tied" : ""));
       MemoryModel memory(model, sequence, copus_in_bf16());
-      const std::vector<MemoryParts> predicted = memory.predict_every_rank(with(strategy, 2, 12));
+      const std::vector<MemoryParts> predicted = memory.predict_every_rank(batches_of(strategy, 2, 12));
       const Mesh mesh(strategy);
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {
         const Placement placement = place(model, strategy, sequence, rank);
@@ -100,46 +100,46 @@ TEST(Memory, WeightsAreThoseThatTheLayoutLists) {
 }
 
 TEST(Memory, RanksAddUpToTheWholeModel) {
-  const auto parameters = static_cast<double>(count_parameters(small_model()));
+  const auto parameters = static_cast<double>(count_parameters(grouped_query_model()));
   const auto sum = [](const std::vector<MemoryParts>& ranks) {
     return std::accumulate(ranks.begin(), ranks.end(), 0.0,
                            [](double total, const MemoryParts& parts) { return total + parts.weights; });
   };
-  MemoryModel memory(small_model(), sequence, copus_in_bf16());
+  MemoryModel memory(grouped_query_model(), sequence, copus_in_bf16());
   for (const int64_t stages : {1, 2, 3, 5, 8}) {
-    EXPECT_EQ(sum(memory.predict_every_rank(with({.pipeline_parallel = stages}))), 2 * parameters) << stages;
+    EXPECT_EQ(sum(memory.predict_every_rank(batches_of({.pipeline_parallel = stages}))), 2 * parameters) << stages;
   }
   // Norms are on each of the tensor-parallel ranks.
   const double norms = (2 * 8 + 1) * 128;
-  EXPECT_EQ(4 * sum(memory.predict_every_rank(with({.tensor_parallel = 4}))), 2 * (parameters + 3 * norms));
+  EXPECT_EQ(4 * sum(memory.predict_every_rank(batches_of({.tensor_parallel = 4}))), 2 * (parameters + 3 * norms));
 }
 
 TEST(Memory, ZeroSharesOutByStage) {
   ParallelStrategy strategy{.data_parallel = 4};
-  const MemoryParts whole = parts_of(with(strategy));
+  const MemoryParts whole = parts_of(batches_of(strategy));
   strategy.zero_stage = 1;
   MemoryParts expected = whole;
   expected.optimizer = whole.optimizer / 4;
-  EXPECT_EQ(parts_of(with(strategy)), expected);
+  EXPECT_EQ(parts_of(batches_of(strategy)), expected);
   strategy.zero_stage = 2;
   expected.gradients = whole.gradients / 4;
-  EXPECT_EQ(parts_of(with(strategy)), expected);
+  EXPECT_EQ(parts_of(batches_of(strategy)), expected);
   strategy.zero_stage = 3;
   expected.weights = whole.weights / 4;
-  EXPECT_EQ(parts_of(with(strategy)), expected);
+  EXPECT_EQ(parts_of(batches_of(strategy)), expected);
 
   TrainingSystem in_pairs = copus_in_bf16();
   in_pairs.optimizer_group = 2;
   strategy.zero_stage = 1;
-  EXPECT_EQ(parts_of(with(strategy), in_pairs).optimizer, whole.optimizer / 2);
+  EXPECT_EQ(parts_of(batches_of(strategy), in_pairs).optimizer, whole.optimizer / 2);
 }
 
 TEST(Memory, MicroBatchesUnderWayFollowTheSchedule) {
-  MemoryModel memory(small_model(), sequence, copus_in_bf16());
-  const double one = parts_of(with({})).activations / 8;  // of one layer
+  MemoryModel memory(grouped_query_model(), sequence, copus_in_bf16());
+  const double one = parts_of(batches_of({})).activations / 8;  // of one layer
   const auto layers_kept = [&](const ParallelStrategy& strategy, int64_t num_microbatches) {
     std::vector<double> kept;
-    for (const MemoryParts& parts : memory.predict_every_rank(with(strategy, 2, num_microbatches))) {
+    for (const MemoryParts& parts : memory.predict_every_rank(batches_of(strategy, 2, num_microbatches))) {
       kept.push_back(parts.activations / one);
     }
     return kept;
@@ -159,9 +159,9 @@ TEST(Memory, WaitingWeightGradientsKeepInputsAndOutputGradients) {
   const ParallelStrategy usual{.pipeline_parallel = 4};
   ParallelStrategy zero_bubble = usual;
   zero_bubble.schedule = PipelineSchedule::zb_h1;
-  MemoryModel memory(small_model(), sequence, copus_in_bf16());
-  const std::vector<MemoryParts> before = memory.predict_every_rank(with(usual));
-  const std::vector<MemoryParts> after = memory.predict_every_rank(with(zero_bubble));
+  MemoryModel memory(grouped_query_model(), sequence, copus_in_bf16());
+  const std::vector<MemoryParts> before = memory.predict_every_rank(batches_of(usual));
+  const std::vector<MemoryParts> after = memory.predict_every_rank(batches_of(zero_bubble));
   const double waiting = 2 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 3 * 256) * 2;  // two layers
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(after[rank].activations - before[rank].activations, rank * waiting) << rank;
@@ -171,23 +171,23 @@ TEST(Memory, WaitingWeightGradientsKeepInputsAndOutputGradients) {
 TEST(Memory, TensorParallelRanksShareHeadsAndSequenceParallelOnesRows) {
   ParallelStrategy strategy{.tensor_parallel = 4};
   const double layer_rows = 8 * 256 * 2;
-  EXPECT_EQ(parts_of(with(strategy)).activations, layer_rows * (4 * 128 + (2 * 128 + 2 * 64 + 2 * 256) / 4.0));
+  EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * (4 * 128 + (2 * 128 + 2 * 64 + 2 * 256) / 4.0));
   strategy.sequence_parallel = true;
-  EXPECT_EQ(parts_of(with(strategy)).activations, layer_rows * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) / 4);
+  EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) / 4);
   strategy.tensor_parallel = 8;  // a key-value head each, of which there are 4
-  EXPECT_EQ(parts_of(with(strategy)).activations, layer_rows * ((4 * 128 + 2 * 128 + 2 * 256) / 8.0 + 2 * 16));
+  EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * ((4 * 128 + 2 * 128 + 2 * 256) / 8.0 + 2 * 16));
 }
 
 TEST(Memory, RecomputeKeepsLessAndNeverNeedsMore) {
   const auto recomputing = [](ParallelStrategy strategy, Recompute recompute) {
     strategy.recompute = recompute;
-    return with(strategy);
+    return batches_of(strategy);
   };
   EXPECT_EQ(parts_of(recomputing({}, Recompute::full)).activations, 8 * 256 * 128 * 2);
   EXPECT_EQ(parts_of(recomputing({}, Recompute::attention)).activations, 8 * 256 * (4 * 128 + 2 * 256) * 2);
   for (const int64_t stages : {1, 2, 8}) {
     const ParallelStrategy strategy{.pipeline_parallel = stages};
-    MemoryModel memory(small_model(), sequence, copus_in_bf16());
+    MemoryModel memory(grouped_query_model(), sequence, copus_in_bf16());
     const auto none = memory.predict_every_rank(recomputing(strategy, Recompute::none));
     const auto attention = memory.predict_every_rank(recomputing(strategy, Recompute::attention));
     const auto full = memory.predict_every_rank(recomputing(strategy, Recompute::full));
@@ -201,24 +201,24 @@ TEST(Memory, RecomputeKeepsLessAndNeverNeedsMore) {
 TEST(Memory, GrowsWithTheMicroBatchAndPieceByPieceInTheHead) {
   double before = 0;
   for (int64_t micro_batch = 1; micro_batch <= 64; micro_batch *= 2) {
-    const MemoryParts parts = parts_of(with({.pipeline_parallel = 2}, micro_batch));
+    const MemoryParts parts = parts_of(batches_of({.pipeline_parallel = 2}, micro_batch));
     EXPECT_GT(parts.total(), before);
     before = parts.total();
   }
   // 64 x 128 x 1024 logits are more than a CPU works on at once, and fewer than a GPU does.
   const double hidden = 5 * 64 * 128 * 128 * 2;
-  EXPECT_EQ(parts_of(with({}, 64), copus_in_bf16(Processor::cpu)).logits, 2.0 * (1 << 22) + hidden);
-  EXPECT_EQ(parts_of(with({}, 64)).logits, 2.0 * 64 * 128 * 1024 + hidden);
-  EXPECT_EQ(parts_of(with({}, 64 * 128)).logits, 2.0 * (1 << 29) + 128 * hidden);
+  EXPECT_EQ(parts_of(batches_of({}, 64), copus_in_bf16(Processor::cpu)).logits, 2.0 * (1 << 22) + hidden);
+  EXPECT_EQ(parts_of(batches_of({}, 64)).logits, 2.0 * 64 * 128 * 1024 + hidden);
+  EXPECT_EQ(parts_of(batches_of({}, 64 * 128)).logits, 2.0 * (1 << 29) + 128 * hidden);
 }
 
 TEST(Memory, NamesTheRankThatNeedsMost) {
-  MemoryModel memory(small_model(), sequence, copus_in_bf16());
-  EXPECT_EQ(memory.predict(with({.pipeline_parallel = 4}, 32)).pipeline_rank, 0) << "it has most micro-batches";
-  ModelDescription wide = small_model();
+  MemoryModel memory(grouped_query_model(), sequence, copus_in_bf16());
+  EXPECT_EQ(memory.predict(batches_of({.pipeline_parallel = 4}, 32)).pipeline_rank, 0) << "it has most micro-batches";
+  ModelDescription wide = grouped_query_model();
   wide.vocab_size = 1 << 20;
   MemoryModel large_head(wide, sequence, copus_in_bf16());
-  EXPECT_EQ(large_head.predict(with({.pipeline_parallel = 4})).pipeline_rank, 3) << "it has the logits";
+  EXPECT_EQ(large_head.predict(batches_of({.pipeline_parallel = 4})).pipeline_rank, 3) << "it has the logits";
 }
 
 TEST(Memory, SaysWhatIsNeededAndWhatIsThere) {

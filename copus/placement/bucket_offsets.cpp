@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "copus/base/error.h"
+#include "copus/base/round_up.h"
 
 namespace copus {
 namespace {
@@ -30,7 +31,7 @@ int64_t joined_group(const std::string& name) {
   return -1;
 }
 
-int64_t align(int64_t elements) { return (elements + bucket_alignment - 1) / bucket_alignment * bucket_alignment; }
+int64_t align(int64_t elements) { return round_up(elements, bucket_alignment); }
 
 // Parameters of a chunk with equal keys share a bucket.
 int64_t bucket_key(const LocalParameter& parameter) {

@@ -13,8 +13,6 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr int64_t sequence_length = 32;
-
 ModelDescription odd_model() {
   ModelDescription model;
   model.vocab_size = 37;
@@ -34,7 +32,7 @@ struct Arranged {
 };
 
 Arranged arrange(const ModelDescription& model, const ParallelStrategy& strategy, int64_t rank) {
-  const Placement placement = place(model, strategy, sequence_length, rank);
+  const Placement placement = place(model, strategy, /*sequence_length=*/32, rank);
   Arranged arranged{list_local_parameters(model, placement), {}};
   arranged.buckets = arrange_buckets(arranged.parameters, placement);
   return arranged;

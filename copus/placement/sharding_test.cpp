@@ -211,7 +211,7 @@ RandomLayout random_layout(uint64_t trial) {
   return random;
 }
 
-std::string describe(const RandomLayout& layout) {
+std::string text_of(const RandomLayout& layout) {
   return concat(to_string(layout.strategy), " v ", layout.strategy.virtual_stages, ", ", layout.model.num_heads, "/",
                 layout.model.num_kv_heads, " heads, vocabulary ", layout.model.vocab_size);
 }
@@ -231,7 +231,7 @@ void count_elements(const Box& box, const std::vector<int64_t>& shape, std::vect
 TEST(ShardingProperty, AllRanksTogetherHoldEveryElementOncePerReplica) {
   for (uint64_t trial = 0; trial < 200; ++trial) {
     const auto layout = random_layout(trial);
-    SCOPED_TRACE(describe(layout));
+    SCOPED_TRACE(text_of(layout));
     std::map<std::string, std::vector<int64_t>> counts, tied_counts;
     std::map<std::string, Sharding> shardings;
     for (const ParameterInfo& parameter : list_parameters(layout.model)) {
@@ -265,7 +265,7 @@ TEST(ShardingProperty, ARanksQueryHeadsFindTheirKeysAndValuesOnIt) {
   for (uint64_t trial = 0; trial < 200; ++trial) {
     const auto layout = random_layout(trial);
     const ModelDescription& model = layout.model;
-    SCOPED_TRACE(describe(layout));
+    SCOPED_TRACE(text_of(layout));
     for (int64_t rank = 0; rank < layout.strategy.tensor_parallel; ++rank) {
       const Box query = box_by_name(model, layout.strategy, rank, "model.layers.0.self_attn.q_proj.weight");
       const Box key = box_by_name(model, layout.strategy, rank, "model.layers.0.self_attn.k_proj.weight");

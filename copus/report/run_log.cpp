@@ -9,7 +9,7 @@ namespace copus {
 namespace {
 
 template <class Record, class Visitor>
-void fields(Record& record, Visitor&& visit) {
+void record_fields(Record& record, Visitor&& visit) {
   visit("step", record.step);
   visit("consumed_samples", record.consumed_samples);
   visit("consumed_tokens", record.consumed_tokens);
@@ -41,7 +41,7 @@ StepRecord record_from_line(const std::string& line) {
   StepRecord record;
   try {
     const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    fields(record, JsonFieldReader(object));
+    record_fields(record, JsonFieldReader(object));
   } catch (const UserError& error) {
     throw UserError(
         concat(error.what(), ". Expected one JSON object for each training step. Remove this line to go ", "on."));
@@ -58,7 +58,7 @@ RunLog::RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resu
 
 void RunLog::append(const StepRecord& record) {
   JsonFieldWriter writer;
-  fields(record, writer);
+  record_fields(record, writer);
   lines_.append(writer.object().dump(), concat("step ", record.step));
 }
 

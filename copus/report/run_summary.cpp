@@ -8,7 +8,7 @@ namespace copus {
 namespace {
 
 template <class Summary, class Visitor>
-void fields(Summary& summary, Visitor&& visit) {
+void summary_fields(Summary& summary, Visitor&& visit) {
   visit("held_out_loss", summary.held_out_loss);
   visit("steps", summary.steps);
   visit("consumed_samples", summary.consumed_samples);
@@ -27,7 +27,7 @@ void fields(Summary& summary, Visitor&& visit) {
 
 void write_summary(const std::filesystem::path& run_dir, const RunSummary& summary) {
   JsonFieldWriter writer;
-  fields(summary, writer);
+  summary_fields(summary, writer);
   write_file_durably(run_dir / "summary.json", writer.object().dump(2) + '\n');
 }
 
@@ -37,7 +37,7 @@ std::optional<RunSummary> read_summary(const std::filesystem::path& run_dir) {
   RunSummary summary;
   try {
     const auto object = nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
-    fields(summary, JsonFieldReader(object));
+    summary_fields(summary, JsonFieldReader(object));
   } catch (const UserError& error) {
     throw UserError(concat(path.string(), ": damaged: ", error.what(), ". Remove the file to go on without it."));
   }

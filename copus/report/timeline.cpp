@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct Span {
   double begin;
@@ -79,10 +79,10 @@ class TraceWriter {
     add_track(rank, "communication", TimelineTrack::communication, 1, events);
   }
 
-  std::string text() const { return Json{{"traceEvents", trace_}, {"displayTimeUnit", "ms"}}.dump() + "\n"; }
+  std::string text() const { return OrderedJson{{"traceEvents", trace_}, {"displayTimeUnit", "ms"}}.dump() + "\n"; }
 
  private:
-  void add_metadata(const char* kind, int64_t rank, int64_t lane, const Json& arguments) {
+  void add_metadata(const char* kind, int64_t rank, int64_t lane, const OrderedJson& arguments) {
     trace_.push_back({{"ph", "M"},
                       {"name", kind},
                       {"pid", process_number(rank)},
@@ -111,7 +111,7 @@ class TraceWriter {
   }
 
   void add_event(int64_t rank, int64_t lane, const TimelineEvent& event) {
-    Json arguments = {{"step", event.step}};
+    OrderedJson arguments = {{"step", event.step}};
     if (event.chunk >= 0) arguments["chunk"] = event.chunk;
     if (event.micro_batch >= 0) arguments["micro_batch"] = event.micro_batch;
     const int64_t begin = nanoseconds(event.begin);
@@ -125,25 +125,25 @@ class TraceWriter {
                       {"args", arguments}});
   }
 
-  Json trace_ = Json::array();
+  OrderedJson trace_ = OrderedJson::array();
 };
 
 }  // namespace
 
 std::string to_bytes(const RankTimeline& timeline) {
-  Json events = Json::array();
+  OrderedJson events = OrderedJson::array();
   for (const TimelineEvent& event : timeline.events) {
     events.push_back({event.category, event.name, event.begin, event.end, event.step, event.chunk, event.micro_batch,
                       event.track == TimelineTrack::compute});
   }
-  return Json{{"name", timeline.name}, {"events", events}}.dump();
+  return OrderedJson{{"name", timeline.name}, {"events", events}}.dump();
 }
 
 RankTimeline timeline_from_bytes(std::string_view bytes) {
   try {
-    const Json json = Json::parse(bytes);
+    const OrderedJson json = OrderedJson::parse(bytes);
     RankTimeline timeline{json.at("name").get<std::string>(), {}};
-    for (const Json& event : json.at("events")) {
+    for (const OrderedJson& event : json.at("events")) {
       timeline.events.push_back({event.at(0).get<std::string>(), event.at(1).get<std::string>(),
                                  event.at(2).get<double>(), event.at(3).get<double>(), event.at(4).get<int64_t>(),
                                  event.at(5).get<int64_t>(), event.at(6).get<int64_t>(),

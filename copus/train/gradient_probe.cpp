@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/round_up.h"
 #include "copus/model/kernels.h"
 #include "copus/model/tensor_messages.h"
 
@@ -19,9 +20,7 @@ GradientPart part_of(const Parameter& parameter) {
 }
 
 // The next place where a block of a squared norm can begin, so that a norm does not depend on what lies before.
-int64_t next_block(int64_t element) {
-  return (element + kernels::squared_norm_block - 1) / kernels::squared_norm_block * kernels::squared_norm_block;
-}
+int64_t next_block(int64_t element) { return round_up(element, kernels::squared_norm_block); }
 
 void add_all(kernels::NormSum& sum, const at::Tensor& values) { sum.add(values.view({-1}), 0, values.numel()); }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/round_up.h"
 #include "copus/model/kernels.h"
 
 namespace copus {
@@ -146,7 +147,7 @@ std::vector<RelayoutMessages::Packed> RelayoutMessages::place(const Pieces& piec
     const Piece& piece = of_rank[number];
     const int64_t count = num_elements(piece);
     places.push_back({rank, piece, end, count});
-    end += (count + message_alignment - 1) / message_alignment * message_alignment;
+    end += round_up(count, message_alignment);
   }
   return places;
 }

@@ -383,9 +383,9 @@ TEST_F(TrainerSwitch, AMicroBatchThatDoesNotFitIsVetoed) {
 }
 
 // A world of one rank that notes how long its steps are said to take.
-class NotingWorld final : public WrappedWorld, private Health {
+class ExpectingWorld final : public WrappedWorld, private Health {
  public:
-  NotingWorld() : WrappedWorld(single_rank_world()) {}
+  ExpectingWorld() : WrappedWorld(single_rank_world()) {}
   Health& health() override { return *this; }
 
   std::vector<double> expected;  // as each step begins, and 0 as it ends
@@ -403,7 +403,7 @@ class NotingWorld final : public WrappedWorld, private Health {
 TEST_F(TrainerSwitch, NothingIsExpectedOfTheFirstStepInAnotherConfiguration) {
   const RunConfig begin = config({ranks(1, 1, 1)});
   const Dataset dataset = open_data(begin);
-  NotingWorld world;
+  ExpectingWorld world;
   Trainer trainer(begin, dataset, test_device(), world);
   trainer.step();
   trainer.announce(intent_of(begin, {2, {micro_batch(8)}}));

@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto look_interval = milliseconds(25);
+constexpr auto mpi_look_interval = milliseconds(25);
 constexpr auto heartbeat_interval = milliseconds(200);
 // Several ranks may find the same failure at about the same time, and one shall tell the user. So whoever finds it
 // first claims it, and reports it this much later. It gives a lower rank that has claimed it too some more time to do
@@ -23,7 +23,7 @@ constexpr auto claim_time = milliseconds(200);
 constexpr auto time_for_other_claim = milliseconds(500);
 constexpr auto longest_telling = milliseconds(200);
 // A rank that has not noticed a failure is ended after this time.
-constexpr auto grace = milliseconds(700);
+constexpr auto grace_of_mpi = milliseconds(700);
 // So much time ranks get to end by themselves before the one that reported the failure ends the job.
 constexpr auto head_start = milliseconds(300);
 
@@ -130,7 +130,7 @@ void MpiHealth::watch() {
       send_to_all(heartbeat);
       lock.lock();
     }
-    changed().wait_for(lock, look_interval, [&] { return stopping_ || (to_report_ && !report_at_); });
+    changed().wait_for(lock, mpi_look_interval, [&] { return stopping_ || (to_report_ && !report_at_); });
   }
 
   std::unique_lock lock(mutex());
@@ -140,7 +140,7 @@ void MpiHealth::watch() {
     MPI_Wait(&receive_, MPI_STATUS_IGNORE);
     return;
   }
-  if (changed().wait_for(lock, grace, [&] { return stopping_; })) return;
+  if (changed().wait_for(lock, grace_of_mpi, [&] { return stopping_; })) return;
   if (reported_here_) MPI_Abort(MPI_COMM_WORLD, 1);
   ::_exit(1);
 }

@@ -21,7 +21,7 @@ constexpr int64_t untold_bytes = TcpConnections::window_bytes / 4;
 // So much of a connection is read before it is the turn of the next.
 constexpr int64_t bytes_of_a_turn = 4 << 20;
 // Whoever comes to the door and does not say hello is looked at this often.
-constexpr int poll_milliseconds = 1000;
+constexpr int idle_poll_milliseconds = 1000;
 
 template <class Header>
 std::span<std::byte> bytes_of(Header& header) {
@@ -352,7 +352,7 @@ void TcpConnections::run() {
       if (stopping_) return;
       watched = this->watched();
     }
-    ::poll(watched.descriptors.data(), watched.descriptors.size(), poll_milliseconds);
+    ::poll(watched.descriptors.data(), watched.descriptors.size(), idle_poll_milliseconds);
     const std::lock_guard lock(mutex_);
     uint64_t rings = 0;
     bell_.receive(bytes_of(rings));

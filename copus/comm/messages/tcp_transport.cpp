@@ -10,7 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A rank that waits looks this often whether the job has failed.
-constexpr auto look_interval = std::chrono::milliseconds(25);
+constexpr auto progress_interval = std::chrono::milliseconds(25);
 // Health gets so much time to find out what has become of a rank whose connection closed. If that rank is well, the
 // network is not.
 constexpr auto time_for_health = std::chrono::seconds(1);
@@ -40,7 +40,7 @@ class TcpTransport::TcpMessages final : public Messages {
     transport_.health().check();
     const WaitingForOthers waiting(transport_.health());
     const auto started = Clock::now();
-    while (!transport_.connections_.wait(under_way_, look_interval)) {
+    while (!transport_.connections_.wait(under_way_, progress_interval)) {
       transport_.health().check();
       const auto [peer, lost] = transport_.connections_.missing(under_way_);
       const auto now = Clock::now();

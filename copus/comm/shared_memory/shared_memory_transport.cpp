@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/base/round_up.h"
 #include "copus/comm/reduce_elements.h"
 
 namespace copus {
@@ -19,8 +20,6 @@ namespace {
 constexpr int64_t whole_reduction_bytes = 16 << 10;
 
 constexpr int64_t line = 64;
-
-constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // A message goes through its ring in steps, so that both ends copy at the same time.
 constexpr int64_t ring_step = 32 << 10;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/round_up.h"
 #include "copus/comm/health/shared_health.h"
 
 namespace copus {
@@ -25,8 +26,6 @@ constexpr int64_t segment_bytes = int64_t{1} << 37;
 constexpr int64_t max_groups = 8192;
 // There may be more lists than groups: ranks that add the same group at the same time write one each.
 constexpr int64_t max_rank_lists = 8 * max_groups;
-
-constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 

@@ -21,6 +21,8 @@ inline ParallelStrategy layout(int64_t d, int64_t t, int64_t p) {
   return {.data_parallel = d, .tensor_parallel = t, .pipeline_parallel = p};
 }
 
+inline const ParallelStrategy pipeline = layout(1, 2, 2), data = layout(4, 1, 1);
+
 // t(B) = fixed + each * B seconds.
 struct Affine {
   double fixed, each;
@@ -55,12 +57,22 @@ inline std::vector<Candidate> both(std::vector<Candidate> some, const std::vecto
   return some;
 }
 
+// The pipeline is faster at batches below 80, data parallelism above.
+inline std::vector<Candidate> two_layouts(int64_t smallest_batch, int64_t largest_batch) {
+  return both(affine_candidates(pipeline, powers_of_two(smallest_batch, largest_batch), {8, 1}),
+              affine_candidates(data, powers_of_two(smallest_batch, largest_batch), {40, 0.6}));
+}
+
 inline RunConfig run_config(PolicyKind policy, int64_t batch) {
   RunConfig config;
   config.adapt.policy = policy;
   config.train.global_batch = batch;
   config.train.micro_batch = 1;
   return config;
+}
+
+inline std::string failure(const RunConfig& config, std::string_view text = {}) {
+  return user_error([&] { make_policy(config, text); });
 }
 
 inline void set_noise(Observation& observation, double value, double low, double high) {
