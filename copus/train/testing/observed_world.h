@@ -1,4 +1,4 @@
-// For tests: a world of one rank that shows what it is told.
+// A world of one rank for tests that shows what it is told.
 #pragma once
 
 #include <optional>
