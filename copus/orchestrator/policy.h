@@ -39,8 +39,8 @@ struct Situation {
 struct RankedCandidate {
   Configuration configuration;
   double step_seconds = 0;
-  double goodput = 0;    // samples/s that count like those of the reference batch, at phi; at its lower bound where
-                         // there is no more
+  double goodput = 0;    // samples/s, each worth as much as one in the reference batch, at phi or at its lower
+                         // bound where that alone is known
   double gain_low = 0;   // relative gain over the current configuration at the low end of phi's interval
   double gain_high = 0;  // and at the high end
 };
