@@ -47,7 +47,7 @@ struct RankedCandidate {
 
 struct Choice {
   std::optional<Configuration> target;  // empty: stay
-  std::string reason;                   // why it moves or holds, in words: "Goodput +23 %, ..."
+  std::string reason;                   // reason to move or hold, in words: "Goodput +23 %, ..."
   double predicted_gain = 0;          // Goodput of the target (or of the best candidate, where it holds) / current - 1
   std::vector<RankedCandidate> best;  // at most five, best first
   // B_c that the choice was made with and that the learning rate is to use after the switch; 0: not known.

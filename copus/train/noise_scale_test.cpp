@@ -135,7 +135,7 @@ TEST_F(NoiseScaleTest, ACheckpointGoesOnWithAnotherGlobalBatch) {
   });
 }
 
-// Which steps are cut in two follows from their numbers, so a resumed run cuts the same.
+// Steps are cut in two by their numbers, so a resumed run cuts the same ones.
 TEST_F(NoiseScaleTest, ResumedRunsCutTheSameStepsInTwo) {
   const RunConfig run = config({tied, whole_batch, [](RunConfig& config) { config.noise_scale.split_interval = 3; }});
   std::vector<StepRecord> uninterrupted;

@@ -20,7 +20,7 @@ class AdamW {
   // for its whole life.
   AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state);
 
-  // This rank's share of the squared norm of the whole model's gradient: summed over all ranks it counts every logical
+  // Share of this rank in the squared norm of the whole model's gradient: the sum over all ranks counts every logical
   // element once, whatever the layout, to the same bits wherever buckets are cut the same way. Synchronises with the
   // device.
   ExactSum squared_gradient_norm() const;

@@ -99,7 +99,7 @@ TEST(ProbePlan, HalvesAreSharedEvenlyAmongSequenceParallelRanks) {
   const RunConfig both = sequence_parallel(config_of(8, 8, 1), 4);
   EXPECT_THAT(plan_probe(both, 4, true).micro_batches, ElementsAre(4, 4));
   EXPECT_EQ(why_noise_is_not_measured(both), std::nullopt);
-  // No step is cut here.
+  // Steps are not cut in this configuration.
   EXPECT_EQ(why_noise_is_not_measured(sequence_parallel(config_of(8, 4, 1), 4)), std::nullopt);
   EXPECT_EQ(why_noise_is_not_measured(sequence_parallel(config_of(8, 4, 2), 4)), std::nullopt);
 }

@@ -25,7 +25,7 @@ struct PreparedRelayout {
   RelayoutPlan plan;
   std::vector<LocalParameter> parameters;  // of this rank in the new layout
   std::vector<BucketOffsets> buckets;      // likewise
-  std::optional<std::string> veto;         // why this rank cannot take part
+  std::optional<std::string> veto;         // reason why this rank cannot take part
   double seconds = 0;                      // seconds that the preparation took
 };
 
@@ -33,7 +33,7 @@ struct PreparedRelayout {
 class StateAddresses {
  public:
   StateAddresses() = default;
-  // Every rank calls it.
+  // Exchanges the offsets; every rank calls it.
   StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, Communicator& everyone);
 
   // Offset in bytes of the tensor that the plan calls a buffer.

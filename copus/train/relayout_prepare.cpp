@@ -119,7 +119,7 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
       }
     }
   };
-  // Nothing has moved yet: whatever fails here, all ranks can go on as they are, and the veto tells them of it.
+  // Turns every failure into a veto: the state has not moved yet, so all ranks can go on as they are.
   const auto work = [get_ready] {
     const auto begin = std::chrono::steady_clock::now();
     PreparedRelayout prepared;

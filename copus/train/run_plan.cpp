@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Every "section.key" of a configuration with its value as TOML.
+// Lists every "section.key" of a configuration with its value as TOML.
 std::map<std::string, std::string> settings_of(const RunConfig& config) {
   std::map<std::string, std::string> settings;
   const toml::table document = toml::parse(to_toml(config));

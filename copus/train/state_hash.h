@@ -18,7 +18,8 @@ namespace copus {
 uint64_t hash_elements(StateKind kind, const std::string& parameter, int64_t first_index,
                        std::span<const float> values);
 
-// Hash of the counters and the noise averages; the configuration and its factors, and times, are left out.
+// Hash of the counters and the noise averages; times, and the configuration with the factors that change with it, are
+// left out.
 uint64_t hash_counters(const TrainingState& state);
 
 // Sum of both hashes over all ranks, each logical element once; equal on all of them. Every rank calls it.

@@ -15,7 +15,7 @@
 
 namespace copus {
 
-// One rank's share of the agreement. Where "rank 0's counts", the values of the other ranks are ignored.
+// The share of one rank in the agreement. Where "rank 0's counts", the values of the other ranks are ignored.
 struct StepReport {
   ExactSum squared_norm;               // of the gradient elements that this rank counts
   ExactSum small_squared_norms;        // of gradients of a smaller batch, likewise, added over all data-parallel ranks

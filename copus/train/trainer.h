@@ -112,7 +112,7 @@ class Trainer {
   // A switch that all ranks know of.
   struct PendingSwitch {
     SwitchIntent intent;
-    std::optional<std::string> refusal;              // why no rank can make it
+    std::optional<std::string> refusal;              // reason why no rank can make it
     std::future<PreparedRelayout> preparation = {};  // only for a change of layout
   };
 

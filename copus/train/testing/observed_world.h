@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// One rank that knows its places, whose clock stands still unless it is told to advance.
+// A world of one rank that keeps the places it is told; its clock stands still unless it is told to advance.
 class ObservedWorld : public WrappedWorld, public Health, public RankClock {
  public:
   ObservedWorld() : WrappedWorld(single_rank_world()) {}
