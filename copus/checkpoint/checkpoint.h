@@ -47,11 +47,11 @@ struct HostTensor {
   std::vector<int64_t> shape;
   std::shared_ptr<std::byte[]> bytes;  // count_elements(shape) * size_of(dtype)
 
-  // Refers to `bytes`.
+  // A view that refers to `bytes`.
   TensorView view() const;
 };
 
-// A tensor whose bytes are not initialised: the caller fills them.
+// Makes a tensor whose bytes are not initialised: the caller fills them.
 HostTensor make_host_tensor(std::string name, DType dtype, std::vector<int64_t> shape);
 
 // The state of a run at one step.
@@ -59,7 +59,7 @@ struct Snapshot {
   int64_t step = 0;
   std::string model_config;           // config.json
   std::string run_config;             // config.toml
-  std::string training_state;         // training_state.json; its content is the caller's own business
+  std::string training_state;         // training_state.json; only the caller knows its content
   std::vector<HostTensor> weights;    // fp32 master weights, Hugging Face's names
   std::vector<HostTensor> optimizer;  // exp_avg.<parameter> and exp_avg_sq.<parameter>, fp32
 };
@@ -104,9 +104,9 @@ class CheckpointWriter {
   std::future<void> pending_;
 };
 
-// The newest complete checkpoint under `root`; none when there is no such folder. Folders that are half-written, or
-// whose manifest is missing or unreadable, are passed over. Content is not checked here: a checkpoint that is damaged
-// in its content or of another format version is returned, and reported when it is opened.
+// Finds the newest complete checkpoint under `root`; none when there is no such folder. Folders that are half-written,
+// or whose manifest is missing or unreadable, are passed over. Content is not checked here: a checkpoint that is
+// damaged in its content or of another format version is returned, and reported when it is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
 
 // A checkpoint that is open for reading. Views stay valid as long as it lives.
@@ -122,11 +122,11 @@ class Checkpoint {
   const std::string& run_config() const { return run_config_; }
   const std::string& training_state() const { return training_state_; }
 
-  // All tensors, by name.
+  // Tensors by name.
   const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
   const std::map<std::string, TensorView, std::less<>>& optimizer() const { return optimizer_; }
 
-  // Throw UserError when the checkpoint has no tensor of that name.
+  // The tensor of that name. Both functions throw UserError when the checkpoint has none.
   const TensorView& weight(std::string_view name) const;
   const TensorView& optimizer(std::string_view name) const;
 

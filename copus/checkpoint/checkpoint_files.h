@@ -1,4 +1,4 @@
-// The names of a checkpoint's folder and files, for writer and reader.
+// Names of a checkpoint's folder and files, for writer and reader.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ inline constexpr const char* run_config_file_name = "config.toml";
 inline constexpr const char* training_state_file_name = "training_state.json";
 inline constexpr const char* optimizer_stem = "optimizer";
 
-// "step-00000100"; more digits where needed.
+// Name of the checkpoint of a step: "step-00000100"; more digits where needed.
 std::string checkpoint_name(int64_t step);
 
-// The step in such a name; nothing for other names, those with suffixes included.
+// Parses such a name into its step; nothing for other names, those with suffixes included.
 std::optional<int64_t> parse_checkpoint_name(const std::string& name);
 
 }  // namespace copus

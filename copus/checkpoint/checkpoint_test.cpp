@@ -36,7 +36,7 @@ class CheckpointTest : public ::testing::Test {
     return user_error([&] { Checkpoint{step_path(step)}; });
   }
 
-  // The checkpoints and leftovers in the root, without the lock.
+  // Names of the checkpoints and leftovers in the root, without the lock.
   std::vector<std::string> entries() const {
     std::vector<std::string> names = list_directory(root_);
     std::erase(names, ".lock");
@@ -212,7 +212,7 @@ TEST_F(CheckpointTest, ErrorsOfTheBackgroundArriveWithTheNextCall) {
   CheckpointWriter writer(root_, 2);
   writer.write(make_test_snapshot(10));
   writer.finish();
-  // A file where the next checkpoint's temporary folder would be.
+  // A file lies at the place of the next checkpoint's temporary folder.
   std::filesystem::remove_all(root_);
   write_file_durably(root_, "not a folder");
   writer.write(make_test_snapshot(20));

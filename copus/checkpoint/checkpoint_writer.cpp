@@ -19,7 +19,7 @@ void delete_directory(const std::filesystem::path& directory) {
   if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
 }
 
-// Only of checkpoints: other files in the folder are none of ours.
+// Deletes leftovers of checkpoints alone: other files in the folder are not ours.
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -106,7 +106,7 @@ void CheckpointWriter::write(Snapshot snapshot) {
   finish();
   check_snapshot(snapshot);
   pending_ = std::async(std::launch::async, [this, snapshot = std::move(snapshot)]() mutable {
-    // The lambda lives as long as the future; the snapshot's memory must not.
+    // Takes the snapshot out of the lambda, which lives as long as the future; the snapshot's memory must not.
     const Snapshot owned = std::move(snapshot);
     write_now(owned);
   });
@@ -143,7 +143,7 @@ void CheckpointWriter::delete_older_than(int64_t step) const {
   for (size_t i = static_cast<size_t>(keep_last_ - 1); i < older.size(); ++i) {
     const std::filesystem::path directory = root_ / checkpoint_name(older[i]);
     const std::filesystem::path doomed = partial_path(directory);
-    delete_directory(doomed);  // a leftover there would be exchanged and so get the final name
+    delete_directory(doomed);  // replace_durably would exchange a leftover, which would then get the final name
     replace_durably(directory, doomed);
     delete_directory(doomed);
   }

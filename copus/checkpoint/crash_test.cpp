@@ -1,4 +1,4 @@
-// Killing a writer at any moment costs at most the checkpoint it was writing.
+// Tests that killing a writer at any moment costs at most the checkpoint it was writing.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ int64_t last_announced(int descriptor, int64_t otherwise) {
   return otherwise;
 }
 
-// How long one checkpoint takes here: the kills must fall into writes, however fast the disk is.
+// Measures how long one checkpoint takes here: the kills must fall into writes, however fast the disk is.
 std::chrono::microseconds time_per_checkpoint(const std::filesystem::path& root) {
   const auto start = std::chrono::steady_clock::now();
   constexpr int count = 3;
@@ -55,7 +55,7 @@ TEST(Crash, LatestCheckpointAlwaysLoadsAfterKill) {
   auto unit = static_cast<uint64_t>(time_per_checkpoint(folder.path() / "calibration").count());
   int64_t durable = 0;  // the last step whose finish() returned, or that was found complete
   int leftovers = 0;
-  // As many rounds as it takes, since the machine may have become slower or faster after the calibration.
+  // Repeats as often as needed, since the machine may have become slower or faster after the calibration.
   for (int round = 0; round < 30 || durable <= 10 || leftovers <= 5; ++round) {
     ASSERT_LT(round, 500) << durable << " checkpoints, " << leftovers << " kills in a write: the test proves nothing";
     const int64_t before = durable;

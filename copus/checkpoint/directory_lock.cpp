@@ -17,7 +17,7 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
   if (descriptor_ < 0) {
     throw UserError(concat("cannot create ", file.string(), ": ", std::generic_category().message(errno)));
   }
-  // File systems that know no locks answer with other errors; there the user is trusted.
+  // File systems without locks answer with other errors; there the user has to keep other processes away.
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(descriptor_);
     throw UserError(concat("another process is writing into ", directory.string(),
@@ -27,7 +27,7 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
 
 DirectoryLock::~DirectoryLock() { ::close(descriptor_); }
 
-// A shared lock, given back at once: who asks stays out of nobody's way for longer than a moment.
+// Tries a shared lock and releases it at once, so that the question blocks nobody for longer than a moment.
 bool is_locked(const std::filesystem::path& directory) {
   const int descriptor = ::open((directory / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return false;

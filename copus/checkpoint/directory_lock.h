@@ -5,7 +5,8 @@
 
 namespace copus {
 
-// Held for the object's life, and no longer than the process's: the kernel releases it when the process dies.
+// A lock that is held for the object's life, and no longer than the process's: the kernel releases it when the process
+// dies.
 class DirectoryLock {
  public:
   // Locks the file `.lock` in `directory`, which must exist. Throws UserError when another holder lives.
@@ -18,7 +19,7 @@ class DirectoryLock {
   int descriptor_;
 };
 
-// Whether a holder lives: a process that writes into `directory`. False too where there is no such folder.
+// Tells whether a process that writes into `directory` holds the lock. False too where there is no such folder.
 bool is_locked(const std::filesystem::path& directory);
 
 }  // namespace copus

@@ -13,32 +13,32 @@ namespace copus {
 
 enum class DType { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
 
-// Bytes of one element.
+// Number of bytes of one element.
 int64_t size_of(DType dtype);
 
-// The name that safetensors uses: "F32", "BF16", "BOOL", ...
+// Name that safetensors uses: "F32", "BF16", "BOOL", ...
 std::string_view safetensors_name(DType dtype);
 std::optional<DType> parse_safetensors_dtype(std::string_view name);
 
-// The name that PyTorch and config.json use: "float32", "bfloat16", "bool", ...
+// Name that PyTorch and config.json use: "float32", "bfloat16", "bool", ...
 std::string_view torch_name(DType dtype);
 
 bool is_floating_point(DType dtype);
 
-// Bits of a bfloat16 or IEEE half from a float: rounds to nearest, ties to even; overflow gives infinity, NaN stays
-// NaN.
+// Converts a float to the bits of a bfloat16 or IEEE half: rounds to nearest, ties to even; overflow gives infinity,
+// NaN stays NaN.
 uint16_t float_to_bf16(float value);
 uint16_t float_to_f16(float value);
 
-// Exact.
+// Converts back, exactly.
 float bf16_to_float(uint16_t bits);
 float f16_to_float(uint16_t bits);
 
-// Elements of `dtype` (f64, f32, f16 or bf16), not necessarily aligned, as floats. f64 rounds to nearest.
+// Converts elements of `dtype` (f64, f32, f16 or bf16), not necessarily aligned, to floats. Rounds f64 to nearest.
 // `destination` has as many elements as `bytes` holds.
 void to_float(DType dtype, std::span<const std::byte> bytes, std::span<float> destination);
 
-// Floats as elements of `dtype` (f32, f16 or bf16).
+// Converts floats to elements of `dtype` (f32, f16 or bf16).
 std::vector<std::byte> from_float(std::span<const float> values, DType dtype);
 
 }  // namespace copus

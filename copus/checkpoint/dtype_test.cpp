@@ -15,7 +15,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// Round to nearest, ties to even, by search over all finite values of the 16-bit type: slow and obviously right.
+// Rounds to nearest, ties to even, by search over all finite values of the 16-bit type: slow and obviously right.
 class NearestByTable {
  public:
   explicit NearestByTable(float (*to_float)(uint16_t)) {
@@ -24,7 +24,7 @@ class NearestByTable {
       if (!std::isfinite(value)) break;
       values_.push_back(value);
     }
-    // The value that would follow the largest: what rounds to it overflows.
+    // The value that would follow the largest: numbers that round to it overflow.
     values_.push_back(values_.back() + (values_.back() - values_[values_.size() - 2]));
   }
 

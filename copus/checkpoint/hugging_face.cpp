@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view head_name = "lm_head.weight";
 
-// "a, b, c and 4 more"
+// Lists names as "a, b, c and 4 more".
 std::string list_names(const std::vector<std::string>& names) {
   constexpr size_t shown = 3;
   std::string text;
@@ -21,7 +21,7 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// Buffers that older versions of transformers saved; they follow from config.json.
+// Tells whether a tensor is a buffer that older versions of transformers saved; these follow from config.json.
 bool is_derived_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
 
 void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, const std::string& source) {
@@ -35,12 +35,13 @@ void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, c
   }
 }
 
-// "models/exported/" names the same folder as "models/exported".
+// Removes a trailing slash: "models/exported/" names the same folder as "models/exported".
 std::filesystem::path without_trailing_slash(const std::filesystem::path& directory) {
   return directory.has_filename() ? directory : directory.parent_path();
 }
 
-// A checkpoint's folder is a Hugging Face model too: one that was never finished, or is damaged, must not pass for it.
+// Checks the folder if it is a checkpoint. That is a Hugging Face model too, but one that was never finished, or is
+// damaged, must not be taken for one.
 void check_if_checkpoint(const std::filesystem::path& directory) {
   if (std::filesystem::exists(directory / manifest_file_name)) {
     verify_files(directory, read_manifest(directory));

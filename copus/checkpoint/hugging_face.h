@@ -19,11 +19,11 @@ class HuggingFaceModel {
  public:
   const ModelDescription& description() const { return description_; }
 
-  // One view per entry of list_parameters(description()), of its shape and one of f32, bf16, f16, f64. Views stay valid
-  // as long as this object lives.
+  // One view per entry of list_parameters(description()), of its shape and of type f32, bf16, f16 or f64. Views stay
+  // valid as long as this object lives.
   const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
 
-  // Throws InternalError when the model has no parameter of that name.
+  // The weight of that name. Throws InternalError when the model has no such parameter.
   const TensorView& weight(std::string_view name) const;
 
  private:
@@ -37,9 +37,9 @@ class HuggingFaceModel {
 
 // Opens a folder. Throws UserError for: a half-written folder, a checkpoint that is damaged (size and checksum of every
 // file are checked where there is a manifest), missing files, a config.json that is not supported, a damaged
-// safetensors file or index, missing or surplus tensors, wrong shape, a dtype that is no weight's. Left out without
-// complaint: rotary embeddings' `inv_freq`, and a second copy of tied embeddings (`lm_head.weight`), which must have
-// the embedding's shape.
+// safetensors file or index, missing or surplus tensors, wrong shape, a dtype that weights cannot have. Ignored: rotary
+// embeddings' `inv_freq`, and a second copy of tied embeddings (`lm_head.weight`), which must have the embedding's
+// shape.
 HuggingFaceModel open_hugging_face(const std::filesystem::path& directory);
 
 // Checks that `weights` are exactly the parameters of `model`, as above; `source` names their origin in messages.

@@ -65,7 +65,7 @@ TEST_F(HuggingFaceTest, TiedModels) {
   write_hugging_face(directory_, model.description, model.views(), DType::f32);
   expect_same_weights(open_hugging_face(directory_), model, DType::f32);
 
-  // A second copy of the embedding is left out.
+  // A second copy of the embedding is ignored.
   TensorView head = model.views().front();
   ASSERT_EQ(head.name, "model.embed_tokens.weight");
   head.name = "lm_head.weight";
@@ -99,7 +99,7 @@ TEST_F(HuggingFaceTest, MissingAndSurplusTensorsAreNamed) {
                     HasSubstr("1 surplus (model.layers.0.self_attn.query.weight)")));
   weights.resize(2);
   write_unchecked(model.description, weights);
-  EXPECT_THAT(open_error(), HasSubstr("and "));  // the list is cut
+  EXPECT_THAT(open_error(), HasSubstr("and "));  // the list is shortened
   EXPECT_THAT(open_error(), HasSubstr(" more)"));
 }
 
@@ -129,7 +129,7 @@ TEST_F(HuggingFaceTest, NoSuchFolderAndNoConfig) {
 TEST_F(HuggingFaceTest, WritesOnlyIntoNewOrEmptyFolders) {
   const TestModel model = make_test_model(3);
   std::filesystem::create_directory(directory_);
-  write_hugging_face(directory_ / "", model.description, model.views(), DType::f32);  // a trailing slash
+  write_hugging_face(directory_ / "", model.description, model.views(), DType::f32);  // the trailing slash is ignored
   EXPECT_THAT(list_directory(directory_), ElementsAre("config.json", "model.safetensors"));
   const auto again = [&] { write_hugging_face(directory_, model.description, model.views(), DType::bf16); };
   EXPECT_THAT(user_error(again), AllOf(HasSubstr(directory_.string()), HasSubstr("not an empty folder")));

@@ -18,7 +18,7 @@ inline constexpr const char* manifest_file_name = "manifest.json";
 
 struct Manifest {
   int64_t step = 0;
-  std::map<std::string, FileDigest> files;  // every file of the checkpoint but the manifest
+  std::map<std::string, FileDigest> files;  // every file of the checkpoint except the manifest
   bool operator==(const Manifest&) const = default;
 };
 
@@ -28,11 +28,11 @@ std::string to_json(const Manifest& manifest);
 // version.
 Manifest read_manifest(const std::filesystem::path& directory);
 
-// Whether `directory` has a manifest at all: readable JSON that says it is one, of whatever version.
+// Tells whether `directory` has a manifest at all: readable JSON that says it is one, of whatever version.
 bool has_manifest(const std::filesystem::path& directory);
 
-// Checks that every file of the manifest is there, with its size and checksum. Throws UserError that names the first
-// that is not.
+// Checks that every file of the manifest exists, with its size and checksum. Throws UserError that names the first one
+// that does not.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest);
 
 }  // namespace copus

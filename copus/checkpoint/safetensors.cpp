@@ -75,12 +75,13 @@ class HeaderParser {
     if (!header_.is_object()) fail("its header is not a JSON object");
   }
 
-  // Refuses what JSON allows: deep nesting, and a key that silently replaces an earlier one of the same name.
+  // Refuses two things that JSON allows: deep nesting, and a key that silently replaces an earlier one of the same
+  // name.
   class Strictness {
    public:
     explicit Strictness(const HeaderParser& parser) : parser_(parser) {}
     bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
-      // Messages quote values by a recursion, which must not overflow the stack.
+      // Error messages quote values recursively, which must not overflow the stack.
       if (depth > deepest) parser_.fail("its header is nested too deeply");
       if (event == Json::parse_event_t::object_start) open_.emplace_back();
       if (event == Json::parse_event_t::object_end) open_.pop_back();
@@ -163,7 +164,7 @@ class HeaderParser {
     for (int64_t size : tensor.shape) {
       overflow |= __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes);
     }
-    // A dimension of size zero must not hide an overflow elsewhere: nobody writes such a shape on purpose.
+    // Checks for overflow even if a dimension is zero, which would hide it: nobody writes such a shape on purpose.
     if (overflow) fail("tensor ", name, " has the shape ", shape_text(tensor.shape), ", too large for any file");
     return bytes;
   }
@@ -173,7 +174,7 @@ class HeaderParser {
     const auto begin_of = [this](const TensorView& tensor) {
       return static_cast<uint64_t>(tensor.bytes.data() - data_.data());
     };
-    // Tensors without elements come before the one that begins where they lie.
+    // Sorts tensors without elements before the one that begins at the same place.
     std::ranges::sort(tensors, {}, [&](const TensorView& tensor) {
       return std::make_pair(begin_of(tensor), begin_of(tensor) + tensor.bytes.size());
     });
@@ -195,7 +196,7 @@ class HeaderParser {
   Json header_;
 };
 
-// The header's bytes, length included, padded with spaces so that the data begin at a multiple of 8.
+// Makes the header's bytes, length included, padded with spaces so that the data begin at a multiple of 8.
 std::string make_header(std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;

@@ -31,20 +31,20 @@ struct TensorView {
   int64_t num_elements() const;
 };
 
-// "[4, 64]", for messages.
+// Formats a shape as "[4, 64]", for messages.
 std::string shape_text(std::span<const int64_t> shape);
 
-// The product of `shape`'s dimensions (1 for a scalar). Throws InternalError for negative dimensions or overflow.
+// Product of `shape`'s dimensions (1 for a scalar). Throws InternalError for negative dimensions or overflow.
 int64_t count_elements(std::span<const int64_t> shape);
 
-// The elements of a floating-point tensor as floats. Throws UserError for other types.
+// Converts a floating-point tensor to floats. Throws UserError for other types.
 std::vector<float> to_float(const TensorView& tensor);
 
-// Likewise into memory of the caller's, of tensor.num_elements() floats.
+// Converts it into the caller's memory of tensor.num_elements() floats.
 void to_float(const TensorView& tensor, std::span<float> destination);
 
 // A file that is open for reading. Views stay valid as long as it, or an object moved from it, lives. Pages are read
-// when they are touched.
+// from the disk when they are first used.
 class SafetensorsFile {
  public:
   // Checks the whole header. Throws UserError that names the file and what is wrong with it.
@@ -52,10 +52,10 @@ class SafetensorsFile {
 
   const std::filesystem::path& path() const { return path_; }
 
-  // In the order of their bytes in the file.
+  // Tensors in the order of their bytes in the file.
   const std::vector<TensorView>& tensors() const { return tensors_; }
 
-  // nullptr when there is none of that name.
+  // Finds a tensor; nullptr when there is none of that name.
   const TensorView* find(std::string_view name) const;
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }

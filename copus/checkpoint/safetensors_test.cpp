@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  // A file of a header and `data_bytes` zeros, as nobody's writer makes them. `claimed` replaces the header's length.
+  // Writes a file of a header and `data_bytes` zeros, as no program would write it. `claimed` replaces the header's
+  // length.
   std::filesystem::path write_raw(const std::string& header, size_t data_bytes, std::optional<uint64_t> claimed = {}) {
     const uint64_t length = claimed.value_or(header.size());
     std::ofstream file(path_, std::ios::binary);
@@ -185,7 +186,7 @@ TEST_F(SafetensorsTest, IncompleteEntries) {
   EXPECT_THAT(error_of(R"({"__metadata__": {"format": 1}})", 0), HasSubstr("__metadata__"));
 }
 
-// Whatever bytes arrive: a UserError or a file that was valid after all, never a crash or another exception.
+// Random bytes must give a UserError or a file that was valid after all, never a crash or another exception.
 TEST_F(SafetensorsTest, RandomDamageIsReportedOrHarmless) {
   const std::vector<float> values(16, 1.0f);
   write_safetensors(path_,

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 constexpr const char* single_file_name = "model.safetensors";
 constexpr const char* index_file_name = "model.safetensors.index.json";
 
-// Without it, transformers refuses a file: the layout of tensors is PyTorch's.
+// Metadata that transformers requires of a file: the layout of tensors is PyTorch's.
 const std::map<std::string, std::string> pytorch_metadata{{"format", "pt"}};
 
 std::string shard_name(std::string_view stem, size_t index, size_t count) {
@@ -53,14 +53,14 @@ std::string make_index(std::span<const TensorView> weights, std::span<const Shar
   return index.dump(2) + "\n";
 }
 
-// The index's map from tensor to file name.
+// Reads the index's map from tensor to file name.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
   const std::string text = read_text_file(path);
   const auto fail = [&](const std::string& reason) {
     throw UserError(concat(path.string(), " is not a valid index of safetensors files: ", reason));
   };
   const auto refuse_deep_nesting = [&](int depth, Json::parse_event_t, const Json&) {
-    if (depth > 8) fail("it is nested too deeply");  // messages quote values by a recursion
+    if (depth > 8) fail("it is nested too deeply");  // messages quote values recursively
     return true;
   };
   Json index;
@@ -75,7 +75,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   }
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
-    // A plain name: an index must not lead out of its folder.
+    // Requires a plain name: an index must not lead out of its folder.
     if (!file.is_string() || file.get<std::string>().empty() ||
         file.get<std::string>().find('/') != std::string::npos) {
       fail(concat("tensor ", tensor, " lies in ", file.dump(), "; expected the name of a file beside the index"));
@@ -85,7 +85,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   return files;
 }
 
-// Every tensor lies in the file that the index gives for it, and in no other.
+// Checks that every tensor lies in the file that the index gives for it, and in no other.
 void check_index(const std::filesystem::path& index_path, const std::map<std::string, std::string>& index,
                  const std::vector<SafetensorsFile>& files) {
   std::map<std::string, std::string> found;
@@ -153,7 +153,7 @@ std::map<std::string, FileDigest> write_model_files(const std::filesystem::path&
 
 std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& directory) {
   std::vector<SafetensorsFile> files;
-  // transformers looks in the same order.
+  // The same order in which transformers looks for the files.
   if (std::filesystem::exists(directory / single_file_name)) {
     files.emplace_back(directory / single_file_name);
     return files;

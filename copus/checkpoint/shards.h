@@ -1,4 +1,4 @@
-// Many tensors over several safetensors files: which tensor goes where, and the index that says so.
+// Distribution of many tensors over several safetensors files, and the index that lists it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace copus {
 
-// One file's tensors: `count` of them from `first` on.
+// The tensors of one file: `count` of them from `first` on.
 struct Shard {
   std::string file_name;
   size_t first;
@@ -21,7 +21,7 @@ struct Shard {
 };
 
 // Cuts tensors of these sizes, in order, into files "<stem>-00001-of-0000N.safetensors" of at most `shard_bytes`, or of
-// one tensor that alone is larger. There is at least one shard, even of nothing.
+// one tensor that alone is larger. There is at least one shard, even without tensors.
 std::vector<Shard> plan_shards(std::span<const uint64_t> tensor_bytes, int64_t shard_bytes, std::string_view stem);
 
 // Writes weights as Hugging Face lays them out in `directory`: model.safetensors, or the shards of "model" and
@@ -31,8 +31,8 @@ std::map<std::string, FileDigest> write_model_files(const std::filesystem::path&
                                                     std::span<const TensorView> weights, DType dtype,
                                                     int64_t shard_bytes);
 
-// The safetensors files of a model in `directory`: model.safetensors, or those that the index names.
-// Throws UserError when neither is there, a file is missing or damaged, or index and files disagree.
+// Opens the safetensors files of a model in `directory`: model.safetensors, or those that the index names. Throws
+// UserError when neither exists, a file is missing or damaged, or index and files disagree.
 std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& directory);
 
 }  // namespace copus

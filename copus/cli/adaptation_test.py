@@ -43,7 +43,7 @@ class AdaptationTest(ProgramTest):
                        more=(layout or parallel()) + adapt(**settings) + CLUSTER)
 
     def write_script(self, *decisions):
-        """(step after which, configuration)"""
+        """Writes a script of these decisions: (step after which, configuration)."""
         lines = (json.dumps({"after_step": step, "configuration": target, "critical_batch": 100.0})
                  for step, target in decisions)
         self.write("script.jsonl", "".join(line + "\n" for line in lines))
@@ -242,7 +242,7 @@ class Control(AdaptationTest):
         self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{steps:08}").exists())
 
     def steady_steps(self):
-        """The steps of a run that has paused: status is answered while it stands."""
+        """Returns the steps of a run that has paused; status is answered while it stands still."""
         while True:
             before = len(self.records("r"))
             self.assert_done("ctl", "r", "status")

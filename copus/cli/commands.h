@@ -1,6 +1,6 @@
-// The commands of this room, one source file each. A command adds itself to the command line. If it is the one that was
-// asked for, it leaves in `action` what to do, which returns the exit code. `arguments` is the command line behind the
-// program's name, for a command that starts this program again.
+// The commands of this room, one source file each. A command adds itself to the command line. If the user asks for it,
+// it puts into `action` a function that does the work and returns the exit code. `arguments` is the command line behind
+// the program's name, for a command that starts this program again.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -21,8 +21,8 @@ void add_replay(CLI::App& program, Action& action);
 void add_gns(CLI::App& program, Action& action);
 void add_plan(CLI::App& program, Action& action);
 
-// Stands in the place of a command that a build without libtorch does not have, so that the answer is helpful.
-// `program` is the words before its name: "copus bench".
+// Adds a stand-in for a command that a build without libtorch does not have, so that the answer is helpful. `program`
+// is the words before its name: "copus bench".
 void add_missing(CLI::App& parent, Action& action, const std::string& program, const std::string& name);
 
 }  // namespace copus

@@ -24,7 +24,7 @@ namespace copus {
 
 namespace {
 
-// Ends a document where tokens are bytes. No UTF-8 text contains it.
+// Token that ends a document where tokens are bytes. No UTF-8 text contains it.
 constexpr int64_t end_of_document = 0xFF;
 
 struct GenerateOptions {
@@ -34,7 +34,7 @@ struct GenerateOptions {
   Sampling sampling;
 };
 
-// What the model's tokens are and how far it can look back.
+// The kind of tokens of a model, and how far it can look back.
 struct Vocabulary {
   bool bytes;
   int64_t context;
@@ -52,7 +52,7 @@ std::vector<int64_t> parse_prompt(const std::string& prompt, bool bytes, int64_t
   std::vector<int64_t> tokens;
   if (bytes) {
     for (const char byte : prompt) tokens.push_back(static_cast<uint8_t>(byte));
-    if (tokens.empty()) tokens.push_back(end_of_document);  // it stands before the start of a document
+    if (tokens.empty()) tokens.push_back(end_of_document);  // before the start of a document, as in training
     return tokens;
   }
   std::istringstream words(prompt);
@@ -109,7 +109,7 @@ int generate(const GenerateOptions& options) {
   for (const int64_t token : text) printer.print(token);
   std::vector<float> logits(model.description().vocab_size);
   std::optional<KeyValueCache> cache;
-  std::vector<int64_t> unseen;  // tokens that are not in the cache yet
+  std::vector<int64_t> unseen;  // not in the cache yet
   for (int64_t produced = 0; produced < options.tokens; ++produced) {
     const bool full = cache && cache->length() + 1 > context;
     if (!cache || full) {

@@ -34,7 +34,7 @@ struct GnsOptions {
   std::string checkpoint;
   std::string model;
   std::string data;
-  int64_t sequence_length = 0;  // 0: the run's
+  int64_t sequence_length = 0;  // 0: that of the run
   std::optional<uint64_t> seed;
   int64_t batches = 32;
   int64_t large_batch = 64;
@@ -44,7 +44,7 @@ struct GnsOptions {
   bool json = false;
 };
 
-// A vocabulary of bytes has these, a few special tokens, and what it is filled up with. A larger one is a tokenizer's.
+// Limit of a vocabulary of bytes: 256 bytes, a few special tokens, and padding. A larger one is a tokenizer's.
 constexpr int64_t largest_byte_vocabulary = 512;
 
 // The samples to measure on.
@@ -88,7 +88,7 @@ Samples open_samples_of_model(const GnsOptions& options, const StoredModel& mode
   return {std::move(dataset), options.sequence_length, 0};
 }
 
-// Opens what the run would train on next, unless something else is asked for.
+// Opens the samples that the run would train on next, unless the user asks for others.
 Samples open_samples_of_run(const GnsOptions& options, const StoredModel& model, const TrainingState& state) {
   const std::string source = (model.directory() / "config.toml").string();
   const RunConfig config = parse_run_config(*model.run_config(), source);

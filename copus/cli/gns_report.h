@@ -1,4 +1,4 @@
-// What `copus gns` prints.
+// The report that `copus gns` prints.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace copus {
 
 struct GnsReport {
   NoiseScale noise;
-  int64_t batches = 0;          // how many count
+  int64_t batches = 0;          // number of batches that were measured
   int64_t large_batch = 0;      // sequences of a batch
   int64_t sequence_length = 0;  // tokens
-  std::optional<int64_t> step;  // how far the run was at the checkpoint
+  std::optional<int64_t> step;  // step of the checkpoint; empty for other models
   std::optional<int64_t> consumed_samples;
   double seconds = 0;
 };
 
-// Lines for a person.
+// Formats the report as lines for the user.
 std::string to_table(const GnsReport& report);
-// One object, without a line's end.
+// Formats it as one JSON object, without a line end.
 std::string to_json(const GnsReport& report);
 
 }  // namespace copus

@@ -12,7 +12,7 @@ import unittest
 
 from program_test_support import WITH_TORCH, ProgramTest
 
-# Of two ranks.
+# Configurations of two ranks.
 GOOD = [
     "d=2",
     "b=1,B=16,p=1,t=1,d=2",
@@ -53,7 +53,7 @@ BAD = {
     "d=2, t=1": '"d=2, t=1": write d=2,t=1',
 }
 PLAN = ["plan", "--model", "llama-3.2-3b", "--cluster", "h100-sxm", "--gpus", "2", "--global-batch", "16"]
-# For each command: its words with a configuration at the end, and what it says next where nothing is wrong with that.
+# Words of each command with a configuration at the end, and its next message if the configuration is accepted.
 COMMANDS = {
     "ctl": (["ctl", "r", "force"], "there is no run in r"),
     "plan": ([*PLAN, "--plot", "plot.png", "--explain"], "--plot plot.png"),
@@ -87,7 +87,7 @@ class Grammar(ProgramTest):
         for configuration, message in BAD.items():
             for name, (arguments, _) in COMMANDS.items():
                 if configuration == "" and name != "profile":
-                    continue  # there an empty text is as good as none
+                    continue  # for these commands an empty text means that none was given
                 with self.subTest(command=name, configuration=configuration):
                     self.assert_says(message, *arguments, configuration)
 

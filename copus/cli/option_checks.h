@@ -50,7 +50,7 @@ inline double read_duration(const std::string& option, const std::string& text) 
   return *seconds;
 }
 
-// Adds --sequence-length. What it was called in earlier versions is refused with that name.
+// Adds --sequence-length. The name of that option in earlier versions is refused with a message that gives this one.
 inline CLI::Option* add_sequence_length(CLI::App& command, int64_t& value, const std::string& description) {
   const auto refuse = [](const std::string& tokens) {
     throw UserError(concat("--seq and --sequence are now --sequence-length: write --sequence-length ", tokens));

@@ -26,7 +26,7 @@ namespace {
 struct PlanOptions {
   std::string model;
   std::string cluster;
-  int64_t gpus = 0;  // 0: as many as the cluster says
+  int64_t gpus = 0;  // 0: all of the cluster
   int64_t sequence_length = 2048;
   std::string global_batch = "16..1024";
   int64_t micro_batch = 0;  // 0: any

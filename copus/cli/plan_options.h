@@ -1,4 +1,4 @@
-// Reads the options of `copus plan`, and says what is wrong with those that mean nothing.
+// Reads the options of `copus plan`, and explains what is wrong with invalid ones.
 #pragma once
 
 #include <algorithm>
@@ -13,28 +13,27 @@
 namespace copus {
 
 // Reads "64", "16,24,32", "16..1024" (16, 32, 64, ..., 1024), or several of these with commas between them. Returns the
-// batches in ascending order, each once. Throws UserError for any other text, and for more batches than a plan looks
-// at.
+// batches in ascending order, each once. Throws UserError for any other text, and for more batches than a plan
+// considers.
 std::vector<int64_t> parse_global_batches(std::string_view text);
 
-// Adds a batch to those of a plan where it is not among them; they stay in ascending order.
+// Adds a batch to those of a plan unless it is among them; they stay in ascending order.
 void add_batch(std::vector<int64_t>& global_batches, int64_t batch);
 
-// The number of GPUs to plan for. `asked` is that of --gpus, 0 where it was not given. Throws UserError where neither
-// it nor the cluster says how many, and where the cluster has less.
+// Number of GPUs to plan for. `asked` is that of --gpus, 0 where it was not given. Throws UserError where neither
+// --gpus nor the cluster gives a number, and where the cluster has fewer.
 int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& cluster_name, int64_t asked);
 
-// Throws UserError where nothing says how fast the cluster's devices compute.
+// Checks that the description says how fast the cluster's devices compute. Throws UserError otherwise.
 void check_can_be_planned(const ClusterDescription& cluster, const std::string& cluster_name);
 
-// Throws UserError where the file is no .svg or .html, or there is only one batch to draw.
+// Checks that the file is an .svg or .html and that there are several batches to draw. Throws UserError otherwise.
 void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& global_batches);
 
-// Names what a path or a shipped name stands for: "lab" for my/clusters/lab.toml, "mine" for mine/config.json and
-// mine/.
+// Shortens a path or the name of a shipped file: "lab" for my/clusters/lab.toml, "mine" for mine/config.json and mine/.
 std::string short_name(const std::filesystem::path& name_or_path, const char* extension);
 
-// The values with these names, in their usual order.
+// Lists the values with these names, in their usual order.
 template <HasNames Enum>
 std::vector<Enum> by_names(const std::vector<std::string>& names) {
   std::vector<Enum> values = all_values<Enum>();

@@ -1,4 +1,4 @@
-// Batches, numbers of GPUs and plots as options say them.
+// Tests of batches, numbers of GPUs and plots as the options give them.
 #include "copus/cli/plan_options.h"
 
 #include <gmock/gmock.h>

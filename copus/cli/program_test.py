@@ -25,7 +25,7 @@ from program_test_support import KILL_ROUNDS, TIMEOUT, WITH_TORCH, ProgramTest
 
 
 def limit_files_to(size):
-    """For preexec_fn. No file of the child grows beyond `size` bytes: this stands in for a full disk."""
+    """Makes a preexec_fn that lets no file of the child grow beyond `size` bytes: this stands in for a full disk."""
     def limit():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -349,7 +349,7 @@ class Interruptions(ProgramTest):
         self.end_early(lambda process: process.send_signal(signal.SIGTERM), 75)
 
     def test_max_time(self):
-        """The limit is that of this process, and resuming under the same limit always gets further."""
+        """The limit counts for one process, and resuming under the same limit always gets further."""
         arguments = ["train", "long.toml", "--run-dir", "r", "--resume", "--max-time", "0.3s"]
         codes = []
         while not codes or codes[-1] == 75:
@@ -361,7 +361,7 @@ class Interruptions(ProgramTest):
     def test_a_second_interrupt_ends_at_once(self):
         process = self.start("train", "long.toml", "--run-dir", "r", "--set", "train.max_steps=1000000")
         self.wait_for_steps("r", 3, process)
-        process.send_signal(signal.SIGSTOP)  # so that both are there before the step ends
+        process.send_signal(signal.SIGSTOP)  # lets both signals arrive before the step ends
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGINT)
@@ -388,7 +388,7 @@ class Interruptions(ProgramTest):
             time.sleep(moments.uniform(0, duration))
             process.kill()
             process.communicate()
-            if (self.folder / "r" / "summary.json").exists():  # it was done: the next rounds begin a new run
+            if (self.folder / "r" / "summary.json").exists():  # the run was complete: the next rounds begin a new one
                 self.assertEqual(self.losses("r"), expected)
                 shutil.rmtree(self.folder / "r")
         self.assert_done(*arguments)

@@ -1,5 +1,5 @@
-// `copus replay`: asks a controller again what the controller of a run was asked. Under the run's own settings it must
-// decide the same; under others it says what would have been chosen along the way.
+// `copus replay`: gives a new controller the inputs of a run's controller again. Under the run's own settings it must
+// decide the same; under others the command shows the choices that would have been made along the way.
 #include <cmath>
 #include <filesystem>
 #include <iostream>

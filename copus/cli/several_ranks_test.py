@@ -119,7 +119,7 @@ class SeveralRanks(ProgramTest):
         overrides = [part for setting in settings for part in ("--set", setting)]
         command = [*launcher, COPUS, "train", "run.toml", "--run-dir", run, *overrides]
         result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT, **options)
-        if result.returncode == 77:  # what scripts/two-hosts says where it may not make hosts
+        if result.returncode == 77:  # exit code of scripts/two-hosts where it may not make hosts
             self.skipTest(result.stderr)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
@@ -164,7 +164,7 @@ class SeveralRanks(ProgramTest):
             self.assertFalse([pid for pid in ranks if os.path.exists(f"/proc/{pid}")])
 
     def environments(self, ranks):
-        """Those of ranks that somebody else starts."""
+        """Environments of ranks that another launcher starts."""
         port = free_port()
         return [os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
                               "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -186,7 +186,7 @@ class SeveralRanks(ProgramTest):
         self.assertFalse((self.folder / creates_not).exists())
 
     def test_ranks_that_would_train_something_else_are_refused(self):
-        """As on machines that do not see the same files."""
+        """Ranks on machines that do not see the same files would differ in this way."""
         self.assert_ranks_differ([["run.toml", "--run-dir", "r"],
                                   ["run.toml", "--run-dir", "r", "--set", "optimizer.lr=2e-3"]],
                                  says=["lr = 0.002", "lr = 0.001"], creates_not="r")
@@ -196,7 +196,7 @@ class SeveralRanks(ProgramTest):
                                  says=["step 12", "none"], creates_not="elsewhere")
 
     def test_a_checkpoint_that_cannot_be_written_ends_the_job(self):
-        """Only rank 0 meets it, while the other trains on."""
+        """Rank 0 alone meets the failure, while the other trains on."""
         self.write_run("long.toml", steps=100000)
         process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.data_parallel=2", "--set",
                              "checkpoint.interval=20")
@@ -210,7 +210,7 @@ class SeveralRanks(ProgramTest):
         self.assertIn("checkpoints", errors)
 
     def test_a_mistake_that_one_rank_meets_is_told_once(self):
-        """Only rank 0 writes, while the other is waiting for it."""
+        """Rank 0 alone writes, while the other waits for it."""
         self.assert_refused("train", "run.toml", "--run-dir", "run.toml/r", "--set", "parallel.data_parallel=2",
                             says=["run.toml/r"])
 

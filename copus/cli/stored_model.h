@@ -1,5 +1,5 @@
-// A model on disk, wherever the user points: a checkpoint, a run directory (its newest checkpoint), or a Hugging Face
-// directory.
+// A model on disk in any of the places that a user may name: a checkpoint, a run directory (its newest checkpoint), or
+// a Hugging Face directory.
 #pragma once
 
 #include <filesystem>
@@ -15,18 +15,19 @@ namespace copus {
 
 class StoredModel {
  public:
-  // Throws UserError where `path` is none of these, where a run has no checkpoint yet, and where files are damaged.
+  // Opens the model. Throws UserError where `path` is none of these, where a run has no checkpoint yet, and where files
+  // are damaged.
   explicit StoredModel(const std::filesystem::path& path);
 
   const std::filesystem::path& directory() const { return directory_; }
   const ModelDescription& description() const { return description_; }
 
-  // Exactly the model's parameters, by name. The views stay valid as long as this object lives.
+  // Weights by name, exactly the model's parameters. The views stay valid as long as this object lives.
   const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
 
   // The training_state.json of a checkpoint; empty for other models.
   const std::optional<std::string>& training_state() const { return training_state_; }
-  // The config.toml of a checkpoint, likewise.
+  // The config.toml of a checkpoint; empty for other models.
   const std::optional<std::string>& run_config() const { return run_config_; }
 
  private:

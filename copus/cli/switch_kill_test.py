@@ -20,12 +20,12 @@ import unittest
 from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
 
 ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "7"))
-GONE_WITHIN = 5  # seconds, from a failure to the end of all processes: what docs/design.md promises
+GONE_WITHIN = 5  # seconds from a failure to the end of all processes, as docs/design.md promises
 RANKS = 4
 STEPS = 40
-SWITCH_EVERY = 3  # steps: it is announced two steps before
+SWITCH_EVERY = 3  # steps; a switch is announced two steps before
 
-# So many parameters and so few tokens that moving the state takes a good part of the run.
+# A model with so many parameters, and so few tokens, that moving the state takes a good part of the run.
 MODEL = """
 [model]
 architecture = "llama"
@@ -49,14 +49,14 @@ file = "script.jsonl"
 zero_stages = [0, 1]
 max_tensor_parallel = 4
 """
-# Where a rank may be, as the message about its death names it: "switching after step 12: agreeing". Rounds wait in turn
-# for a rank to come to each of them.
+# Places where a rank may be, as the message about its death names them: "switching after step 12: agreeing". Rounds
+# wait in turn for a rank to come to each of them.
 PHASES = ["preparing", "agreeing", "moving the state", "building groups", "verifying"]
 ANYWHERE = "at a random moment"
 
 
 def layouts():
-    """All that four ranks can be in, with their numbers of samples."""
+    """Yields the layouts of four ranks, with their batches."""
     for d, t, p in [(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4), (1, 4, 1)]:
         for zero in [0, 1] if d > 1 else [0]:
             for batch in [8, 16]:
@@ -66,7 +66,7 @@ def layouts():
 
 
 def script(seed):
-    """A switch every few steps, nearly all of them re-layouts."""
+    """Makes a script with a switch every few steps, nearly all of them re-layouts."""
     chance = random.Random(seed)
     lines, last = [], None
     for step in range(SWITCH_EVERY, STEPS, SWITCH_EVERY):
@@ -76,7 +76,7 @@ def script(seed):
 
 
 class Places:
-    """What the ranks of a job say of where they are, read from the memory that they share."""
+    """The places where the ranks of a job say they are, read from the memory that they share."""
 
     HEALTH_BYTES = 16384  # the beginning of the segment: the states of all ranks
 
@@ -89,7 +89,7 @@ class Places:
             self.memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
 
     def switching(self):
-        """All (step, phase) that a rank is or was in lately. A rank that has ended has none."""
+        """Returns every (step, phase) that a rank is or was in lately; none for a rank that has ended."""
         try:
             text = os.pread(self.memory, self.HEALTH_BYTES, self.address)
         except OSError:
@@ -129,7 +129,7 @@ class KilledWhileSwitching(ProgramTest):
                          "--set", "evaluate.interval=0"]
 
     def start_run(self, name, verify):
-        """With `verify`, most of a switch is that, and the other phases are hard to hit."""
+        """Starts a run. With `verify`, most of a switch is verifying, and the other phases are hard to hit."""
         return self.start("train", "run.toml", "--run-dir", name, *self.settings, "--set",
                           f"adapt.verify={str(verify).lower()}")
 
@@ -143,7 +143,7 @@ class KilledWhileSwitching(ProgramTest):
         self.fail(f"no {RANKS} ranks: {process.communicate()}")
 
     def wait_for_phase(self, phase, name, process, pid, chance):
-        """Until a rank has just come there, some switches into the run."""
+        """Waits until a rank has just come to the phase, some switches into the run."""
         places, seen = Places(pid), set()
         first = chance.randrange(SWITCH_EVERY, STEPS * 2 // 3)
         deadline = time.monotonic() + TIMEOUT
@@ -172,7 +172,7 @@ class KilledWhileSwitching(ProgramTest):
             process.kill()
             self.fail("the job does not end")
         seconds = time.monotonic() - struck
-        if process.returncode == 0:  # it was over before
+        if process.returncode == 0:  # the job had ended before the strike
             return "after the end", seconds
         self.assertEqual(process.returncode, 1, output + errors)
         self.assertTrue(all(is_gone(pid) for pid in ranks.values()))

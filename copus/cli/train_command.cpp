@@ -68,7 +68,7 @@ void add_train(CLI::App& program, Action& action, const std::vector<std::string>
   command.callback([options, arguments, &program, &action, start] {
     options->request.program = program.get_name();
     action = [options, arguments, start] {
-      std::signal(SIGPIPE, SIG_IGN);  // a run goes on when nobody reads its output any more
+      std::signal(SIGPIPE, SIG_IGN);  // lets a run go on when nobody reads its output any more
       const double limit = options->max_time.empty() ? 0 : read_duration("--max-time", options->max_time);
       return run_job(options->request, limit, start, arguments);
     };

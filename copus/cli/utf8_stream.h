@@ -6,14 +6,14 @@
 
 namespace copus {
 
-// Holds back bytes until they are a whole character. What is not UTF-8 becomes U+FFFD, one for each maximal beginning
-// of a character (Unicode 15, section 3.9, "U+FFFD substitution of maximal subparts").
+// Holds back bytes until they are a whole character. Bytes that are not UTF-8 become U+FFFD, one for each maximal
+// beginning of a character (Unicode 15, section 3.9, "U+FFFD substitution of maximal subparts").
 class Utf8Stream {
  public:
   // Returns the text that is complete with this byte, which may be none.
   std::string add(uint8_t byte);
 
-  // Returns what is left: the replacement of an unfinished character, or nothing.
+  // Returns the rest: the replacement of an unfinished character, or nothing.
   std::string finish();
 
  private:

@@ -11,10 +11,10 @@
 namespace copus {
 namespace {
 
-// Integers proportional to `weights` that sum to `total`: the rounded-down shares, and one more for the largest
-// remainders (the first source wins a tie).
+// Computes integers proportional to `weights` that sum to `total`: the rounded-down shares, and one more for the
+// largest remainders (the first source wins a tie).
 std::vector<int64_t> apportion(const std::vector<double>& weights, int64_t total) {
-  // Scaled by the largest weight first, so that the sum of huge weights is finite.
+  // Scales by the largest weight first, so that the sum of huge weights is finite.
   const double largest = *std::max_element(weights.begin(), weights.end());
   double sum = 0;
   for (const double weight : weights) sum += weight / largest;
@@ -58,7 +58,7 @@ std::vector<SampleAddress> Blend::locate(uint64_t first, int64_t count) const {
   constexpr uint64_t block_length = block_size;
   for (uint64_t block = first / block_length; block * block_length < end; ++block) {
     const Permutation shuffled(extend_hash(extend_hash(seed_, 0), block), block_length);
-    std::vector<uint64_t> draws;  // of each source before the slot at hand
+    std::vector<uint64_t> draws;  // of each source before the current slot
     for (const int64_t per_block : counts_) draws.push_back(block * static_cast<uint64_t>(per_block));
     for (uint64_t sample = block * block_length; sample < std::min(end, (block + 1) * block_length); ++sample) {
       const int64_t source = source_of_slot_[shuffled(sample % block_length)];

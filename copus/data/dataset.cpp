@@ -17,13 +17,15 @@
 namespace copus {
 namespace {
 
-// Hashes of a run's seed that must not meet: Blend uses (seed, 0, block), a source's epochs (seed, 1, source, epoch).
+// Separates hashes of a run's seed that must not meet: Blend uses (seed, 0, block), a source's epochs (seed, 1, source,
+// epoch).
 constexpr uint64_t epoch_keys = 1;
 
-// Raised when the order of samples changes for the same seed, so that older runs are not resumed in another order.
+// Version of the order of samples, raised when it changes for the same seed, so that older runs are not resumed in
+// another order.
 constexpr uint64_t order_version = 1;
 
-// A sampled check of a source's contents: this many windows, evenly spread. It also reads ids all over the file, so a
+// Hashes a sample of a source's contents: this many windows, evenly spread. It also reads ids all over the file, so a
 // corpus made with another tokenizer is noticed when it is opened and not hours later.
 uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
   constexpr int64_t max_windows = 64;
@@ -34,7 +36,8 @@ uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
   const int64_t length = std::min(max_window, source.size());
   std::vector<int64_t> window(static_cast<std::size_t>(length));
   for (int64_t i = 0; i < max_windows; ++i) {
-    // In floating point, since the product of two large counts may overflow; exact enough and the same everywhere.
+    // Computed in floating point, since the product of two large counts may overflow; exact enough and the same
+    // everywhere.
     const double part = static_cast<double>(i) / (max_windows - 1);
     const auto begin = static_cast<int64_t>(part * static_cast<double>(source.size() - length));
     source.read(begin, length, window.data());
@@ -56,7 +59,7 @@ struct Dataset::Implementation {
   int64_t sequence_length;
   std::string fingerprint;
 
-  // The sample of its source that `address` stands for: every epoch of a source has an order of its own.
+  // Index, within its source, of the sample that `address` stands for: every epoch of a source has an order of its own.
   int64_t sample_at(const SampleAddress& address) const {
     const auto samples = static_cast<uint64_t>(train[static_cast<std::size_t>(address.source)].num_samples());
     const uint64_t epoch = address.draw / samples;
@@ -87,7 +90,7 @@ void check_shares(const DataConfig& config, const Blend& blend) {
   }
 }
 
-// Tokens are bytes or a tokenizer's ids: a model cannot tell them apart.
+// Checks that all sources are text or all are a tokenizer's ids: a model cannot tell them apart.
 void check_same_kind(const std::vector<std::unique_ptr<TokenSource>>& sources) {
   for (const auto& source : sources) {
     if (source->is_text() != sources.front()->is_text())
@@ -114,7 +117,7 @@ void check_held_out_is_not_trained_on(const DataConfig& config) {
   }
 }
 
-// Splits a source into what is trained on and the tail that is held out (none for a fraction of 0).
+// Splits a source into the part to train on and the tail that is held out (none for a fraction of 0).
 std::pair<PackedTokens, PackedTokens> split(const TokenSource& source, double fraction, int64_t sequence_length,
                                             bool mask_document_ends) {
   const int64_t samples = (source.size() - 1) / sequence_length;
@@ -169,7 +172,8 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
       result->train.push_back(train);
       result->held_out.push_back(held_out);
     } else {
-      // Not part of the fingerprint, since it has no influence on training; read for the check of its ids.
+      // Reads the held-out source only to check its ids: the hash is not part of the fingerprint, since it has no
+      // influence on training.
       hash_contents(0, source);
       result->held_out.emplace_back(source, 0, source.size(), sequence_length, config.mask_document_ends);
       if (result->held_out.back().num_samples() == 0)

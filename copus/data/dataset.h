@@ -11,43 +11,46 @@
 
 namespace copus {
 
-// Samples ready for the model: the target of a position is the token after it, `ignored_target` where there is none.
+// Samples ready for the model. The target of a position is the token after it, or `ignored_target` where there is none.
 struct Batch {
   std::vector<int64_t> tokens;   // row-major [count, sequence_length]
-  std::vector<int64_t> targets;  // likewise
+  std::vector<int64_t> targets;  // row-major [count, sequence_length]
   int64_t loss_tokens = 0;       // targets that carry loss
 };
 
-// Immutable after construction and holds no position: every method may be called from several threads at once.
+// The training data and the held-out data. Immutable after construction, and without a position: every method may be
+// called from several threads at once.
 class Dataset {
  public:
-  // Opens every source. Throws UserError for whatever is wrong with one, for a corpus shorter than one sequence, and
-  // for text with a vocabulary of fewer than 256 (its tokens are bytes).
+  // Opens every source. Throws UserError for any fault of a source, for a corpus shorter than one sequence, and for
+  // text with a vocabulary of fewer than 256 (its tokens are bytes).
   Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
   ~Dataset();
   Dataset(Dataset&&) noexcept;
   Dataset& operator=(Dataset&&) noexcept;
 
-  // Samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index): none is
-  // skipped and none repeated within an epoch of its source. Throws UserError for a token id outside the vocabulary.
+  // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index):
+  // none is skipped and none repeated within an epoch of its source. Throws UserError for a token id outside the
+  // vocabulary.
   Batch train_batch(uint64_t first_sample, int64_t count) const;
 
-  // What train_batch would report as loss_tokens, without reading tokens: the normalisation of a global batch's loss.
+  // Number of loss_tokens that train_batch would report, without reading tokens: the normalisation of a global batch's
+  // loss.
   int64_t loss_tokens(uint64_t first_sample, int64_t count) const;
 
-  // The held-out samples, in file order, each once; the ragged end of a source is filled up with positions without
-  // loss. There are none where data.held_out is empty and data.held_out_fraction is 0.
+  // Number of held-out samples; they are in file order, each once, and the ragged end of a source is filled up with
+  // positions without loss. There are none where data.held_out is empty and data.held_out_fraction is 0.
   int64_t held_out_samples() const;
   Batch held_out_batch(int64_t first, int64_t count) const;  // 0 <= first, first + count <= held_out_samples()
 
-  // Positions that have a next token to predict, document ends included, each counted once.
+  // Number of positions that have a next token to predict, document ends included, each counted once.
   int64_t train_tokens() const;
   int64_t held_out_tokens() const;
 
-  // Every source is text, so a token is a byte and nats per token are nats per byte.
+  // Tells whether every source is text, so that a token is a byte and nats per token are nats per byte.
   bool bytes() const;
 
-  // Identifies what is trained on and in which order: equal on every machine and path for equal contents, settings and
+  // Identifies the training data and their order: equal on every machine and path for equal contents, settings and
   // seed, different otherwise up to a sampled check of the contents. A run is resumed only with the same fingerprint.
   std::string fingerprint() const;
 

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr int64_t none = ignored_target;
 constexpr int64_t large_vocabulary = 1 << 30;
 
-// A corpus of tokens that are all different, so that a token tells where it was read.
+// Makes a corpus of tokens that are all different, so that a token tells where it was read.
 std::vector<std::vector<int64_t>> distinct_tokens(int64_t first, int64_t count) {
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < count; ++i) tokens.push_back(first + i);
@@ -112,7 +112,7 @@ TEST_F(DatasetTest, ADocumentEndBelongsToTheSampleThatReadsIt) {
   EXPECT_EQ(batch.targets[second + 1], 5);
 }
 
-// Over random blends: every epoch of every source visits each of its samples exactly once.
+// Expects, over random blends, that every epoch of every source visits each of its samples exactly once.
 TEST_F(DatasetTest, EveryEpochVisitsEverySampleOnce) {
   std::mt19937_64 random(11);
   for (int trial = 0; trial < 12; ++trial) {
@@ -191,7 +191,7 @@ TEST_F(DatasetTest, TheOrderIsAFunctionOfTheSeed) {
   const Dataset data(config, 4, large_vocabulary, 7);
   expect_equal(data.train_batch(0, 100), Dataset(config, 4, large_vocabulary, 7).train_batch(0, 100));
   EXPECT_NE(data.train_batch(0, 100).tokens, Dataset(config, 4, large_vocabulary, 8).train_batch(0, 100).tokens);
-  EXPECT_NE(data.train_batch(0, 100).tokens, data.train_batch(499, 100).tokens);  // the next epoch
+  EXPECT_NE(data.train_batch(0, 100).tokens, data.train_batch(499, 100).tokens);  // samples of the next epoch
 }
 
 TEST_F(DatasetTest, FarOutSamplesAreReadAtOnce) {
@@ -215,8 +215,8 @@ TEST_F(DatasetTest, SourcesAreBlendedByWeight) {
   EXPECT_EQ(from_b, Blend::block_size * 3 / 4);
 }
 
-// The tokens that training reads, as inputs or targets, and those held out have nothing in common, and at most one
-// token between them is used for neither.
+// Expects the tokens that training reads, as inputs or targets, and those held out to have nothing in common, and at
+// most one token between them to be used for neither.
 TEST_F(DatasetTest, TheHeldOutTailIsNeverTrainedOn) {
   for (const int64_t size : {9, 10, 11, 12, 13, 100, 257, 1000}) {
     for (const double fraction : {1e-9, 0.01, 0.3, 0.9999}) {
@@ -252,7 +252,7 @@ TEST_F(DatasetTest, HeldOutFilesAreReadInOrder) {
   DataConfig config = config_of({write_text("a", std::string(100, 'a'))}, 0.5);
   config.held_out = {write_text("b", "bcdefg"), write_text("c", "x")};
   const Dataset data(config, 4, 256, 1);
-  EXPECT_EQ(data.train_tokens(), 100);  // nothing of the training file is held out then
+  EXPECT_EQ(data.train_tokens(), 100);  // then nothing of the training file is held out
   ASSERT_EQ(data.held_out_samples(), 3);
   EXPECT_EQ(data.held_out_tokens(), 7);
   const Batch all = data.held_out_batch(0, 3);
@@ -282,10 +282,10 @@ TEST_F(DatasetTest, TheFingerprintNamesContentsAndOrderNotPaths) {
 
   changed = config;
   changed.held_out = {path("c")};
-  EXPECT_EQ(Dataset(changed, 4, 256, 1).fingerprint(), fingerprint);  // what is evaluated on does not matter
+  EXPECT_EQ(Dataset(changed, 4, 256, 1).fingerprint(), fingerprint);  // the held-out data do not matter
 }
 
-// A value that must not change between machines and versions: runs are resumed by it.
+// The fingerprint must not change between machines and versions: runs are resumed by it.
 TEST_F(DatasetTest, TheOrderOfOldRunsStays) {
   write_text("a", "The order of a run must outlive the program that began it.");
   write_text("b", "So must its fingerprint, or nothing could be resumed.");

@@ -78,7 +78,7 @@ MegatronSource::MegatronSource(const std::string& prefix, int64_t vocab_size)
 
   const auto sequences = load<uint64_t>(index_, num_sequences_offset);
   const auto document_list_length = load<uint64_t>(index_, document_list_length_offset);
-  // Bounded by the file's size before they are multiplied, so that a damaged count cannot overflow.
+  // Counts are bounded by the file's size before they are multiplied, so that a damaged count cannot overflow.
   const auto bound = static_cast<uint64_t>(index_size);
   const bool fits = sequences <= bound && document_list_length <= bound;
   const uint64_t expected = header_size + 12 * sequences + 8 * document_list_length;
@@ -104,7 +104,7 @@ MegatronSource::MegatronSource(const std::string& prefix, int64_t vocab_size)
 }
 
 void MegatronSource::check_sequences() const {
-  int64_t offset = 0;  // where the sequences so far end in the .bin
+  int64_t offset = 0;  // end of the sequences so far in the .bin
   for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
     const auto length = load<int32_t>(index_, header_size + 4 * sequence);
     const auto pointer = load<int64_t>(index_, header_size + 4 * num_sequences_ + 8 * sequence);

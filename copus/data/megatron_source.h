@@ -9,10 +9,10 @@
 
 namespace copus {
 
-// The layout of PREFIX.idx, little endian, no padding: magic "MMIDIDX\0\0" (9 bytes), version 1 (u64), dtype code (u8),
-// number of sequences n (u64), length of the document list m (u64), sequence lengths in tokens (i32[n]), byte offsets
-// of the sequences in PREFIX.bin (i64[n]), documents (i64[m]: the sequence that document k starts with, and n at the
-// end). Both files stay in the page cache; nothing is copied.
+// Reads the format. The layout of PREFIX.idx, little endian, no padding: magic "MMIDIDX\0\0" (9 bytes), version 1
+// (u64), dtype code (u8), number of sequences n (u64), length of the document list m (u64), sequence lengths in tokens
+// (i32[n]), byte offsets of the sequences in PREFIX.bin (i64[n]), documents (i64[m]: the sequence that document k
+// starts with, and n at the end). Both files stay in the page cache; nothing is copied.
 class MegatronSource final : public TokenSource {
  public:
   // Checks all of the .idx (a scan of 12 bytes a sequence) and its agreement with the size of the .bin. Token ids are
@@ -27,7 +27,7 @@ class MegatronSource final : public TokenSource {
   bool is_text() const override { return false; }
 
  private:
-  int64_t sequence_begin(int64_t sequence) const;  // in tokens; of sequence num_sequences_: size_
+  int64_t sequence_begin(int64_t sequence) const;  // in tokens; size_ for num_sequences_
   int64_t document_start(int64_t index) const;     // element of the document list
   void check_sequences() const;
   void check_documents() const;

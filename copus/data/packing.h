@@ -14,19 +14,19 @@ namespace copus {
 // without padding. Refers to the source for its whole life.
 class PackedTokens {
  public:
-  // Tokens [begin, end) of `source`. With mask_document_ends, the last token of a document predicts nothing: what
-  // follows is another document's beginning.
+  // Packs tokens [begin, end) of `source`. With mask_document_ends, the last token of a document has no target: the
+  // next token begins another document.
   PackedTokens(const TokenSource& source, int64_t begin, int64_t end, int64_t sequence_length, bool mask_document_ends);
 
-  // Positions that have a next token; the last sample may be filled by fewer than sequence_length of them.
+  // Number of positions that have a next token; the last sample may be filled by fewer than sequence_length of them.
   int64_t num_positions() const { return num_positions_; }
   int64_t num_samples() const { return (num_positions_ + sequence_length_ - 1) / sequence_length_; }
 
-  // Writes one sample's tokens and targets, sequence_length each; returns how many targets carry loss. Positions
-  // behind the end of the part hold token 0 and no loss.
+  // Writes one sample's tokens and targets, sequence_length each; returns the number of targets that carry loss.
+  // Positions behind the end of the part hold token 0 and no loss.
   int64_t read(int64_t sample, int64_t* tokens, int64_t* targets) const;
 
-  // What read would return, from the document ends alone.
+  // Number that read would return, from the document ends alone.
   int64_t loss_tokens(int64_t sample) const;
 
  private:

@@ -9,8 +9,8 @@
 namespace copus {
 namespace {
 
-// Measured over 400,000 keys for ranges of 2 to 17: with these values every element comes to every place equally often;
-// 8 rounds, or halves of one or two bits, are visibly biased.
+// Number of rounds, measured over 400,000 keys for ranges of 2 to 17: with these values every element comes to every
+// place equally often; 8 rounds, or halves of one or two bits, are visibly biased.
 constexpr int rounds = 12;
 constexpr int min_bits = 6;
 

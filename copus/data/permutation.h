@@ -10,7 +10,7 @@ namespace copus {
 // are sent through again, less than twice on average (more often in ranges below 32).
 class Permutation {
  public:
-  // size >= 1.
+  // `size` >= 1.
   Permutation(uint64_t key, uint64_t size);
 
   // The element at `index` of the shuffled order, index < size.

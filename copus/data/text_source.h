@@ -10,7 +10,8 @@
 
 namespace copus {
 
-// The file stays in the page cache; the document ends are not in it but put between its bytes when tokens are read.
+// Reads the file, which stays in the page cache; the document ends are not in it but put between its bytes when tokens
+// are read.
 class TextSource final : public TokenSource {
  public:
   static constexpr int64_t vocab_size = 256;
@@ -18,9 +19,9 @@ class TextSource final : public TokenSource {
   // The token after the last byte of a document. UTF-8 never contains it.
   static constexpr int64_t end_of_document = 0xFF;
 
-  // Documents end at `document_separator`, which is not part of them; empty documents are left out. An empty separator
-  // makes the file one document. Throws UserError if the file cannot be read, holds no text, or is not UTF-8
-  // (naming the byte offset and line where it stops being so).
+  // Opens the file. Documents end at `document_separator`, which is not part of them; empty documents are left out. An
+  // empty separator makes the file one document. Throws UserError if the file cannot be read, holds no text, or is not
+  // UTF-8 (naming the byte offset and line where it stops being so).
   TextSource(const std::string& path, const std::string& document_separator);
 
   const std::string& path() const override { return file_.path(); }

@@ -29,7 +29,7 @@ bool is_file(const std::string& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-// The user may name one half of a pair: "corpus.idx" for "corpus".
+// Prefix of a pair of which the user has named one half: "corpus" for "corpus.idx".
 std::string prefix_of_half(const std::string& path) {
   const std::filesystem::path file(path);
   if (file.extension() != ".bin" && file.extension() != ".idx") return "";

@@ -1,4 +1,4 @@
-// Where tokens come from: one long stream of token ids with random access, cut into documents.
+// A source of tokens: one long stream of token ids with random access, cut into documents.
 #pragma once
 
 #include <cstdint>
@@ -7,34 +7,35 @@
 
 namespace copus {
 
-// Immutable; every method may be called from several threads at once.
+// The interface of all sources. Immutable; every method may be called from several threads at once.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
 
-  // As the user wrote it, for messages.
+  // Path as the user wrote it, for messages.
   virtual const std::string& path() const = 0;
 
-  // Tokens in the stream.
+  // Number of tokens in the stream.
   virtual int64_t size() const = 0;
 
   // Writes tokens begin .. begin+count to `out`; the range must lie inside the stream. Throws UserError for an id
   // outside the vocabulary.
   virtual void read(int64_t begin, int64_t count, int64_t* out) const = 0;
 
-  // Documents in stream order; they cover the stream. document_end is one past the last token of a document.
+  // Number of documents, which are in stream order and cover the stream. document_end is one past the last token of a
+  // document.
   virtual int64_t num_documents() const = 0;
   virtual int64_t document_end(int64_t document) const = 0;
 
-  // A token is a byte of text, or the end-of-document mark.
+  // Tells whether a token is a byte of text, or the end-of-document mark.
   virtual bool is_text() const = 0;
 
   // The first document that ends after `position`, num_documents() if there is none.
   int64_t document_at(int64_t position) const;
 };
 
-// Opens a text file or the prefix of a Megatron .bin/.idx pair; a regular file with exactly this name is text.
-// Throws UserError if there is neither, or for whatever is wrong with its contents.
+// Opens a text file or the prefix of a Megatron .bin/.idx pair; a regular file with exactly this name is text. Throws
+// UserError if neither exists, or for any fault of its contents.
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, const std::string& document_separator,
                                                int64_t vocab_size);
 

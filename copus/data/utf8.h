@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// The offset of the first byte that does not begin a well-formed UTF-8 sequence (RFC 3629: no overlong forms, no
+// Finds the offset of the first byte that does not begin a well-formed UTF-8 sequence (RFC 3629: no overlong forms, no
 // surrogates, nothing above U+10FFFF), or nothing if all of `text` is well-formed.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 

@@ -36,8 +36,8 @@ SearchSpace search_space_of(const RunConfig& config) {
   space.recomputes = chosen(adapt.recomputes, own.strategy.recompute);
   space.sequence_parallel = chosen(adapt.sequence_parallel, own.strategy.sequence_parallel);
   space.zero_stages = chosen(adapt.zero_stages, own.strategy.zero_stage);
-  // Beyond a node tensor parallelism pays for two all-reduces a layer over the network: hardly ever worth a look. What
-  // the run describes itself stays possible.
+  // Tensor parallelism beyond a node pays for two all-reduces a layer over the network, and is hardly ever worth a
+  // look. The degree that the run itself describes stays possible.
   space.max_tensor_parallel = adapt.max_tensor_parallel > 0
                                   ? adapt.max_tensor_parallel
                                   : std::max(config.cluster.description.ranks_per_node, own.strategy.tensor_parallel);

@@ -1,4 +1,4 @@
-// The configurations that a run chooses among.
+// Lists the configurations that a run chooses among.
 #pragma once
 
 #include <vector>
@@ -10,12 +10,12 @@
 
 namespace copus {
 
-// What [adapt] allows around the configuration that the run describes, which is part of it.
+// The configurations that [adapt] allows around the one that the run describes, which is one of them.
 SearchSpace search_space_of(const RunConfig& config);
 
-// The cells of the table as candidates, and `current`, which a resumed or forced run may be in though the table does
-// not have it. For a policy that goes by the noise scale, configurations that would leave it blind are left out, except
-// `current`: a batch of one sample never shows it, and where a step is one micro-batch only every
+// Makes candidates of the cells of the table and of `current`, which a resumed or forced run may be in though the table
+// does not have it. For a policy that goes by the noise scale, configurations that would leave it blind are left out,
+// except `current`: a batch of one sample never shows the noise scale, and where a step is one micro-batch only every
 // noise_scale.split_interval-th does; the latter stay where the layout has no other candidate of that batch.
 std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candidate& current, const RunConfig& config);
 

@@ -19,7 +19,7 @@ RunConfig copus_run() {
   return config;
 }
 
-// In the order given, each a second longer than the one before.
+// A table of configurations in the order given, each a second longer than the one before.
 PerformanceTable table_of(const std::vector<Configuration>& configurations) {
   PerformanceTable table;
   for (const Configuration& configuration : configurations) {
@@ -94,8 +94,8 @@ TEST(Candidates, DoNotLeaveAPolicyBlindThatGoesByTheNoiseScale) {
   RunConfig config = copus_run();
   EXPECT_THAT(configurations_of(candidates_of(table, current, config)),
               ElementsAre(two_micro_batches, only_one_micro_batch, one_each));
-  EXPECT_EQ(candidates_of(table, {one_micro_batch, 5, 0.1, 7}, config).size(), 4u);  // where the run is, it may stay
-  config.noise_scale.split_interval = 1;  // every step is cut, so none is blind but the single sample
+  EXPECT_EQ(candidates_of(table, {one_micro_batch, 5, 0.1, 7}, config).size(), 4u);  // the run may stay where it is
+  config.noise_scale.split_interval = 1;  // every step is cut, so only the single sample is blind
   EXPECT_EQ(candidates_of(table, current, config).size(), 4u);
   config.adapt.policy = PolicyKind::steps;
   EXPECT_EQ(candidates_of(table, current, config).size(), 5u);

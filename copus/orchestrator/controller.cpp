@@ -14,12 +14,12 @@ namespace copus {
 
 namespace {
 
-// What one core copies, where links are not described: ranks then share a machine.
+// Bytes per second that one core copies, used where links are not described: ranks then share a machine.
 constexpr double copied_bytes_per_second = 4e9;
 
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
-// As it reads back from a log, which keeps what is not finite as null.
+// The observation as it reads back from a log, which keeps values that are not finite as null.
 Observation as_logged(Observation observation) {
   for (double* value : {&observation.loss, &observation.grad_norm}) {
     if (!std::isfinite(*value)) *value = unknown;
@@ -40,11 +40,11 @@ PerformanceTable table_of(const RunConfig& config, const Knowledge& knowledge) {
                     search_space_of(config), knowledge);
 }
 
-// Seconds for which training would stand still while one rank takes the whole state over the slowest link of the job:
-// the most that a plan can ask of a rank, which counts until a re-layout was measured.
+// Estimates the seconds for which training would stand still while one rank takes the whole state over the slowest link
+// of the job. A plan cannot ask more of a rank; the estimate is used until a re-layout has been measured.
 double estimated_relayout_seconds(const RunConfig& config) {
   const TrainingSystem system = training_system_of(config);
-  // Master weights and moments; compute weights are derived from them.
+  // Counts master weights and moments; compute weights are derived from them.
   const double bytes_per_parameter = system.weight_bytes == 4 ? 4 + system.optimizer_bytes : system.optimizer_bytes;
   const double bytes = bytes_per_parameter * static_cast<double>(count_parameters(config.model));
   const ClusterDescription& cluster = config.cluster.description;
@@ -54,7 +54,7 @@ double estimated_relayout_seconds(const RunConfig& config) {
   return bytes / (is_link_shown ? link : copied_bytes_per_second);
 }
 
-// With the other exponent of Goodput, for policies that have one.
+// Makes the policy with the other exponent of Goodput; null for policies that have none.
 std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& file) {
   if (config.adapt.policy != PolicyKind::copus && config.adapt.policy != PolicyKind::oracle) return nullptr;
   config.adapt.alpha = config.adapt.alpha > 0 ? 0 : 0.5;
@@ -140,7 +140,8 @@ Decision Controller::decide() {
   return decision;
 }
 
-// Lists what can be chosen from the current configuration; it is corrected when it is asked for.
+// Lists the configurations that can be chosen from the current one; their step times are corrected when a decision
+// needs them.
 void Controller::list_candidates() {
   const Corrected step = learner_.expected();
   candidates_ =
@@ -152,7 +153,7 @@ void Controller::list_candidates() {
   for (const Candidate& candidate : candidates_) inputs_.add(candidate.configuration);
 }
 
-// Leaves the candidates as they are between two measurements, when nothing is known better.
+// Corrects the candidates' step times by what was learned, unless nothing was learned since the last time.
 void Controller::correct_candidates() {
   if (corrected_at_ == learner_.revision()) return;
   corrected_at_ = learner_.revision();
@@ -178,7 +179,7 @@ void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain,
 }
 
 // The first step boundary at which all ranks can be ready for `target`. Where a switch has been made at the present
-// boundary it is one later: a person may want the next switch there, but a script, which must be able to repeat it, is
+// boundary it is one later: a user may want the next switch there, but a script, which must be able to repeat it, is
 // not asked again before another step has run.
 int64_t Controller::first_boundary(const Configuration& target) const {
   const bool has_just_moved = switched_at_ == latest_.consumed_samples;
@@ -211,7 +212,7 @@ void Controller::report(const SwitchReport& report) {
     if (is_own) outcomes_.moved(promise_, report.consumed_samples, learner_.knowledge());
   } else {
     infeasible_.emplace(report.to, report.reason);
-    // A roll-back has given memory back and taken it again, so that the next steps are slower.
+    // A roll-back has released and allocated memory again, so the next steps are slower and warm up once more.
     if (report.outcome == SwitchReport::Outcome::rolled_back) learner_.resumed();
   }
   list_candidates();
@@ -232,7 +233,7 @@ std::optional<SwitchIntent> Controller::command(const Command& command) {
       break;
     case Command::Kind::pause:
     case Command::Kind::resume:
-      break;  // no step happens in between
+      break;  // no step happens during a pause
   }
   inputs_.add(int64_t{static_cast<int>(command.kind)});
   return intent;

@@ -23,46 +23,46 @@ namespace copus {
 
 // One decision, as decisions.jsonl keeps it.
 struct Decision {
-  int64_t step = 0;  // after which it was made
+  int64_t step = 0;  // the step after which it was made
   int64_t consumed_samples = 0;
   std::string policy;
   Configuration current;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
   Choice choice;
-  // The same under the other exponent of Goodput (alpha 0 where the run decides by 0.5 and the reverse): what would
-  // have been chosen; empty: to stay.
+  // Choice under the other exponent of Goodput (alpha 0 where the run decides by 0.5 and the reverse); empty: to stay.
   std::optional<Configuration> other_alpha_choice;
   bool moves = false;             // announced as a switch; false where it holds or only advises
-  int64_t commit_after_step = 0;  // of a move: the boundary at which all ranks switch
-  uint64_t inputs_hash = 0;       // of all that was observed before, to find out where a replay begins to differ
+  int64_t commit_after_step = 0;  // of a switch: the boundary at which all ranks switch
+  uint64_t inputs_hash = 0;       // of everything observed before; shows where a replay begins to differ
 };
 
-// What a step has led to.
+// The reaction to a step.
 struct Reaction {
-  std::optional<Decision> decision;    // where one was due
-  std::optional<SwitchIntent> intent;  // where the decision moves the job
-  std::vector<Realised> realised;      // what became known about earlier switches
+  std::optional<Decision> decision;    // set when a decision was due
+  std::optional<SwitchIntent> intent;  // set when the decision moves the job
+  std::vector<Realised> realised;      // outcomes of earlier switches that became known
 };
 
 class Controller {
  public:
   // Steps between the announcement of a re-layout and its commit, in which ranks prepare beside training. A switch of
-  // batch or micro-batch alone commits at the boundary after the announcement has reached everybody.
+  // batch or micro-batch alone commits at the boundary after the announcement has reached every rank.
   static constexpr int64_t lead_steps = 2;
 
-  // Of a run that begins in `initial` (configuration_of(config), or that of a checkpoint) with `knowledge` of step
-  // times, and with the text of adapt.file (empty where none is named). Throws UserError where there is nothing to
-  // choose among or nothing that says how fast the cluster computes, and what make_policy throws.
+  // Makes the controller of a run that begins in `initial` (configuration_of(config), or that of a checkpoint) with
+  // `knowledge` of step times, and with the text of adapt.file (empty where none is named). Throws UserError where
+  // there is nothing to choose among or nothing that says how fast the cluster computes, and what make_policy throws.
   Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge, const std::string& file = "");
 
-  // The run goes on in a new process, whose first steps set up memory and caches and do not count as measured ones.
+  // Notes that the run goes on in a new process, whose first steps set up memory and caches and are not measured.
   void resumed() { learner_.resumed(); }
-  // After every step, before anything else that happens at its boundary.
+  // Call after every step, before anything else that happens at its boundary.
   Reaction observe(const Observation& observation);
-  // What came of an intent. A configuration that was vetoed or rolled back for memory is not chosen again. A controller
-  // that only advises is also told of switches that somebody else decided.
+  // Notes the outcome of an intent. A configuration that was vetoed or rolled back for memory is not chosen again. A
+  // controller that only advises is also told of switches that somebody else decided.
   void report(const SwitchReport& report);
-  // Returns what the ranks are to do, if anything. Throws UserError where a target is infeasible; the message says why.
+  // Obeys a command and returns what the ranks are to do, if anything. Throws UserError where a target is infeasible;
+  // the message says why.
   std::optional<SwitchIntent> command(const Command& command);
 
   // The intent that is under way: returned by observe or command, and not reported yet.
@@ -70,7 +70,7 @@ class Controller {
   bool pinned() const { return pinned_; }
   const Configuration& current() const { return current_; }
   Knowledge knowledge() const { return learner_.knowledge(); }
-  // Of a step in the current configuration.
+  // Expected seconds of a step in the current configuration.
   Corrected expected_step() const { return learner_.expected(); }
 
  private:
@@ -89,19 +89,19 @@ class Controller {
   RunConfig config_;
   std::unique_ptr<Policy> policy_;
   std::unique_ptr<Policy> other_policy_;  // null where there is no other exponent
-  PerformanceTable table_;                // as predicted; candidates are corrected
+  PerformanceTable table_;                // uncorrected predictions; the candidates are corrected
   StepTimeLearner learner_;
   Configuration current_;
   std::vector<Candidate> candidates_;
-  std::optional<int64_t> corrected_at_;              // the learner's revision that the candidates are corrected by
+  std::optional<int64_t> corrected_at_;              // revision of the learner that corrected the candidates
   std::map<Configuration, std::string> infeasible_;  // with the reason
   Observation latest_;
-  int64_t decided_at_ = 0;   // consumed samples
+  int64_t decided_at_ = 0;   // in consumed samples
   int64_t switched_at_ = 0;  // likewise
   bool pinned_ = false;
   std::optional<SwitchIntent> under_way_;
-  SwitchOutcomes::Promise promise_;  // of what is under way
-  std::vector<double> pauses_;       // of re-layouts, seconds
+  SwitchOutcomes::Promise promise_;  // of the switch under way
+  std::vector<double> pauses_;       // seconds of the re-layouts so far
   double estimated_pause_;
   InputHash inputs_;
   SwitchOutcomes outcomes_;

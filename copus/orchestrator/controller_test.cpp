@@ -143,7 +143,7 @@ TEST_F(ControllerTest, WhileItIsPinnedNothingIsDecided) {
   EXPECT_FALSE(course.decisions.empty());
 }
 
-// A person forces one batch upon another, and the log of it is the script of a second run.
+// A user forces one batch upon another, and the log of it is the script of a second run.
 TEST_F(ControllerTest, WhatAPersonForcesAtTheBoundaryOfASwitchAScriptCanRepeat) {
   config_.adapt.policy = PolicyKind::fixed;
   SyntheticJob job(config_);
@@ -174,7 +174,7 @@ TEST_F(ControllerTest, WhatAPersonForcesAtTheBoundaryOfASwitchAScriptCanRepeat) 
 }
 
 TEST_F(ControllerTest, ForcedItMovesAtTheNextBoundaryAndStaysThere) {
-  config_.adapt.advise = true;  // a person's word counts more
+  config_.adapt.advise = true;  // a user's command counts more
   SyntheticJob job(config_);
   Controller steered = controller();
   Course course;
@@ -267,7 +267,7 @@ TEST_F(ControllerTest, SaysWhatSwitchesBrought) {
     const double before = job.true_seconds(realised.from), after = job.true_seconds(realised.to);
     const double throughput = static_cast<double>(realised.to.global_batch) / after * before /
                               static_cast<double>(realised.from.global_batch);
-    // The efficiency of the larger batch is lower and the learning rate higher, so that this is a bound.
+    // The efficiency of the larger batch is lower and the learning rate higher, so this is an upper bound.
     EXPECT_LT(realised.realised_gain, 2 * throughput);
     EXPECT_GT(realised.realised_gain, -0.2);
   }

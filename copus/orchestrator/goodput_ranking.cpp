@@ -12,8 +12,8 @@ namespace copus {
 
 namespace {
 
-// What a sample in a batch of B is worth, at phi and at the ends of its interval. A table has thousands of candidates,
-// but few batches.
+// Values of a sample in a batch of B, at phi and at the ends of its interval, computed once per batch: a table has
+// thousands of candidates, but few batches.
 class Worths {
  public:
   struct Worth {

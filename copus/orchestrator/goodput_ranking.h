@@ -1,5 +1,5 @@
-// The Goodput of every candidate over the interval of the noise scale: what Copus decides by, and what all decisions
-// are logged with.
+// The Goodput of every candidate over the interval of the noise scale: Copus decides by it, and all decisions are
+// logged with it.
 #pragma once
 
 #include <limits>
@@ -12,7 +12,7 @@
 
 namespace copus {
 
-// What is believed of phi, in samples. While |G|^2 is not significant there is no upper end, and `value` is the lower
+// The belief about phi, in samples. While |G|^2 is not significant there is no upper end, and `value` is the lower
 // bound; before anything is measured that is 0.
 struct NoiseBelief {
   double value = 0;
@@ -24,15 +24,16 @@ struct NoiseBelief {
 
 NoiseBelief believed_noise(const Observation& observation);
 
-// "noise scale 12 .. 40", "noise scale at least 12 (|G|^2 is not significant)", "noise scale not measured".
+// Describes the belief: "noise scale 12 .. 40", "noise scale at least 12 (|G|^2 is not significant)", "noise scale not
+// measured".
 std::string describe(const NoiseBelief& noise);
-// "+12.3 %".
+// Formats a fraction as "+12.3 %".
 std::string percent(double fraction);
 
-// The candidate that the run is in.
+// The candidate of the configuration that the run is in.
 const Candidate& current_candidate(const Situation& situation);
 
-// Why no switch may follow the latest one yet; empty where one may.
+// Explains why no switch may follow the latest one yet; empty where one may.
 std::optional<std::string> dwell_reason(const RunConfig& config, const Situation& situation);
 
 class GoodputRanking {
@@ -42,14 +43,14 @@ class GoodputRanking {
     double at_value = 0, at_low = 0, at_high = 0;
   };
 
-  // Goodput_alpha of adapt.alpha, B_c = noise_scale.calibration * phi, B_ref = train.global_batch.
+  // Ranks by Goodput_alpha of adapt.alpha, B_c = noise_scale.calibration * phi, B_ref = train.global_batch.
   GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation);
 
   double critical_batch() const { return critical_batch_; }
-  // Of one of situation.candidates.
+  // Gains of one of situation.candidates, which `candidate` refers to.
   const Gains& gains_of(const Candidate& candidate) const { return gains_[&candidate - candidates_.data()]; }
   double gain_of(const Configuration& configuration) const;
-  // At most five, best first; of equal ones the first.
+  // The best candidates, at most five, best first; of equal ones the first.
   std::vector<RankedCandidate> best() const;
 
  private:

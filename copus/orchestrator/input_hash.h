@@ -13,16 +13,16 @@ namespace copus {
 
 class InputHash {
  public:
-  // Numbers that are not finite count alike: a log keeps all of them as null.
+  // Adds a number. Numbers that are not finite count alike: a log keeps all of them as null.
   void add(double value);
   void add(int64_t value);
   void add(const std::optional<double>& value);
   void add(const Configuration& configuration);
-  // But for what is left of the run, which follows from the rest and from the run's limits: where these are raised and
-  // nothing is decided otherwise by that, a run goes on with what its controller has learned.
+  // Adds an observation without seconds_left, which follows from the rest and from the run's limits: where these are
+  // raised and no decision changes by that, a run goes on with what its controller has learned.
   void add(const Observation& observation);
 
-  // Of everything so far.
+  // Hash of everything so far.
   uint64_t value();
 
  private:

@@ -71,8 +71,6 @@ CandidateFilter layout_is(const ParallelStrategy& strategy) {
   return [strategy](const Candidate& candidate) { return candidate.configuration.strategy == strategy; };
 }
 
-// Of the candidates that `allowed` lets through those whose batch is nearest by ratio, and of these the fastest; null
-// where there is none. Of two batches equally near the smaller one.
 const Candidate* fastest_near(const Situation& situation, double batch, const CandidateFilter& allowed) {
   const Candidate* best = nullptr;
   double best_distance = 0;

@@ -1,5 +1,5 @@
-// Policies: which configuration a run should be in, as a function of what was observed. They know nothing of how a job
-// moves; they return what they would choose and why. All of them stand behind one interface, Copus and its baselines.
+// Policies: which configuration a run should be in, as a function of the observations. They know nothing of how a job
+// moves; they return the configuration that they would choose and why. Copus and its baselines share one interface.
 #pragma once
 
 #include <cstdint>
@@ -18,59 +18,59 @@ namespace copus {
 // A configuration that the job could be in.
 struct Candidate {
   Configuration configuration;
-  double step_seconds = 0;        // corrected by what was measured (performance/learning.h)
+  double step_seconds = 0;        // corrected by measured steps (performance/learning.h)
   double relative_deviation = 0;  // one standard deviation of the logarithm of step_seconds
   int64_t measured_steps = 0;
-  StepTimeParts predicted = {};  // before it was corrected
+  StepTimeParts predicted = {};  // parts of the step time before the correction
 
   double throughput() const { return static_cast<double>(configuration.global_batch) / step_seconds; }  // samples/s
 };
 
-// What a policy sees at a decision.
+// The inputs of a policy at a decision.
 struct Situation {
   Observation latest;
   Configuration current;
-  const std::vector<Candidate>& candidates;  // all that are feasible; `current` is among them
-  int64_t samples_since_switch = 0;          // or since the beginning
-  double relayout_seconds = 0;               // that a re-layout is expected to pause training, measured ones counted
+  const std::vector<Candidate>& candidates;  // all feasible ones; `current` is among them
+  int64_t samples_since_switch = 0;          // or since the beginning where none was made
+  double relayout_seconds = 0;               // expected pause of a re-layout, by measured ones if any
 };
 
-// A candidate with its Goodput at the exponent that the run decides by, whichever policy it is.
+// A candidate with its Goodput at the exponent that the run decides by, whichever policy it uses.
 struct RankedCandidate {
   Configuration configuration;
   double step_seconds = 0;
-  double goodput = 0;    // samples/s that count like those of the reference batch, at phi; at its lower bound where
-                         // there is no more
+  double goodput = 0;    // samples/s, each worth as much as one in the reference batch, at phi or at its lower
+                         // bound where that alone is known
   double gain_low = 0;   // relative gain over the current configuration at the low end of phi's interval
   double gain_high = 0;  // and at the high end
 };
 
 struct Choice {
   std::optional<Configuration> target;  // empty: stay
-  std::string reason;                   // why it moves or holds, in words: "Goodput +23 %, ..."
+  std::string reason;                   // reason to move or hold, in words: "Goodput +23 %, ..."
   double predicted_gain = 0;          // Goodput of the target (or of the best candidate, where it holds) / current - 1
   std::vector<RankedCandidate> best;  // at most five, best first
-  // B_c that it counted with and that the learning rate is to count with once it has moved; 0: not known.
+  // B_c that the choice was made with and that the learning rate is to use after the switch; 0: not known.
   double critical_batch = 0;
-  // Of a script, which repeats a run: the step boundary of the switch. Empty: as soon as can be.
+  // Step boundary of the switch, set by a script that repeats a run. Empty: as soon as possible.
   std::optional<int64_t> commit_after_step;
 };
 
-// Deterministic. A policy may remember what it has seen: it is shown every step of a run and asked at every decision,
-// in order.
+// A deterministic rule of choice. It may remember what it has seen: it is shown every step of a run and asked at every
+// decision, in order.
 class Policy {
  public:
   virtual ~Policy() = default;
-  // After every step, before choose.
+  // Shows the policy a step; called after every step, before choose.
   virtual void observe(const Observation&) {}
-  // Whether it has to be asked after this step, though the interval between decisions has not passed.
+  // Tells whether the policy has to be asked after this step, even if the interval between decisions has not passed.
   virtual bool is_due(const Observation&) const { return false; }
   virtual Choice choose(const Situation& situation) = 0;
 };
 
-// The policy that adapt.policy names; PolicyKind::none names none. `file_text` is what adapt.file holds, for those that
-// need it: "oracle" (a line "consumed_samples noise_scale" each, in between linear; # begins a comment) and "script"
-// (policy_script.cpp). Throws UserError where its settings contradict each other or cannot be read.
+// Makes the policy that adapt.policy names; PolicyKind::none names none. `file_text` is the content of adapt.file, for
+// those that need it: "oracle" (lines "consumed_samples noise_scale", linear in between; # begins a comment) and
+// "script" (policy_script.cpp). Throws UserError where its settings contradict each other or cannot be read.
 std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view file_text = {});
 
 }  // namespace copus

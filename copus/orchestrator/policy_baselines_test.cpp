@@ -1,4 +1,4 @@
-// The policies that Copus is compared with, on traces short enough to follow by hand.
+// Tests of the policies that Copus is compared with, on traces short enough to follow by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST(StaticPolicy, NeverMovesAndSaysWhatCopusWouldHaveSeen) {
   EXPECT_GT(choice.predicted_gain, 1);
 }
 
-// c = 2: the batch is the power of two nearest to 2 phi by ratio.
+// The batch is the power of two nearest to c phi = 2 phi by ratio.
 TEST(CriticalBatchPolicy, FollowsTheCriticalBatchInTheLayoutOfTheInitialOrOfTheLargestBatch) {
   for (const auto& [policy, strategy] :
        {std::pair{PolicyKind::cbs_pessimistic, pipeline}, std::pair{PolicyKind::cbs_optimistic, data}}) {
@@ -74,7 +74,7 @@ TEST(BatchPolicies, TakeTheFastestMicroBatch) {
                     {}};
   set_noise(question.latest, 8);
   EXPECT_EQ(question.ask(run_config(PolicyKind::cbs_pessimistic, 8)).target.value(), (Configuration{data, 16, 4}));
-  // At the batch that is wanted the micro-batch stays as it is.
+  // The micro-batch stays as it is at the batch that is wanted.
   question.current = {data, 16, 1};
   EXPECT_FALSE(question.ask(run_config(PolicyKind::cbs_pessimistic, 8)).target);
 }
@@ -119,7 +119,7 @@ TEST(StepsPolicy, NamesThePieceThatItCannotRead) {
   EXPECT_THAT(refused("0:16 9:8 9:4"), HasSubstr("\"9:4\": it must begin after the piece before it"));
 }
 
-// c = 2: twice the batch as soon as 2 phi has reached it.
+// The batch doubles as soon as c phi = 2 phi has reached twice the batch.
 TEST(OlmoPolicy, DoublesWhereTheCriticalBatchHasReachedTwiceTheBatchAndNeverShrinks) {
   PaperRun run(without_dwell(PolicyKind::olmo, 16), two_layouts(8, 256), {pipeline, 16, 1});
   run.run_to(5'000, steady(15.9));
@@ -135,7 +135,7 @@ TEST(OlmoPolicy, DoublesWhereTheCriticalBatchHasReachedTwiceTheBatchAndNeverShri
   EXPECT_EQ(run.moves().size(), 4u);
 }
 
-// B = 16 in parts of 4, A = 9, C = 3: (A - C)/3 = 2 against eta^2 C = 1.47 at 0.7: batch 16 * 2 / 1.47 = 21.8.
+// Example: B = 16 in parts of 4, A = 9, C = 3: (A - C)/3 = 2 against eta^2 C = 1.47 at 0.7: batch 16 * 2 / 1.47 = 21.8.
 TEST(NormTestPolicy, TakesTheSmallestBatchThatPasses) {
   const auto policy = make_policy(run_config(PolicyKind::norm_test, 16));
   Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
@@ -160,7 +160,7 @@ TEST(NormTestPolicy, TakesTheSmallestBatchThatPasses) {
   step(16, 4, 0, 0);
   question.latest.small_batch = question.latest.small_batch_squared_norm = {};
   EXPECT_EQ(question.ask(*policy).target.value().global_batch, 256);
-  // Norms of another batch say nothing.
+  // Norms of another batch are of no use.
   question.current = {pipeline, 32, 1};
   EXPECT_FALSE(question.ask(*policy).target);
 }
@@ -175,7 +175,7 @@ TEST(ConaPolicy, DoublesOnAnyGain) {
   EXPECT_EQ(question.ask(config).target.value(), (Configuration{pipeline, 32, 1}));
   question.current = {pipeline, 64, 1};
   set_noise(question.latest, 1e4);
-  EXPECT_EQ(question.ask(config).target.value(), (Configuration{data, 128, 1}));  // the fastest there
+  EXPECT_EQ(question.ask(config).target.value(), (Configuration{data, 128, 1}));  // the fastest layout at this batch
   question.current = {data, 256, 1};
   EXPECT_THAT(question.ask(config).reason, HasSubstr("no candidate has batch 512"));
   question.latest = {};
@@ -186,7 +186,7 @@ TEST(ConaPolicy, GoesBackOnceTheAverageOfPhiHasFallenAHundredTimes) {
   PaperRun run(without_dwell(PolicyKind::cona, 16), two_layouts(8, 256), {pipeline, 16, 1});
   run.run_to(512, steady(100));
   ASSERT_EQ(run.current().global_batch, 32);
-  double phi = 60;  // no gain at batch 64, where it would have to be above 128
+  double phi = 60;  // no gain from batch 64, which would take phi above 128
   int64_t falls = 0;
   const auto falling = [&](Observation& now, const Configuration&) { set_noise(now, phi *= 0.99), ++falls; };
   run.run_to(512 + 32 * 99, falling);

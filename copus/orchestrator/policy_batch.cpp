@@ -1,5 +1,5 @@
-// Policies that set the batch alone and leave the layout: what Copus is compared with. They name a batch; the nearest
-// that a candidate of the layout has is taken, with the micro-batch that is fastest there.
+// Policies that set the batch alone and leave the layout, which Copus is compared with. They name a batch; the nearest
+// one that a candidate of the layout has is taken, with the micro-batch that is fastest there.
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -26,13 +26,13 @@ int64_t largest_batch(const Situation& situation, const CandidateFilter& allowed
 
 std::string number(double value) { return format_number("%.4g", value); }
 
-// The way from a wanted batch to a candidate.
+// The base of policies that want a batch: finds the candidate for it.
 class BatchPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
 
  protected:
-  // To `batch` in the current layout, or what comes nearest; `why` says who wants it.
+  // Chooses `batch` in the current layout, or the nearest to it; `why` explains the batch in words.
   static Choice to_batch(const Situation& situation, double batch, const std::string& why) {
     return to_batch(situation, batch, layout_is(situation.current.strategy), why);
   }
@@ -60,8 +60,8 @@ class FixedPolicy : public BaselinePolicy {
   Choice decide(const Situation&) override { return hold("adapt.policy \"static\" never moves"); }
 };
 
-// The batch follows B_c = c phi in a layout that is settled at the first decision after the dwell: the fastest at the
-// run's initial batch (pessimistic) or at the largest candidate batch (optimistic). The baselines of arXiv 2604.26687.
+// The baselines of arXiv 2604.26687: the batch follows B_c = c phi in a layout that is settled at the first decision
+// after the dwell, the fastest at the run's initial batch (pessimistic) or at the largest candidate batch (optimistic).
 class CriticalBatchPolicy : public BatchPolicy {
  public:
   using BatchPolicy::BatchPolicy;
@@ -74,7 +74,7 @@ class CriticalBatchPolicy : public BatchPolicy {
     const double critical = critical_batch(config().noise_scale.calibration, noise.value);
     const auto now = static_cast<double>(situation.current.global_batch);
     const std::string what = concat("critical batch ", number(critical), " (", describe(noise), ")");
-    // A lower bound may be grown towards, and no more.
+    // A lower bound of phi allows the batch to grow up to it, but not to shrink.
     if (noise.is_bounded() || critical > now) {
       return to_batch(situation, std::max(1.0, critical), layout_is(*layout_), what);
     }
@@ -92,13 +92,13 @@ class CriticalBatchPolicy : public BatchPolicy {
   std::optional<ParallelStrategy> layout_;
 };
 
-// A schedule of batches by what has been consumed (Megatron-LM's --step-batch-size-schedule).
+// A schedule of batches by consumed samples (Megatron-LM's --step-batch-size-schedule).
 class StepsPolicy : public BatchPolicy {
  public:
   explicit StepsPolicy(const RunConfig& config)
       : BatchPolicy(config), schedule_(parse_step_schedule(config.adapt.schedule, config.train.sequence_length)) {}
 
-  // At the very step where the schedule goes on.
+  // Asks to decide at the very step at which the schedule changes the batch.
   bool is_due(const Observation& observation) const override {
     return scheduled_batch(observation.consumed_samples) != asked_for_;
   }
@@ -122,9 +122,9 @@ class StepsPolicy : public BatchPolicy {
   int64_t asked_for_ = 0;
 };
 
-// Doubles the batch once the critical batch has reached twice of it, and never shrinks: the batch warm-up of Merrill et
-// al. 2025 (arXiv 2505.23971), whose OLMo runs doubled to 2048 and 4096 where their measured critical batch crossed
-// these. They measured it by branched runs; here it is c phi.
+// Doubles the batch once the critical batch has reached twice the batch, and never shrinks: the batch warm-up of
+// Merrill et al. 2025 (arXiv 2505.23971), whose OLMo runs doubled to 2048 and 4096 where their measured critical batch
+// crossed these. They measured it by branched runs; here it is c phi.
 class OlmoPolicy : public BatchPolicy {
  public:
   using BatchPolicy::BatchPolicy;
@@ -142,7 +142,7 @@ class OlmoPolicy : public BatchPolicy {
 };
 
 // The norm test of Lau et al. 2024 (arXiv 2412.21124) on the norms of the latest step that measured a small batch: its
-// J = B / small_batch "workers" are the parts of that size which the step's batch has.
+// J = B / small_batch "workers" are the parts of that size in the step's batch.
 class NormTestPolicy : public BatchPolicy {
  public:
   using BatchPolicy::BatchPolicy;
@@ -172,7 +172,7 @@ class NormTestPolicy : public BatchPolicy {
         concat("relative error of the gradient ", number(std::sqrt(std::max(0.0, variance) / norms_->squared_norm)),
                " against eta ", number(eta));
     if (result.passed) return hold(what);
-    // The smallest batch that passes: a nearer one below it would fail the test again.
+    // Takes the smallest batch that passes: a nearer one below it would fail the test again.
     const CandidateFilter passes = [&](const Candidate& candidate) {
       return layout(candidate) && static_cast<double>(candidate.configuration.global_batch) >= result.batch;
     };
@@ -185,10 +185,10 @@ class NormTestPolicy : public BatchPolicy {
 
 }  // namespace
 
-// Pieces "THRESHOLD:BATCH", separated by spaces: from so many consumed samples on, or, with the suffix K, M, B or T
-// (1e3, 1e6, 1e9, 1e12), so many consumed tokens. The first begins at 0. The notation is that of Megatron-LM's
-// --step-batch-size-schedule; there every threshold of a schedule is in tokens, as soon as the sequence length is
-// known, so a plain number other than 0 means something else here.
+// Parses pieces "THRESHOLD:BATCH", separated by spaces. The threshold is a number of consumed samples or, with the
+// suffix K, M, B or T (1e3, 1e6, 1e9, 1e12), of consumed tokens. The first begins at 0. The notation is that of
+// Megatron-LM's --step-batch-size-schedule; there every threshold of a schedule is in tokens, as soon as the sequence
+// length is known, so a plain number other than 0 means something else here.
 StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length) {
   const auto fail = [](const std::string& piece, const std::string& what) -> void {
     throw UserError(concat("adapt.schedule: \"", piece, "\": ", what,

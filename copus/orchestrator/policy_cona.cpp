@@ -1,7 +1,8 @@
 // CONA's rule (OSSS-KU/CONA, EMNLP 2026), as its code has it: twice the batch in the layout that is fastest there, as
 // soon as throughput / (batch + phi) gains anything by it; and back to the configuration before once the average of phi
-// has fallen a hundred observations in a row. It goes by the step times and the phi that all policies here see, and
-// keeps the dwell: there the steps ahead are predicted, those of the present measured, and phi is that of one rank.
+// has fallen a hundred observations in a row. This version differs from that code: it uses the step times and the phi
+// that all policies here see, and keeps the dwell, whereas CONA predicts the steps ahead, measures the present ones,
+// and takes phi from one rank.
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ class ConaPolicy : public BaselinePolicy {
   }
 
  private:
-  // Keeps the configurations that the run has grown out of.
+  // Keeps the configurations that the run has left, to return to them.
   void follow(const Configuration& current) {
     if (last_ && *last_ != current) {
       falls_ = 0;

@@ -1,5 +1,5 @@
-// Copus: the highest Goodput over all configurations, behind a price for each kind of move. The oracle is the same with
-// the true noise scale.
+// Copus's policy: the highest Goodput over all configurations, with a price for each kind of move. The oracle is the
+// same with the true noise scale.
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -14,17 +14,17 @@ namespace copus {
 
 namespace {
 
-// A prediction whose uncertainty is larger than so many thresholds does not cost more than that: what promises enough
-// is tried however unsure it is, since only trying measures it, and tells the shared factors of all its neighbours.
+// Limit of the price of an uncertain prediction, in thresholds: a candidate that promises enough is tried however
+// uncertain it is, since only trying measures it, and tells the shared factors of all its neighbours.
 constexpr double most_thresholds = 2;
 
-// phi answers to the learning rate, and the learning rate to the batch (McCandlish et al. 2018, arXiv 1812.06162, and
-// Gray et al. 2024, arXiv 2411.00999, disagree on the sign), so that each of two batches may be the better one as seen
-// from the other, for ever and beyond any threshold. The price of turning back grows with every turn that follows soon
-// after the one before, and falls with the time since: what promises more is not kept waiting for all of it, and no
-// turn is ruled out for good.
+// Base of the price of turning the batch back. The value of phi depends on the learning rate, and the learning rate on
+// the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray et al. 2024, arXiv 2411.00999, disagree on the sign),
+// so that each of two batches may look better from the other, for ever and beyond any threshold. The price of turning
+// back grows with every turn that follows soon after the one before, and falls with the time since: a candidate that
+// promises more waits for a part of that time alone, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
-constexpr double soon = 8;             // times as long as that price is above the usual one
+constexpr double soon = 8;             // turns within so many times patience() are soon
 
 double noise_at(const NoiseTrace& trace, double consumed_samples) {
   const auto after = std::upper_bound(trace.begin(), trace.end(), consumed_samples,
@@ -55,8 +55,8 @@ class GoodputPolicy : public Policy {
     }
 
     // Each move has a price, the gain that it must bring; the best is the one whose Goodput is highest once the price
-    // is taken off. So a re-layout has to be better by its higher price than the batch change that would do nearly as
-    // well, and where both prices are equal the highest Goodput wins: the rule of arXiv 2604.26687.
+    // is taken off. So a re-layout must be better by the difference of prices than a batch change that would do nearly
+    // as well, and where both prices are equal the highest Goodput wins: the rule of arXiv 2604.26687.
     const Candidate* chosen = nullptr;
     double chosen_net = 1;
     for (const Candidate& candidate : situation.candidates) {
@@ -103,7 +103,7 @@ class GoodputPolicy : public Policy {
     last_ = situation.current;
   }
 
-  // Samples after which one more turn costs no more than any move.
+  // Number of samples after which one more turn costs no more than any other move.
   double patience() const {
     return static_cast<double>(config_.adapt.dwell_samples) * std::pow(price_of_a_turn, turns_);
   }
@@ -118,9 +118,10 @@ class GoodputPolicy : public Policy {
     return candidate.configuration.strategy != situation.current.strategy;
   }
 
-  // Batches of one layout share what may be wrong with its prediction, and a wrong step is taken back for nothing, so
-  // the uncertainty of step times counts for re-layouts alone: one must not win by less than one standard deviation of
-  // its own prediction. Measured cells are known to a percent or so; for them the threshold is all.
+  // The gain that a move must bring. The uncertainty of step times counts for re-layouts alone, since batches of one
+  // layout share the errors of its prediction and a wrong batch change is taken back for free: a re-layout must not win
+  // by less than one standard deviation of its own prediction. Measured cells are known to a percent or so; for them
+  // the threshold decides.
   double price(const Candidate& candidate, const Situation& situation) const {
     double price = config_.adapt.batch_threshold;
     if (is_relayout(candidate, situation)) {
@@ -153,14 +154,14 @@ class GoodputPolicy : public Policy {
                   format_duration(situation.relayout_seconds));
   }
 
-  // Why the candidate must not be moved to, whatever its gain at phi itself. Gains are monotonic in phi, so the ends of
-  // its interval stand for all of it.
+  // Explains why the candidate must not be moved to, whatever its gain at phi itself; empty where it may. Gains are
+  // monotonic in phi, so the ends of its interval stand for all of it.
   std::optional<std::string> objection(const Candidate& candidate, const GoodputRanking::Gains& gains,
                                        const NoiseBelief& noise, const Situation& situation) const {
     if (gains.at_value < price(candidate, situation)) {
       return concat("its gain of ", percent(gains.at_value), " is too small: ", what_it_costs(candidate, situation));
     }
-    // With a lower bound alone, every phi above it is possible: more of a batch may be wanted, never less.
+    // A lower bound alone leaves every phi above it possible: a larger batch may be wanted, never a smaller one.
     if (!noise.is_bounded() && candidate.configuration.global_batch < situation.current.global_batch) {
       return concat("its batch is smaller, and there is no upper bound yet: ", describe(noise));
     }
@@ -176,7 +177,7 @@ class GoodputPolicy : public Policy {
     return std::nullopt;
   }
 
-  // The fastest candidate of the next larger batch, where the current one shows no noise scale and never will.
+  // Finds the fastest candidate of the next larger batch, where the current one shows no noise scale and never will.
   std::optional<Configuration> way_out_of_blindness(const Situation& situation) const {
     if (truth_ || situation.current.global_batch > 1 || situation.latest.noise_scale_low) return std::nullopt;
     const Candidate* const best = fastest_near(situation, 1, [&](const Candidate& candidate) {
@@ -185,7 +186,7 @@ class GoodputPolicy : public Policy {
     return best != nullptr ? std::optional(best->configuration) : std::nullopt;
   }
 
-  // What stands in the way of the best candidate.
+  // Explains what stands in the way of the best candidate.
   void explain_hold(Choice& choice, const GoodputRanking& ranking, const NoiseBelief& noise,
                     const Situation& situation) const {
     const Configuration& best = choice.best.front().configuration;
@@ -201,10 +202,10 @@ class GoodputPolicy : public Policy {
 
   RunConfig config_;
   std::optional<NoiseTrace> truth_;
-  std::optional<Configuration> last_;  // at the decision before
-  int direction_ = 0;                  // of the latest change of batch
-  int64_t batch_switched_at_ = 0;      // consumed samples
-  int turns_ = 0;                      // of the batch in a row, each soon after the one before
+  std::optional<Configuration> last_;  // configuration at the decision before
+  int direction_ = 0;                  // sign of the latest change of batch
+  int64_t batch_switched_at_ = 0;      // in consumed samples
+  int turns_ = 0;                      // turns of the batch in a row, each soon after the one before
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Copus and its oracle: when they move, where to, and when they stay.
+// Tests of Copus's policy and its oracle: when they move, where to, and when they stay.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,8 +57,9 @@ TEST(GoodputPolicy, TheTenPercentRuleOfThePaper) {
   EXPECT_LT(moved, 270);
 }
 
-// B_opt = sqrt(B_c a / k) for t(B) = a + k B without the learning rate's factor: half the elasticity of a controller
-// that follows the critical batch itself, so a calibration that is wrong by 4 costs a factor of 2 in the batch.
+// Optimum B_opt = sqrt(B_c a / k) for t(B) = a + k B without the learning rate's factor: half the elasticity of a
+// controller that follows the critical batch itself, so a calibration that is wrong by 4 costs a factor of 2 in the
+// batch.
 TEST(GoodputPolicy, FollowsTheSquareRootOfTheCriticalBatchWhereCbsFollowsItself) {
   const Affine time{64, 1};
   const auto batch_at = [&](PolicyKind policy, double c) {
@@ -145,7 +146,7 @@ TEST(GoodputPolicy, WithALowerBoundAloneItGrowsAndNeverShrinks) {
   question.latest = {};
   question.latest.noise_scale_low = 2000;
   EXPECT_EQ(question.ask(config).target.value().global_batch, 256);
-  // Even one that is faster at a smaller batch than the current one waits for the upper bound.
+  // A smaller batch waits for the upper bound of phi even if it is faster than the current one.
   question.candidates[0].step_seconds = 1;
   question.candidates[2].step_seconds = 1000;
   EXPECT_FALSE(question.ask(config).target);
@@ -166,7 +167,7 @@ TEST(GoodputPolicy, LeavesABatchThatShowsNoNoise) {
   EXPECT_EQ(question.ask(config).target.value().global_batch, 2);
 }
 
-// The small batch shows little of |G|^2: for long there is a lower bound of phi alone, which itself grows with the
+// A small batch shows little of |G|^2: for a long time there is a lower bound of phi alone, which itself grows with the
 // batch.
 TEST(GoodputPolicy, IsNotTrappedAtASmallBatchWhileTheGradientIsNotSignificant) {
   for (const double alpha : {0.0, 0.5}) {
@@ -177,7 +178,7 @@ TEST(GoodputPolicy, IsNotTrappedAtASmallBatchWhileTheGradientIsNotSignificant) {
         PaperRun run(config, affine_candidates(data, powers_of_two(2, 1024), {64, 1}), {data, 4, 1});
         EstimatedNoise noise(seed, dimensions);
         run.run_to(300'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, 2000); });
-        // sqrt(2 * 2000 * 64) = 506; with the learning rate's factor more.
+        // Optimum is sqrt(2 * 2000 * 64) = 506; with the learning rate's factor more.
         EXPECT_GE(run.current().global_batch, 256) << alpha << ", " << dimensions << ", seed " << seed;
         ASSERT_FALSE(run.moves().empty());
         EXPECT_FALSE(run.moves().front().noise_was_bounded);
@@ -190,7 +191,7 @@ TEST(GoodputPolicy, IsNotTrappedAtASmallBatchWhileTheGradientIsNotSignificant) {
   }
 }
 
-// How many switches follow the first 20,000 samples of 200,000 at a steady phi, over several of them and seeds.
+// Number of switches after the first 20,000 samples of 200,000 at a steady phi, over several values of phi and seeds.
 int switches_on_noise(const RunConfig& config, double claimed_deviation) {
   int switches = 0;
   for (const double phi : {5.0, 10.0, 20.0, 33.0, 50.0, 80.0, 130.0, 250.0}) {
@@ -221,8 +222,8 @@ TEST(GoodputPolicy, DoesNotChatterOnNoise) {
   }
 }
 
-// phi falls with the learning rate's inverse, and the learning rate rises with the square root of the batch: each
-// doubling takes away some of its own reason, and each of two batches may be the better one as seen from the other.
+// The learning rate rises with the square root of the batch, and phi falls with the inverse of the learning rate: each
+// doubling takes away some of its own reason, and each of two batches may look better from the other.
 TEST(GoodputPolicy, DoesNotChatterWherePhiFallsAsTheLearningRateRises) {
   for (const double deviation : {1e-6, 0.12}) {
     for (const double phi : {10.0, 20.0, 40.0, 80.0, 160.0, 320.0}) {
@@ -236,8 +237,8 @@ TEST(GoodputPolicy, DoesNotChatterWherePhiFallsAsTheLearningRateRises) {
   }
 }
 
-// What has turned often still follows a lasting change: only the price of the next turn back is raised, and not for
-// good.
+// A run that has turned often still follows a lasting change: only the price of the next turn back is raised, and not
+// for good.
 TEST(GoodputPolicy, TurnsBackAfterMuchTurning) {
   RunConfig config = copus_config(16);
   PaperRun run(config, affine_candidates(data, powers_of_two(4, 512), {8, 1}), {data, 16, 1});
@@ -271,7 +272,7 @@ TEST(GoodputPolicy, ReactsToAStepInPhiWithinTheDwell) {
   }
 }
 
-// Through the averages of a run, which forget the old phi over their window.
+// Phi reaches the policy through the averages of a run, which forget the old value over their window.
 TEST(GoodputPolicy, ReactsToAStepInPhiThroughTheEstimator) {
   const RunConfig config = copus_config(16);
   PaperRun run(config, two_layouts(4, 512), {pipeline, 16, 1});
@@ -309,7 +310,7 @@ TEST(GoodputPolicy, ARelayoutMustPayForItsPauseBeforeTheRunEnds) {
   Question question{{candidate(pipeline, 16, 1.2), candidate(data, 16, 1)}, {pipeline, 16, 1}, {}};
   set_noise(question.latest, 30);
   question.relayout_seconds = 10;
-  // +20 % of what is left after the pause against the pause.
+  // Gain of +20 % on the time that is left after the pause, against the pause.
   question.latest.seconds_left = 60.1;
   EXPECT_TRUE(question.ask(config).target);
   question.latest.seconds_left = 59.9;
@@ -330,8 +331,8 @@ TEST(GoodputPolicy, AnUnsurePredictionMustPromiseMoreUpToALimit) {
   EXPECT_TRUE(moves(candidate(data, 16, 1 / 1.15, 0.01)));
   EXPECT_FALSE(moves(candidate(data, 16, 1 / 1.15, 0.18)));
   EXPECT_TRUE(moves(candidate(data, 16, 1 / 1.21, 0.18)));
-  EXPECT_TRUE(moves(candidate(data, 16, 1 / 1.21, 5)));        // no uncertainty keeps it from ever being tried
-  EXPECT_TRUE(moves({{pipeline, 16, 2}, 1 / 1.04, 0.18, 0}));  // taken back for nothing if it was wrong
+  EXPECT_TRUE(moves(candidate(data, 16, 1 / 1.21, 5)));        // uncertainty never keeps it from being tried
+  EXPECT_TRUE(moves({{pipeline, 16, 2}, 1 / 1.04, 0.18, 0}));  // a wrong change of batch is taken back for free
 }
 
 TEST(GoodputPolicy, NothingMovesWithinTheDwell) {
@@ -341,7 +342,7 @@ TEST(GoodputPolicy, NothingMovesWithinTheDwell) {
   const Choice held = question.ask(config);
   EXPECT_FALSE(held.target);
   EXPECT_THAT(held.reason, HasSubstr("2047 of 2048 samples"));
-  EXPECT_DOUBLE_EQ(held.predicted_gain, 1);  // what it will be after
+  EXPECT_DOUBLE_EQ(held.predicted_gain, 1);  // gain that the best candidate will bring after the dwell
   question.samples_since_switch = config.adapt.dwell_samples;
   EXPECT_TRUE(question.ask(config).target);
 }
@@ -352,7 +353,8 @@ TEST(GoodputPolicy, SaysWhatItChoseAmongAndWhy) {
   Question question{affine_candidates(data, powers_of_two(4, 256), {16, 1}), {data, 16, 1}, {}};
   set_noise(question.latest, 128, 100, 150);
   const Choice choice = question.ask(config);
-  // B_c = 256. T SE: 16: 0.5; 32: 2/3 * 272/288 = 0.6296; 64: 0.8 * 272/320 = 0.68; 128: 8/9 * 272/384 = 0.6296.
+  // Expected at B_c = 256, T SE: 16: 0.5; 32: 2/3 * 272/288 = 0.6296; 64: 0.8 * 272/320 = 0.68; 128: 8/9 * 272/384 =
+  // 0.6296.
   ASSERT_EQ(choice.best.size(), 5u);
   EXPECT_EQ(choice.target.value().global_batch, 64);
   EXPECT_EQ(choice.best[0].configuration.global_batch, 64);
@@ -378,7 +380,7 @@ TEST(OraclePolicy, GoesByTheTruthOfItsFile) {
   const auto batch_after = [&](int64_t samples) {
     Question question{affine_candidates(data, all_from_to(1, 400), {16, 1}), {data, 3, 1}, {}};
     question.latest.consumed_samples = samples;
-    set_noise(question.latest, 1e6);  // what was measured does not matter
+    set_noise(question.latest, 1e6);  // the measured value does not matter
     return question.ask(*policy).target.value().global_batch;
   };
   EXPECT_EQ(batch_after(500), std::lround(std::sqrt(2.0 * 4 * 16)));

@@ -44,13 +44,13 @@ Configuration read_configuration(const Json& object, const char* name, const std
 struct ScriptedSwitch {
   int64_t after_step = 0;  // the step boundary
   Configuration configuration;
-  double critical_batch = 0;  // that the learning rate counts with from there on; 0: not known
+  double critical_batch = 0;  // B_c in the learning rate's factor from there on; 0: not known
 };
 
-// Lines of {"after_step": N, "configuration": {...}, "critical_batch": x} (description/configuration_json.h), the last
-// optional, in ascending order of after_step. A run's decisions.jsonl is a script too: of its lines, which have a field
-// "event", the switches that moved count; there the configuration may be called "to". Empty lines do not count.
-// `source` names the file in messages. Throws UserError naming the line.
+// Parses lines of {"after_step": N, "configuration": {...}, "critical_batch": x} (description/configuration_json.h),
+// the last optional, in ascending order of after_step. A run's decisions.jsonl is a script too: its lines have a field
+// "event", and of them only the switches that moved count; there the configuration may be called "to". Empty lines are
+// ignored. `source` names the file in messages. Throws UserError naming the line.
 std::vector<ScriptedSwitch> parse_script(std::string_view text, const std::string& source) {
   std::vector<ScriptedSwitch> script;
   std::istringstream lines{std::string(text)};
@@ -86,8 +86,8 @@ std::vector<ScriptedSwitch> parse_script(std::string_view text, const std::strin
   return script;
 }
 
-// How far a candidate is from what a script names. The most important comes first: how the ranks are spread, how they
-// work, the batch, the micro-batch.
+// Distance of a candidate from the configuration that a script names. The most important part comes first: how the
+// ranks are spread, how they work, the batch, the micro-batch.
 std::array<double, 4> distance(const Configuration& a, const Configuration& b) {
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
@@ -131,9 +131,8 @@ class ScriptPolicy : public Policy {
   }
 
  private:
-  // Announces a switch early enough for all ranks to hear of a re-layout with the next step and prepare it, but not
-  // before
-  // a step has run.
+  // The step after which a switch is announced: early enough for all ranks to hear of a re-layout with the next step
+  // and prepare it, but not before a step has run.
   static int64_t announced_after(const ScriptedSwitch& entry) {
     return std::max<int64_t>(1, entry.after_step - 1 - Controller::lead_steps);
   }

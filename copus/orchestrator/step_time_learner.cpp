@@ -36,8 +36,8 @@ StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& i
       expected_at_first_(known_before_.correct(configuration_, parts_)),
       expected_(expected_at_first_) {}
 
-// Learning takes as long as many cells are known: of hundreds it would be felt beside quick steps. Only at first does
-// every step say much that is new.
+// Learns at once from each of the first steps, which say much that is new; later ones wait for a whole measurement.
+// Learning takes longer the more cells are known: with hundreds it would slow quick steps down.
 void StepTimeLearner::add(double step_seconds) {
   if (++steps_ <= warm_up_steps) return;
   window_.push_back(step_seconds);

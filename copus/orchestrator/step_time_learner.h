@@ -1,5 +1,5 @@
-// Predicts how long the steps of a run take, and learns from what they took, over the configurations that it passes
-// through.
+// Predicts how long the steps of a run take, and learns from their measured times, over the configurations that the run
+// passes through.
 #pragma once
 
 #include <algorithm>
@@ -15,45 +15,45 @@
 
 namespace copus {
 
-// What a run computes on.
+// The processor that a run computes on.
 Processor processor_of(const RunConfig& config);
 
-// What trains the run, whose precision is not automatic.
+// The training system of a run, whose precision is not automatic.
 TrainingSystem training_system_of(const RunConfig& config);
 
 class StepTimeLearner {
  public:
-  // The first steps of a process set up memory, caches and communication, and the first ones of a configuration what is
-  // new in it.
+  // Number of steps that are not measured: the first steps of a process set up memory, caches and communication, and
+  // the first ones of a configuration what is new in it.
   static constexpr int64_t warm_up_steps = 2;
-  // Steps that make one measurement. It counts from its first step on.
+  // Number of steps that make one measurement, which is used from its first step on.
   static constexpr int64_t steps_per_measurement = 10;
 
-  // Of a run whose cluster's speed is known, in configuration `initial`, after what is `known`.
+  // Begins in configuration `initial` of a run whose cluster's speed is known, with what is `known` already.
   StepTimeLearner(const RunConfig& config, const Configuration& initial, Knowledge known);
 
-  // Of the next step, as corrected by what is known: by every step at first, later by every measurement. Seconds on the
-  // clock of the run.
+  // Expected seconds of the next step on the run's clock, corrected by what is known: by every step at first, later by
+  // every measurement.
   const Corrected& expected() const { return expected_; }
-  // Of a step in any configuration that infeasible_reason allows, without corrections.
+  // Predicts a step in any configuration that infeasible_reason allows, without corrections.
   StepTimeParts predict(const Configuration& configuration) const { return model_->predict(configuration); }
 
-  // A step took so long.
+  // Adds the seconds of a step.
   void add(double step_seconds);
-  // The steps that follow warm up again: the run has changed its configuration, or goes on in a new process.
+  // Makes the steps that follow warm up again: the run has changed its configuration, or goes on in a new process.
   void change_configuration(const Configuration& configuration);
   void resumed();
 
-  // After every step so far.
+  // Knowledge after all steps so far.
   Knowledge knowledge() const;
-  // Steps of this process and configuration that counted.
+  // Number of steps of this process and configuration that were measured.
   int64_t counted_steps() const { return std::max<int64_t>(0, steps_ - warm_up_steps); }
 
-  // Another number whenever what is expected has changed.
+  // A number that changes whenever the expected step time does.
   int64_t revision() const { return revision_; }
 
-  // For people: what is expected at the beginning; what came of it in the configuration that the run is in, empty
-  // before a step of it counted.
+  // Describe for the user: the expectation at the beginning, and how good it was in the configuration that the run is
+  // in (empty before a step of it was measured).
   std::string introduction() const;
   std::optional<std::string> conclusion() const;
 
@@ -63,10 +63,10 @@ class StepTimeLearner {
   std::unique_ptr<StepTimeModel> model_;
   Configuration configuration_;
   StepTimeParts parts_;     // of a step, as predicted without corrections
-  Knowledge known_before_;  // the steps in window_
+  Knowledge known_before_;  // knowledge before the steps in window_
   Corrected expected_at_first_;
   Corrected expected_;
-  int64_t steps_ = 0;  // since it began anew
+  int64_t steps_ = 0;  // steps since the configuration or the process began
   int64_t revision_ = 0;
   std::vector<double> window_;  // seconds of the latest steps, not yet a whole measurement
 };

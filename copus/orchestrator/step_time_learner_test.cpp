@@ -25,7 +25,7 @@ class StepTimeLearnerTest : public testing::Test {
 TEST_F(StepTimeLearnerTest, SpeedIsThatOfTheClock) {
   ClusterConfig cluster = small_run().cluster;
   EXPECT_TRUE(is_speed_known(cluster.as_timed()));
-  // teraflops_per_rank is no rate of the devices of a real clock.
+  // Runs on a real clock compute at the device's rate, not at teraflops_per_rank.
   cluster.clock = ClockKind::wall;
   EXPECT_FALSE(is_speed_known(cluster.as_timed()));
   cluster.description.device.matmul_flops_per_second = 1e9;
@@ -39,7 +39,7 @@ TEST_F(StepTimeLearnerTest, ApproachesWhatStepsTake) {
   const double doubt = run.expected().relative_deviation;
   EXPECT_EQ(run.conclusion(), std::nullopt);
   add(run, truth, StepTimeLearner::warm_up_steps + 1);
-  EXPECT_NEAR(run.expected().seconds / truth, 1, 0.1);  // each step counts at once
+  EXPECT_NEAR(run.expected().seconds / truth, 1, 0.1);  // each step is used at once
   add(run, truth, 40);
   EXPECT_NEAR(run.expected().seconds / truth, 1, 0.01);
   EXPECT_LT(run.expected().relative_deviation, 0.1 * doubt);
@@ -75,7 +75,7 @@ TEST_F(StepTimeLearnerTest, ManyStepsBecomeAMeasurement) {
   EXPECT_EQ(measurements[2].steps, 3);
 }
 
-// With many cells known, learning from each step would take as long as a quick step.
+// Learning from each step would take as long as a quick step once many cells are known.
 TEST_F(StepTimeLearnerTest, LearnsFromEveryStepAtFirstAndThenFromMeasurements) {
   StepTimeLearner run = learner();
   const auto changes = [&run] {
@@ -97,7 +97,7 @@ TEST_F(StepTimeLearnerTest, EveryConfigurationIsMeasuredOnItsOwnAndWarmsUp) {
   const double usual = run.expected().seconds;
   add(run, 3 * usual, StepTimeLearner::warm_up_steps + 4);
   run.change_configuration(second);
-  // What the first one took counts, though it was no whole measurement; and says something of the second.
+  // Steps in the first configuration count though they were no whole measurement, and tell something of the second.
   EXPECT_EQ(run.knowledge().measured_steps(first), 4);
   EXPECT_GT(run.expected().seconds, 4 * usual);
   EXPECT_EQ(run.counted_steps(), 0);
@@ -113,7 +113,7 @@ TEST_F(StepTimeLearnerTest, BeginsWithWhatIsKnown) {
   add(first, 3, 22);
   EXPECT_NEAR(learner(first.knowledge()).expected().seconds, 3, 0.03);
   EXPECT_THAT(learner(first.knowledge()).introduction(), HasSubstr("2.99 s give or take 1 %"));
-  // Of another configuration of the same model, the factors are known.
+  // The factors are known for another configuration of the same model.
   config_.train.global_batch = 16;
   EXPECT_NEAR(learner(first.knowledge()).expected().seconds, 6, 1);
 }

@@ -14,13 +14,14 @@ namespace copus {
 
 namespace {
 
-// A trend is that of the latest steps, since the loss does not fall along a straight line for long.
+// Limit of the losses that a trend is fitted to: the latest steps alone, since the loss does not fall along a straight
+// line for long.
 constexpr size_t most_losses = 512;
 constexpr int64_t least_losses = 8;
-// Of the steps after a switch, the first are left out of the trend: the loss jumps where the batch changes, and
-// recovers (Merrill et al. 2025, arXiv 2505.23971).
+// Share of the steps after a switch that is left out of the trend: the loss jumps where the batch changes, and recovers
+// (Merrill et al. 2025, arXiv 2505.23971).
 constexpr double bump_share = 0.25;
-// Enough for a median that no later step changes much.
+// Limit of the step times that a median is taken of: no later step changes it much.
 constexpr size_t most_step_seconds = 4096;
 
 std::vector<LossPoint> without_bump(const std::deque<LossPoint>& losses) {

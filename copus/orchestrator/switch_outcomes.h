@@ -1,4 +1,4 @@
-// What switches brought, measured over the steps after them, against what was promised.
+// Measured outcomes of switches, over the steps after them, against their predictions.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,32 @@
 
 namespace copus {
 
-// What a switch was predicted to bring and what it brought, once enough steps have run in the new configuration.
+// The predicted and the measured effect of a switch, once enough steps have run in the new configuration.
 struct Realised {
   int64_t decision_step = 0;
   Configuration from, to;
   double predicted_step_seconds = 0, realised_step_seconds = 0;
-  double predicted_gain = 0;  // of Goodput, relative, when it was decided; NaN where no noise scale was known
-  // With both sides' measured step seconds, at the phi measured since; NaN where none is known.
+  double predicted_gain = 0;  // relative gain of Goodput when it was decided; NaN where no noise scale was known
+  // Gain by both sides' measured step seconds, at the phi measured since; NaN where none is known.
   double realised_gain = 0;
   // Loss decrease per second over the window after the switch, relative to the trend before it; empty where the trend
   // is not significant.
   std::optional<double> progress_ratio = {};
 };
 
-// How quickly the loss falls: the straight line through its points, by least squares.
+// The speed at which the loss falls: the slope of the straight line through its points, by least squares.
 struct LossTrend {
-  double per_second = 0;  // of the loss; below 0 where it falls
-  double error = 0;       // one standard error of that
+  double per_second = 0;  // change of the loss; below 0 where it falls
+  double error = 0;       // one standard error of per_second
   int64_t steps = 0;
-  // Falls, at 97.5 %.
+  // Tells whether the loss falls, at 97.5 %.
   bool is_significant() const;
 };
 
 struct LossPoint {
   double elapsed_seconds, loss;
 };
-// Of three points at least, at two different times.
+// Fits the trend. There must be at least three points, at two different times or more.
 LossTrend loss_trend(const std::vector<LossPoint>& points);
 
 class SwitchOutcomes {
@@ -46,14 +46,14 @@ class SwitchOutcomes {
   explicit SwitchOutcomes(RunConfig config) : config_(std::move(config)) {}
 
   struct Promise {
-    Realised switched;  // what was predicted; nothing is realised yet
+    Realised switched;  // the prediction; nothing is realised yet
     double from_step_seconds = 0;
   };
 
-  // A step that was not skipped. `counts`: it is no step of a warm-up.
+  // Adds a step that was not skipped. `counts`: it is no step of a warm-up.
   void observe(const Observation& observation, bool counts);
   void moved(const Promise& promise, int64_t consumed_samples, const Knowledge& knowledge);
-  // Whether something is complete that was not taken yet.
+  // Tells whether an outcome is complete that was not taken yet.
   bool is_due() const;
   std::vector<Realised> take(const Knowledge& knowledge);
 
@@ -63,12 +63,12 @@ class SwitchOutcomes {
   bool is_complete() const;
 
   RunConfig config_;
-  std::optional<Promise> open_;  // of the latest switch, until it is concluded
-  int64_t moved_at_ = 0;         // consumed samples
+  std::optional<Promise> open_;  // the latest switch, until it is concluded
+  int64_t moved_at_ = 0;         // in consumed samples
   int64_t consumed_samples_ = 0;
-  std::deque<LossPoint> losses_;      // of this configuration, the latest
+  std::deque<LossPoint> losses_;      // latest ones of this configuration
   std::vector<LossPoint> before_;     // of the configuration before it
-  std::vector<double> step_seconds_;  // that count
+  std::vector<double> step_seconds_;  // of the measured steps
   double noise_sum_ = 0;
   int64_t noise_count_ = 0;
   std::vector<Realised> concluded_;

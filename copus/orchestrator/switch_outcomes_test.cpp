@@ -22,7 +22,7 @@ TEST(LossTrend, IsTheLineThroughThePoints) {
   EXPECT_TRUE(exact.is_significant());
 }
 
-// The standard error by hand: residuals +1, -1, -1, +1 about a flat line at 0, 1, 2, 3 leave s^2 = 4 / 2 and Sxx = 5.
+// Standard error by hand: residuals +1, -1, -1, +1 about a flat line at 0, 1, 2, 3 leave s^2 = 4 / 2 and Sxx = 5.
 TEST(LossTrend, ErrsByTheScatterOfThePoints) {
   const LossTrend trend = loss_trend({{0, 1}, {1, -1}, {2, -1}, {3, 1}});
   EXPECT_NEAR(trend.per_second, 0, 1e-12);
@@ -44,7 +44,7 @@ class SwitchOutcomesTest : public testing::Test {
  protected:
   SwitchOutcomesTest() { to_.global_batch = 16; }
 
-  // Steps of so many seconds while the loss falls so much per second, from a jump that fades within few steps on.
+  // Adds steps of so many seconds while the loss falls so much per second, after a jump that fades within a few steps.
   void steps(int64_t count, const Configuration& configuration, double seconds, double loss_per_second,
              double jump = 0) {
     for (int64_t i = 0; i < count; ++i) {
@@ -96,7 +96,7 @@ TEST_F(SwitchOutcomesTest, ComparesWhatWasPromisedWithWhatCame) {
   EXPECT_EQ(realised[0].predicted_step_seconds, 1.25);
   EXPECT_EQ(realised[0].realised_step_seconds, 1.5);
   EXPECT_EQ(realised[0].predicted_gain, 0.5);
-  // At the noise scale since the switch: B_c = 2 x 20, B_ref = 8.
+  // Gain at the noise scale since the switch: B_c = 2 x 20, B_ref = 8.
   EXPECT_NEAR(realised[0].realised_gain, goodput(16 / 1.5, 16, 40, 8, 0.5) / goodput(8 / 1.0, 8, 40, 8, 0.5) - 1,
               1e-12);
   ASSERT_TRUE(realised[0].progress_ratio);
@@ -116,7 +116,7 @@ TEST_F(SwitchOutcomesTest, WaitsForTheDwell) {
 TEST_F(SwitchOutcomesTest, TheNextSwitchEndsTheWindow) {
   steps(20, from_, 1, 0.01);
   move();
-  steps(12, to_, 2, 0.01);  // ten of them count
+  steps(12, to_, 2, 0.01);  // ten of them are measured
   move();
   ASSERT_TRUE(outcomes_.is_due());
   EXPECT_EQ(outcomes_.take(Knowledge()).size(), 1);

@@ -39,7 +39,7 @@ nlohmann::json parse(const fs::path& path) {
   return nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
 }
 
-// In the order of time, and of one process only.
+// Makes a name; names sort in the order of time, and no two processes make the same.
 std::string new_name() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return concat(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), "-", getpid());
@@ -54,7 +54,7 @@ ControlFiles::ControlFiles(const fs::path& run_dir) : directory_(control_directo
 
 std::vector<ControlFiles::Received> ControlFiles::take() {
   std::vector<std::string> names;
-  std::error_code unreadable;  // somebody has tidied the run directory: training matters more than commands
+  std::error_code unreadable;  // e.g. a folder that was removed: training goes on without commands
   for (const fs::directory_entry& entry : fs::directory_iterator(directory_, unreadable)) {
     if (entry.path().extension() == asked) names.push_back(entry.path().stem().string());
   }
@@ -100,7 +100,7 @@ ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std
 
   const auto until = std::chrono::steady_clock::now() + patience;
   while (true) {
-    const bool alive = is_alive();  // before looking: a run that has ended has replied before
+    const bool alive = is_alive();  // asked before looking, since a run replies before it ends
     if (fs::exists(reply_path)) {
       ControlReply reply;
       const nlohmann::json object = parse(reply_path);

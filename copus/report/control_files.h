@@ -1,6 +1,6 @@
-// RUN/control: how a person's commands reach a running job (`copus ctl`), as files, since the job may run on another
-// machine. Who asks writes <name>.json, whole or not at all; the run takes it by renaming it to <name>.taken and
-// answers in <name>.reply, which who has asked removes.
+// RUN/control: files that carry a user's commands to a running job (`copus ctl`), which may run on another machine. The
+// asking process writes <name>.json, whole or not at all; the run takes it by renaming it to <name>.taken and answers
+// in <name>.reply, which the asking process removes.
 #pragma once
 
 #include <chrono>
@@ -13,28 +13,28 @@ namespace copus {
 
 struct ControlRequest {
   std::string command;  // "pin", "unpin", "pause", "resume", "force", "status"
-  std::string target;   // of force: "d=2,t=1,p=2,B=32" (description/configuration_text.h)
+  std::string target;   // for `force`: "d=2,t=1,p=2,B=32" (description/configuration_text.h)
   bool operator==(const ControlRequest&) const = default;
 };
 
 struct ControlReply {
-  bool done = false;    // as it was asked
+  bool done = false;    // true: everything that was asked
   std::string message;  // what was done, or why not
   bool operator==(const ControlReply&) const = default;
 };
 
-// The run's side.
+// The run's side: takes requests and replies to them.
 class ControlFiles {
  public:
-  // Creates the folder and empties it: who has asked an earlier process waits no longer.
+  // Creates the folder and empties it: nobody waits any longer for an answer of an earlier process.
   explicit ControlFiles(const std::filesystem::path& run_dir);
 
   struct Received {
     std::string name;  // to reply to
     ControlRequest request;
   };
-  // What has come since the last call, in the order in which it was asked. Damaged files are answered at once. Cheap
-  // enough to be called after every step.
+  // Takes the requests that have come since the last call, in the order in which they were made. Damaged files are
+  // answered at once. Cheap enough to be called after every step.
   std::vector<Received> take();
   void reply(const std::string& name, const ControlReply& reply);
 
@@ -42,9 +42,9 @@ class ControlFiles {
   std::filesystem::path directory_;
 };
 
-// Who asks: writes the request and waits for the reply, asking `is_alive` now and then whether there is still a run to
-// wait for. Throws UserError when there is none any more, and after `patience`: the request is withdrawn then, unless
-// the run has begun with it, which the message says.
+// The asking side: writes the request and waits for the reply, calling `is_alive` now and then to see whether there is
+// still a run to wait for. Throws UserError when there is none any more, and after `patience`: the request is withdrawn
+// then, unless the run has begun with it, which the message says.
 ControlReply ask_run(const std::filesystem::path& run_dir, const ControlRequest& request,
                      std::chrono::duration<double> patience, const std::function<bool()>& is_alive);
 

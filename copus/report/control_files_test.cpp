@@ -20,7 +20,7 @@ constexpr std::chrono::seconds long_enough(60);
 
 class ControlFilesTest : public TestDirectory {
  protected:
-  // Serves requests until one was answered.
+  // Serves requests until one has been answered.
   template <class Answer>
   ControlReply ask(const ControlRequest& request, const Answer& answer) {
     ControlFiles run(directory_);

@@ -6,7 +6,7 @@
 namespace copus {
 namespace {
 
-// RFC 3720, section 12.1: the polynomial 0x1EDC6F41, bits reflected.
+// Polynomial 0x1EDC6F41 of RFC 3720, section 12.1, bits reflected.
 constexpr uint32_t reflected_polynomial = 0x82F63B78;
 
 constexpr std::array<uint32_t, 256> table = [] {

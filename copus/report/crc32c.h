@@ -8,7 +8,7 @@ namespace copus {
 
 uint32_t crc32c(std::string_view bytes);
 
-// TFRecord's form of it, which keeps the checksum of bytes that hold checksums from being degenerate.
+// The checksum as TFRecord masks it, so that checksums of bytes that hold checksums stay useful.
 uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace copus

@@ -7,7 +7,7 @@
 namespace copus {
 namespace {
 
-// RFC 3720, section B.4, and the check value of the CRC catalogue.
+// Test vectors of RFC 3720, section B.4, and the check value of the CRC catalogue.
 TEST(Crc32c, KnownVectors) {
   EXPECT_EQ(crc32c(""), 0x00000000U);
   EXPECT_EQ(crc32c("123456789"), 0xE3069283U);
@@ -19,7 +19,7 @@ TEST(Crc32c, KnownVectors) {
 }
 
 TEST(Crc32c, Masked) {
-  // ((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8, modulo 2^32
+  // Computed as ((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8, modulo 2^32.
   EXPECT_EQ(masked_crc32c("123456789"), 0xC78AB0E5U);
 }
 

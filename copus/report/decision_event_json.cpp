@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// A hash as text: not every reader of JSON has integers of 64 bits.
+// A hash as text, since not every reader of JSON has integers of 64 bits.
 struct HashField {
   uint64_t& value;
 };
@@ -99,7 +99,7 @@ class Reader {
   void operator()(const char* name, Value& value) const {
     reader_(name, value);
   }
-  // Logs of before it was written have none.
+  // Reads a field that older logs do not have; it is then empty.
   void operator()(const char* name, std::map<std::string, double>& values) const {
     values.clear();
     const auto field = object_.find(name);
@@ -149,7 +149,7 @@ class Reader {
   JsonFieldReader reader_;
 };
 
-// `event` is const when it is written.
+// Visits the fields of an event, which is const when it is written.
 template <class Event>
 struct Fields;
 
@@ -244,7 +244,7 @@ struct Fields<LoggedCommand> {
   }
 };
 
-// Of the alternatives of DecisionEvent from this one on, the one that the line names.
+// Reads the event that the line names: one of the alternatives of DecisionEvent from `Index` on.
 template <size_t Index = 0>
 DecisionEvent read_event(const std::string& name, const Json& json) {
   if constexpr (Index < std::variant_size_v<DecisionEvent>) {

@@ -25,7 +25,7 @@ int64_t step_of(const DecisionEvent& event) {
       event);
 }
 
-// Without a lock of its own: whoever writes it holds that of run.jsonl.
+// Opens the log without a lock of its own: the process that writes it holds that of run.jsonl.
 DecisionLog::DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step)
     : lines_(
           run_dir / "decisions.jsonl", resume_after_step,

@@ -1,6 +1,6 @@
-// decisions.jsonl: what the controller of a run decided and what came of it, one JSON object an event, appended and
-// handed to the system at once. With run.jsonl it holds everything that the controller was told, so that a resumed run
-// can bring a new one up to date and `copus replay` can ask another one.
+// decisions.jsonl: the decisions of a run's controller and their outcomes, one JSON object per event, appended and
+// handed to the system at once. Together with run.jsonl it holds everything that the controller was told, so that a
+// resumed run can bring a new one up to date and `copus replay` can ask another one.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 
 namespace copus {
 
-// A controller begins, without what an earlier one knew of the run: at the beginning, and where a run is resumed with
-// another configuration file.
+// The beginning of a controller that does not know what an earlier one knew of the run: at the start, and where a run
+// is resumed with another configuration file.
 struct ControllerBegin {
-  int64_t step = 0;  // after which
+  int64_t step = 0;  // the step after which it begins
   std::string policy;
   bool advise = false;
   Configuration configuration;
@@ -27,28 +27,29 @@ struct ControllerBegin {
   std::string file;  // the text of adapt.file
 };
 
-// A new process goes on with what the controller before it knew.
+// The resumption of a run by a new process, whose controller knows what the one before it knew.
 struct ControllerResumed {
-  int64_t step = 0;  // after which
+  int64_t step = 0;  // the step after which it goes on
 };
 
 struct LoggedRealised {
-  int64_t step = 0;  // after which it was known
+  int64_t step = 0;  // the step after which it was known
   Realised realised;
 };
 
 struct LoggedCommand {
-  int64_t step = 0;  // after which it was given
+  int64_t step = 0;  // the step after which it was given
   Command command;
 };
 
 using DecisionEvent =
     std::variant<ControllerBegin, ControllerResumed, Decision, SwitchReport, LoggedRealised, LoggedCommand>;
 
-// The step boundary at which it happened: after the observation of that step.
+// The step boundary at which an event happened: after the observation of that step.
 int64_t step_of(const DecisionEvent& event);
 
-// An event as its line of the file, without the line end, and back. Throws UserError that names what is wrong.
+// Converts an event into its line of the file, without the line end, and back. Throws UserError that names what is
+// wrong.
 std::string to_line(const DecisionEvent& event);
 DecisionEvent decision_event_from_line(std::string_view line);
 
@@ -67,8 +68,8 @@ class DecisionLog {
   LineLog lines_;
 };
 
-// Empty where there is no such file. A last line without its line end is left out. Throws UserError naming a damaged
-// line.
+// Reads a log; empty where there is no such file. A last line without its line end is left out. Throws UserError naming
+// a damaged line.
 std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path);
 
 }  // namespace copus

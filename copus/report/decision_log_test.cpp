@@ -100,7 +100,7 @@ std::vector<DecisionEvent> every_event() {
           realised_event()};
 }
 
-// Every member of what was read, spelled out: a field that writing and reading both forgot would otherwise not be seen.
+// Compares every member, spelled out: a field that writing and reading both forgot would otherwise not be noticed.
 void expect_equal(const Decision& a, const Decision& b) {
   EXPECT_EQ(a.step, b.step);
   EXPECT_EQ(a.consumed_samples, b.consumed_samples);

@@ -13,7 +13,7 @@ namespace {
 using Events = std::vector<DecisionEvent>;
 using EventIterator = Events::const_iterator;
 
-// One field of an event where its two lines differ, for a person.
+// Names the first field in which the two lines of an event differ, for the user.
 std::string first_difference(const DecisionEvent& logged, const DecisionEvent& replayed) {
   const auto ours = nlohmann::ordered_json::parse(to_line(replayed)),
              theirs = nlohmann::ordered_json::parse(to_line(logged));
@@ -26,7 +26,7 @@ std::string first_difference(const DecisionEvent& logged, const DecisionEvent& r
   return "";
 }
 
-// Whether anything that was decided is another; NaN is equal to NaN.
+// Tells whether the two events are the same; NaN is equal to NaN.
 bool is_same(const DecisionEvent& logged, const DecisionEvent& replayed) {
   return to_line(logged) == to_line(replayed);
 }
@@ -65,7 +65,7 @@ class Follower {
       decision_ = reaction.decision;
       realised_ = reaction.realised;
       events_after(record.step, replay);
-      // Of a run that was killed, the log may lack what its last step decided.
+      // The log of a run that was killed may lack the decision of its last step.
       const bool may_be_cut = event_ == segment_.end && &record == &records.back();
       if (replay.difference || may_be_cut) continue;
       if (decision_) replay.difference = {record.step, "the replay decides, and the log has no decision"};
@@ -90,11 +90,11 @@ class Follower {
     }
   }
 
-  // What is different from the log, if anything.
+  // Compare an event with the log's and apply it: return the difference, or nothing.
   std::optional<std::string> apply(const Decision& logged) {
     if (!decision_) return "the log has a decision, and the replay makes none";
     Decision replayed = *std::exchange(decision_, std::nullopt);
-    replayed.choice.reason = logged.choice.reason;  // its words are for people, and differ between versions
+    replayed.choice.reason = logged.choice.reason;  // the text of the reason may differ between versions
     if (is_same(logged, replayed)) return std::nullopt;
     return first_difference(logged, replayed);
   }

@@ -1,5 +1,5 @@
-// Tells a controller again what the controller of a run was told, in the same order: to go on with a run that was
-// interrupted, and to see whether, or what, it decides again.
+// Replays a run's logs: tells a controller everything that the run's controller was told, in the same order, to go on
+// with a run that was interrupted, and to see whether it decides the same again.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace copus {
 
-// Where a replay begins to differ from the log.
+// The place where a replay begins to differ from the log.
 struct ReplayDifference {
   int64_t step = 0;
   std::string what;  // "the log holds, the replay moves", ...
 };
 
-// The controller of the log's latest beginning at or before the boundary `until_step`, told of everything up to there.
-// A switch that was announced and not reported by then is its under_way(), to be announced again. Empty: the log has no
-// such beginning. `difference`: what it decided is not what the log says, since the configuration of the run
-// is another one by now; the controller then is of no use, but for its knowledge(). Throws UserError where the files do
-// not belong together.
+// Makes the controller of the log's latest beginning at or before the boundary `until_step`, and tells it everything up
+// to there. A switch that was announced and not reported by then is its under_way(), to be announced again. Empty: the
+// log has no such beginning. `difference` is set where its decisions differ from the log's, since the run's
+// configuration has changed; the controller then is of no use except for its knowledge(). Throws UserError where the
+// files do not belong together.
 struct ReplayedController {
   Controller controller;
   std::optional<ReplayDifference> difference;
@@ -31,19 +31,19 @@ struct ReplayedController {
 std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
                                                    const std::vector<DecisionEvent>& events, int64_t until_step);
 
-// A run again, to the same decisions, under the settings that it has by now: since it was last resumed with others.
+// Comparison of a repeated run with its log, under the run's present settings: since it was last resumed with others.
 struct Replay {
-  int64_t earlier_decisions = 0;  // before that: not asked again
+  int64_t earlier_decisions = 0;  // made under earlier settings: not asked again
   int64_t decisions = 0;          // that were the same
   int64_t switches = 0;
   std::optional<ReplayDifference> difference;
 };
-// Throws UserError where the files do not belong together, or nothing was decided.
+// Replays a run. Throws UserError where the files do not belong together, or nothing was decided.
 Replay replay(const RunConfig& config, const std::vector<StepRecord>& records,
               const std::vector<DecisionEvent>& events);
 
-// What the policy of `config` would have chosen at each of its decisions along the way that the run took: open-loop,
-// since a run that had moved otherwise would have gone on otherwise. Scripts and traces are in `file`.
+// Decisions of the policy of `config` at each point of the run where it would have decided. This is open-loop: after
+// another choice the run itself would have gone on differently. `file` holds scripts and traces.
 std::vector<Decision> replay_open_loop(const RunConfig& config, const std::string& file,
                                        const std::vector<StepRecord>& records,
                                        const std::vector<DecisionEvent>& events);

@@ -33,7 +33,7 @@ StepRecord record_of(const Observation& observation, const SyntheticJob& job) {
 
 class DecisionReplayTest : public TestDirectory {
  protected:
-  // A run as `copus train` leaves it.
+  // Leaves the logs of a run as `copus train` does.
   void train(int64_t steps) {
     SyntheticJob job(config_);
     Controller controller(config_, configuration_of(config_), Knowledge());
@@ -52,7 +52,7 @@ class DecisionReplayTest : public TestDirectory {
                                .file = ""});
   }
 
-  // The steps from..until of a run whose logs end before them, with a person's commands in between.
+  // Makes the steps from..until of a run whose logs end before them, with a user's commands in between.
   void go_on(SyntheticJob& job, Controller& controller, int64_t from, int64_t until) {
     RunLog steps(directory_, from - 1);
     DecisionLog events(directory_, from - 1);
@@ -137,7 +137,7 @@ TEST_F(DecisionReplayTest, FindsDecisionsThatAreMissingTooManyOrOthers) {
   EXPECT_THAT(replay(config_, records(), unannounced).difference->what, HasSubstr("has not announced"));
 }
 
-// A log of an earlier version may say the same in other words.
+// Logs of an earlier version may say the same in other words.
 TEST_F(DecisionReplayTest, TheWordsOfAReasonDecideNothing) {
   train(300);
   std::vector<DecisionEvent> all = events();
@@ -164,7 +164,7 @@ TEST_F(DecisionReplayTest, FilesThatDoNotBelongTogether) {
   EXPECT_THAT(user_error([&] { replay(config_, records(), {}); }), HasSubstr("nothing was decided"));
 }
 
-// A run that was killed after its last step was logged and before what it decided was.
+// The run was killed after its last step was logged and before the decision of that step was.
 TEST_F(DecisionReplayTest, TheLogOfAKilledRunMayEndEarly) {
   train(300);
   std::vector<StepRecord> steps = records();
@@ -175,7 +175,7 @@ TEST_F(DecisionReplayTest, TheLogOfAKilledRunMayEndEarly) {
   EXPECT_FALSE(replay(config_, steps, all).difference);
 }
 
-// Interrupted after any step, also between the announcement of a switch and its boundary.
+// Runs are interrupted after any step, also between the announcement of a switch and its boundary.
 TEST_F(DecisionReplayTest, AResumedRunGoesOnAsIfItHadNotBeenInterrupted) {
   train(200);
   const std::string uninterrupted = log_text();
@@ -281,7 +281,7 @@ TEST_F(DecisionReplayTest, OpenLoopAsksAnotherPolicyAlongTheSameWay) {
     EXPECT_FALSE(decision.choice.target);
     EXPECT_FALSE(decision.moves);
   }
-  // It went the way of the run, not its own.
+  // The replay goes the way of the run, not the policy's own.
   std::vector<Configuration> visited;
   for (const DecisionEvent& event : events()) {
     if (const auto* report = std::get_if<SwitchReport>(&event)) visited.push_back(report->to);

@@ -27,9 +27,9 @@ namespace copus {
 namespace {
 
 constexpr size_t most_points = 2000;
-constexpr double smoothed_share = 0.01;  // of the run: how far the smoothed curve looks to either side
+constexpr double smoothed_share = 0.01;  // of the run: reach of the smoothed curve to either side
 
-// One pass, so that inserted text is never taken for a name.
+// Fills in the parts in one pass, so that inserted text is never taken for a name.
 std::string fill_in(std::string_view page, const std::map<std::string_view, std::string>& parts) {
   std::string out;
   for (size_t open = 0; (open = page.find("{{")) != std::string_view::npos;) {
@@ -50,8 +50,8 @@ struct Point {
   double smoothed;
 };
 
-// At most most_points of them: the first, the last, and the lowest and highest of equally many steps each, so that no
-// spike is lost.
+// Reduces the points to most_points: the first, the last, and the lowest and highest of equally many steps each, so
+// that no spike is lost.
 std::vector<Point> decimate(std::vector<Point> points) {
   if (points.size() <= most_points) return points;
   std::vector<Point> kept{points.front()};
@@ -69,8 +69,8 @@ std::vector<Point> decimate(std::vector<Point> points) {
   return kept;
 }
 
-// Averages with weights that fall off exponentially to both sides: unlike an average over earlier steps alone it does
-// not lag behind a falling curve.
+// Smooths by averages with weights that fall off exponentially to both sides: unlike an average over earlier steps
+// alone it does not lag behind a falling curve.
 void smooth(std::vector<Point>& points) {
   const double window = std::max(1.0, smoothed_share * static_cast<double>(points.size()));
   const double decay = 1 - 1 / window;
@@ -92,10 +92,10 @@ void smooth(std::vector<Point>& points) {
   }
 }
 
-// Six digits are more than a screen shows.
+// Shortens a number to six digits, which are more than a screen shows.
 double shortened(double value) { return std::strtod(format_number("%.6g", value).c_str(), nullptr); }
 
-// The steps with a known value, not smoothed yet.
+// Points of the steps with a known value, not smoothed yet.
 std::vector<Point> points_of(const std::vector<StepRecord>& records,
                              const std::function<std::optional<double>(const StepRecord&)>& value_of) {
   std::vector<Point> points;
@@ -105,7 +105,7 @@ std::vector<Point> points_of(const std::vector<StepRecord>& records,
   return points;
 }
 
-// Where a point lies on each of the axes: [step, tokens, seconds].
+// Position of a step on each of the axes: [step, tokens, seconds].
 nlohmann::json position(const StepRecord& record) {
   return {record.step, record.consumed_tokens, shortened(record.elapsed_seconds)};
 }
@@ -126,7 +126,8 @@ nlohmann::json curve(const std::vector<StepRecord>& records,
 }
 
 // A list of [step, tokens, seconds, noise scale, low, high, critical batch, global batch]; while there is only a lower
-// bound, the noise scale, its upper end and the critical batch are null. Bounds of zero say nothing and are left out.
+// bound, the noise scale, its upper end and the critical batch are null. Bounds of zero carry no information and are
+// left out.
 nlohmann::json noise_scale_rows(const std::vector<StepRecord>& records) {
   const auto known = [](const std::optional<double>& value) {
     return value && std::isfinite(*value) ? nlohmann::json(shortened(*value)) : nlohmann::json();
@@ -150,8 +151,8 @@ nlohmann::json noise_scale_rows(const std::vector<StepRecord>& records) {
 
 struct Switch {
   SwitchReport report;
-  std::optional<double> predicted_gain;  // empty where a person wanted it
-  std::optional<Realised> realised;      // once enough is known
+  std::optional<double> predicted_gain;  // empty where a user asked for the switch
+  std::optional<Realised> realised;      // set once enough steps have run
 };
 
 std::vector<Switch> switches_of(const std::vector<DecisionEvent>& events) {
@@ -173,7 +174,7 @@ std::vector<Switch> switches_of(const std::vector<DecisionEvent>& events) {
   return switches;
 }
 
-// A list of [step, tokens, seconds, what changed], of the switches that moved.
+// A list of [step, tokens, seconds, change in words], of the switches that moved.
 nlohmann::json switch_marks(const std::vector<Switch>& switches, const std::vector<StepRecord>& records) {
   auto rows = nlohmann::json::array();
   for (const Switch& one : switches) {
@@ -202,7 +203,7 @@ std::string outcome_of(const SwitchReport& report) {
   fail_check("known outcome", __FILE__, __LINE__, "");
 }
 
-// Empty of a run that has not changed.
+// The switches as an HTML table; empty for a run that has not changed.
 std::string switch_table(const std::vector<Switch>& switches) {
   if (switches.empty()) return "";
   std::string rows;
@@ -238,7 +239,7 @@ std::string curves(const std::vector<StepRecord>& records, const std::vector<Swi
 
 std::string plural(int64_t count, const char* noun) { return concat(count, " ", noun, count == 1 ? "" : "s"); }
 
-// What is known of a run that has not written its summary.
+// Summarises a run that has not written its summary yet.
 RunSummary summary_so_far(const std::vector<StepRecord>& records) {
   RunSummary summary;
   summary.ended = "not ended";
@@ -297,7 +298,7 @@ std::string tiles(const RunSummary& summary) {
   return out;
 }
 
-// A script element ends at the next "</script", wherever it is.
+// Escapes the end of a script element, which the browser sees at the next "</script", wherever that is.
 std::string escape_json_in_html(const std::string& json) {
   std::string out;
   for (const char c : json) out += c == '<' ? "\\u003c" : std::string(1, c);

@@ -100,7 +100,7 @@ TEST_F(HtmlReportTest, SmoothedCurveDoesNotLag) {
   }
   const auto curves = data(page());
   for (const auto& row : curves.at("loss")) {
-    // Only the ends have neighbours on one side alone.
+    // The smoothed line follows a straight one, except near the ends, which have neighbours on one side alone.
     const double tolerance = row[0] > 100 && row[0] < 400 ? 1e-5 : 0.06;
     EXPECT_NEAR(row[4].get<double>(), row[3].get<double>(), tolerance) << row;
   }

@@ -14,14 +14,14 @@
 
 namespace copus {
 
-// The member of an object. Throws UserError where it has none of this name.
+// The member of an object that has this name. Throws UserError where there is none.
 inline const nlohmann::json& json_member(const nlohmann::json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   if (found == object.end()) throw UserError(concat("it has no \"", name, "\""));
   return *found;
 }
 
-// Keeps the fields in the order of the list. JSON has no NaN and no infinity: the library writes them as null.
+// Writes the fields, in the order of the list. JSON has no NaN and no infinity: the library writes them as null.
 class JsonFieldWriter {
  public:
   template <class Value>
@@ -39,8 +39,8 @@ class JsonFieldWriter {
   nlohmann::ordered_json object_ = nlohmann::ordered_json::object();
 };
 
-// Fields that are not in the list are left alone; one that is missing or of another type is a UserError that names it.
-// A null is a NaN, or an empty optional; an optional field may be missing.
+// Reads the fields. Other fields of the object are ignored; one that is missing or of another type is a UserError that
+// names it. A null is a NaN, or an empty optional; an optional field may be missing.
 class JsonFieldReader {
  public:
   explicit JsonFieldReader(const nlohmann::json& object) : object_(object) {

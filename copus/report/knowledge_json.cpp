@@ -14,7 +14,8 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// Of steps that vary by as many orders of magnitude nothing can be learned, and squares stay finite.
+// Limit of the spread of a cell's step times. Nothing can be learned from steps that vary by more orders of magnitude,
+// and below it squares stay finite.
 constexpr double most_relative_spread = 1e3;
 
 template <class Parts, class Visitor>

@@ -1,5 +1,5 @@
-// What is known of step times as JSON, in profiles and in the log of decisions.
-// Private to the .cpp files of this room: nlohmann/json stays out of every header that others include.
+// Knowledge of step times as JSON, in profiles and in the log of decisions. Private to the .cpp files of this room:
+// nlohmann/json stays out of every header that others include.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,9 +8,9 @@
 
 namespace copus {
 
-// A list of cells; corrections are not in it, since they follow from the cells.
+// Writes a list of cells; corrections are not in it, since they follow from the cells.
 nlohmann::ordered_json to_json(const Knowledge& knowledge);
-// Throws UserError that names what is wrong.
+// Reads it back. Throws UserError that names what is wrong.
 Knowledge knowledge_from_json(const nlohmann::json& json);
 
 }  // namespace copus

@@ -26,7 +26,8 @@ LineLog::LineLog(const std::filesystem::path& path, std::optional<int64_t> resum
     throw UserError(concat(path_.string(), ": cannot be opened for writing: ", std::strerror(errno), "."));
   }
   try {
-    // Two processes in one run directory would mix their lines. (Some network file systems cannot lock: then not.)
+    // Locks the file, since two processes in one run directory would mix their lines. Network file systems that cannot
+    // lock are used without.
     if (lock == Lock::exclusive && flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       throw UserError(concat(path_.string(), ": another process is writing this run. Wait for it, or stop it first."));
     }
@@ -54,7 +55,7 @@ void LineLog::append(const std::string& line, const std::string& what) {
   const std::string whole_line = line + '\n';
   if (write_all(descriptor_, whole_line) < whole_line.size()) {
     const int error = errno;
-    // If even this fails, resuming cuts the half line.
+    // Restores whole lines; if even this fails, resuming cuts the half line.
     [[maybe_unused]] const int ignored = ftruncate(descriptor_, size_);
     throw UserError(concat(path_.string(), ": ", what, " cannot be written: ", std::strerror(error),
                            ". Make room on the disk, then continue the run with --resume."));

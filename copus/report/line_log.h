@@ -1,5 +1,5 @@
-// A file of lines, one for each thing that happened in a run: appended and handed to the system at once, so that a
-// killed process loses nothing that it had logged, and cut when the run is resumed. Knows the lines as text only.
+// A file of lines, one for each event of a run: appended and handed to the system at once, so that a killed process
+// loses nothing that it had logged, and cut when the run is resumed. Knows the lines as text only.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ class LineLog {
  public:
   enum class Lock { none, exclusive };
 
-  // The step that a line, given without its line end, belongs to. Throws UserError where it is damaged.
+  // Returns the step that a line, given without its line end, belongs to. Throws UserError where it is damaged.
   using StepOfLine = std::function<int64_t(const std::string& line)>;
 
-  // A new run starts an empty log. A resumed run keeps the lines before the first one of a step later than
-  // `resume_after_step` and cuts the rest, also a last line that is half-written.
-  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep; in a new run: it
-  // is there already; with a lock: another process holds it.
+  // Opens the log. A new run starts an empty one. A resumed run keeps the lines before the first one of a step later
+  // than `resume_after_step` and cuts the rest, also a last line that is half-written.
+  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep; in a new run: the
+  // file exists already; with a lock: another process holds it.
   LineLog(const std::filesystem::path& path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
           Lock lock);
   ~LineLog();
   LineLog(const LineLog&) = delete;
   LineLog& operator=(const LineLog&) = delete;
 
-  // Adds the line end. Throws UserError that names `what` if the line cannot be written (full disk); the log then still
-  // ends with a whole line.
+  // Appends a line and its line end. Throws UserError that names `what` if the line cannot be written (full disk); the
+  // log then still ends with a whole line.
   void append(const std::string& line, const std::string& what);
 
  private:

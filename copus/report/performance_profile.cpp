@@ -23,8 +23,8 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr const char* format_name = "copus-profile";
 constexpr int64_t format_version = 1;
 
-// A member that is added and not listed here does not compile: it may change what a step takes. The curves' points are
-// in it bit by bit.
+// Fingerprint of a cluster, the curves' points bit by bit. A member that is added and not listed here does not compile:
+// it may change what a step takes.
 std::string fingerprint(const ClusterDescription& cluster) {
   const auto curve = [](const Curve& points) {
     OrderedJson list = OrderedJson::array();
@@ -40,8 +40,8 @@ std::string fingerprint(const ClusterDescription& cluster) {
   static_cast<void>(num_ranks);  // more nodes of the same kind change no configuration's time
   const auto& [name, memory, memory_speed, peak, matmul, by_rows, by_columns, by_depth, attention_forward,
                attention_backward, launch] = device;
-  static_cast<void>(memory);  // nor does memory that it leaves free
-  static_cast<void>(peak);    // nor what the data sheet promises
+  static_cast<void>(memory);  // nor does the amount of memory
+  static_cast<void>(peak);    // nor the peak of the data sheet
   const std::string text = OrderedJson{ranks_per_node,
                                        devices_per_node,
                                        link(within_node),

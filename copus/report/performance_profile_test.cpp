@@ -60,7 +60,7 @@ class PerformanceProfileTest : public TestDirectory {
     return nlohmann::json::parse(read_text_file(path_));
   }
 
-  // The message about a file in which `change` has damaged something.
+  // Message about a file in which `change` has damaged something.
   std::string message_after(const std::function<void(nlohmann::json&)>& change) {
     nlohmann::json json = written();
     change(json);

@@ -23,7 +23,8 @@ int terminal_width(int descriptor) {
 
 }  // namespace
 
-// The mean age of a value in the average is `window` / 2, as in a plain mean over the last `window` values.
+// Sets the decay so that the mean age of a value in the average is `window` / 2, as in a plain mean over the last
+// `window` values.
 SmoothedValue::SmoothedValue(double window) : decay_(1 - 2 / (window + 1)) {
   COPUS_CHECK(window >= 1, "window = ", window);
 }
@@ -89,7 +90,7 @@ void Progress::finish() {
   }
 }
 
-// One column stays free: a character in the last one makes some terminals start a new line.
+// Leaves one column free: a character in the last one makes some terminals start a new line.
 void Progress::draw_live_line() {
   write_all(descriptor_, concat("\r", live_line(state_, terminal_width(descriptor_) - 1), erase_to_line_end));
   live_ = true;

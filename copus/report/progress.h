@@ -1,4 +1,5 @@
-// What a person watches while a run trains: one live line, rewritten in place, on a terminal; plain lines elsewhere.
+// The progress that the user watches while a run trains: one live line, rewritten in place, on a terminal; plain lines
+// elsewhere.
 #pragma once
 
 #include <chrono>
@@ -27,14 +28,15 @@ class SmoothedValue {
   double weight_ = 0;
 };
 
-// Output that cannot be written is dropped: a run does not end because nobody watches it. Not for several threads.
+// Shows the progress. Output that cannot be written is dropped: a run does not end because nobody watches it. Not for
+// several threads.
 class Progress {
  public:
   // Writes to `descriptor`, which stays open and the caller's. `terminal`: isatty(descriptor). `plain_interval`: steps
   // between plain lines. `total_steps`: shown behind the step; 0: not known beforehand (the run ends by time or
   // tokens).
   Progress(int descriptor, bool terminal, int64_t plain_interval, int64_t total_steps = 0);
-  ~Progress();  // finishes
+  ~Progress();  // calls finish()
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 

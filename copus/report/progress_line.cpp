@@ -21,7 +21,7 @@ double fraction(const ProgressState& state) {
   return std::isfinite(state.fraction_done) ? std::clamp(state.fraction_done, 0.0, 1.0) : 0.0;
 }
 
-// Rounded down: 100% means done.
+// Percentage of the run that is done, rounded down: 100% means done.
 std::string percent_text(const ProgressState& state) {
   return format_number("%3.0f%%", std::floor(100 * fraction(state)));
 }
@@ -37,7 +37,7 @@ std::string eta_text(const ProgressState& state) {
   return concat(time, " left");
 }
 
-// Two digits where format_count would round a small number away.
+// Formats a number of samples with two digits where format_count would round a small number away.
 std::string samples_text(double samples) {
   return std::abs(samples) < 9.95 ? format_number("%.2g", samples)
                                   : format_count(std::abs(samples) < 999.5 ? std::round(samples) : samples);
@@ -77,14 +77,14 @@ std::string bar(double done, size_t width) {
 }  // namespace
 
 std::string live_line(const ProgressState& state, int width) {
-  // Coarse sizes: the bar does not jump when a number gets a digit longer.
+  // Step of the bar's size, which is coarse so that the bar does not jump when a number gets a digit longer.
   constexpr size_t bar_step = 10;
   constexpr size_t largest_bar = 30;
   struct Part {
-    int importance;  // 1: the first to get room
+    int importance;  // 1: gets room first
     std::string text;
   };
-  // In the order in which they are shown.
+  // Parts in the order in which they are shown.
   const std::vector<Part> parts{
       {2, percent_text(state)},
       {1, step_text(state)},

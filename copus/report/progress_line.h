@@ -1,4 +1,4 @@
-// The text of progress lines, apart from where and how often they are shown.
+// Text of the progress lines, apart from where and how often they are shown.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace copus {
 
 struct ProgressState {
-  StepRecord record;           // of the latest step; on a live line the held-out loss is the latest there was
+  StepRecord record;           // of the latest step; on a live line with the latest held-out loss there was
   std::optional<double> loss;  // smoothed, as is tokens_per_second
   double tokens_per_second = 0;
   int64_t total_steps = 0;  // 0: not known
@@ -18,11 +18,11 @@ struct ProgressState {
   double eta_seconds = -1;  // < 0: not known
 };
 
-// One line of at most `width` columns, all ASCII: a bar if there is room for it, and as many of the numbers as fit,
-// the most important first.
+// Makes one line of at most `width` columns, all ASCII: a bar if there is room for it, and as many of the numbers as
+// fit, the most important first.
 std::string live_line(const ProgressState& state, int width);
 
-// One line with everything.
+// Makes one line with all numbers.
 std::string plain_line(const ProgressState& state);
 
 }  // namespace copus

@@ -20,7 +20,8 @@ class RunLog {
   // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep.
   explicit RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
 
-  // Throws UserError if the line cannot be written (full disk); the log then still ends with a whole line.
+  // Appends a step. Throws UserError if the line cannot be written (full disk); the log then still ends with a whole
+  // line.
   void append(const StepRecord& record);
 
  private:
@@ -28,7 +29,7 @@ class RunLog {
 };
 
 // Reads a run.jsonl. A last line without its line end is left out: its writer is busy or was killed.
-// Throws UserError: no such file, or a damaged line (says which).
+// Throws UserError: no such file, or a damaged line (the message names the line).
 std::vector<StepRecord> read_run_log(const std::filesystem::path& path);
 
 }  // namespace copus

@@ -21,7 +21,7 @@ struct RunSummary {
   std::vector<double> relayout_pause_seconds;
   int64_t skipped_steps = 0;
   int64_t parameters = 0;
-  std::string ended = "done";  // how: "done", "interrupted" or "time limit"
+  std::string ended = "done";  // "done", "interrupted" or "time limit"
 };
 
 // Writes <run_dir>/summary.json, whole or not at all. Throws UserError if it cannot be written.

@@ -1,4 +1,4 @@
-// What one training step leaves in run.jsonl, and what a controller is told of it.
+// The record of one training step in run.jsonl, and the part of it that a controller is told.
 #pragma once
 
 #include <cmath>
@@ -11,40 +11,40 @@
 
 namespace copus {
 
-// The members' names are the JSON field names, which other tools rely on. Values that are not known (an empty optional)
-// and numbers that are not finite are written as JSON null.
+// A step's record. The members' names are the JSON field names, which other tools rely on. Values that are not known
+// (an empty optional) and numbers that are not finite are written as JSON null.
 struct StepRecord {
   int64_t step = 0;              // optimizer steps finished, this one included
   int64_t consumed_samples = 0;  // sequences consumed so far, this step's included
-  int64_t consumed_tokens = 0;   // likewise in tokens
+  int64_t consumed_tokens = 0;   // tokens consumed so far, this step's included
   double loss = 0;               // mean training loss of this step, nats per token; not finite on a skipped step
   double lr = 0;
   double grad_norm = 0;  // global norm before clipping
   double step_seconds = 0;
-  std::optional<double> switch_seconds;  // for which training had paused before the step, to change its configuration
-  std::optional<double> predicted_step_seconds;  // before the step, corrected by the steps before it
+  std::optional<double> switch_seconds;          // pause before the step, to change the run's configuration
+  std::optional<double> predicted_step_seconds;  // predicted before the step, corrected by the steps before it
   double tokens_per_second = 0;
   std::string strategy = "1x1x1";     // data x tensor x pipeline parallel
   int64_t global_batch = 0;           // sequences
   int64_t micro_batch = 0;            // sequences
-  std::optional<double> small_batch;  // sequences of the gradients whose mean squared norm this step has measured
+  std::optional<double> small_batch;  // sequences of the smaller batch whose gradient norms this step has measured
   std::optional<double> small_batch_squared_norm;
-  std::optional<double> noise_scale;  // in samples, with the ends of its 95 % interval; unknown while there is no more
-  std::optional<double> noise_scale_low;  // than this lower end
+  std::optional<double> noise_scale;  // in samples, with the ends of its 95 % interval; while |G|^2 is not significant
+  std::optional<double> noise_scale_low;  // the lower end alone is known
   std::optional<double> noise_scale_high;
   std::optional<double> noise_scale_tokens;
   std::optional<double> critical_batch;          // in samples
   std::optional<double> statistical_efficiency;  // of global_batch, relative to a batch of one sample; in (0, 1]
-  std::optional<double> goodput;                 // samples/s that count like those of a batch of one
+  std::optional<double> goodput;                 // samples/s, each worth as much as one in a batch of one
   int64_t skipped_samples = 0;                   // sequences of skipped steps so far
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   double elapsed_seconds = 0;                    // training time so far, evaluation and checkpoints not counted
 
-  // Whether it changed no weight, because its loss or gradient was not finite.
+  // Tells whether the step changed no weight, because its loss or gradient was not finite.
   bool skipped() const { return !std::isfinite(loss) || !std::isfinite(grad_norm); }
 };
 
-// What a controller is told of a step: in the run and in a replay alike.
+// Makes the observation that a controller is told of a step: in the run and in a replay alike.
 Observation observation_of(const StepRecord& record, const RunConfig& config);
 
 // Seconds of training left until the first of a run's limits, at the pace so far; infinite where no limit is known.

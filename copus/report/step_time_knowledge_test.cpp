@@ -16,7 +16,7 @@ class StepTimeKnowledgeTest : public testing::Test {
  protected:
   StepTimeKnowledge known() const { return *knowledge_of_run(config_, own_); }
 
-  // What a run knows that has begun with `known` and made so many steps.
+  // Profile of a run that has begun with `known` and made so many steps.
   PerformanceProfile profile_after(int64_t steps, double seconds) const {
     StepTimeLearner learner(config_, configuration_of(config_), known().profile.knowledge);
     for (int64_t i = 0; i < steps; ++i) learner.add(seconds);
@@ -50,7 +50,7 @@ TEST_F(StepTimeKnowledgeTest, BeginsWithTheProfileThatTheConfigurationNames) {
   config_.cluster.profile = folder_.path() / "earlier.json";
   write_profile(config_.cluster.profile, earlier);
   EXPECT_EQ(known().profile, earlier);
-  // What the run has measured itself goes before.
+  // A profile that the run has measured itself is preferred.
   const PerformanceProfile own = profile_after(200, 50);
   write_profile(own_, own);
   EXPECT_EQ(known().profile, own);
@@ -62,7 +62,7 @@ TEST_F(StepTimeKnowledgeTest, AProfileOfSomethingElse) {
   // A run that goes on with another cluster measures anew, and says so.
   EXPECT_EQ(known().profile.knowledge, Knowledge());
   EXPECT_THAT(known().grounds, HasSubstr("does not count: the description of the cluster is another one"));
-  // One that a user has named for it is a mistake.
+  // A profile of another cluster is a mistake if the user has named it.
   config_.cluster.profile = own_;
   EXPECT_THAT(user_error([&] { known(); }), HasSubstr("measured for something else"));
   write_file_durably(own_, "{");

@@ -80,7 +80,7 @@ std::string file_version_event(double wall_time) {
   return event;
 }
 
-// TensorBoard forgets the events that earlier files hold at `step` and later.
+// Makes TensorBoard forget the events that earlier files hold at `step` and later.
 std::string session_start_event(double wall_time, int64_t step) {
   std::string session_log;
   append_varint_field(session_log, 1, 1);
@@ -102,9 +102,9 @@ std::string scalar_event(std::string_view tag, int64_t step, double value, doubl
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-// TensorBoard reads the files of a directory in the order of their names, which start with the second they were opened
-// at: a file that is opened in the same second as an earlier one, or after the clock was set back, must still sort
-// last.
+// Chooses a second that sorts last. TensorBoard reads the files of a directory in the order of their names, which start
+// with the second they were opened at: a file that is opened in the same second as an earlier one, or after the clock
+// was set back, must still sort last.
 int64_t next_file_second(const std::filesystem::path& dir) {
   auto second = static_cast<int64_t>(now());
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
@@ -154,7 +154,7 @@ void TensorBoardWriter::scalar(std::string_view tag, int64_t step, double value,
   if (buffer_.size() >= buffer_bytes) flush();
 }
 
-// A TFRecord: the length, its checksum, the bytes, their checksum.
+// Adds a TFRecord: the length, its checksum, the bytes, their checksum.
 void TensorBoardWriter::add_event(std::string_view event) {
   const size_t start = buffer_.size();
   append_little_endian(buffer_, static_cast<uint64_t>(event.size()));

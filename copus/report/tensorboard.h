@@ -14,7 +14,7 @@ class TensorBoardWriter {
   // Starts a new event file in `dir`, which is created if need be. For a resumed run TensorBoard is told to forget the
   // events after `resume_after_step` that earlier files hold. Throws UserError if the file cannot be written.
   explicit TensorBoardWriter(const std::filesystem::path& dir, std::optional<int64_t> resume_after_step = std::nullopt);
-  ~TensorBoardWriter();  // flushes; what cannot be written is dropped
+  ~TensorBoardWriter();  // flushes; bytes that cannot be written are dropped
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 

@@ -25,7 +25,7 @@ class TensorBoardTest : public TestDirectory {
     return result;
   }
 
-  // The events of a file, after checking its framing.
+  // Events of a file, after checking its framing.
   static std::vector<std::string> events(const std::filesystem::path& path) {
     const std::string content = read_text_file(path);
     std::vector<std::string> result;

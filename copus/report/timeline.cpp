@@ -19,7 +19,7 @@ struct Span {
   double end;
 };
 
-// When each step began on the first rank and ended on the last.
+// Spans of the steps: from a step's begin on the first rank to its end on the last.
 std::map<int64_t, Span> find_steps(const std::vector<RankTimeline>& ranks) {
   std::map<int64_t, Span> steps;
   for (const RankTimeline& rank : ranks) {
@@ -32,8 +32,8 @@ std::map<int64_t, Span> find_steps(const std::vector<RankTimeline>& ranks) {
   return steps;
 }
 
-// The gaps between a rank's computations, each within one step; where steps of different ranks overlap, the rank is
-// still in the earlier one.
+// Events for the gaps between a rank's computations, each within one step; where steps of different ranks overlap, the
+// rank is still in the earlier one.
 std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<int64_t, Span>& steps) {
   std::vector<TimelineEvent> computing;
   for (const TimelineEvent& event : rank.events) {
@@ -58,12 +58,13 @@ std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<
   return idle;
 }
 
-// The format counts in microseconds; whole nanoseconds keep neighbours from overlapping by a rounding.
+// Rounds to nanoseconds. The format counts in microseconds; whole nanoseconds keep neighbours from overlapping by a
+// rounding.
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 double microseconds(int64_t whole_nanoseconds) { return static_cast<double>(whole_nanoseconds) / 1e3; }
 
-// Perfetto takes process and thread 0 for the idle task, a thread with its process's number for the main one, and is
-// safest with thread numbers that no two processes share.
+// Numbers of processes and threads in the file. Perfetto takes process and thread 0 for the idle task, a thread with
+// its process's number for the main one, and is safest with thread numbers that no two processes share.
 int64_t process_number(int64_t rank) { return rank + 1; }
 int64_t thread_number(int64_t rank, int64_t lane) { return process_number(rank) * 1000 + lane; }
 
@@ -90,7 +91,8 @@ class TraceWriter {
                       {"args", arguments}});
   }
 
-  // Boxes of one thread must not overlap: an event goes to the first lane that is free when it begins.
+  // Adds the lanes of a track. Boxes of one thread must not overlap: an event goes to the first lane that is free when
+  // it begins.
   void add_track(int64_t rank, const std::string& name, TimelineTrack track, int64_t first_lane,
                  const std::vector<TimelineEvent>& events) {
     std::vector<double> free_at;

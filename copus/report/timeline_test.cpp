@@ -23,7 +23,7 @@ TimelineEvent communication(const std::string& name, double begin, double end, i
   return {"collective", name, begin, end, step, -1, -1, TimelineTrack::communication};
 }
 
-// Two ranks, two steps; rank 0 begins step 2 while rank 1 is still in step 1.
+// Timelines of two ranks and two steps; rank 0 begins step 2 while rank 1 is still in step 1.
 std::vector<RankTimeline> two_ranks() {
   return {{"rank 0 (dp 0, tp 0, pp 0)",
            {compute("F", 0, 1), communication("send activation", 1, 1.25), compute("B", 4, 5.5),
@@ -41,7 +41,7 @@ class TimelineTest : public TestDirectory {
     return Json::parse(read_text_file(path)).at("traceEvents");
   }
 
-  // The boxes of a rank with this name: microseconds of begin and end, and step.
+  // Boxes of a rank with this name: microseconds of begin and end, and step.
   static std::vector<std::tuple<double, double, int64_t>> boxes(const Json& events, int64_t rank,
                                                                 const std::string& name) {
     std::vector<std::tuple<double, double, int64_t>> found;

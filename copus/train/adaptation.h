@@ -1,5 +1,5 @@
-// What a run does about its controller, on the rank that writes the run directory: tells it of every step, switch and
-// command, keeps decisions.jsonl, and says what happens in words.
+// The use that a run makes of its controller, on the rank that writes the run directory: tells it of every step, switch
+// and command, keeps decisions.jsonl, and says what happens in words.
 #pragma once
 
 #include <functional>
@@ -13,32 +13,32 @@
 
 namespace copus {
 
-// A controller that is ready to go on after a step, and how that stands in the log.
+// A controller that is ready to go on after a step, and what the log is to say about that.
 struct ControllerStart {
   Controller controller;
   DecisionEvent event;
-  std::optional<std::string> note;  // why a resumed run begins with a new one
+  std::optional<std::string> note;  // why a resumed run begins with a new controller
 };
 
-// Of a run whose adapt.policy is not "none", which goes on in plan.start: brought up to date by the run's logs where
-// they lead there, a new one otherwise. Writes nothing. Throws UserError as Controller does, and where adapt.file or a
-// log cannot be read.
+// Makes the controller of a run whose adapt.policy is not "none" and which goes on in plan.start: it is brought up to
+// date from the run's logs where these allow it, and is a new one otherwise. Writes nothing. Throws UserError as
+// Controller does, and where adapt.file or a log cannot be read.
 ControllerStart start_controller(const RunPlan& plan, int64_t after_step, const Knowledge& known);
 
 class Adaptation {
  public:
   using Note = std::function<void(const std::string&)>;
 
-  // `note` says a line to a person.
+  // `note` shows a line to the user.
   Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart start, Note note);
 
   const Controller& controller() const { return controller_; }
 
-  // A step has ended and is in run.jsonl.
+  // Call when a step has ended and is in run.jsonl.
   Reaction after_step(const StepRecord& record);
-  // What came of a switch. Returns it in words, as it was noted.
+  // Tells the controller the outcome of a switch. Returns the outcome in words, as it was noted.
   std::string after_switch(const SwitchReport& report);
-  // A person's command at the boundary after `step`, as Controller::command.
+  // Obeys a user's command at the boundary after `step`, as Controller::command.
   std::optional<SwitchIntent> command(int64_t step, const Command& command);
 
  private:
@@ -48,12 +48,12 @@ class Adaptation {
   Controller controller_;
   DecisionLog log_;
   Note note_;
-  std::optional<double> predicted_gain_;  // of the switch that is under way; empty where a person wanted it
-  std::optional<Configuration> advised_;  // last, so that it is not said again and again
+  std::optional<double> predicted_gain_;  // of the switch that is under way; empty where a user asked for it
+  std::optional<Configuration> advised_;  // latest advice, kept so that it is not repeated
 };
 
-// "step 412: d=1,t=2,p=2,B=16 -> d=4,t=1,p=1,B=32; Goodput +23 % predicted; pause 41 ms". `predicted_gain`: relative;
-// empty where nothing was predicted.
+// Describes a switch: "step 412: d=1,t=2,p=2,B=16 -> d=4,t=1,p=1,B=32; Goodput +23 % predicted; pause 41 ms".
+// `predicted_gain`: relative; empty where nothing was predicted.
 std::string describe(const SwitchReport& report, std::optional<double> predicted_gain);
 
 }  // namespace copus

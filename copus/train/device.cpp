@@ -85,11 +85,11 @@ bool configure_aten(int64_t threads, int64_t local_ranks) {
   // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment when it is
   // first used: no product may come before this.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  // float32 is float32, also on a GPU whose quickest products of it keep ten bits. And where a product of bfloat16 is
-  // cut into several sums, these are added up in float32: ATen's default is to round each of them to bfloat16 first.
+  // Products of float32 keep all bits, also on a GPU whose fastest products of it keep ten. Where a product of bfloat16
+  // is cut into several sums, these are added up in float32: ATen's default is to round each of them to bfloat16 first.
   at::globalContext().setFloat32MatmulPrecision("highest");
   at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
-  // Not as warnings alone: CUDA's flash attention would then keep its backward pass that adds in any order.
+  // Warnings alone would not do: CUDA's flash attention would then keep its backward pass that adds in any order.
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);

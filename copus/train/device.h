@@ -1,5 +1,5 @@
-// The device that a run computes on, what can be found out about devices without computing on them, and the
-// process-wide settings of ATen that make a run repeat bitwise.
+// The device that a run computes on, facts about devices that are known without computing on them, and the process-wide
+// settings of ATen that make a run repeat bitwise.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -14,39 +14,41 @@
 
 namespace copus {
 
-// "cpu", "cuda" or "cuda:N". Throws UserError for another name, when this libtorch was built without CUDA, and when
-// there is no such device.
+// Finds the device "cpu", "cuda" or "cuda:N". Throws UserError for another name, when this libtorch was built without
+// CUDA, and when there is no such device.
 at::Device find_device(const std::string& name);
 
-// Of one rank of a job of `num_ranks`: with "cuda" the machine's ranks take its GPUs in turn. Throws UserError as
-// above, and for "cuda:N" with several ranks, for all of which it would be one GPU.
+// Finds the device of one rank of a job of `num_ranks`: with "cuda" the machine's ranks take its GPUs in turn. Throws
+// UserError as above, and for "cuda:N" with several ranks, since all of them would use one GPU.
 at::Device find_device(const std::string& name, int64_t local_rank, int64_t num_ranks);
 
-// What the calling thread does on a GPU without naming one is on this one from now on.
+// Makes a GPU the current one of the calling thread: operations that name no device run on it from now on.
 void use_device(at::Device device);
 
-// How the ranks of `world` communicate where each computes on such a device: over NCCL, or through the host where two
-// share a GPU; on CPUs as they are. Every rank calls it, on the thread that it computes on. Throws UserError where
-// there is no NCCL.
+// Chooses the way in which the ranks of `world` communicate: over NCCL where each has a GPU of its own, through the
+// host where two share a GPU, and unchanged on CPUs. Every rank calls it, on the thread that it computes on. Throws
+// UserError where there is no NCCL.
 std::unique_ptr<World> connect_devices(std::unique_ptr<World> world, at::Device device, double wait_seconds);
 
-// What `wanted` means on rank 0's device, since others may measure otherwise. Every rank calls it.
+// Resolves `wanted` on rank 0's device for all ranks, since other devices may resolve it differently. Every rank calls
+// it.
 Precision agree_on_precision(Precision wanted, at::Device device, World& world);
 
-// Deterministic kernels, and the number of threads that one operation may use; 0: this rank's share of the cores, which
-// `local_ranks` share, and at least one. Returns whether the cores suffice for all threads of all these ranks.
+// Sets deterministic kernels, and the number of threads that one operation may use; 0 means this rank's share of the
+// cores, which `local_ranks` share, and at least one. Returns true if there are enough cores for all threads of all
+// these ranks.
 bool configure_aten(int64_t threads, int64_t local_ranks = 1);
 
-// That this process sees; 0 where this build's libtorch has no CUDA.
+// Number of GPUs that this process sees; 0 where this build's libtorch has no CUDA.
 int64_t visible_gpus();
 
-// As its maker calls it: the processor, or the GPU.
+// The maker's name of the processor or the GPU.
 std::string device_name(at::Device device);
 
-// Of the calling thread's streams on a GPU.
+// The runtime that orders communication after the calling thread's streams on a GPU.
 std::shared_ptr<DeviceRuntime> gpu_runtime(at::Device gpu);
 
-// Of a GPU, that nobody uses.
+// Bytes of a GPU's memory that nobody uses.
 int64_t free_memory_bytes(at::Device device);
 
 }  // namespace copus

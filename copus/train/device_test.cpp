@@ -25,13 +25,13 @@ TEST(FindDevice, RefusesOtherNames) {
   }
 }
 
-// Where libtorch has no CUDA and where it has: the message says which, and what to set.
+// The message says whether libtorch has CUDA, and what to set.
 TEST(FindDevice, RefusesADeviceThatIsNotThere) {
   EXPECT_THAT([] { find_device("cuda:99"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("cuda:99"), HasSubstr("CUDA"), HasSubstr("train.device"))));
 }
 
-// With warnings only, CUDA's flash attention would not repeat its gradients.
+// CUDA's flash attention would not repeat its gradients with warnings alone.
 TEST(ConfigureAten, InsistsOnDeterministicAlgorithms) {
   configure_aten(1);
   EXPECT_TRUE(at::globalContext().deterministicAlgorithms());

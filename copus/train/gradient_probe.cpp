@@ -12,14 +12,15 @@ namespace copus {
 
 namespace {
 
-// What a parameter's gradient is added in: norms, embedding and head in B, the linear layers of the decoder in W
-// (WeightGradients).
+// Tells in which pass a parameter's gradient is added: norms, embedding and head in B, the linear layers of the decoder
+// in W (WeightGradients).
 GradientPart part_of(const Parameter& parameter) {
   const bool is_linear = parameter.info.kind == ParameterKind::linear || parameter.info.kind == ParameterKind::bias;
   return is_linear && parameter.info.layer >= 0 ? GradientPart::weight_pass : GradientPart::input_pass;
 }
 
-// The next place where a block of a squared norm can begin, so that a norm does not depend on what lies before.
+// The next position at which a block of a squared norm can begin, so that a norm does not depend on what lies before
+// it.
 int64_t next_block(int64_t element) { return round_up(element, kernels::squared_norm_block); }
 
 void add_all(kernels::NormSum& sum, const at::Tensor& values) { sum.add(values.view({-1}), 0, values.numel()); }
@@ -91,7 +92,7 @@ void GradientProbe::find_tied() {
   }
 }
 
-// Times what `read` does as this rank's own, between whatever else it is doing.
+// Runs `read` and times it as work of its own, apart from the computation or wait that it interrupts.
 template <class Read>
 void GradientProbe::read(const Read& read) {
   recorder_.aside({.category = "statistics", .name = "probe", .part = StepPart::optimizer},
@@ -133,7 +134,7 @@ void GradientProbe::first_micro_batch_done(int64_t chunk, GradientPart part) {
   if (--parts_to_come_ == 0) start_partial();
 }
 
-// Later micro-batches add to the gradients.
+// Copies the gradients before later micro-batches add to them.
 void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
   for (const PartialVector& vector : partial_) {
     for (const PartialRange& range : vector.ranges) {
@@ -145,9 +146,10 @@ void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
   }
 }
 
-// The reduction uses the same groups, and the forward and backward passes may. The ranks of such a group have the same
-// place in the pipeline and so the same list of actions: in whatever schedule, this comes between the same two of them
-// on all of these ranks, and the operations of the group keep one order.
+// Starts the sums of the copied partial gradients. The reduction uses the same groups, and the forward and backward
+// passes may. The ranks of such a group have the same place in the pipeline and so the same list of actions: in any
+// schedule these sums come between the same two actions on all of these ranks, so the operations of the group keep one
+// order.
 void GradientProbe::start_partial() {
   for (PartialVector& vector : partial_) {
     vector.work = vector.group->start_all_reduce(vector.values.data_ptr(), vector.values.numel(),
@@ -155,8 +157,9 @@ void GradientProbe::start_partial() {
   }
 }
 
-// A tied embedding's gradient is a + c, where a, from the embedding's side, is zero but for the rows of the tokens:
-// |a + c|^2 = |c|^2 + |a' + c'|^2 - |c'|^2, where a' and c' are these rows. So only c' has to come together with a'.
+// Reads the norm of a tied embedding. Its gradient is a + c, where a, from the embedding's side, is zero except in the
+// rows of the tokens: |a + c|^2 = |c|^2 + |a' + c'|^2 - |c'|^2, where a' and c' are these rows. So only c' has to be
+// brought together with a'.
 void GradientProbe::read_tied(int64_t chunk) {
   if (embedding_ != nullptr && embedding_->chunk == chunk) {
     embedding_rows_ = kernels::embedding(embedding_->gradient, rows_);
@@ -167,8 +170,9 @@ void GradientProbe::read_tied(int64_t chunk) {
   }
 }
 
-// Not earlier: with two stages the group of the two copies is that of the pipeline, whose messages arrive in the order
-// in which they are sent, and the first stage receives gradients until here. The last stage has long been done by then.
+// Sends the rows of a tied embedding no earlier than this: with two stages the group of the two copies is that of the
+// pipeline, whose messages arrive in the order in which they are sent, and the first stage receives gradients until
+// here. The last stage is done long before.
 void GradientProbe::schedule_done() {
   const bool has_both = embedding_ != nullptr && head_ != nullptr;
   if (source_ != ProbeSource::prefix || is_row_.empty() || has_both || rows_.numel() == 0) return;

@@ -1,6 +1,6 @@
-// Squared norms of gradients of smaller batches than the global one, read while a step goes on: the online source of
-// the gradient noise scale (copus/statistics). What counts once, what several ranks hold, what is partial and what is
-// tied follows from each parameter's Sharding, so that the norm is that of the logical parameter vector in any layout.
+// Squared norms of gradients of batches smaller than the global one, read during a step: the online source of the
+// gradient noise scale (copus/statistics). Each parameter's Sharding tells which of its gradients are replicated,
+// partial or tied, so that the norm is that of the logical parameter vector in any layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,47 +20,51 @@
 
 namespace copus {
 
-// A backward pass adds to some parameters' gradients in B and to others' in W, which may come later.
+// The pass that completes a parameter's gradient: some are added in B (input pass), others in W (weight pass), which
+// may come later.
 enum class GradientPart { input_pass, weight_pass };
 
-// In every step: begin, then what the executor and the reduction tell, then finish. All ranks of a layout do so.
+// Used in every step, by all ranks of a layout, in this order: begin, the calls of the executor and the reduction,
+// finish.
 class GradientProbe {
  public:
-  // Refers to all of them for its whole life.
+  // Refers to all three for its whole life.
   GradientProbe(ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder);
 
-  // Before the first action of a step. `first`: this rank's first micro-batch, whose tokens name the rows of a tied
-  // embedding that have a gradient from the embedding's side.
+  // Begins a step, before its first action. `first`: this rank's first micro-batch, whose tokens name the rows of a
+  // tied embedding that have a gradient from the embedding's side.
   void begin(ProbeSource source, const MicroBatch& first);
 
-  // prefix: this part of the first micro-batch's gradients of a chunk is complete, and nothing else has been added yet.
+  // Source `prefix`: this part of the first micro-batch's gradients of a chunk is complete, and nothing else has been
+  // added yet.
   void first_micro_batch_done(int64_t chunk, GradientPart part);
 
-  // prefix: the last action of the schedule is done, so that no message of the pipeline is under way to this rank.
+  // Source `prefix`: the last action of the schedule is done, so that no message of the pipeline is under way to this
+  // rank.
   void schedule_done();
 
-  // rank: partial and tied gradients of the bucket are added; its data-parallel reduction has not begun.
+  // Source `rank`: partial and tied gradients of the bucket are added; its data-parallel reduction has not begun.
   void before_data_parallel(int64_t bucket);
 
-  // The end of the step's gradients: what is under way arrives, in the order of the device's work.
+  // Ends the step's gradients: waits, in the order of the device's work, for the operations that are under way.
   void finish();
-  // This rank's share of the sum, over data-parallel ranks, of the squared norms of their small-batch gradients, as
-  // they stood in the main gradients (with the step's loss scale); summed over all ranks it counts every logical
-  // element of each once. Once after each finish. Waits for the device.
+  // Takes this rank's share of the sum, over data-parallel ranks, of the squared norms of their small-batch gradients,
+  // as they stood in the main gradients (with the step's loss scale). The sum over all ranks counts every logical
+  // element of each once. Call once after each finish. Waits for the device.
   ExactSum take();
 
  private:
   static constexpr size_t num_parts = 2;
   static size_t index(GradientPart part) { return static_cast<size_t>(part); }
 
-  // Where a range of partial gradients is copied to.
+  // A range of partial gradients and the place that it is copied to.
   struct PartialRange {
     GradientRange from;
     int64_t chunk;
     GradientPart part;
     int64_t to;
   };
-  // All gradients of this rank that are partial over the same group.
+  // Gradients of this rank that are partial over the same group.
   struct PartialVector {
     Communicator* group;
     bool counts;  // this rank is the first of the group
@@ -88,11 +92,11 @@ class GradientProbe {
   std::vector<std::array<std::vector<GradientRange>, num_parts>> prefix_ranges_;  // by chunk: neither partial nor tied
   std::vector<std::vector<GradientRange>> rank_ranges_;                           // by bucket
   std::vector<PartialVector> partial_;
-  // The two copies of a tied embedding, those that lie here.
+  // The copies of a tied embedding that lie on this rank; null where there is none.
   const Parameter* embedding_ = nullptr;
   const Parameter* head_ = nullptr;
 
-  // Of one step.
+  // State of one step.
   ProbeSource source_ = ProbeSource::none;
   kernels::NormSum sum_, subtracted_;
   size_t parts_to_come_ = 0;

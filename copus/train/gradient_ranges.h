@@ -8,21 +8,21 @@
 
 namespace copus {
 
-// Elements begin .. end of a bucket.
+// Elements begin .. end of a bucket, `end` excluded.
 struct GradientRange {
   int64_t bucket;
   int64_t begin;
   int64_t end;
 };
 
-// What several ranks of one data-parallel rank hold counts on the first of them: the first of a parameter's replicas,
-// and the embedding rather than the head that is tied to it.
+// Tells whether a gradient counts here. Of the ranks of one data-parallel rank that hold the same elements, the first
+// counts them: the first of a parameter's replicas, and the embedding rather than the head that is tied to it.
 inline bool counts_here(const ParameterStore& parameters, const Parameter& parameter) {
   return !parameter.tied_copy && parameters.placement().here.tensor % parameter.sharding.replicas == 0;
 }
 
-// Where the parameters of a bucket for which `wanted(parameter)` holds lie in it, in order. Neighbours make one range:
-// the padding between them has no gradient and stays zero.
+// Ranges of a bucket in which the parameters with `wanted(parameter)` lie, in order. Neighbours make one range: the
+// padding between them has no gradient and stays zero.
 template <class Wanted>
 std::vector<GradientRange> ranges_of(const ParameterStore& parameters, int64_t bucket, const Wanted& wanted) {
   std::vector<GradientRange> ranges;

@@ -26,7 +26,7 @@ GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& gro
       const int64_t end_of_previous = std::exchange(previous_end, end);
       if (!parameter.sharding.partial) continue;
       Communicator& group = groups.replicas(parameter.sharding);
-      // Neighbours go together; the padding between them is zero.
+      // Adjacent ranges are joined; the padding between them is zero.
       std::vector<PartialRange>& ranges = partial_[b];
       if (!ranges.empty() && ranges.back().group == &group && ranges.back().end == end_of_previous) {
         ranges.back().end = end;
@@ -42,12 +42,12 @@ GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& gro
 void GradientReduction::bucket_done(int64_t bucket) {
   COPUS_CHECK(!done_[bucket], "bucket ", bucket, " is done twice in a step");
   done_[bucket] = true;
-  if (std::find(tied_.begin(), tied_.end(), bucket) != tied_.end()) return;  // last of all
+  if (std::find(tied_.begin(), tied_.end(), bucket) != tied_.end()) return;  // finish() reduces it
   start_partial(bucket);
 }
 
-// The data-parallel reduction of a bucket starts with the next bucket, when its partial ranges have had time to be
-// added: at a fixed point of the step and so in the same order on every rank.
+// Starts the sums of a bucket's partial gradients. The data-parallel reduction of a bucket starts with the next bucket,
+// when these sums have had time to finish: at a fixed point of the step and so in the same order on every rank.
 void GradientReduction::start_partial(int64_t bucket) {
   finish_partial();
   const at::Tensor& gradient = parameters_.buckets()[bucket].gradient;
@@ -113,7 +113,7 @@ void gather_weights(const ParameterStore& parameters, RankGroups& groups) {
   if (!is_zero_1(parameters) || group.size() == 1) return;
   std::vector<Work> works;
   for (const Bucket& bucket : parameters.buckets()) {
-    if (!bucket.weight.defined()) continue;  // a tied head beside its embedding
+    if (!bucket.weight.defined()) continue;  // a tied head whose embedding lies here too
     const at::Tensor mine = bucket.weight.narrow(0, bucket.shard_begin, bucket.shard_end - bucket.shard_begin);
     works.push_back(group.start_all_gather(mine.data_ptr(), bucket.weight.data_ptr(),
                                            shard_sizes(bucket.size(), group.size()), data_type_of(bucket.weight)));

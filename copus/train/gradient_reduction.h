@@ -1,5 +1,5 @@
-// What the ranks that hold the same parameters tell each other in a step: their gradients, added up bucket by bucket
-// while the backward pass goes on, and with ZeRO-1 afterwards the weights that each of them has updated.
+// Exchange in a step between the ranks that hold the same parameters: gradients are added up bucket by bucket while the
+// backward pass goes on, and with ZeRO-1 each rank's updated weights are gathered afterwards.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ namespace copus {
 // The reduction of every step's gradients, driven by the parameters' Sharding. A bucket goes through
 // 1. the replica groups of its partial parameters,
 // 2. where it is a tied embedding: the sum with the gradient of the other copy,
-// 3. the data-parallel group: an all-reduce, or with ZeRO-1 a reduce-scatter into this rank's share of the bucket
-//    (then the rest of its gradient means nothing any more).
+// 3. the data-parallel group: an all-reduce, or with ZeRO-1 a reduce-scatter into this rank's share of the bucket (then
+//    the rest of its gradient means nothing any more).
 // Sums are formed in the order of the ranks, those of tied embeddings as embedding + head.
 class GradientReduction {
  public:
-  // Refers to all of them for its whole life. `probe` sees each bucket between steps 2 and 3.
+  // Refers to all three for its whole life. `probe` sees each bucket between steps 2 and 3.
   GradientReduction(ParameterStore& parameters, RankGroups& groups, GradientProbe& probe);
 
-  // This rank's gradient of the bucket is complete: starts its reduction. All ranks of a data-parallel group call it in
-  // the same order.
+  // Starts the reduction of a bucket, this rank's gradient of which is complete. All ranks of a data-parallel group
+  // call it in the same order.
   void bucket_done(int64_t bucket);
 
-  // After the last bucket: waits until all gradients are reduced.
+  // Waits until all gradients are reduced; call after the last bucket.
   void finish();
 
  private:
@@ -61,7 +61,8 @@ class GradientReduction {
 // Adds the gradient of a tied head to that of the embedding beside it; nothing where there are no two copies.
 void add_tied_gradient(const ParameterStore& parameters);
 
-// With ZeRO-1: every data-parallel rank's share of the compute weights to all of them. Call when shares have changed.
+// Gathers the compute weights with ZeRO-1: every data-parallel rank's share goes to all of them. Call when shares have
+// changed.
 void gather_weights(const ParameterStore& parameters, RankGroups& groups);
 
 }  // namespace copus

@@ -30,7 +30,8 @@ void check_ranks(const RunConfig& config, int64_t ranks) {
   }
 }
 
-// Without asking for devices, which is left to the process that is going to use one.
+// Checks train.device against the layout, without asking for devices: that is left to the process that is going to use
+// one.
 void check_device(const RunConfig& config) {
   const std::string& device = config.train.device;
   if (config.parallel.world_size() == 1 || device == "cpu" || device == "cuda") return;
@@ -39,8 +40,8 @@ void check_device(const RunConfig& config) {
                          "machine take its GPUs in turn; set one of these, or all degrees of [parallel] to 1"));
 }
 
-// All ranks may have found the same mistake, and one message is enough: rank 0's, or this one's where rank 0 does not
-// end within a moment.
+// Tells whether another rank reports the mistake. All ranks may have found the same one, and one message is enough:
+// rank 0's, or this rank's where rank 0 does not end within a moment.
 bool is_told_by_another(World& world) {
   constexpr std::chrono::milliseconds moment(2000), interval(5);
   const auto until = std::chrono::steady_clock::now() + (world.rank() == 0 ? std::chrono::milliseconds(0) : moment);
@@ -51,8 +52,8 @@ bool is_told_by_another(World& world) {
   }
 }
 
-// An exception that leaves this function ends `world` with it, which tells the other ranks. `body` may put a world
-// around it.
+// Runs `body` as one rank. An exception that leaves this function destroys `world`, which tells the other ranks. `body`
+// may replace the world by one that wraps it.
 int run_rank(std::unique_ptr<World> world, const std::function<int(std::unique_ptr<World>&)>& body) {
   try {
     return body(world);
@@ -75,13 +76,13 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
     if (environment) check_ranks(plan->config, environment->world_size);
   } catch (const UserError&) {
     if (!environment) throw;
-    mistake = std::current_exception();  // the ranks decide together who tells
+    mistake = std::current_exception();  // the ranks decide together which of them reports it
   }
 
   if (!environment) {
     const int64_t size = plan->config.parallel.world_size();
     if (size > 1) {
-      plan.reset();  // the ranks read it for themselves
+      plan.reset();  // the ranks read the plan for themselves
       return launch_ranks(size, arguments);
     }
     const std::unique_ptr<World> world =

@@ -1,4 +1,4 @@
-// A whole job from one process's point of view: this process is all of it, is one of its ranks, or starts them.
+// A whole job as one process sees it: this process is all of it, is one of its ranks, or starts the ranks.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,10 @@
 
 namespace copus {
 
-// Trains what `request` asks for and returns the exit code of the process: that of RunEnd, or of the user's mistake on
-// a rank other than the one that tells the user. Ranks that a launcher has started join each other. A process that
-// nobody has started as a rank trains alone, or starts ranks of this program with `arguments` where the layout has
-// several; all mistakes that can be found beforehand are found first. Throws as plan_run, join_world and
-// run_training do.
+// Trains what `request` asks for and returns the exit code of the process: that of RunEnd, or that of a user's mistake
+// on a rank other than the one that reports it. Ranks that a launcher has started join each other. A process that was
+// not started as a rank trains alone, or starts ranks of this program with `arguments` where the layout has several;
+// all mistakes that can be found beforehand are found first. Throws as plan_run, join_world and run_training do.
 int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
             const std::vector<std::string>& arguments);
 

@@ -31,7 +31,7 @@ constexpr int64_t num_steps = 10;
 struct Result {
   std::vector<double> losses, gradient_norms;
   std::optional<double> held_out_loss;
-  std::vector<float> fresh_weights, weights;  // all of them, in canonical order; at the beginning and at the end
+  std::vector<float> fresh_weights, weights;  // of all parameters in canonical order; at the beginning and at the end
 };
 
 class LayoutMatrix : public ::testing::Test {
@@ -65,7 +65,7 @@ class LayoutMatrix : public ::testing::Test {
         connect);
   }
 
-  // On rank 0; empty elsewhere.
+  // Collects the weights on rank 0; empty elsewhere.
   static std::vector<float> collect_weights(Trainer& trainer, World& world) {
     const std::optional<Snapshot> snapshot = trainer.snapshot("");
     EXPECT_EQ(snapshot.has_value(), world.rank() == 0);
@@ -78,7 +78,7 @@ class LayoutMatrix : public ::testing::Test {
     return all;
   }
 
-  // Trains to the end and looks at it on rank 0. All ranks must report the same.
+  // Trains to the end and collects the result on rank 0. All ranks must report the same.
   static void finish(Trainer& trainer, World& world, Result& result) {
     Result mine;
     mine.fresh_weights = collect_weights(trainer, world);
@@ -91,7 +91,7 @@ class LayoutMatrix : public ::testing::Test {
     std::vector<double> rank_0 = mine.losses;
     rank_0.insert(rank_0.end(), mine.gradient_norms.begin(), mine.gradient_norms.end());
     rank_0.push_back(mine.held_out_loss.value());
-    rank_0.push_back(trainer.state().elapsed_seconds);  // decides on the end of a run that is limited in time
+    rank_0.push_back(trainer.state().elapsed_seconds);  // decides the end of a run that is limited in time
     const std::vector<double> here = rank_0;
     world.everyone().broadcast(rank_0.data(), static_cast<int64_t>(rank_0.size()), DataType::float64, 0);
     EXPECT_EQ(here, rank_0) << "rank " << world.rank();
@@ -106,7 +106,7 @@ class LayoutMatrix : public ::testing::Test {
     return result;
   }
 
-  // All of `layouts` train `base` bitwise alike, and to rounding as one rank does with larger micro-batches.
+  // Expects `layouts` to train `base` bitwise alike, and to rounding as one rank does with larger micro-batches.
   void expect_same(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts) const {
     std::optional<Result> expected;
     const Change whole_sequences = [](RunConfig& c) { c.parallel.sequence_parallel = false; };
@@ -134,7 +134,7 @@ class LayoutMatrix : public ::testing::Test {
     EXPECT_LT(distance(result.weights, expected.weights), 1e-5);
   }
 
-  // Of the second, relative to its length.
+  // Distance of two weight vectors, relative to the length of the second.
   static double distance(const std::vector<float>& weights, const std::vector<float>& expected) {
     EXPECT_EQ(weights.size(), expected.size());
     double squared_distance = 0, squared_length = 0;
@@ -304,7 +304,7 @@ TEST_F(LayoutMatrix, StepsThatAreNotFiniteAreSkippedOnAllRanks) {
 TEST_F(LayoutMatrix, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
   train(config({ranks(2, 1, 2)}), [](Trainer& trainer, World& world) {
     trainer.step();
-    const bool is_broken = world.rank() == 1;  // on the first stage of the second data-parallel rank
+    const bool is_broken = world.rank() == 1;  // rank 1 is on the first stage of the second data-parallel rank
     ParameterStore& parameters = trainer.parameters();
     at::Tensor norm;
     if (is_broken) {
@@ -321,7 +321,7 @@ TEST_F(LayoutMatrix, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
   });
 }
 
-// Every use that training makes of its groups, as it would be on a GPU that the ranks share.
+// Covers every use that training makes of its groups, as it would be on a GPU that the ranks share.
 TEST_F(LayoutMatrix, TrainsTheSameWhereMemoryTravelsAsADevicesDoes) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const std::vector<std::vector<Change>> layouts = {{ranks(2, 2, 2), zero_1, sequence_parallel, tied, zb_h1},

@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// A length that is given in tokens, or below 1 as a share of the run. Returns the share of a run of `total_tokens`.
+// Converts a length, given in tokens or below 1 as a share of the run, into the share of a run of `total_tokens`.
 double as_share(double length, double total_tokens) { return length < 1 ? length : length / total_tokens; }
 
 }  // namespace
@@ -28,7 +28,7 @@ LearningRate::LearningRate(const OptimizerConfig& optimizer, const TrainConfig& 
                            ": a run that is limited by train.max_seconds alone does not know its last tokens in "
                            "advance; give a share of the run below 1, such as 0.2, or set train.max_tokens"));
   }
-  if (total_tokens_ == 0 && optimizer.warmup_tokens >= 1) return;  // clocked in tokens until it is over
+  if (total_tokens_ == 0 && optimizer.warmup_tokens >= 1) return;  // the warm-up is clocked in tokens until it is over
   const double warmup = as_share(optimizer.warmup_tokens, total_tokens_);
   const double decay = decays ? as_share(optimizer.decay_tokens, total_tokens_) : 0;
   if (warmup + decay > 1) {
@@ -46,7 +46,7 @@ double LearningRate::share(const RunProgress& progress) const {
   return std::clamp(share, 0.0, 1.0);
 }
 
-// How much of the warm-up is done, in [0, 1].
+// Share of the warm-up that is done, in [0, 1].
 double LearningRate::warmup_share(const RunProgress& progress) const {
   const double length = optimizer_.warmup_tokens;
   if (length <= 0) return 1;
@@ -64,8 +64,8 @@ double LearningRate::at(const RunProgress& progress) const {
     case LearningRateSchedule::constant:
       return optimizer_.lr;
     case LearningRateSchedule::cosine: {
-      // Loshchilov & Hutter 2017 (SGDR), one half period over what follows the warm-up. A warm-up in tokens of a run
-      // that is limited by time has no known share of it and counts as none.
+      // Cosine decay (Loshchilov & Hutter 2017, SGDR), one half period over what follows the warm-up. A warm-up that is
+      // given in tokens is an unknown share of a run that is limited by time, and counts as none.
       const bool unknown = optimizer_.warmup_tokens >= 1 && total_tokens_ == 0;
       const double begin = unknown ? 0 : as_share(optimizer_.warmup_tokens, total_tokens_);
       const double done = begin < 1 ? (now - begin) / (1 - begin) : 0;

@@ -8,7 +8,7 @@
 
 namespace copus {
 
-// How far a run has come. `tokens` counts the batch that the learning rate is wanted for, so that the first step of a
+// Progress of a run. `tokens` includes the batch that the learning rate is wanted for, so that the first step of a
 // warm-up is not lost and the last step of a run ends exactly at the final rate; `seconds` is the training time up to
 // the update of that step.
 struct RunProgress {
@@ -16,8 +16,8 @@ struct RunProgress {
   double seconds = 0;
 };
 
-// The schedule is clocked in tokens. A run that is limited by max_seconds alone cannot know its tokens in advance:
-// shares of the run are then shares of the time, and the rate that was used is what the run log says.
+// The learning rate schedule, clocked in tokens. A run that is limited by max_seconds alone cannot know its tokens in
+// advance: shares of the run are then shares of the time, and the run log says which rate was used.
 class LearningRate {
  public:
   // Throws UserError where the schedule cannot be clocked: wsd with a decay given in tokens in a run that is limited by
@@ -33,8 +33,8 @@ class LearningRate {
   double warmup_share(const RunProgress& progress) const;
 
   OptimizerConfig optimizer_;
-  double total_tokens_;   // 0 when the run is limited by time alone
-  double total_seconds_;  // of a run that is limited by time alone
+  double total_tokens_;   // 0 where the run is limited by time alone
+  double total_seconds_;  // limit of a run that is limited by time alone
 };
 
 }  // namespace copus

@@ -89,12 +89,12 @@ TEST_F(NoiseScaleTest, NormsOfASplitMicroBatch) {
                       {ranks(1, 4, 2), zb_h1}});
   expect_norms(join(base, {kv_heads(1), ranks(1, 2, 1), sequence_parallel}),
                {{ranks(1, 2, 1)}, {ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}});
-  // Halves that are not: one sample and two.
+  // Three samples are cut unevenly: into one and two.
   expect_norms({global_batch(3), whole_batch}, {{ranks(1, 1, 1)}, {ranks(1, 1, 2)}, {ranks(1, 4, 1), zb_h1}});
 }
 
-// The same samples in parts of the same size give the same numbers to 1e-6, whatever the layout: here to the bit, but
-// for tensor parallelism, which rounds in other places.
+// Parts of the same size give the same numbers to 1e-6, whatever the layout: here to the bit, but for tensor
+// parallelism, which rounds in other places.
 TEST_F(NoiseScaleTest, NormsAreEqualWhereMicroBatchesAre) {
   const std::vector<Change> base{tied, kv_heads(1)};
   const Weights weights(config(base).model);
@@ -131,7 +131,7 @@ TEST_F(NoiseScaleTest, NormsAreEqualWhereMicroBatchesAre) {
   expect_equal({{ranks(4, 1, 1), whole_batch}, {ranks(4, 2, 1), whole_batch, sequence_parallel, zero_1}}, false);
 }
 
-// bf16 keeps 8 bits of every activation and of its gradient; main gradients and norms stay fp32.
+// Precision bf16 keeps 8 bits of every activation and of its gradient; main gradients and norms stay fp32.
 TEST_F(NoiseScaleTest, NormsWithRoundedActivations) {
   expect_norms({bf16, tied, kv_heads(1)},
                {{ranks(1, 1, 1), micro_batch(2)},
@@ -158,10 +158,10 @@ TEST_F(NoiseScaleTest, OneSampleOrHalvesThatCannotBeSharedAreNotMeasured) {
 
 // ---- noise of a finite data set -------------------------------------------------------------------------------------
 
-// 64 samples without masked tokens, each visited once an epoch. Their gradients are one draw of the text's: they tell
-// of it tr(Sigma) = sum |g_i - g|^2 / (N - 1) and |G|^2 = |g|^2 - tr(Sigma) / N with g their mean, both unbiased. A
-// batch of k is a sample of theirs without replacement, so E|g_k|^2 = |g|^2 + tr(Sigma) (1/k - 1/N) = |G|^2 + tr(Sigma)
-// / k: what training estimates has exactly these expected values, at any size of the batch.
+// A data set of 64 samples without masked tokens, each visited once an epoch. Their gradients are one draw of the
+// text's: they tell of it tr(Sigma) = sum |g_i - g|^2 / (N - 1) and |G|^2 = |g|^2 - tr(Sigma) / N with g their mean,
+// both unbiased. A batch of k is a sample of theirs without replacement, so E|g_k|^2 = |g|^2 + tr(Sigma) (1/k - 1/N) =
+// |G|^2 + tr(Sigma) / k: training's estimates have exactly these expected values, at any size of the batch.
 class FiniteDataTest : public NoiseScaleTest {
  protected:
   static constexpr int64_t num_samples = 64, epochs = 8, length = 16;
@@ -191,7 +191,7 @@ class FiniteDataTest : public NoiseScaleTest {
     return config(join(base, changes));
   }
 
-  // All that a layout says of the noise after some epochs, of which the averages reach over the later ones.
+  // The noise scale that a layout has estimated after some epochs; the averages reach over the later ones.
   NoiseScale estimate(const std::vector<Change>& changes) const {
     const RunConfig changed = finite(changes);
     const std::vector<StepRecord> records =
@@ -203,7 +203,7 @@ class FiniteDataTest : public NoiseScaleTest {
     return noise.value_or(NoiseScale{});
   }
 
-  // Within its errors, which must be small enough to tell a mistake of a factor of 2.
+  // Expects it within its errors, which must be small enough to tell a mistake of a factor of 2.
   void expect_exact(const NoiseScale& noise) const {
     const auto expect_within = [](const MeanEstimate& estimate, double exact) {
       EXPECT_LT(std::abs(estimate.value - exact), 3 * estimate.standard_error) << estimate.value << ", exact " << exact;

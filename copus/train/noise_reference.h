@@ -21,17 +21,17 @@ class NoiseReference {
   // gradient.
   NoiseReference(ParameterStore& parameters, Decoder& decoder, const Dataset& dataset);
 
-  // The norms of one batch, samples first_sample .. first_sample + batch of the dataset's order: small batch 1, each
-  // sample alone, and large batch `batch` >= 2. They are scaled as in training: the mean of the samples' gradients is
-  // the gradient of the batch's mean loss over its tokens. Overwrites the main gradients. Throws UserError for a token
-  // outside the vocabulary; norms of a model that has diverged are not finite.
+  // Measures the norms of one batch, samples first_sample .. first_sample + batch of the dataset's order: small batch
+  // 1, each sample alone, and large batch `batch` >= 2. They are scaled as in training: the mean of the samples'
+  // gradients is the gradient of the batch's mean loss over its tokens. Overwrites the main gradients. Throws UserError
+  // for a token outside the vocabulary; norms of a model that has diverged are not finite.
   NormObservation observe(uint64_t first_sample, int64_t batch);
 
  private:
   ParameterStore& parameters_;
   Decoder& decoder_;
   const Dataset& dataset_;
-  std::vector<at::Tensor> sums_;  // by bucket; undefined for a tied head, whose gradient the embedding takes in
+  std::vector<at::Tensor> sums_;  // by bucket; undefined for a tied head, whose gradient is added to the embedding's
 };
 
 }  // namespace copus

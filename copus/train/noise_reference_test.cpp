@@ -20,7 +20,7 @@
 namespace copus {
 namespace {
 
-constexpr int64_t length = 16;  // of a sequence
+constexpr int64_t length = 16;  // tokens of a sequence
 
 class NoiseReferenceTest : public ::testing::Test {
  protected:
@@ -39,7 +39,7 @@ class NoiseReferenceTest : public ::testing::Test {
     config_.train.precision = Precision::fp32;
   }
 
-  // Random letters; a document ends after every `document` of them, 0: nowhere.
+  // Writes random letters; a document ends after every `document` of them, 0: nowhere.
   void write_corpus(int64_t letters, int64_t document) {
     std::ofstream file(folder_.path() / "corpus.txt");
     for (int64_t i = 0; i < letters; ++i) {
@@ -57,7 +57,7 @@ class NoiseReferenceTest : public ::testing::Test {
   RunConfig config_;
 };
 
-// Of `scale` times the sum of the token losses, by autograd through the plain reference model.
+// Gradients of `scale` times the sum of the token losses, by autograd through the plain reference model.
 std::vector<at::Tensor> gradients_by_autograd(const ParameterStore& store, const Batch& batch, int64_t first,
                                               int64_t count, double scale) {
   const at::Tensor tokens = kernels::from_host(batch.tokens.data() + first * length, {count, length}, at::kCPU);
@@ -85,7 +85,7 @@ TEST_F(NoiseReferenceTest, SquaresTheGradientOfEverySampleAndOfTheirMean) {
     store.initialize(3);
     Decoder decoder(store, Recompute::none);
     NoiseReference reference(store, decoder, dataset);
-    for (const uint64_t first : {0, 5, 0}) {  // nothing of one batch is left in the next
+    for (const uint64_t first : {0, 5, 0}) {  // no batch leaves anything for the next
       const Batch batch = dataset.train_batch(first, size);
       ASSERT_LT(batch.loss_tokens, size * length);
       const double mean_loss = 1 / static_cast<double>(batch.loss_tokens);
@@ -120,8 +120,8 @@ TEST_F(NoiseReferenceTest, TheLargeNormIsTheGradientNormOfTraining) {
   EXPECT_NEAR(std::sqrt(observed.large_squared_norm) / trainer.step().grad_norm, 1, 1e-5);
 }
 
-// In a data set of N samples G is their mean gradient, and C_B expects |G|^2 + tr(Sigma)/B (1 - (B - 1)/(N - 1)) where
-// no sample repeats: with N far above phi that is no different from samples that may repeat.
+// The mean gradient of a data set of N samples is G, and C_B expects |G|^2 + tr(Sigma)/B (1 - (B - 1)/(N - 1)) where no
+// sample repeats: with N far above phi that is no different from samples that may repeat.
 TEST_F(NoiseReferenceTest, TheIntervalHoldsTheNoiseScaleOfTheWholeDataSet) {
   write_corpus(4096 * length, 0);
   const Dataset dataset = open_data();

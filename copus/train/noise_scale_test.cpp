@@ -92,7 +92,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
       EXPECT_EQ(resumed[step].noise_scale_high, uninterrupted[step].noise_scale_high);
     }
   }
-  // Training itself goes on to rounding, and so does everything at equal micro-batches.
+  // Training itself goes on to rounding, and bitwise at equal micro-batches.
   const std::vector<StepRecord> rounded = resume({ranks(2, 4, 1), micro_batch(2), sequence_parallel});
   for (size_t step = 0; step < rounded.size(); ++step) {
     ASSERT_TRUE(rounded[step].noise_scale && uninterrupted[step].noise_scale);
@@ -135,7 +135,7 @@ TEST_F(NoiseScaleTest, ACheckpointGoesOnWithAnotherGlobalBatch) {
   });
 }
 
-// Which steps are cut in two follows from their numbers, so a resumed run cuts the same.
+// Steps are cut in two by their numbers, so a resumed run cuts the same ones.
 TEST_F(NoiseScaleTest, ResumedRunsCutTheSameStepsInTwo) {
   const RunConfig run = config({tied, whole_batch, [](RunConfig& config) { config.noise_scale.split_interval = 3; }});
   std::vector<StepRecord> uninterrupted;
@@ -167,7 +167,7 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
     train(run, [&](Trainer& trainer, World& world) {
       const std::vector<StepRecord> good = take_steps(trainer, world, 5);
       ParameterStore& parameters = trainer.parameters();
-      // The first rank that holds other samples: theirs alone have a gradient that is not finite.
+      // The first rank that holds other samples, whose gradient alone is made not finite.
       const bool is_broken = world.rank() == run.parallel.tensor_parallel;
       at::Tensor norm, saved;
       if (is_broken) {
@@ -196,8 +196,8 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
   }
 }
 
-// Ten times the gradient in one step of twenty: a hundred times its squared norms, which would be six times the
-// average.
+// One step of twenty has ten times the gradient: a hundred times its squared norms, which would raise the average six
+// times.
 TEST_F(NoiseScaleTest, AnOutlierDoesNotTakeOver) {
   RunConfig run = config({ranks(2, 1, 1), tied});
   run.optimizer.lr = 1e-30;
@@ -267,7 +267,7 @@ TEST_F(NoiseScaleTest, MeasuringChangesNoBitOfTraining) {
     }
     EXPECT_TRUE(measured.weights == plain.weights);
   }
-  // Where the only micro-batch would be cut in two, only the sums' order differs; and steps that are not cut are equal.
+  // A step that is cut in two differs only in the order of its sums; steps that are not cut are equal.
   const Outcome cut = run({ranks(1, 1, 1), whole_batch}), whole = run({ranks(1, 1, 1), whole_batch, disabled});
   ASSERT_EQ(cut.records.size(), whole.records.size());
   EXPECT_EQ(cut.records[0].loss, whole.records[0].loss);

@@ -24,7 +24,7 @@ AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, const st
     const at::Tensor& master = parameters.buckets()[b].master;
     exp_avg_.push_back(state[b].exp_avg);
     exp_avg_sq_.push_back(state[b].exp_avg_sq);
-    if (!master.defined()) continue;  // a tied head, which its embedding updates
+    if (!master.defined()) continue;  // a tied head, which is updated as the embedding
     COPUS_CHECK(exp_avg_[b].numel() == master.numel() && exp_avg_sq_[b].numel() == master.numel(),
                 "the moments of another bucket");
     add_update_ranges(static_cast<int64_t>(b));
@@ -32,10 +32,11 @@ AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, const st
   }
 }
 
-// A range reaches to the next parameter: the padding between them has no gradient and stays zero.
+// Adds the ranges of a bucket that are updated alike. A range reaches to the next parameter: the padding between them
+// has no gradient and stays zero.
 void AdamW::add_update_ranges(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
-  std::map<int64_t, bool> decays_from;  // by offset
+  std::map<int64_t, bool> decays_from;  // by offset: whether elements from there on decay
   for (const int64_t index : b.parameters) {
     const Parameter& parameter = parameters_.parameters()[index];
     decays_from[parameter.offset] = decays(parameter.info);
@@ -49,7 +50,8 @@ void AdamW::add_update_ranges(int64_t bucket) {
   }
 }
 
-// Where all data-parallel ranks hold the whole reduced gradient, the first of them counts it.
+// Adds the ranges that this rank counts in the norm. Where all data-parallel ranks hold the whole reduced gradient, the
+// first of them counts it.
 void AdamW::add_norm_ranges(int64_t bucket) {
   const Placement& placement = parameters_.placement();
   if (placement.strategy.zero_stage == 0 && placement.here.data != 0) return;

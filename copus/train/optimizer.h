@@ -16,21 +16,21 @@ namespace copus {
 
 class AdamW {
  public:
-  // Over the moments in `state`, that of `parameters`' buckets, whose tensors it shares. Refers to `parameters` for its
-  // whole life.
+  // Uses the moments in `state`, the state of `parameters`' buckets, and shares their tensors. Refers to `parameters`
+  // for its whole life.
   AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state);
 
-  // This rank's share of the squared norm of the whole model's gradient: summed over all ranks it counts every logical
+  // Share of this rank in the squared norm of the whole model's gradient: the sum over all ranks counts every logical
   // element once, whatever the layout, to the same bits wherever buckets are cut the same way. Synchronises with the
   // device.
   ExactSum squared_gradient_norm() const;
 
-  // One update of the master weights from gradient_factor * gradient, and publishes the weights (with ZeRO-1 they then
-  // have to be gathered). Embeddings and linear weights decay; norms and biases do not. The factor is that of clipping
-  // (clip_factor).
+  // Makes one update of the master weights from gradient_factor * gradient, and publishes the weights (with ZeRO-1 they
+  // then have to be gathered). Embeddings and linear weights decay; norms and biases do not. The factor is that of
+  // clipping (clip_factor).
   void step(double learning_rate, double gradient_factor);
 
-  // Updates made so far, which the bias correction counts.
+  // Number of updates made so far, which the bias correction uses.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
@@ -40,7 +40,7 @@ class AdamW {
   const std::vector<at::Tensor>& exp_avg_sq() const { return exp_avg_sq_; }
 
  private:
-  // Elements that all decay or all do not.
+  // A range of elements that all decay or all do not.
   struct UpdateRange : GradientRange {
     bool decays;
   };
@@ -52,14 +52,14 @@ class AdamW {
   OptimizerConfig config_;
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
   std::vector<UpdateRange> update_ranges_;
-  std::vector<GradientRange> norm_ranges_;  // those that this rank counts
+  std::vector<GradientRange> norm_ranges_;  // ranges that this rank counts in the norm
   int64_t steps_ = 0;
 };
 
-// The tensors of a rank's whole state, by bucket, shared.
+// Tensors of a rank's whole state by bucket, shared with the parameters and the optimizer.
 std::vector<BucketState> state_of(const ParameterStore& parameters, const AdamW& optimizer);
 
-// The factor that brings a gradient of this norm down to clip_norm; 1 when it is not longer, or clip_norm is 0.
+// The factor that scales a gradient of this norm down to clip_norm; 1 when it is not longer, or clip_norm is 0.
 double clip_factor(double gradient_norm, double clip_norm);
 
 }  // namespace copus

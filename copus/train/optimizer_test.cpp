@@ -31,7 +31,7 @@ std::vector<double> values_of(const at::Tensor& tensor) {
   return values;
 }
 
-// Some gradient that is different in every element, parameter and step.
+// A gradient that is different in every element, parameter and step.
 double gradient_value(int64_t parameter, int64_t element, int64_t step) {
   return std::sin(1.0 + 0.7 * static_cast<double>(parameter) + 0.31 * static_cast<double>(element) +
                   1.9 * static_cast<double>(step));
@@ -46,7 +46,7 @@ void set_gradients(const ParameterStore& store, int64_t step) {
   }
 }
 
-// AdamW as in the paper, one element after the other, in double.
+// AdamW as in the paper, computed one element after the other, in double.
 TEST(AdamW, FollowsAHandWrittenReference) {
   OptimizerConfig config;
   config.weight_decay = 0.3;

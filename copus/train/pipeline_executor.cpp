@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// One run of a schedule: what is alive between its actions.
+// One run of a schedule, and the state that lives between its actions.
 class PipelineExecutor::Pass {
  public:
   Pass(PipelineExecutor& executor, const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
@@ -41,12 +41,12 @@ class PipelineExecutor::Pass {
   }
 
  private:
-  // What a chunk keeps of a micro-batch.
+  // State that a chunk keeps for a micro-batch.
   struct Slot {
     at::Tensor input, output;                    // of F: received from the stage before, for the stage after
     at::Tensor output_gradient, input_gradient;  // of B: received from the stage after, for the stage before
     ChunkActivations activations;
-    std::optional<WeightGradients> deferred;  // what B has left to W
+    std::optional<WeightGradients> deferred;  // work that B has left to W
   };
 
   void perform(const Action& action, bool weight_pass_follows) {
@@ -64,7 +64,7 @@ class PipelineExecutor::Pass {
         backward(action, weight_pass_follows, chunk, slot);
         break;
       case ActionKind::backward_weight:
-        if (!slot.deferred) break;  // done with B
+        if (!slot.deferred) break;  // already done together with B
         compute(StepPart::backward, "W", "weight gradients", action);
         slot.deferred->run();
         slot.deferred.reset();
@@ -91,7 +91,8 @@ class PipelineExecutor::Pass {
     recorder_.end();
   }
 
-  // A W that was done with its B is the action after it.
+  // Tells the probe of the first micro-batch's gradients. A W that ran together with its B is still an action of its
+  // own, the one after B.
   void tell_probe(const Action& action) {
     if (action.kind == ActionKind::backward_input) {
       probe_.first_micro_batch_done(action.chunk, GradientPart::input_pass);
@@ -110,7 +111,8 @@ class PipelineExecutor::Pass {
       const Flops weights = flops(action, ActionKind::backward_weight);
       left = {left.layers + weights.layers, left.head + weights.head};
     }
-    // On a clock that counts operations, a bucket's reduction begins when as much as it waits for has been done.
+    // Charges a clock that counts operations with the work that precedes a bucket's reduction, so that this begins no
+    // earlier than its gradient is complete.
     const double per_layer = left.layers / static_cast<double>(executor_.num_layers(action.chunk));
     const auto reduce = [&](int64_t bucket) {
       const bool is_layer = executor_.is_layer(bucket);
@@ -129,7 +131,7 @@ class PipelineExecutor::Pass {
 
   bool is_last(const Action& action) const { return action.micro_batch + 1 == std::ssize(micro_batches_); }
 
-  // All of a chunk's buckets at once, in the order in which a backward pass would have announced them.
+  // Reduces all of a chunk's buckets at once, in the order in which a backward pass would have announced them.
   void reduce_chunk(int64_t chunk) {
     const auto& buckets = executor_.parameters_.buckets();
     for (int64_t b = std::ssize(buckets); b-- > 0;) {
@@ -214,7 +216,8 @@ void PipelineExecutor::receive(const at::Tensor& tensor, int64_t distance) {
   groups_.pipeline().receive(tensor.data_ptr(), tensor.numel(), data_type_of(tensor), neighbour(distance));
 }
 
-// Stages go round the pipeline's ranks: with several chunks a rank the last rank's successor is the first.
+// Rank of a neighbouring stage. Stages go round the pipeline's ranks: with several chunks a rank the last rank's
+// successor is the first.
 int64_t PipelineExecutor::neighbour(int64_t distance) const {
   const int64_t ranks = groups_.pipeline().size();
   return (groups_.pipeline().rank() + distance + ranks) % ranks;
@@ -244,8 +247,8 @@ bool PipelineExecutor::is_layer(int64_t bucket) const {
   return parameters_.parameters()[first].info.layer >= 0;
 }
 
-// A third of a layer's training operations each for F, B and W; the head is worked on in B and W of the last stage
-// alone, its forward pass in B. A recomputed pass is done again in B.
+// Operations of one action. F, B and W each do a third of a layer's training operations. The head is computed on the
+// last stage in B and W alone, its forward pass in B. With full recompute B repeats the forward pass.
 PipelineExecutor::Flops PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
   const ParallelStrategy& strategy = parameters_.placement().strategy;
   const TrainingFlops all = training_flops(parameters_.model(), micro_batch.tokens.size(1));

@@ -1,5 +1,5 @@
-// Runs one rank's part of a pipeline schedule over its model chunks. On a GPU the host is ahead: nothing here waits for
-// the device but evaluate() and what a communicator does.
+// Runs one rank's part of a pipeline schedule over its model chunks. On a GPU the host runs ahead: only evaluate() and
+// the communicators wait for the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,20 +24,19 @@ class PipelineExecutor {
   // Refers to `parameters` and `groups` for its whole life.
   PipelineExecutor(ParameterStore& parameters, RankGroups& groups);
 
-  // Forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the main
-  // gradients. Tells `reduction` of each bucket as soon as its gradient is complete, while the rest still runs, and
-  // `probe` (begun) of the first micro-batch's gradients.
-  // `recorder` is told what happened when. Returns the sums of token losses, unscaled, float64 [micro-batches] on the
-  // device: on the ranks of the last stage, equal on all of its tensor-parallel ranks; zeros elsewhere. Does not wait
-  // for the device.
+  // Runs forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the
+  // main gradients. Tells `reduction` of each bucket as soon as its gradient is complete, while the rest still runs,
+  // `probe` (begun) of the first micro-batch's gradients, and `recorder` when each thing happened. Returns the sums of
+  // token losses, unscaled, float64 [micro-batches] on the device: on the ranks of the last stage, equal on all of its
+  // tensor-parallel ranks; zeros elsewhere. Does not wait for the device.
   at::Tensor run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
                  GradientProbe& probe, StepRecorder& recorder);
 
-  // Forward without gradients of one micro-batch through the whole pipeline; every rank of the pipeline calls it.
+  // Runs one micro-batch forward, without gradients, through the whole pipeline; every rank of the pipeline calls it.
   // Returns the sum of token losses as above. Does not wait for the stages that come after this rank's.
   ExactSum evaluate(const MicroBatch& micro_batch);
 
-  // Waits until nothing of this rank's is under way any more: before it is destroyed.
+  // Waits until no message of this rank is under way any more; call before it is destroyed.
   void finish_sends();
 
  private:
@@ -49,12 +48,12 @@ class PipelineExecutor {
 
   // The floating-point operations of one action.
   struct Flops {
-    double layers;  // all of the chunk's, equal ones
+    double layers;  // of all layers of the chunk, which are equal
     double head;
     double total() const { return layers + head; }
   };
 
-  // `distance`: 1 to the next stage, -1 to the previous one.
+  // Starts to send to another stage. `distance`: 1 to the next stage, -1 to the previous one.
   void send(const at::Tensor& tensor, int64_t distance);
   void receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
@@ -68,10 +67,10 @@ class PipelineExecutor {
   ParameterStore& parameters_;
   RankGroups& groups_;
   std::vector<ModelChunk> chunks_;
-  std::vector<Message> sends_;  // under way
+  std::vector<Message> sends_;  // messages under way
 };
 
-// The sum of what run() has returned. Waits for the device.
+// Adds up the losses that run() has returned. Waits for the device.
 ExactSum add_up(const at::Tensor& losses);
 
 }  // namespace copus

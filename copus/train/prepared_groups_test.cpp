@@ -1,4 +1,5 @@
-// A trainer has the groups of its layout connected before it asks for them, at the beginning and when it switches.
+// Tests that a trainer has the groups of its layout connected before it asks for them, at the beginning and when it
+// switches.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -17,7 +18,7 @@ using namespace layouts;
 
 using GroupLists = std::set<std::vector<int64_t>>;
 
-// A group that has to be among those prepared last whenever it is used.
+// A group that has to be in the latest prepared list whenever it is used.
 class StrictGroup final : public WrappedCommunicator {
  public:
   StrictGroup(Communicator& group, const GroupLists& prepared) : WrappedCommunicator(group), prepared_(prepared) {}
@@ -35,7 +36,7 @@ class StrictGroup final : public WrappedCommunicator {
   const GroupLists& prepared_;
 };
 
-// Every group but everyone's has to be in the last list that was prepared.
+// A world in which every group but everyone's has to be in the latest prepared list.
 class StrictWorld final : public WrappedWorld {
  public:
   explicit StrictWorld(World& world) : WrappedWorld(world) {}

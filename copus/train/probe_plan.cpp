@@ -16,7 +16,7 @@ bool is_one_micro_batch(const Configuration& configuration) {
   return configuration.strategy.data_parallel == 1 && configuration.global_batch <= configuration.micro_batch;
 }
 
-// Sequence-parallel ranks share the tokens of a micro-batch evenly.
+// Tells whether sequence-parallel ranks can share the tokens of a micro-batch evenly.
 bool can_run(int64_t samples, const ParallelStrategy& strategy, int64_t sequence_length) {
   return !strategy.sequence_parallel || samples * sequence_length % strategy.tensor_parallel == 0;
 }

@@ -1,4 +1,4 @@
-// Which gradients of a smaller batch than the global one a step can measure, so that the two together tell the gradient
+// Gradients of a batch smaller than the global one that a step can measure, so that the two together tell the gradient
 // noise scale. Pure: alike on all ranks, and after a resume.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace copus {
 
-// Where a step's small batch comes from.
+// The source of a step's small batch.
 enum class ProbeSource {
   none,
   prefix,  // the main gradients after the first micro-batch (several micro-batches a rank)
@@ -20,16 +20,16 @@ enum class ProbeSource {
 
 struct ProbePlan {
   ProbeSource source = ProbeSource::none;
-  int64_t small_batch = 0;             // samples; 0 where there is none
+  int64_t small_batch = 0;             // samples; 0 where nothing is measured
   std::vector<int64_t> micro_batches;  // the samples of each micro-batch of a data-parallel rank
 };
 
-// What step `step` (from 1) measures in a configuration. Where all of it is one micro-batch, every
+// Plans what step `step` (from 1) measures in a configuration. Where the whole step is one micro-batch, every
 // noise_scale.split_interval-th step is cut in two. Without `measure` no step measures anything or is cut. `config`
-// says the sequence length and the interval.
+// gives the sequence length and the interval.
 ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure);
 
-// Why no step can measure it in this configuration, and what to change; empty where some can.
+// Explains why no step can measure the noise scale in this configuration, and what to change; empty where some can.
 std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, const Configuration& configuration);
 
 }  // namespace copus

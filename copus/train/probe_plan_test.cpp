@@ -20,7 +20,7 @@ RunConfig config_of(int64_t global_batch, int64_t micro_batch, int64_t data_para
   return config;
 }
 
-// In the configuration that the run begins with.
+// Plans for the configuration that the run begins with.
 ProbePlan plan_probe(const RunConfig& config, int64_t step, bool measure) {
   return copus::plan_probe(config, configuration_of(config), step, measure);
 }
@@ -51,7 +51,7 @@ TEST(ProbePlan, OneMicroBatchOnSeveralRanksTellsByTheRanks) {
     EXPECT_EQ(plan.small_batch, 4);
     EXPECT_THAT(plan.micro_batches, ElementsAre(4));
   }
-  // A micro-batch is at most what a rank has.
+  // The small batch is at most the samples that a rank has.
   EXPECT_EQ(plan_probe(config_of(4, 8, 2), 1, true).small_batch, 2);
 }
 
@@ -87,7 +87,7 @@ TEST(ProbePlan, OneSampleCannotBeCut) {
   EXPECT_THAT(why_noise_is_not_measured(config).value_or(""), HasSubstr("train.global_batch"));
 }
 
-// 15 tokens a sample: four ranks share those of four samples evenly, two those of two.
+// Samples have 15 tokens: four ranks share those of four samples evenly, two ranks those of two.
 TEST(ProbePlan, HalvesAreSharedEvenlyAmongSequenceParallelRanks) {
   const RunConfig no_half = sequence_parallel(config_of(4, 4, 1), 4);
   EXPECT_EQ(plan_probe(no_half, 4, true).source, ProbeSource::none);
@@ -99,7 +99,7 @@ TEST(ProbePlan, HalvesAreSharedEvenlyAmongSequenceParallelRanks) {
   const RunConfig both = sequence_parallel(config_of(8, 8, 1), 4);
   EXPECT_THAT(plan_probe(both, 4, true).micro_batches, ElementsAre(4, 4));
   EXPECT_EQ(why_noise_is_not_measured(both), std::nullopt);
-  // Nothing is cut here.
+  // Steps are not cut in this configuration.
   EXPECT_EQ(why_noise_is_not_measured(sequence_parallel(config_of(8, 4, 1), 4)), std::nullopt);
   EXPECT_EQ(why_noise_is_not_measured(sequence_parallel(config_of(8, 4, 2), 4)), std::nullopt);
 }

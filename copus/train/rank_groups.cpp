@@ -22,7 +22,7 @@ std::vector<int64_t> replicas_of(const Mesh& mesh, MeshCoordinates at, const Sha
   return ranks;
 }
 
-// The ways in which parameters are partial, one of each, whichever stage they lie on: every stage has layers.
+// Lists the distinct ways in which parameters are partial, on whichever stage: every stage has layers.
 std::vector<Sharding> partial_shardings(const ModelDescription& model, const ParallelStrategy& strategy) {
   Placement placement = whole_model(model);
   placement.strategy = strategy;
@@ -35,7 +35,7 @@ std::vector<Sharding> partial_shardings(const ModelDescription& model, const Par
   return shardings;
 }
 
-// Each group once, and not those of one rank.
+// A list of groups that holds each group once and omits those of one rank.
 class GroupList {
  public:
   void add(std::vector<int64_t> ranks, bool neighbours_message) {

@@ -13,8 +13,8 @@
 
 namespace copus {
 
-// The groups of more than one rank that the ranks of a layout communicate in, everyone's first: what World::prepare is
-// to be given before a RankGroups is made, on every rank.
+// Lists the groups of more than one rank that the ranks of a layout communicate in, everyone's first. World::prepare
+// takes this list on every rank before a RankGroups is made.
 std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy);
 
 class RankGroups {
@@ -34,12 +34,12 @@ class RankGroups {
 
   // The tensor-parallel ranks that hold the same part of a parameter as this one.
   Communicator& replicas(const Sharding& sharding);
-  // The first and the last rank of the pipeline, in this order: they hold the two copies of a tied embedding. Only on
-  // these two.
+  // The first and the last rank of the pipeline, in this order: they hold the two copies of a tied embedding. Exists on
+  // these two alone.
   Communicator& tie();
 
  private:
-  // Kept, and one for all groups of the same ranks.
+  // Returns the group of these ranks; it is kept, and all uses of the same ranks share it.
   Communicator& group(const std::vector<int64_t>& ranks, const char* label);
 
   World* world_;

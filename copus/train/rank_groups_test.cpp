@@ -20,7 +20,7 @@ namespace {
 
 using Ranks = std::vector<int64_t>;
 
-// Of a group that nothing is sent in.
+// A communicator of a group that nothing is sent in.
 class SilentCommunicator final : public Communicator {
  public:
   SilentCommunicator(Ranks ranks, int64_t rank) : Communicator(std::move(ranks), rank) {}
@@ -30,14 +30,14 @@ class SilentCommunicator final : public Communicator {
   void do_run(const Operation&) override {}
 };
 
-// One rank's world, which notes what groups it is asked for.
+// One rank's world, which notes the groups that it is asked for.
 class NotingWorld final : public World {
  public:
   NotingWorld(int64_t rank, int64_t size) : World(rank, size, nullptr) {}
   Health& health() override { return inner_->health(); }
   RankClock& clock() override { return inner_->clock(); }
 
-  // Those of more than one rank.
+  // Groups of more than one rank that were asked for.
   const std::set<Ranks>& asked() const { return asked_; }
 
  private:
@@ -63,8 +63,8 @@ struct Asked {
   std::set<Ranks> with_messages;
 };
 
-// What one rank asks for in a run: what a RankGroups is made with, the replicas of the partial parameters that it
-// holds, and the tie where it has one of two copies (gradient_reduction.h, gradient_probe.h).
+// Asks for the groups that one rank uses in a run: those that a RankGroups is made with, the replicas of the partial
+// parameters that it holds, and the tie where it has one of two copies (gradient_reduction.h, gradient_probe.h).
 void ask(const ModelDescription& model, const ParallelStrategy& strategy, int64_t rank, Asked& asked) {
   NotingWorld world(rank, strategy.world_size());
   StepRecorder recorder(world);

@@ -1,5 +1,5 @@
-// What one rank of a layout trains with: everything that is made for the layout, and replaced as a whole when the
-// layout changes.
+// Model, groups and optimizer of one rank of a layout: everything that is made for the layout, and is replaced as a
+// whole when the layout changes.
 #pragma once
 
 #include <vector>
@@ -18,10 +18,10 @@
 
 namespace copus {
 
-// Its members refer to each other: it stays where it is made.
+// The model of one rank. Its members refer to each other, so it is neither copied nor moved.
 class RankModel {
  public:
-  // Over `state`, that of this rank's buckets in the layout, gradients included. `config` says everything but the
+  // Uses `state`, that of this rank's buckets in the layout, gradients included. `config` says everything but the
   // layout. Refers to `world` and `recorder` for its whole life.
   RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
             const std::vector<BucketState>& state);
@@ -30,10 +30,10 @@ class RankModel {
 
   const ParallelStrategy& strategy() const { return parameters.placement().strategy; }
 
-  // The tensors of this rank's state, shared.
+  // Tensors of this rank's state, shared.
   std::vector<BucketState> state() const { return state_of(parameters, optimizer); }
 
-  // After a change of master weights: the compute weights of all data-parallel ranks. They all call it.
+  // Publishes changed master weights as the compute weights of all data-parallel ranks. They all call it.
   void publish_weights();
 
   RankGroups groups;

@@ -16,7 +16,7 @@ class RecordedCommunicator final : public WrappedCommunicator {
       : WrappedCommunicator(group), recorder_(recorder), label_(std::move(label)) {}
 
  private:
-  // An operation that is started is recorded when somebody has waited for it.
+  // Starts an operation, which is recorded when somebody has waited for it.
   Work do_start(const Operation& operation) override;
   void do_run(const Operation& operation) override;
 

@@ -1,4 +1,4 @@
-// The training state of all ranks, moved from one layout into another in memory: prepared beside training, carried out
+// Movement of all ranks' training state from one layout into another in memory: prepared beside training, carried out
 // at a step boundary. Where ranks can read each other's memory every slice is copied once, by its receiver; elsewhere,
 // and in memory of a GPU, the same slices travel as messages (relayout_messages.h).
 #pragma once
@@ -25,18 +25,18 @@ struct PreparedRelayout {
   RelayoutPlan plan;
   std::vector<LocalParameter> parameters;  // of this rank in the new layout
   std::vector<BucketOffsets> buckets;      // likewise
-  std::optional<std::string> veto;         // why this rank cannot take part
-  double seconds = 0;                      // that it took
+  std::optional<std::string> veto;         // reason why this rank cannot take part
+  double seconds = 0;                      // seconds that the preparation took
 };
 
-// Where the state of every rank lies in its arena.
+// Offsets of every rank's state in its arena.
 class StateAddresses {
  public:
   StateAddresses() = default;
-  // Every rank calls it.
+  // Exchanges the offsets; every rank calls it.
   StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, Communicator& everyone);
 
-  // In bytes, of what the plan calls a buffer.
+  // Offset in bytes of the tensor that the plan calls a buffer.
   int64_t offset(int64_t rank, int64_t bucket, StateKind kind) const;
 
  private:
@@ -46,15 +46,16 @@ class StateAddresses {
 // Moves the state of one rank; all ranks of the world do so together.
 class StateMover {
  public:
-  // With `shares_memory` state lies in arenas, if all ranks can read each other's. Refers to `world` for its whole
+  // Puts state into arenas with `shares_memory`, if all ranks can read each other's. Refers to `world` for its whole
   // life.
   StateMover(World& world, at::Device device, bool shares_memory);
 
-  // What state has to be allocated from.
+  // The memory that state has to be allocated from.
   StateMemory& memory() { return *memory_; }
   bool has_arena() const { return arena_ != nullptr; }
 
-  // Every rank calls it when its state has been allocated, and after every move.
+  // Tells the other ranks where this rank's state lies. Every rank calls it when its state has been allocated, and
+  // after every move.
   void settle(const std::vector<BucketState>& state);
 
   // Plans the move of `state`, reserves its memory and looks up the other ranks' pages, on a thread of its own. The
@@ -71,10 +72,10 @@ class StateMover {
  private:
   void take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const;
   World& world_;
-  std::shared_ptr<StateArena> arena_;  // empty: state travels as messages
+  std::shared_ptr<StateArena> arena_;  // null: state travels as messages
   std::unique_ptr<StateMemory> memory_;
   StateAddresses addresses_;
-  std::optional<RelayoutMessages> messages_;  // of a move under way; beyond a failure too, as long as somebody sends
+  std::optional<RelayoutMessages> messages_;  // kept after a failed move too, since a rank may still send
 };
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// What happens at the step boundary, while all ranks stand still.
+// The move of state at the step boundary, while all ranks stand still.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -18,7 +18,7 @@ std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.data_ptr());
 }
 
-// From one buffer of elements of this size to another, in host memory.
+// Copies runs from one buffer to another in host memory; elements have `element_size` bytes.
 void copy_runs(const std::vector<CopyRun>& runs, const std::byte* from, std::byte* to, int64_t element_size) {
   for (const CopyRun& run : runs) {
     for (int64_t row = 0; row < run.rows; ++row) {
@@ -28,7 +28,8 @@ void copy_runs(const std::vector<CopyRun>& runs, const std::byte* from, std::byt
   }
 }
 
-// As the plan counts them: masters and moments, and where weights are the masters all of them.
+// Bytes of a bucket's state as the plan counts them: masters and moments, and the weights only where they are the
+// masters.
 int64_t state_bytes(const BucketState& state) {
   if (!state.weight.defined()) return 0;
   const bool weights_are_master = state.master.scalar_type() == state.weight.scalar_type();

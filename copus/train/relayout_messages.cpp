@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t bytes_per_element = 4;   // as the plan counts
 constexpr int64_t message_alignment = 32;  // in elements; whole lines of memory are copied fastest
 
-// Elements of the messages of a round, by the other rank.
+// Number of elements in the messages of a round, by the other rank.
 std::map<int64_t, int64_t> sizes_of(const std::vector<Transfer>& transfers, int64_t here) {
   std::map<int64_t, int64_t> sizes;
   for (const Transfer& transfer : transfers) {
@@ -30,12 +30,12 @@ int64_t sum(const std::map<int64_t, int64_t>& sizes) {
   return total;
 }
 
-// `rows` stretches of `count` elements of a flat buffer.
+// View of `rows` stretches of `count` elements of a flat buffer, `stride` apart, as [rows, count].
 at::Tensor rows_of(const at::Tensor& buffer, int64_t begin, int64_t rows, int64_t count, int64_t stride) {
   return buffer.as_strided({rows, count}, {stride, 1}, buffer.storage_offset() + begin);
 }
 
-// Lays runs end to end and cuts what comes of it into pieces of `size` elements.
+// Lays runs end to end and cuts the result into pieces of `size` elements.
 class Cutter {
  public:
   explicit Cutter(int64_t size) : size_(size) {}
@@ -60,7 +60,7 @@ class Cutter {
   std::vector<std::vector<at::Tensor>> take() { return std::move(pieces_); }
 
  private:
-  // In the last piece.
+  // Elements that still fit into the last piece.
   int64_t room() {
     if (pieces_.empty() || filled_ == size_) {
       pieces_.emplace_back();
@@ -100,7 +100,8 @@ const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
   fail_check("known kind of state", __FILE__, __LINE__, "");
 }
 
-// A rank knows its own messages alone, and all ranks have to exchange equally often: as often as the one with most.
+// Counts the exchanges of every round. A rank knows its own messages alone, and all ranks have to exchange equally
+// often: as often as the one with most.
 RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, Communicator& everyone)
     : plan_(plan),
       everyone_(everyone),
@@ -114,7 +115,8 @@ RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, Communicator& every
   everyone.all_reduce(num_exchanges_.data(), std::ssize(num_exchanges_), DataType::int64, Reduction::maximum);
 }
 
-// Transfers of one sender to one receiver come in the same order on both sides, and so do their pieces.
+// Cuts transfers into pieces. Those of one sender to one receiver come in the same order on both sides, and so do their
+// pieces.
 RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Transfer>& transfers,
                                                const std::vector<BucketState>& state, Side side,
                                                int64_t num_pieces) const {
@@ -124,7 +126,7 @@ RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Transfer>& tran
   }
   for (const Transfer& transfer : transfers) {
     const auto found = cutters.find(side == Side::sender ? transfer.receiver : transfer.sender);
-    if (found == cutters.end()) continue;  // its own
+    if (found == cutters.end()) continue;  // stays on this rank
     const at::Tensor& buffer =
         buffer_of(state[side == Side::sender ? transfer.from_bucket : transfer.to_bucket], transfer.kind);
     for (const CopyRun& run : transfer.runs) {

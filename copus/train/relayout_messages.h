@@ -1,5 +1,5 @@
-// The rounds of a re-layout as messages: what goes to one rank is packed without gaps, exchanged with what comes from
-// the others, and unpacked, all by the device that holds the state.
+// The rounds of a re-layout as messages: slices for one rank are packed without gaps, exchanged with those from the
+// other ranks, and unpacked, all by the device that holds the state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,23 +19,23 @@ const at::Tensor& buffer_of(const BucketState& state, StateKind kind);
 
 class RelayoutMessages {
  public:
-  // Every rank of the plan makes it. Refers to both. Messages under way at a time are cut so that they take no more
-  // memory, packed, than the plan's bound has beside the state at rest: its k largest buckets.
+  // Refers to both for its whole life. Every rank of the plan makes one. Messages under way at a time are cut so that
+  // they take no more memory, packed, than the plan's bound has beside the state at rest: its k largest buckets.
   RelayoutMessages(const RelayoutPlan& plan, Communicator& everyone);
 
-  // All that this rank takes and gives in a round, together with all others. From the buckets of the old layout to
-  // those of the new one.
+  // Moves everything that this rank takes and gives in a round, together with all other ranks, from the buckets of the
+  // old layout to those of the new one.
   void take(int64_t round, const std::vector<BucketState>& from, const std::vector<BucketState>& to);
 
  private:
-  // What travels between this rank and another at once: rows of buffers, [rows, count] each, in an order that both
-  // know.
+  // The part of a round that travels between this rank and another at once: rows of buffers, [rows, count] each, in an
+  // order that both know.
   using Piece = std::vector<at::Tensor>;
-  // By the other rank, the pieces of a round.
+  // The pieces of a round, by the other rank.
   using Pieces = std::map<int64_t, std::vector<Piece>>;
   enum class Side { sender, receiver };
 
-  // A piece and where it lies packed.
+  // A piece and the place of its packed copy.
   struct Packed {
     int64_t rank;
     const Piece& rows;
@@ -46,10 +46,11 @@ class RelayoutMessages {
                 const std::vector<BucketState>& to) const;
   Pieces cut(const std::vector<Transfer>& transfers, const std::vector<BucketState>& state, Side side,
              int64_t num_pieces) const;
-  // Piece `number` for or from every rank, packed from `end` on, which is moved on.
+  // Places piece `number` for or from every rank in the packed buffer, from element `end` on, and moves `end` behind
+  // them.
   static std::vector<Packed> place(const Pieces& pieces, int64_t number, int64_t& end);
   std::vector<Communicator::Message> messages(const std::vector<Packed>& places) const;
-  // Calls visit(rows, the same rows packed).
+  // Calls visit(rows, the same rows packed) for all of them.
   template <class Visit>
   void for_rows(const std::vector<Packed>& places, const Visit& visit) const;
 
@@ -57,7 +58,7 @@ class RelayoutMessages {
   Communicator& everyone_;
   int64_t elements_at_once_;
   std::vector<int64_t> num_exchanges_;  // by round
-  at::Tensor packed_;                   // outgoing, then incoming; beyond a failure too, as long as somebody sends
+  at::Tensor packed_;                   // outgoing, then incoming; kept after a failure, while some rank may send
 };
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// What happens beside training before state moves: no collective, and nothing that a step could notice.
+// Preparation of a move beside training: no collective operation, and nothing that a step could notice.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// The stretches of a rank's arena that its state takes, by bucket.
+// Offsets of the blocks that a rank's state takes in its arena; one entry for each bucket.
 struct ArenaBlocks {
   std::vector<int64_t> state;
   std::vector<int64_t> gradient;
@@ -35,7 +35,7 @@ std::vector<ArenaBlocks> blocks_of(const std::vector<BucketState>& state, const 
   return blocks;
 }
 
-// As allocate_state and allocate_gradient take them.
+// Simulates the allocations of allocate_state and allocate_gradient in an arena.
 class TrialAllocation {
  public:
   TrialAllocation(ArenaSpace space, at::ScalarType compute_dtype)
@@ -65,7 +65,7 @@ class TrialAllocation {
   int64_t weight_size_, master_size_;
 };
 
-// The bytes of the arena that the move and the layout after it reach.
+// Bytes from the arena's beginning that the move and the layout after it need.
 int64_t bytes_needed(const PreparedRelayout& prepared, const std::vector<ArenaBlocks>& old, TrialAllocation trial) {
   for (const ArenaBlocks& bucket : old) trial.release(bucket.gradient);
   for (const RelayoutRound& round : prepared.plan.mine.rounds) {
@@ -119,7 +119,7 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
       }
     }
   };
-  // Nothing has moved: whatever fails here, all ranks can go on as they are, and they learn of it by the veto.
+  // Turns every failure into a veto: the state has not moved yet, so all ranks can go on as they are.
   const auto work = [get_ready] {
     const auto begin = std::chrono::steady_clock::now();
     PreparedRelayout prepared;

@@ -1,4 +1,4 @@
-// The state of a model through sequences of layouts, with ranks as threads: every element of it is where it should be
+// Moves of a model's state through sequences of layouts, with ranks as threads: every element is where it should be
 // after each move, whatever moved before.
 #include "copus/train/relayout.h"
 
@@ -28,7 +28,7 @@
 namespace copus {
 namespace {
 
-// Of random sequences; COPUS_RELAYOUT_SEQUENCES asks for more.
+// Number of random sequences; COPUS_RELAYOUT_SEQUENCES asks for more.
 int64_t num_sequences() {
   const char* const wanted = std::getenv("COPUS_RELAYOUT_SEQUENCES");
   return wanted == nullptr ? 60 : std::atoll(wanted);
@@ -46,7 +46,7 @@ RunConfig tiny_run() {
   return config;
 }
 
-// All layouts of so many ranks.
+// Lists all layouts of so many ranks.
 std::vector<ParallelStrategy> strategies_of(const RunConfig& config, int64_t ranks) {
   std::vector<ParallelStrategy> strategies;
   const auto add = [&](ParallelStrategy strategy) {
@@ -105,7 +105,7 @@ class WholeState {
   uint64_t hash_ = 0;
 };
 
-// What one rank holds, and how it moves.
+// The state of one rank, with its mover.
 class MovingState {
  public:
   MovingState(const RunConfig& config, const ParallelStrategy& strategy, World& world, bool shares_memory)
@@ -132,7 +132,7 @@ class MovingState {
     model_->publish_weights();
   }
 
-  // Every copy of every element is right, on every rank that should hold it.
+  // Expects every copy of every element to be right, on every rank that should hold it.
   void expect(const WholeState& whole) const {
     int64_t wrong = 0;
     for_stretches_of_state(
@@ -143,7 +143,7 @@ class MovingState {
     EXPECT_EQ(wrong, 0) << "stretches on rank " << world_.rank();
   }
 
-  // All tensors but gradients, bit by bit, padding included.
+  // Bytes of all tensors but gradients, padding included.
   std::vector<std::vector<std::byte>> bytes() const {
     std::vector<std::vector<std::byte>> all;
     for (const BucketState& bucket : model_->state()) {
@@ -172,7 +172,7 @@ class MovingState {
     ASSERT_EQ(prepared.veto, std::nullopt);
     model_.reset();
     for (BucketState& bucket : state) bucket.gradient.reset();
-    world_.everyone().barrier();  // nobody is still busy with its state
+    world_.everyone().barrier();  // no rank is still busy with its state
     const int64_t peak = mover_.move(prepared, dtype, state, [](const std::string&) {});
     EXPECT_EQ(peak, prepared.plan.peak_bytes_by_rank[static_cast<size_t>(world_.rank())]);
     EXPECT_LE(peak, prepared.plan.peak_bound_bytes);
@@ -224,7 +224,7 @@ struct Sequence {
   int64_t ranks;
   std::vector<ParallelStrategy> strategies;  // the last one is the first one again
   bool shares_memory;
-  bool as_on_a_device;  // messages, as GPUs that ranks share send them
+  bool as_on_a_device;  // with messages, as GPUs that ranks share send them
 };
 
 Sequence draw(const RunConfig& config, std::mt19937& random) {
@@ -291,7 +291,7 @@ TEST(Relayout, StateComesBackBitwiseFromAnySequenceOfLayouts) {
   }
 }
 
-// Nothing has moved yet, so that the job can go on: whatever goes wrong is a veto.
+// Failures before anything has moved are a veto, so that the job can go on.
 TEST(Relayout, AFailureToPrepareIsAVeto) {
   RunConfig config = tiny_run();
   run_ranks_as_threads(2, [&](World& plain) {
@@ -304,7 +304,7 @@ TEST(Relayout, AFailureToPrepareIsAVeto) {
   });
 }
 
-// What the hash is for: one bit of one element, or two elements that are interchanged, change it.
+// The hash must change with one bit of one element, and with two elements that are interchanged.
 TEST(Relayout, TheHashSeesEveryElementAndItsPlace) {
   RunConfig config = tiny_run();
   const WholeState whole(config.model);

@@ -30,15 +30,16 @@ namespace copus {
 
 namespace {
 
-// Of a slow disk: what a checkpoint is assumed to take before the wall clock runs out.
+// Speed of a slow disk: decides how long before the end of the wall clock the checkpoint is begun.
 constexpr double assumed_bytes_per_second = 50e6;
 
-// Of a run that stands still: how often rank 0 looks for commands while the others wait for its word.
+// Interval at which rank 0 looks for commands while the run is paused and the other ranks wait for it.
 constexpr std::chrono::milliseconds between_looks(50);
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
-// Throws UserError where the weights are not those of the model that the configuration describes.
+// Loads the weights that a run begins with. Throws UserError where they are not those of the model that the
+// configuration describes.
 void load_initial_weights(const RunConfig& config, Trainer& trainer) {
   const HuggingFaceModel model = open_hugging_face(config.init_from);
   std::vector<TensorView> weights;
@@ -46,18 +47,18 @@ void load_initial_weights(const RunConfig& config, Trainer& trainer) {
   trainer.load(match_parameters(config.model, weights, concat("model.init_from = \"", config.init_from, "\"")));
 }
 
-// What writing weights and two moments in fp32 is assumed to take.
+// Seconds that writing weights and two moments in fp32 is assumed to take.
 double checkpoint_seconds(const ModelDescription& model) {
   return 3 * sizeof(float) * static_cast<double>(count_parameters(model)) / assumed_bytes_per_second;
 }
 
-// What rank 0 begins to decide and to predict with.
+// Knowledge and controller that rank 0 begins with.
 struct Predictions {
   std::optional<StepTimeKnowledge> known;     // empty: nothing predicts how long steps take
   std::optional<ControllerStart> controller;  // empty: nothing adapts
 };
 
-// Throws UserError as knowledge_of_run and start_controller do.
+// Prepares them. Throws UserError as knowledge_of_run and start_controller do.
 Predictions prepare_predictions(const RunPlan& plan, int64_t after_step) {
   Predictions predictions;
   predictions.known = knowledge_of_run(plan.config, plan.resume ? profile_path(plan) : std::filesystem::path());
@@ -68,7 +69,7 @@ Predictions prepare_predictions(const RunPlan& plan, int64_t after_step) {
   return predictions;
 }
 
-// One rank's run: what all ranks do alike, and what rank 0 alone does beside: it decides, listens to people and writes.
+// One rank's run: the work that all ranks do alike, and rank 0's own: it decides, listens to the user and writes.
 class Run {
  public:
   Run(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop)
@@ -76,7 +77,8 @@ class Run {
     if (plan.checkpoint) last_checkpoint_ = trainer.state().step;
   }
 
-  // On rank 0, before the loop. `can_judge_speed`: how long ranks compute tells which of them are slow.
+  // Sets up rank 0's own work, before the loop. `can_judge_speed`: the time that ranks compute tells which of them are
+  // slow.
   void lead(Predictions predictions, bool can_judge_speed) {
     output_.emplace(plan_, trainer_);
     known_ = std::move(predictions.known);
@@ -92,9 +94,9 @@ class Run {
         dataset_, learner_ ? std::optional(concat(learner_->introduction(), "; ", known_->grounds)) : std::nullopt);
   }
 
-  // Leaves the loop when the run is complete or has been told to stop, with a checkpoint under way.
+  // Trains until the run is complete or has been told to stop. Returns with a checkpoint under way.
   RunEnd until_end() {
-    if (adaptation_) announce(adaptation_->controller().under_way());  // when the run was interrupted
+    if (adaptation_) announce(adaptation_->controller().under_way());  // under way when the run was interrupted
     while (!trainer_.finished()) {
       StepRecord record = step();
       const bool pause = trainer_.stop_reason() == StopReason::pause;
@@ -117,7 +119,7 @@ class Run {
 
  private:
   StepRecord step() {
-    const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first one warms up
+    const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first step warms up
     if (trace) trainer_.trace_next_step();
     const auto begin = std::chrono::steady_clock::now();
     StepRecord record = trainer_.step([this] { return reason_to_halt(); });
@@ -140,7 +142,7 @@ class Run {
     output_->add(record, trainer_);
   }
 
-  // Decides, makes the switch that is due, and does what people ask for, in this order.
+  // Decides, makes the switch that is due, and obeys the user's commands, in this order.
   void adapt(const StepRecord& record) {
     if (adaptation_) {
       const Reaction reaction = adaptation_->after_step(record);
@@ -163,8 +165,8 @@ class Run {
     if (intent) trainer_.announce(*intent);
   }
 
-  // All ranks wait for rank 0's word, which comes often enough for every deadline, until a person lets the run go on or
-  // it is told to end.
+  // Pauses the run until the user lets it go on or it is told to end. All ranks wait for rank 0's word, which comes
+  // often enough for every deadline.
   void stand_still() {
     const int64_t step = trainer_.state().step;
     world_.health().set_place(concat("paused after step ", step));
@@ -181,14 +183,14 @@ class Run {
     if (output_ && reason == StopReason::none) output_->note(concat("step ", step, ": goes on"));
   }
 
-  // The next step may take longer than any before.
+  // Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint.
   StopReason reason_to_stop() const { return stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_); }
   StopReason reason_to_halt() const {
     const StopReason reason = reason_to_stop();
     const bool pause = control_ && control_->pause_wanted();
     return reason == StopReason::none && pause ? StopReason::pause : reason;
   }
-  // Why the run ends, if it does, as all ranks know it.
+  // The reason for which the run ends, if it does, as all ranks know it.
   StopReason end_reason() const {
     if (stopped_while_paused_ != StopReason::none) return stopped_while_paused_;
     const StopReason reason = trainer_.stop_reason();
@@ -206,7 +208,7 @@ class Run {
     last_checkpoint_ = trainer_.state().step;
   }
 
-  // What the run has learned of step times, where anything predicts them.
+  // Profile of the step times that the run has learned; empty where nothing predicts them.
   std::optional<PerformanceProfile> profile() const {
     if (!known_) return std::nullopt;
     return PerformanceProfile{known_->profile.subject,
@@ -237,7 +239,7 @@ class Run {
         output_->say_how_to_go_on(trainer_, reason);
       }
     }
-    world_.everyone().barrier();  // a rank that is still writing is not left alone: it may fail
+    world_.everyone().barrier();  // waits for a rank that is still writing, since that may fail
     if (done) return RunEnd::done;
     return reason == StopReason::interrupt ? RunEnd::interrupted : RunEnd::requeue;
   }
@@ -247,16 +249,16 @@ class Run {
   Trainer& trainer_;
   World& world_;
   const StopRequest& stop_;
-  std::optional<int64_t> last_checkpoint_;  // its step
+  std::optional<int64_t> last_checkpoint_;  // step of the latest checkpoint
   std::optional<double> held_out_loss_;     // of the weights after the latest step
   StopReason stopped_while_paused_ = StopReason::none;
   double longest_step_ = 0;         // seconds on the real clock
-  int64_t steps_ = 0, traced_ = 0;  // of this process
+  int64_t steps_ = 0, traced_ = 0;  // counts of this process alone
 
-  // On rank 0 alone.
+  // Members on rank 0 alone.
   std::optional<RunOutput> output_;  // first, since it makes the run directory and keeps other processes out of it
   std::optional<StepTimeKnowledge> known_;
-  std::optional<StepTimeLearner> learner_;  // of a run that does not adapt
+  std::optional<StepTimeLearner> learner_;  // only in a run that does not adapt
   std::optional<Adaptation> adaptation_;
   std::optional<RunControl> control_;
   std::optional<StragglerNotes> stragglers_;
@@ -269,7 +271,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Ranks on several machines may have read other files, and would wait for each other for ever or train another model.
+// Checks that all ranks begin alike. Ranks on several machines may have read other files, and would wait for each other
+// for ever or train another model.
 void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world) {
   const std::string mine =
       concat(to_toml(plan.config), "fingerprint of the data = ", dataset.fingerprint(),
@@ -291,7 +294,8 @@ void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, Wo
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
                     at::Device device, int64_t local_ranks) {
   install_caching_allocator();
-  // A run that adapts may try more than a device holds, and has to notice before the device does: a GPU says so itself.
+  // Limits the memory of a run that adapts on the CPU, since it may try more than there is and has to notice before the
+  // machine does; a GPU refuses by itself.
   if (plan.config.adapt.policy != PolicyKind::none && device.is_cpu()) {
     set_host_memory_limit(static_cast<int64_t>(plan.config.cluster.description.device.memory_bytes));
   }
@@ -312,10 +316,10 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
     if (world.rank() == 0) predictions = prepare_predictions(plan, trainer.state().step);
 
     const StopRequest stop(max_seconds, start);
-    world.everyone().barrier();  // all mistakes are found, and nobody reads the run directory any more
+    world.everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     Run run(plan, dataset, trainer, world, stop);
     if (world.rank() == 0) {
-      // A rank knows when its host asked a GPU for something, not how long that took.
+      // A rank on a GPU knows when its host asked for an operation, not how long that took.
       const bool can_measure = have_cores && device.is_cpu();
       run.lead(std::move(*predictions), can_measure || plan.config.cluster.clock == ClockKind::virtual_time);
     }

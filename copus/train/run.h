@@ -1,4 +1,4 @@
-// A whole training run: set-up, the loop, evaluation, checkpoints, and an end that can be gone on from.
+// A whole training run: set-up, the loop, evaluation, checkpoints, and an end from which it can be resumed.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,17 +11,17 @@
 
 namespace copus {
 
-// How a run ended, as the exit code of the process.
+// The way in which a run ended, as the exit code of the process.
 enum class RunEnd {
   done = 0,
   requeue = 75,       // SIGTERM or the wall-clock limit, with a checkpoint written: start again with `resume`
-  interrupted = 130,  // Ctrl-C, likewise
+  interrupted = 130,  // Ctrl-C, with a checkpoint written
 };
 
-// Trains as one rank of `world`, which has as many ranks as the plan's layout and knows `device`
-// (connect_devices); every rank calls it alike.
-// `local_ranks`: ranks on this machine, which share its cores. Rank 0 writes the run directory and tells what goes on.
-// `max_seconds` limits the wall clock from `start`, the checkpoint at the end included; 0: no limit.
+// Trains as one rank of `world`, which has as many ranks as the plan's layout and is connected for `device`
+// (connect_devices); every rank calls it alike. `local_ranks`: ranks on this machine, which share its cores. Rank 0
+// writes the run directory and shows the progress. `max_seconds` limits the wall clock from `start`, the checkpoint at
+// the end included; 0: no limit.
 // Throws UserError for the user's mistakes, all of which are found before the run directory is created; when the disk
 // refuses; and when Trainer::max_skipped_in_a_row steps in a row had no finite loss and gradient.
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,

@@ -20,7 +20,7 @@ RunControl::~RunControl() {
     for (const auto& received : waiting_) files_.reply(received.name, ended);
     if (forced_) files_.reply(*forced_, ended);
   } catch (const std::exception&) {
-    // The disk refuses; who waits finds that the run is gone.
+    // Ignores a disk that refuses: the user who waits finds that the run is gone.
   }
 }
 

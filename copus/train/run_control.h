@@ -1,4 +1,4 @@
-// A person's commands to the running job (`copus ctl`), on the rank that writes the run directory.
+// Obeys a user's commands to the running job (`copus ctl`), on the rank that writes the run directory.
 #pragma once
 
 #include <optional>
@@ -13,36 +13,37 @@ namespace copus {
 
 class RunControl {
  public:
-  // `adaptation`: null where nothing adapts; nothing can then be pinned or forced.
+  // `adaptation`: null where nothing adapts; then nothing can be pinned or forced.
   RunControl(const RunPlan& plan, Adaptation* adaptation);
-  // Whoever still waits for an answer learns that the run has ended.
+  // Tells everyone who still waits for an answer that the run has ended.
   ~RunControl();
   RunControl(const RunControl&) = delete;
   RunControl& operator=(const RunControl&) = delete;
 
-  // Between two steps: does what was asked since, and returns what the ranks are to do, if anything. `standing`: the
-  // run stands still meanwhile.
+  // Obeys, between two steps, the commands that have come since the last call, and returns what the ranks are to do, if
+  // anything. `standing`: the run is paused meanwhile.
   std::optional<SwitchIntent> look(int64_t step, bool standing);
-  // A switch that may have been asked for; `text`: what came of it in words.
+  // Answers the user who asked for a switch, if one did; `text`: its outcome in words.
   void after_switch(const SwitchReport& report, const std::string& text);
 
-  // Whether the run is to stand still.
+  // Tells whether the run is to be paused.
   bool pause_wanted() const { return pause_wanted_; }
 
  private:
-  // Both return the answer, if there is one already, and fill `intent` where the ranks are to do something.
+  // Obey one command: both functions return the answer, if there is one already, and fill `intent` where the ranks are
+  // to do something.
   std::optional<ControlReply> obey(const ControlFiles::Received& received, int64_t step, bool standing,
                                    std::optional<SwitchIntent>& intent);
   std::optional<ControlReply> force(const ControlFiles::Received& received, int64_t step, bool standing,
                                     std::optional<SwitchIntent>& intent);
   std::string status(int64_t step) const;
 
-  Configuration configuration_;  // where nothing adapts
+  Configuration configuration_;  // used only where nothing adapts
   std::string policy_;
   Adaptation* adaptation_;
   ControlFiles files_;
-  std::vector<ControlFiles::Received> waiting_;  // for a switch that is under way
-  std::optional<std::string> forced_;            // to whom its outcome is to be told
+  std::vector<ControlFiles::Received> waiting_;  // commands that wait for the end of a switch under way
+  std::optional<std::string> forced_;            // the command that is to be told the outcome of a switch
   bool pause_wanted_ = false;
 };
 

@@ -27,7 +27,7 @@ double now_since_epoch() {
 
 bool adapts(const RunConfig& config) { return config.adapt.policy != PolicyKind::none; }
 
-// 0: not known, since it ends by time or its batch may change.
+// Number of steps of a run; 0 where it is not known, since the run ends by time or its batch may change.
 int64_t known_steps(const RunConfig& config) {
   if (adapts(config)) return 0;
   const int64_t tokens_per_step = config.train.global_batch * config.train.sequence_length;
@@ -35,7 +35,7 @@ int64_t known_steps(const RunConfig& config) {
   return limit / tokens_per_step + (limit % tokens_per_step > 0 ? 1 : 0);
 }
 
-// A directory with a config.toml is a run, and from then on can be resumed.
+// Creates the run directory. With a config.toml in it, it is a run and can be resumed from then on.
 fs::path begin_run_directory(const RunPlan& plan) {
   if (plan.resume) return plan.directory;
   create_directories_durably(plan.directory);
@@ -47,7 +47,7 @@ std::optional<int64_t> resumed_after(const RunPlan& plan, const Trainer& trainer
   return plan.resume ? std::optional(trainer.state().step) : std::nullopt;
 }
 
-// All of the run, what was done before it was resumed included.
+// Counts the switches of the whole run, including those before it was resumed.
 void count_switches(const fs::path& directory, RunSummary& summary) {
   for (const DecisionEvent& event : read_decision_log(directory / "decisions.jsonl")) {
     const auto* report = std::get_if<SwitchReport>(&event);

@@ -1,4 +1,4 @@
-// A run's directory and what a person sees of the run, on the rank that writes both.
+// A run's directory and the progress that the user sees, on the rank that writes both.
 #pragma once
 
 #include <filesystem>
@@ -20,28 +20,28 @@
 
 namespace copus {
 
-// Where a run keeps what it has learned of step times.
+// The file in which a run keeps what it has learned of step times.
 std::filesystem::path profile_path(const RunPlan& plan);
 
 class RunOutput {
  public:
-  // Makes the run directory where there is none, and takes it from any other process.
+  // Makes the run directory where there is none, and locks it against any other process.
   RunOutput(const RunPlan& plan, const Trainer& trainer);
 
   void note(const std::string& line) { progress_.note(line); }
-  // At the beginning, and at the end of a run that is complete or of one that is not. `step_time`: what is predicted of
-  // steps, and at last what came of it, where anything was predicted.
+  // Show the user the beginning of the run, and its end: complete, or to be resumed. `step_time`: the prediction of
+  // step times in words, and at the end how good it was; empty where nothing was predicted.
   void introduce(const Dataset& dataset, const std::optional<std::string>& step_time);
   void say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss,
                    const std::optional<std::string>& step_time);
   void say_how_to_go_on(const Trainer& trainer, StopReason reason);
 
-  // What has happened: a step, a decision, a switch.
+  // Write down an event: a step, a decision, a switch.
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
 
-  // Writes a checkpoint in the background, and beside it what was learned of step times.
+  // Writes a checkpoint in the background, and beside it the step times that were learned.
   void checkpoint(Snapshot snapshot, const std::optional<PerformanceProfile>& profile);
   void timeline(const std::vector<RankTimeline>& ranks) { write_timeline(directory_ / "timeline.json", ranks); }
 
@@ -55,7 +55,7 @@ class RunOutput {
   const RunPlan& plan_;
   const RunConfig& config_;
   std::filesystem::path directory_;
-  CheckpointWriter checkpoints_;  // before the log: it makes sure that no other process writes into this run
+  CheckpointWriter checkpoints_;  // before the log, since it makes sure that no other process writes into this run
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;

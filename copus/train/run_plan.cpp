@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Every "section.key" of a configuration with its value as TOML.
+// Lists every "section.key" of a configuration with its value as TOML.
 std::map<std::string, std::string> settings_of(const RunConfig& config) {
   std::map<std::string, std::string> settings;
   const toml::table document = toml::parse(to_toml(config));
@@ -49,7 +49,7 @@ std::string default_name(const std::string& config_path) {
   return concat(fs::path(config_path).stem().string(), "-", date.data());
 }
 
-// Leftovers of a dead writer do not count.
+// Tells whether a run may begin in the directory. Leftovers of a dead writer do not count.
 bool is_empty_or_missing(const fs::path& directory) {
   std::error_code error;
   if (!fs::exists(directory, error)) return true;
@@ -65,7 +65,7 @@ RunConfig read_config(const fs::path& path, const std::vector<std::string>& over
   return parse_run_config(read_text_file(path), path.string(), overrides);
 }
 
-// Whether somebody wants another layout or batch than the run was in.
+// Tells whether the user wants another layout or batch than the run was in.
 bool overrides_configuration(const std::vector<std::string>& overrides) {
   static const std::array keys = {"parallel.", "train.global_batch=", "train.micro_batch=", "train.recompute="};
   return std::any_of(overrides.begin(), overrides.end(), [](const std::string& text) {
@@ -74,7 +74,8 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
-// A run that adapts goes on as it was when the checkpoint was written, unless other ranks or other settings are given.
+// Takes the configuration from the checkpoint: a run that adapts goes on as it was when that was written, unless the
+// user gives other ranks or other settings.
 void go_on_in_its_configuration(const RunRequest& request, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
   const std::optional<Configuration> then =

@@ -1,4 +1,4 @@
-// What a request to train comes to: the configuration, the run directory, and the checkpoint to go on from.
+// Resolves a request to train: the configuration, the run directory, and the checkpoint to go on from.
 #pragma once
 
 #include <filesystem>
@@ -16,19 +16,19 @@ struct RunRequest {
   std::vector<std::string> overrides;  // "section.key=value"
   std::string run_directory;           // empty: runs/<config name>-<date>-<time>
   bool resume = false;
-  int64_t trace_steps = 0;        // of these a timeline is written
-  std::string program = "copus";  // as it was called: for the commands that a run suggests at its end
+  int64_t trace_steps = 0;        // number of steps that a timeline is written of
+  std::string program = "copus";  // name it was called by, for the commands that a run suggests at its end
 };
 
 struct RunPlan {
   std::string program;      // RunRequest::program
-  int64_t trace_steps = 0;  // likewise
+  int64_t trace_steps = 0;  // RunRequest::trace_steps
   RunConfig config;
-  Configuration start;  // that of the configuration file, or of the checkpoint where the run adapts
+  Configuration start;  // configuration of the file, or that of the checkpoint where the run adapts
   std::filesystem::path directory;
-  bool resume = false;                   // the directory holds a run that goes on
-  std::optional<Checkpoint> checkpoint;  // where it goes on; empty: at the beginning
-  std::vector<std::string> changes;      // settings that a resumed run continues with otherwise than it began
+  bool resume = false;                   // the directory holds a run that is to go on
+  std::optional<Checkpoint> checkpoint;  // the one to go on from; empty: at the beginning
+  std::vector<std::string> changes;      // settings in which a resumed run differs from its beginning
 };
 
 // Reads configuration and checkpoint; writes nothing. `resume` with a configuration and a directory in which no run has
@@ -37,10 +37,10 @@ struct RunPlan {
 // nothing to resume, a damaged checkpoint, and a setting that may not change within a run.
 RunPlan plan_run(const RunRequest& request);
 
-// How one key of the configuration may change when a run is resumed.
+// Rules for changing a key of the configuration when a run is resumed.
 enum class ChangeOnResume {
   free,         // limits, evaluation, checkpoints, logging, device, threads, layout, policy, cluster, data's place
-  by_override,  // the optimizer, batch sizes, clipping, precision: only by one, and it is noted
+  by_override,  // the optimizer, batch sizes, clipping, precision: only by an override, and it is noted
   never,        // the model, the seed, the sequence length, how the data are cut
 };
 ChangeOnResume change_on_resume(const std::string& key);

@@ -58,7 +58,7 @@ TEST(CheckChanges, AllowsAnotherLayoutAndCluster) {
       "cluster.within_node={ latency_microseconds = 1, gigabytes_per_second = 8 }",
       "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }",
       "cluster.clock=virtual"};
-  // A described cluster is written with what its description leaves to the defaults.
+  // A described cluster is written with the settings that its description leaves to the defaults.
   const size_t changes = overrides.size() + 3;  // num_ranks, devices_per_node, rails
   EXPECT_THAT(check_changes(config_with({}), config_with(overrides), {}),
               AllOf(SizeIs(changes), Contains(HasSubstr("parallel.data_parallel: 1 -> 2"))));
@@ -110,7 +110,7 @@ class PlanRun : public ::testing::Test {
   std::string config_path() const { return (folder_.path() / "tiny.toml").string(); }
   std::string run_directory() const { return (folder_.path() / "run").string(); }
 
-  // A run that has begun, with a checkpoint where `step` > 0.
+  // Creates a run that has begun, with a checkpoint where `step` > 0.
   void begin_run(int64_t step) const {
     fs::create_directories(run_directory());
     std::ofstream(fs::path(run_directory()) / "config.toml") << to_toml(config_with({}));

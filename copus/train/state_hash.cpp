@@ -15,10 +15,10 @@ namespace copus {
 
 namespace {
 
-// Elements of a device's memory that are looked at on the host at once.
+// Number of elements of a device's memory that are copied to the host at once.
 constexpr int64_t elements_at_once = int64_t{4} << 20;
 
-// Where `values` can be read: where they are, or where they have been copied to.
+// Pointer to `values` on the host: to the tensor itself, or to `copy`, which is filled.
 const float* on_host(const at::Tensor& values, std::vector<float>& copy) {
   if (values.device().is_cpu()) return static_cast<const float*>(values.data_ptr());
   copy.resize(values.numel());
@@ -26,7 +26,8 @@ const float* on_host(const at::Tensor& values, std::vector<float>& copy) {
   return copy.data();
 }
 
-// Of what this rank updates of a parameter: where no other data-parallel rank does, or it is the first of them.
+// Hash of the part of a parameter that this rank counts: the part that it updates alone, or as the first of the
+// data-parallel ranks that update it.
 uint64_t hash_of_part(const ParameterStore& parameters, const Parameter& parameter, StateKind kind,
                       const at::Tensor& shard) {
   COPUS_CHECK(shard.scalar_type() == at::kFloat);

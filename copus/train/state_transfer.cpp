@@ -12,12 +12,12 @@ namespace copus {
 
 namespace {
 
-// Does this rank, or another of the layout, hand its part of the parameter in? Of those that hold the same, one does.
+// Tells whether a rank hands in its part of the parameter. Of the ranks that hold the same part, one does.
 bool hands_in(const Sharding& sharding, bool tied_copy, const MeshCoordinates& rank) {
   return !tied_copy && rank.data == 0 && rank.tensor % sharding.replicas == 0;
 }
 
-// All elements of a bucket in host memory; with ZeRO-1 gathered from the data-parallel ranks.
+// Copies all elements of a bucket to host memory; with ZeRO-1 they are gathered from the data-parallel ranks.
 std::vector<float> whole_bucket(const Bucket& bucket, const at::Tensor& shard, bool is_cut,
                                 Communicator& data_parallel) {
   COPUS_CHECK(shard.scalar_type() == at::kFloat);
@@ -54,8 +54,8 @@ class Assembly {
   std::map<std::string, size_t> index_;
 };
 
-// What rank 0 holds of the layout's first data-parallel rank goes straight into the assembly; others send theirs, in
-// the order of their lists of parameters.
+// Hands in the state of the layout's first data-parallel rank. Rank 0's part goes straight into the assembly; other
+// ranks send theirs, in the order of their lists of parameters.
 void hand_in(const ParameterStore& parameters, RankGroups& groups, const std::vector<at::Tensor>& state,
              Assembly* assembly) {
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {

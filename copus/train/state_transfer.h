@@ -1,4 +1,5 @@
-// The state of a layout's ranks to and from the whole, layout-free tensors of checkpoints and model files.
+// Conversion of the state of a layout's ranks to and from the whole, layout-free tensors of checkpoints and model
+// files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +28,8 @@ void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>&
 // they then have to be gathered).
 void load_weights(ParameterStore& parameters, const std::map<std::string, TensorView, std::less<>>& weights);
 
-// The whole tensors of one kind of state, in canonical order and under `prefix` + the parameter's name, in the host
-// memory of world rank 0; nothing elsewhere. Every rank calls it.
+// Collects the whole tensors of one kind of state, in canonical order and under `prefix` + the parameter's name, in the
+// host memory of world rank 0; returns nothing elsewhere. Every rank calls it.
 std::vector<HostTensor> collect_state(const ParameterStore& parameters, RankGroups& groups,
                                       const std::vector<at::Tensor>& state, const std::string& prefix);
 

@@ -13,16 +13,16 @@ namespace copus {
 
 namespace {
 
-// The message: the sums, rank 0's intent, then one entry for each rank, which only that rank fills, so that the sum
-// over ranks is everybody's. Numbers in entries travel as the bits of their doubles.
+// Layout of the message: the sums, rank 0's intent, then one entry for each rank, which only that rank fills, so that
+// the sum over ranks holds every rank's entry. Numbers in entries travel as the bits of their doubles.
 constexpr int64_t words_per_rank = 3 + num_step_parts;  // stop, begin, now, seconds by part
 
-// Exact sums within a message of integers, whose sum over the ranks is then that of the values.
+// Appends an exact sum as integers, whose sum over the ranks is then that of the values.
 void append(std::vector<int64_t>& words, const ExactSum& sum) {
   words.insert(words.end(), sum.words().begin(), sum.words().end());
 }
 
-// Takes the first sum from what is left of a message.
+// Takes the first sum from the rest of a message.
 ExactSum take_sum(std::span<const int64_t>& words) {
   ExactSum sum;
   std::copy_n(words.begin(), ExactSum::num_words, sum.words().begin());
@@ -33,8 +33,8 @@ ExactSum take_sum(std::span<const int64_t>& words) {
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
 
-// Rank 0's intent is its configuration, then the rest. All words are 0 where there is none, since no configuration is
-// so.
+// Rank 0's intent is its configuration, then the rest. All words are 0 where there is none; no configuration is all
+// zeros.
 constexpr size_t words_of_intent = num_configuration_fields + 3;
 
 std::array<int64_t, words_of_intent> to_words(const SwitchIntent& intent) {

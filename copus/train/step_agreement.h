@@ -1,5 +1,5 @@
-// What all ranks tell each other: once a step, in one small all-reduce, so that all of them go on with the same
-// numbers; and beside steps, why one of them cannot go on, or any text.
+// Agreements of all ranks: once a step, in one small all-reduce, so that all of them go on with the same numbers; and
+// between steps, on a reason why one of them cannot go on, or on any text.
 #pragma once
 
 #include <cmath>
@@ -15,25 +15,25 @@
 
 namespace copus {
 
-// One rank's share.
+// The share of one rank in the agreement. Where "rank 0's counts", the values of the other ranks are ignored.
 struct StepReport {
   ExactSum squared_norm;               // of the gradient elements that this rank counts
-  ExactSum small_squared_norms;        // of those of a smaller batch, likewise, and of all data-parallel ranks
+  ExactSum small_squared_norms;        // of gradients of a smaller batch, likewise, added over all data-parallel ranks
   ExactSum loss;                       // of the token losses that this rank counts
   StopReason stop = StopReason::none;  // rank 0's counts
-  double begin = 0;                    // of the step, on the rank's clock; rank 0's counts
-  double now = 0;                      // when the rank has come this far
+  double begin = 0;                    // beginning of the step, on the rank's clock; rank 0's counts
+  double now = 0;                      // time at which the rank has come this far
   PartSeconds seconds{};               // of computing, since the last report
-  std::optional<SwitchIntent> intent;  // that the others are to know of; rank 0's counts
+  std::optional<SwitchIntent> intent;  // switch that the others are to know of; rank 0's counts
 };
 
 struct StepAgreement {
   double squared_norm = 0;
   double small_squared_norms = 0;
-  double loss = 0;  // of all tokens together
+  double loss = 0;  // sum over all tokens
   StopReason stop = StopReason::none;
-  double seconds = 0;  // from rank 0's begin until the last rank had come this far
-  double now = 0;      // when that was
+  double seconds = 0;  // from rank 0's begin until the last rank has come this far
+  double now = 0;      // time at which the last rank has come this far
   std::optional<SwitchIntent> intent;
   std::vector<PartSeconds> by_rank;  // in the order of the world's ranks
 
@@ -41,22 +41,22 @@ struct StepAgreement {
   bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm()); }
 };
 
-// Every rank calls it.
+// Agrees on the numbers of a step. Every rank calls it.
 StepAgreement agree(const StepReport& report, Communicator& everyone);
 
-// Rank 0's reason to stop, at all ranks.
+// Returns rank 0's reason to stop on all ranks.
 StopReason agree_on_stop(StopReason reason, Communicator& everyone);
 
-// The mean loss of a token over what the ranks have evaluated: `loss` over `tokens` tokens on each, which all ranks
-// call alike. Empty where there is no token.
+// Mean loss of a token over all that the ranks have evaluated: `loss` is each rank's sum over its `tokens` tokens.
+// Every rank calls it. Empty where there is no token.
 std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, Communicator& everyone);
 
-// The first rank's reason against going on, in words that name the rank; nothing where no rank has one. Every rank
-// calls it. A number that `alike` differs in is a reason as well.
+// The first rank's reason against going on, in words that name the rank; empty where no rank has one. Every rank calls
+// it. A difference between the ranks' `alike` is a reason as well.
 std::optional<std::string> agree_on_obstacle(const std::optional<std::string>& mine, uint64_t alike,
                                              Communicator& everyone);
 
-// On world rank 0: what every rank gives, in the order of the ranks; nothing elsewhere. Every rank calls it.
+// Gathers every rank's text on world rank 0, in the order of the ranks; returns nothing elsewhere. Every rank calls it.
 std::vector<std::string> gather_bytes(const std::string& mine, World& world);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// The clocks of a trainer's steps: that of the run, by which a record says how long a step took, and the real one, by
-// which the other ranks notice one that has stalled.
+// Clocks of a trainer's steps: the run's clock, which gives the duration of a step in its record, and the real one, by
+// which the other ranks notice a rank that has stalled.
 #pragma once
 
 #include <algorithm>
@@ -15,28 +15,29 @@ class StepClock {
  public:
   explicit StepClock(World& world) : world_(world) {}
 
-  // A step begins. Its time on the rank's clock, begun_at(), counts from the moment in the step before at which the
-  // ranks had agreed, but for what happened between the steps.
+  // Begins a step. Its time on the rank's clock, begun_at(), counts from the moment in the step before at which the
+  // ranks had agreed; time that passed between the steps is left out.
   void begin() {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);
     begun_at_ = world_.clock().now() - seconds_after_agreement_;
   }
   double begun_at() const { return begun_at_; }
-  // The step has ended; its ranks had agreed at `agreed_at` on the rank's clock.
+  // Ends the step; its ranks had agreed at `agreed_at` on the rank's clock.
   void end(double agreed_at) {
     seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed_at);
     // A rank that makes no progress for a multiple of the expected time has stalled. The longest of the latest steps is
-    // expected rather than the last one, so that a quick step makes no slow one look stalled.
+    // expected rather than the last one, so that after a quick step a slow one does not look stalled.
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - real_begin_;
     expected_seconds_ = std::max(0.9 * expected_seconds_, seconds.count());
-    world_.health().set_expected_step_seconds(0);  // what comes between steps takes as long as it takes
+    world_.health().set_expected_step_seconds(0);  // no expectation for the work between steps
   }
 
-  // Training has stood still for so many seconds, to change its configuration; the record of the next step says so.
+  // Notes that training has stood still for so many seconds to change its configuration; the next step's record says
+  // so.
   void add_pause(double seconds) { pause_seconds_ = seconds; }
   std::optional<double> take_pause() { return std::exchange(pause_seconds_, std::nullopt); }
-  // However long the steps before took, those that follow are of another configuration.
+  // Drops the expected step time, since the steps that follow are of another configuration.
   void forget_expectation() { expected_seconds_ = 0; }
 
  private:
@@ -45,7 +46,7 @@ class StepClock {
   double seconds_after_agreement_ = 0;  // of the latest step
   std::optional<double> pause_seconds_;
   std::chrono::steady_clock::time_point real_begin_;
-  double expected_seconds_ = 0;  // of a step, on the real clock
+  double expected_seconds_ = 0;  // seconds of a step on the real clock
 };
 
 }  // namespace copus

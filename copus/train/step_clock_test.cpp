@@ -21,7 +21,7 @@ TEST(StepClock, WhatFollowsTheAgreementCountsWithTheNextStep) {
   world.advance_to(100);  // an evaluation, which belongs to no step
   clock.begin();
   EXPECT_EQ(clock.begun_at(), 100 - 3);
-  clock.end(/*agreed_at=*/103);  // of a rank that was slower
+  clock.end(/*agreed_at=*/103);  // another rank was slower
   clock.begin();
   EXPECT_EQ(clock.begun_at(), 100);
 }

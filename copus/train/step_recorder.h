@@ -1,5 +1,5 @@
-// What a rank does in a step, as it happens: for the timeline, for the search for stragglers, and for whoever asks what
-// a rank was doing when it failed.
+// Record of a rank's actions in a step, as they happen: for the timeline, for the search for stragglers, and for the
+// report of what a rank was doing when it failed.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,22 @@ class StepRecorder {
 
   double now() const { return world_.clock().now(); }
 
-  // The step that is about to begin (from 1). Its events are kept only with `trace`.
+  // Begins a step (counted from 1). Its events are kept only with `trace`.
   void begin_step(int64_t step, bool trace);
 
   struct Computation {
     const char* category;  // as in TimelineEvent
     const char* name;
-    std::optional<StepPart> part;  // that its time counts with
+    std::optional<StepPart> part;  // the part that its time counts towards
     int64_t chunk = -1;
     int64_t micro_batch = -1;
   };
-  // A computation begins, at `place` in words ("backward of micro-batch 3"); one before it ends.
+  // Begins a computation, at `place` in words ("backward of micro-batch 3"); the one before it ends.
   void begin(const Computation& computation, const std::string& place);
   void end();
 
-  // A computation that `work` does at once, in between: what it interrupts, a computation or a wait, goes on after it,
-  // a computation as an event of its own.
+  // Runs `work` at once as a computation of its own. The computation or wait that it interrupts goes on after it; a
+  // computation goes on as a separate event.
   template <class Work>
   void aside(const Computation& computation, const std::string& place, const Work& work) {
     const std::optional<Open> interrupted = open_;
@@ -50,15 +50,15 @@ class StepRecorder {
     }
   }
 
-  // The rank only waits from here, at `place`.
+  // Notes that the rank only waits from here, at `place`.
   void wait_at(const std::string& place);
 
-  // A communication that began at `begin` has ended, after the rank has waited for it since `waiting_since`.
+  // Notes that a communication that began at `begin` has ended, after the rank has waited for it since `waiting_since`.
   void add_communication(const char* category, const std::string& name, double begin, double waiting_since);
 
-  // Seconds of computing, without those of waiting, since the last call.
+  // Seconds of computing since the last call, without those of waiting.
   PartSeconds take_seconds() { return std::exchange(seconds_, {}); }
-  // Of all traced steps.
+  // Events of all traced steps.
   const std::vector<TimelineEvent>& events() const { return events_; }
 
  private:

@@ -1,4 +1,4 @@
-// What the recorder tells of a rank while something else is done in between.
+// Tests of the recorder when a rank does something else in between.
 #include "copus/train/step_recorder.h"
 
 #include <gmock/gmock.h>

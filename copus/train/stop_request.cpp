@@ -8,7 +8,7 @@ namespace copus {
 
 namespace {
 
-// A signal handler can reach nothing else.
+// Global because a signal handler can reach nothing else.
 volatile std::sig_atomic_t noted_signal = 0;
 
 extern "C" void note_signal(int signal) { noted_signal = signal; }
@@ -23,7 +23,7 @@ StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_poi
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   COPUS_CHECK(sigaction(SIGTERM, &action, nullptr) == 0);
-  action.sa_flags |= SA_RESETHAND;  // so that the second one ends the process
+  action.sa_flags |= SA_RESETHAND;  // lets a second SIGINT end the process
   COPUS_CHECK(sigaction(SIGINT, &action, nullptr) == 0);
 }
 

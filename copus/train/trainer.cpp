@@ -23,7 +23,7 @@ at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::
   return kernels::from_host(values.data(), {sequences, length}, device);
 }
 
-// The samples of a step that each data-parallel rank takes.
+// Number of samples of a step that each data-parallel rank takes.
 int64_t samples_per_rank(const Configuration& configuration) {
   return configuration.global_batch / configuration.strategy.data_parallel;
 }
@@ -33,8 +33,8 @@ Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
                        std::ssize(plan.micro_batches));
 }
 
-// The last held-out samples may be too few for sequence-parallel ranks to share their tokens evenly: fills them up with
-// sequences without loss. Returns how many there are then.
+// Fills up the last held-out samples with sequences without loss, if they are too few for sequence-parallel ranks to
+// share their tokens evenly. Returns how many sequences there are then.
 int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configuration, int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   if (!strategy.sequence_parallel || sequences * sequence_length % strategy.tensor_parallel == 0) return sequences;
@@ -53,7 +53,7 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const ParallelStr
       allocate_zeros(config.model, placement, compute_dtype(config.train.precision), memory, /*moments=*/true));
 }
 
-// What the averages tell after a step, whether or not the step has measured anything itself.
+// Adds the averages' noise scale to a step's record, whether or not this step has measured anything itself.
 void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record) {
   const std::optional<NoiseScale> noise = noise_scale(average);
   if (!noise) return;
@@ -138,8 +138,8 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   state_ = state;
 }
 
-// The schedule's rate at the batch that it is tuned for, times what the current batch allows (the factor that Goodput
-// counts with), and lower for a while after the batch has shrunk.
+// The schedule's rate at the batch that it is tuned for, times the factor that the current batch allows (the one that
+// Goodput counts with), and lower for a while after the batch has shrunk.
 double Trainer::learning_rate(int64_t tokens, double seconds) const {
   const double critical = state_.critical_batch > 0 ? state_.critical_batch : std::numeric_limits<double>::infinity();
   const double factor = capped_square_root_factor(static_cast<double>(configuration().global_batch), critical,
@@ -242,9 +242,10 @@ StepRecord Trainer::record_of(const StepAgreement& agreed, double learning_rate,
   return record;
 }
 
-// The gradients are those of the sum of token losses over the tokens of the whole global batch of B samples. So a
-// sample's own gradient is B times what it adds to them, however many of its tokens carry loss: the mean of B such
-// gradients is the step's. The mean over a small batch of b samples is B / b times what it has added.
+// Computes the norms per sample. The gradients are those of the sum of token losses over the tokens of the whole global
+// batch of B samples. So a sample's own gradient is B times what it adds to them, however many of its tokens carry
+// loss: the mean of B such gradients is the step's. The mean over a small batch of b samples is B / b times what it has
+// added.
 std::optional<NormObservation> Trainer::observe_noise(const ProbePlan& plan, const StepAgreement& agreed) {
   if (plan.source == ProbeSource::none) return std::nullopt;
   NormObservation observation;
@@ -255,15 +256,15 @@ std::optional<NormObservation> Trainer::observe_noise(const ProbePlan& plan, con
       agreed.small_squared_norms / static_cast<double>(configuration().strategy.data_parallel) * factor * factor;
   observation.large_squared_norm = agreed.squared_norm;
   const NoiseWindow window{.samples = config_.noise_scale.window_samples};
-  // The steps before that have not been measured count with this one, but for those that were skipped.
+  // Samples of unmeasured steps before this one count with it, except for those of skipped steps.
   const int64_t used = state_.consumed_samples + configuration().global_batch - state_.skipped_samples;
   const auto samples = static_cast<double>(used - std::exchange(state_.observed_samples, used));
   state_.noise_average = observe(state_.noise_average, observation, samples, window);
   return observation;
 }
 
-// Leaves the gradient of the mean loss over the global batch in the store's main gradients. Returns what the ranks have
-// told each other of it, the mean loss among it.
+// Leaves the gradient of the mean loss over the global batch in the store's main gradients. Returns the ranks'
+// agreement on the step, which includes the mean loss.
 StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop) {
   const auto loss_tokens = static_cast<double>(
       dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), configuration().global_batch));
@@ -280,8 +281,8 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   model_->reduction.finish();
   model_->probe.finish();
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
-  // Here and nowhere else the host waits for a GPU, which all ranks have to before they agree: with the norm, the last
-  // of the device's work, everything before it is done as well.
+  // The only place at which the host waits for a GPU, as every rank has to before the ranks agree: the norm is the last
+  // of the device's work, so everything before it is done as well.
   report.squared_norm = model_->optimizer.squared_gradient_norm();
   report.small_squared_norms = model_->probe.take();
   if (model_->groups.here().tensor == 0) report.loss = add_up(losses);
@@ -298,7 +299,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   return agreed;
 }
 
-// This rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
+// Reads this rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
 std::vector<MicroBatch> Trainer::read_micro_batches(const ProbePlan& plan, double loss_scale) const {
   int64_t first = state_.consumed_samples + model_->groups.here().data * samples_per_rank(configuration());
   std::vector<MicroBatch> micro_batches;
@@ -317,14 +318,14 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
           .host_tokens = batch.tokens};
 }
 
-// Micro-batches are dealt to the data-parallel ranks in rounds.
+// Evaluates the held-out data. Micro-batches are dealt to the data-parallel ranks in rounds.
 std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
   world_.health().set_place(concat("evaluation after step ", state_.step));
   const ParallelStrategy& strategy = configuration().strategy;
   RankGroups& groups = model_->groups;
   const int64_t batch_size = configuration().micro_batch;
   int64_t samples = dataset_.held_out_samples();
-  if (config_.evaluate.max_batches > 0) {  // the same samples after the micro-batch has changed
+  if (config_.evaluate.max_batches > 0) {  // keeps the samples the same after the micro-batch has changed
     samples = std::min(samples, config_.evaluate.max_batches * config_.train.micro_batch);
   }
   ExactSum loss;
@@ -340,7 +341,7 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
     const int64_t sequences = fill_up(batch, count, configuration(), config_.train.sequence_length);
     loss.add(model_->executor.evaluate(to_micro_batch(batch, sequences, 1)));
   }
-  // Each micro-batch counts on one rank of those that have seen it.
+  // One rank of those that have seen a micro-batch counts it.
   const bool counts = groups.here().tensor == 0 && groups.here().pipeline + 1 == strategy.pipeline_parallel;
   return agree_on_mean_loss(counts ? loss : ExactSum(), counts ? loss_tokens : 0, groups.everyone());
 }

@@ -1,5 +1,5 @@
-// Training, step by step: data, model and optimizer, and where they stand, on one rank of a layout. No files and no
-// output. All ranks make a Trainer alike and call its functions in the same order.
+// Training, step by step: data, model and optimizer and their progress, on one rank of a layout. Neither reads nor
+// writes files, and shows nothing. All ranks make a Trainer alike and call its functions in the same order.
 #pragma once
 
 #include <functional>
@@ -32,17 +32,17 @@ namespace copus {
 
 class SwitchPhases;
 
-// Why to stop, if at all. Asked on every rank; the answer on rank 0 counts for all.
+// Returns the reason to stop, if any. Asked on every rank; the answer on rank 0 counts for all.
 using StopQuestion = std::function<StopReason()>;
 
 class Trainer {
  public:
-  // As many steps without a finite loss and gradient, one after the other, end the run.
+  // Number of steps in a row without a finite loss and gradient that ends the run.
   static constexpr int64_t max_skipped_in_a_row = 10;
 
-  // A model with fresh weights. `config` names the precision (not automatic); `configuration`, feasible and for as many
-  // ranks as `world` has, is what to begin in: without it, what `config` says. Refers to `dataset` and `world` for its
-  // whole life. Throws UserError when device or learning rate schedule are not to be had.
+  // Makes a model with fresh weights. `config` names the precision (not automatic). `configuration`, feasible and for
+  // as many ranks as `world` has, is the one to begin in; without it that is the one in `config`. Refers to `dataset`
+  // and `world` for its whole life. Throws UserError when the device or the learning rate schedule cannot be had.
   Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
           World& world);
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
@@ -52,54 +52,52 @@ class Trainer {
 
   // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. In a
   // layout that differs from it in p, v, schedule, ZeRO and recompute alone, or not at all, and with the same batches,
-  // later steps are bitwise those of the run that wrote it. Throws UserError
-  // naming the field and both values when seed, sequence length or data are not the checkpoint's, and for missing
-  // tensors.
+  // later steps are bitwise those of the run that wrote it. Throws UserError naming the field and both values when
+  // seed, sequence length or data are not the checkpoint's, and for missing tensors.
   void restore(const Checkpoint& checkpoint);
 
-  // One step: forward and backward of this rank's share of the global batch in micro-batches, reduction, clipping,
-  // AdamW. A step whose loss or gradient norm is not finite changes no weight and is counted as skipped. Throws
-  // UserError after max_skipped_in_a_row of them, and for a step that does not fit into memory, after which this
+  // Makes one step: forward and backward of this rank's share of the global batch in micro-batches, reduction,
+  // clipping, AdamW. A step whose loss or gradient norm is not finite changes no weight and is counted as skipped.
+  // Throws UserError after max_skipped_in_a_row of them, and for a step that does not fit into memory, after which this
   // trainer is of no more use. The record is the same on all ranks.
   StepRecord step(const StopQuestion& stop = {});
 
-  // What steps run in: global batch, micro-batch and layout.
+  // The configuration that steps run in: global batch, micro-batch and layout.
   const Configuration& configuration() const { return *state_.configuration; }
 
-  // Between two steps, on rank 0 alone: all ranks are to switch at the boundary after step intent.commit_after_step,
-  // or at the first one after the next step, which tells them, where that has passed. They prepare from then on. One
-  // switch at a time: the one before has been reported.
+  // Announces a switch, between two steps and on rank 0 alone. The next step tells all ranks, which prepare from then
+  // on. They switch at the boundary after step intent.commit_after_step, or after that next step if this boundary has
+  // passed by then. Announce one switch at a time: the one before has been reported.
   void announce(const SwitchIntent& intent);
 
-  // After every step, on all ranks: makes the switch that is due. What came of it, alike on all ranks but for the pause
-  // of a switch that left the layout as it was, which is the rank's own. Empty where none was due. The pause counts in
-  // state().elapsed_seconds.
+  // Makes the switch that is due; call it after every step on all ranks. Returns its outcome, the same on all ranks
+  // except for the pause of a switch that left the layout as it was, which is each rank's own. Empty where none was
+  // due. The pause counts in state().elapsed_seconds.
   std::optional<SwitchReport> switch_if_due();
 
-  // Whether steps measure the gradient noise scale, from the next one on; at first as noise_scale.enabled says. It
-  // changes neither losses nor weights, but for the steps that are cut in two for it (plan_probe), which differ in
-  // rounding.
+  // Sets whether steps measure the gradient noise scale, from the next one on; at first as noise_scale.enabled says.
+  // This changes neither losses nor weights, except by rounding in the steps that are cut in two for it (plan_probe).
   void measure_noise(bool on) { measures_noise_ = on; }
 
-  // Keep the events of the next step.
+  // Keeps the events of the next step.
   void trace_next_step() { trace_next_step_ = true; }
-  // What happened on this rank in the steps that were traced.
+  // Events of the traced steps on this rank.
   const std::vector<TimelineEvent>& events() const { return recorder_.events(); }
-  // Seconds by part of every rank, from before the latest step's update back to the one before.
+  // Seconds by part of every rank, from the update of the step before the latest until just before that of the latest.
   const std::vector<PartSeconds>& seconds_by_rank() const { return seconds_by_rank_; }
 
-  // The mean loss of a token of the held-out data, in nats, over at most evaluate.max_batches micro-batches of the
-  // size that the run was given; the same on all ranks and in all layouts of equal tensor parallelism. Empty when there
-  // is no held-out data, or when there was a reason to stop (asked before every round of micro-batches).
+  // The mean loss of a token of the held-out data, in nats, over at most evaluate.max_batches micro-batches of the size
+  // that the run was given; the same on all ranks and in all layouts of equal tensor parallelism. Empty when there is
+  // no held-out data, or when there was a reason to stop (asked before every round of micro-batches).
   std::optional<double> held_out_loss(const StopQuestion& stop);
 
-  // What all ranks have agreed on in the latest step or evaluation.
+  // The reason to stop that all ranks have agreed on in the latest step or evaluation.
   StopReason stop_reason() const { return stop_reason_; }
 
-  // Everything that restore() needs; `run_config` goes along. On rank 0; empty elsewhere.
+  // Takes everything that restore() needs, and `run_config` with it. Returns it on rank 0; empty elsewhere.
   std::optional<Snapshot> snapshot(std::string run_config);
 
-  // A limit of the run is reached.
+  // Tells whether a limit of the run is reached.
   bool finished() const;
 
   // The share of the run that is done, in [0, 1], and the seconds of training left at the pace so far.
@@ -114,8 +112,8 @@ class Trainer {
   // A switch that all ranks know of.
   struct PendingSwitch {
     SwitchIntent intent;
-    std::optional<std::string> refusal;              // why none of them can make it
-    std::future<PreparedRelayout> preparation = {};  // of a change of layout
+    std::optional<std::string> refusal;              // reason why no rank can make it
+    std::future<PreparedRelayout> preparation = {};  // only for a change of layout
   };
 
   void plan_steps();
@@ -154,8 +152,8 @@ class Trainer {
   StateMover mover_;
   std::unique_ptr<RankModel> model_;
   Schedule schedule_;
-  Schedule split_schedule_;                // of a step that is cut in two; only where one can be
-  std::optional<SwitchIntent> announced_;  // on rank 0: what the others do not know yet
+  Schedule split_schedule_;                // of a step that is cut in two; set only where one can be
+  std::optional<SwitchIntent> announced_;  // on rank 0: the switch that the others do not know of yet
   std::optional<PendingSwitch> pending_;
   StopReason stop_reason_ = StopReason::none;
   bool trace_next_step_ = false;
@@ -163,8 +161,8 @@ class Trainer {
   std::vector<PartSeconds> seconds_by_rank_;
 };
 
-// What `body` returns of a trainer that ends with it; but not where it throws: the process ends then, and communication
-// that is still under way must not find its buffers gone.
+// Returns what `body` returns for a trainer, which is destroyed at the end. If `body` throws, the trainer is left
+// alive: the process ends then, and communication that is still under way must not find its buffers gone.
 template <class Body>
 auto with_trainer(std::unique_ptr<Trainer> trainer, const Body& body) {
   try {

@@ -1,4 +1,4 @@
-// How a Trainer changes what it runs in: the half of the class that works between two steps.
+// Changes of a Trainer's configuration: the half of the class that works between two steps.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -28,26 +28,26 @@ MemoryModel memory_model(const RunConfig& config) {
 
 }  // namespace
 
-// What a switch does one after the other: told to whoever asks where this rank is, and timed.
+// Phases of a switch: each is told to whoever asks where this rank is, and timed.
 class SwitchPhases {
  public:
-  // Of the switch after this step.
+  // Begins the switch after this step.
   SwitchPhases(World& world, int64_t after_step) : world_(world), after_step_(after_step) {}
 
-  // Until the last rank has ended the step; not timed, since no switch is the reason.
+  // Waits until the last rank has ended the step; not timed, since the switch is not the reason.
   void wait_for_all_ranks() {
     tell("waiting for all ranks");
     world_.everyone().barrier();
   }
 
-  // The phase before ends, and this one begins. `detail`: how far it has come, which is told and not timed by itself.
+  // Ends the phase before, and begins this one. `detail`: its progress, which is told and not timed by itself.
   void begin(const std::string& phase, const std::string& detail = "") {
     end_phase();
     phase_ = phase;
     tell(detail.empty() ? phase : concat(phase, ", ", detail));
   }
 
-  // The last phase ends. Returns the seconds of each on the rank's clock.
+  // Ends the last phase. Returns the seconds of each on the rank's clock.
   std::map<std::string, double> end() {
     end_phase();
     world_.health().set_place(concat("after the switch behind step ", after_step_));
@@ -79,7 +79,7 @@ void Trainer::announce(const SwitchIntent& intent) {
   announced_ = intent;
 }
 
-// All ranks know of the switch now, and get ready for it beside training.
+// Prepares the switch beside training; all ranks know of it now.
 void Trainer::prepare_switch(const SwitchIntent& intent) {
   announced_.reset();
   pending_.emplace(PendingSwitch{.intent = intent, .refusal = why_not(intent.configuration)});
@@ -88,7 +88,7 @@ void Trainer::prepare_switch(const SwitchIntent& intent) {
   pending_->preparation = mover_.prepare(request_to(strategy), model_->state(), model_->parameters.compute_dtype());
 }
 
-// What every rank can tell without the others.
+// Reason against the configuration that every rank can find without the others.
 std::optional<std::string> Trainer::why_not(const Configuration& configuration) const {
   const int64_t ranks = configuration.strategy.world_size();
   if (ranks != world_.size()) return concat("a layout of ", ranks, " ranks in a job of ", world_.size());
@@ -125,8 +125,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   SwitchPhases phases(world_, state_.step);
   double begin = arrived;
   if (pending.preparation.valid()) {
-    // The pause begins when the last rank has ended the step: the others would have to wait for it without a switch
-    // too.
+    // The pause begins when the last rank has ended the step: the others would have to wait for it in any case.
     phases.wait_for_all_ranks();
     begin = world_.clock().now();
     change_layout(pending, phases, report);
@@ -140,7 +139,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.phase_seconds = phases.end();
   report.pause_seconds = world_.clock().now() - begin;
   if (intent.configuration.strategy != report.from.strategy) {
-    // All ranks go on with the numbers of the slowest one; the run's time is rank 0's.
+    // Takes the numbers of the slowest rank for all ranks; for the time of the run rank 0's is used.
     const double since_arrival = world_.rank() == 0 ? world_.clock().now() - arrived : 0;
     std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds,
                                      static_cast<double>(report.peak_bytes), since_arrival};
@@ -220,7 +219,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
   }
 }
 
-// Moves this rank's whole state, whose model is taken apart. Returns the state bytes at the worst moment.
+// Moves this rank's whole state, after taking its model apart. Returns the state bytes at the worst moment.
 int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
                       SwitchPhases& phases) {
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
@@ -231,7 +230,7 @@ int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& re
   const int64_t peak =
       mover_.move(prepared, dtype, state, [&](const std::string& round) { phases.begin("moving the state", round); });
   clock.end_communication();
-  // Where state is copied within this machine, the cluster's links do not show by themselves.
+  // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross them.
   if (mover_.has_arena() && config_.cluster.clock != ClockKind::real) {
     clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
   }
@@ -243,7 +242,8 @@ void Trainer::release_model(std::vector<BucketState>& state) {
   for (BucketState& bucket : state) bucket.gradient.reset();
 }
 
-// The model over state that has been moved; what some rank lacks for it, in which case no rank has a model.
+// Makes the model from state that has been moved. Returns what some rank lacks for it, in which case no rank has a
+// model.
 std::optional<std::string> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
                                              const std::vector<BucketOffsets>& buckets, SwitchPhases& phases) {
   phases.begin("building groups");
@@ -264,12 +264,14 @@ std::optional<std::string> Trainer::assemble(const Configuration& configuration,
   return obstacle;
 }
 
-// Takes for a moment what a step is predicted to need beside its state. Why it cannot be had.
+// Allocates for a moment the memory that a step is predicted to need beside its state. Returns the reason if it cannot
+// be had.
 std::optional<std::string> Trainer::rehearse(const Configuration& configuration) const {
   const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
   const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[here.pipeline];
   const double bytes = parts.activations + parts.logits + parts.workspace;
-  // Host memory is promised to anybody, and missed only where it is touched; what is cached here is promised already.
+  // Host memory can be allocated beyond what there is, and is missed only when it is used, so it is compared with what
+  // is available. Memory that is cached here is already ours.
   const DeviceMemory memory = device_memory(device_);
   const double fresh = bytes - static_cast<double>(memory.reserved_bytes - memory.used_bytes);
   const bool is_promised = !device_.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());

@@ -1,5 +1,5 @@
 // Runs that change batch, micro-batch and layout while they train, with ranks as threads: they go on as if they had
-// always been there.
+// always been in the new configuration.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 
 using Outcome = SwitchReport::Outcome;
 
-// The batches of a configuration, or its layout, after a step.
+// A change of the batches of a configuration, or of its layout, after a step.
 struct Move {
   int64_t after_step;
   std::vector<Change> changes;
@@ -79,7 +79,7 @@ class TrainerSwitch : public ::testing::Test {
             .inputs_hash = 0};
   }
 
-  // So many steps. Every move is announced so that all ranks know of it `lead` steps before it is due.
+  // Trains so many steps. Every move is announced so that all ranks know of it `lead` steps before it is due.
   static History run(const RunConfig& config, const std::vector<Move>& moves, int64_t steps, int64_t lead = 1,
                      const Connect& connect = on_test_device) {
     History history;
@@ -179,13 +179,13 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
       EXPECT_GT(in_phases, 0);
       EXPECT_LE(in_phases, report.pause_seconds + 1e-9);
     }
-    // Beside these rank 0 has waited for the others to end their steps.
+    // Rank 0 has in addition waited for the others to end their steps.
     EXPECT_GE(moved.state.elapsed_seconds, steps + pauses - 1e-9);
     EXPECT_LT(moved.state.elapsed_seconds, steps + 2 * pauses + 1);
   }
 }
 
-// The same messages, with all memory that of a device which the ranks share.
+// Sends the same messages, with all memory treated as that of a device which the ranks share.
 TEST_F(TrainerSwitch, StateMovesAlikeWhereMemoryTravelsAsADevicesDoes) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const RunConfig begin = config({ranks(2, 2, 1), messages, bf16});
@@ -195,7 +195,7 @@ TEST_F(TrainerSwitch, StateMovesAlikeWhereMemoryTravelsAsADevicesDoes) {
   expect_bitwise(moved, run(begin, moves, 4));
 }
 
-// What was decided at which boundary is all that a run depends on.
+// A run depends on its decisions and their boundaries alone.
 TEST_F(TrainerSwitch, TheSameMovesGiveTheSameBits) {
   const RunConfig begin = config({ranks(2, 2, 1)});
   const std::vector<Move> moves = {{2, {ranks(1, 2, 2), global_batch(16)}, 12},
@@ -212,7 +212,7 @@ TEST_F(TrainerSwitch, TheSameMovesGiveTheSameBits) {
   }
 }
 
-// The samples of every step are those after the samples of the steps before it.
+// Samples of every step are those after the samples of the steps before it.
 TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
   const RunConfig begin = config({ranks(2, 1, 1)});
   std::optional<Snapshot> snapshot;
@@ -235,7 +235,7 @@ TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
     }
     EXPECT_EQ(consumed, 8 + 16 + 4 + 32);
   });
-  // A run that never moved, from the same point.
+  // A run that never moved goes on from the same point.
   CheckpointWriter writer(folder_.path() / "checkpoints", 1);
   writer.write(std::move(*snapshot));
   writer.finish();
@@ -252,7 +252,7 @@ TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
   });
 }
 
-// One factor for the batch; below it for a while after the batch has shrunk.
+// The rate has one factor for the batch, and stays below it for a while after the batch has shrunk.
 TEST_F(TrainerSwitch, TheLearningRateFollowsTheBatch) {
   RunConfig begin = config({ranks(1, 1, 1)});
   begin.optimizer.schedule = LearningRateSchedule::constant;
@@ -265,9 +265,10 @@ TEST_F(TrainerSwitch, TheLearningRateFollowsTheBatch) {
                               8);
   const auto at = [&](int64_t step) { return history.records[static_cast<size_t>(step - 1)].lr; };
   EXPECT_EQ(at(1), lr);
-  EXPECT_DOUBLE_EQ(at(2), lr * 2);    // nothing is known of the critical batch
+  EXPECT_DOUBLE_EQ(at(2), lr * 2);    // the critical batch is not known
   EXPECT_DOUBLE_EQ(at(3), lr * 1.5);  // sqrt(18 / 8)
-  // AdamW's second moments, relative to what they come to at the batch: they go on rising towards a larger one.
+  // AdamW's second moments, relative to their value once they have settled at the batch: towards a larger batch they go
+  // on rising.
   double ratio = 32 / 8.0;
   for (int i = 0; i < 2; ++i) ratio = 1 - (1 - ratio) * beta2;
   ratio *= 8 / 32.0;
@@ -276,7 +277,7 @@ TEST_F(TrainerSwitch, TheLearningRateFollowsTheBatch) {
     ratio = 1 - (1 - ratio) * beta2;
     EXPECT_DOUBLE_EQ(at(step), lr * std::sqrt(ratio));
   }
-  EXPECT_DOUBLE_EQ(at(7), lr * std::sqrt(10.0 / 8));  // too large moments are not made up for
+  EXPECT_DOUBLE_EQ(at(7), lr * std::sqrt(10.0 / 8));  // moments that are too large get no correction
 }
 
 MemoryModel memory_model(const RunConfig& config) {
@@ -313,7 +314,7 @@ TEST_F(TrainerSwitch, AConfigurationThatCannotBeIsVetoedAndTheRunGoesOn) {
   });
 }
 
-// The layout is there and its activations are not: everything goes back.
+// The layout is there but its activations do not fit: everything goes back.
 TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
   install_caching_allocator();
   const RunConfig begin = config({ranks(2, 1, 2), global_batch(64), micro_batch(1), recompute(Recompute::full)});
@@ -351,7 +352,7 @@ TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
   EXPECT_EQ(history.losses(), expected.losses());
 }
 
-// Of a larger micro-batch alone nothing has to go back.
+// A larger micro-batch alone leaves nothing to roll back.
 TEST_F(TrainerSwitch, AMicroBatchThatDoesNotFitIsVetoed) {
   install_caching_allocator();
   const RunConfig begin = config({ranks(1, 1, 2), global_batch(64), micro_batch(1), recompute(Recompute::full)});
@@ -382,7 +383,7 @@ TEST_F(TrainerSwitch, AMicroBatchThatDoesNotFitIsVetoed) {
   EXPECT_EQ(losses, expected.losses());
 }
 
-// A world of one rank that notes how long its steps are said to take.
+// A world of one rank that notes the expected durations of its steps.
 class ExpectingWorld final : public WrappedWorld, private Health {
  public:
   ExpectingWorld() : WrappedWorld(single_rank_world()) {}
@@ -399,7 +400,7 @@ class ExpectingWorld final : public WrappedWorld, private Health {
   std::optional<FailureReport> failure() const override { return std::nullopt; }
 };
 
-// Or the first long step of a large batch would count as one that has stalled.
+// An expectation would make the first long step of a large batch count as one that has stalled.
 TEST_F(TrainerSwitch, NothingIsExpectedOfTheFirstStepInAnotherConfiguration) {
   const RunConfig begin = config({ranks(1, 1, 1)});
   const Dataset dataset = open_data(begin);
@@ -432,7 +433,7 @@ TEST_F(TrainerSwitch, EvaluationAndCheckpointsFollow) {
     trainer.step();
     if (world.rank() == 0) trainer.announce(intent_of(begin, {2, {ranks(1, 2, 2), micro_batch(4)}}));
     trainer.step();
-    trainer.held_out_loss(never);  // whose last messages may still be under way
+    trainer.held_out_loss(never);  // its last messages may still be under way
     ASSERT_TRUE(trainer.switch_if_due().has_value());
     EXPECT_NEAR(trainer.held_out_loss(never).value() / *expected, 1, 1e-5);
     const std::optional<Snapshot> snapshot = trainer.snapshot("");

@@ -117,7 +117,7 @@ TEST_F(TrainerTest, AStepThatDoesNotFitIsTheUsersMistake) {
 TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
   const Dataset dataset = open_data();
   std::vector<std::vector<double>> losses;
-  std::vector<double> gradient_norms;               // AdamW would hide a wrong scale
+  std::vector<double> gradient_norms;               // compared because AdamW would hide a wrong scale
   for (const int64_t micro_batch : {8, 4, 3, 1}) {  // 3 leaves a smaller last one
     config_.train.micro_batch = micro_batch;
     Trainer trainer(config_, dataset, test_device(), *world_);
@@ -191,7 +191,7 @@ TEST_F(TrainerTest, RefusesACheckpointOfOtherDataOrAnotherSeed) {
               ThrowsMessage<UserError>(HasSubstr("data.train")));
 }
 
-// A weight that is not a number makes every loss so.
+// A weight that is not a number makes every loss not a number.
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
   const Dataset dataset = open_data();
   Trainer trainer(config_, dataset, test_device(), *world_);

@@ -45,7 +45,7 @@ void for_each_average(Average& average, Visit visit) {
 
 constexpr const char* noise_average = "noise_average";
 
-// What a run that changes its configuration has beside these.
+// Visits the fields that only a run that changes its configuration needs.
 template <class State, class Visit>
 void for_each_adaptive_field(State& state, Visit visit) {
   visit("observed_samples", state.observed_samples);
@@ -88,12 +88,12 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
   };
   TrainingState state;
   for_each_field(state, [&](const char* name, auto& field) { read(json, name, field); });
-  // Older checkpoints have no averages: they begin with the run's next step.
+  // Older checkpoints have no averages, which then begin with the run's next step.
   if (json.contains(noise_average)) {
     const nlohmann::json& average = json.at(noise_average);
     for_each_average(state.noise_average, [&](const char* name, auto& field) { read(average, name, field); });
   }
-  if (!json.contains(configuration_name)) {  // nor do they say what they could not change
+  if (!json.contains(configuration_name)) {  // nor a configuration, which could not change then
     state.observed_samples = state.consumed_samples - state.skipped_samples;
     return state;
   }

@@ -1,4 +1,4 @@
-// Where a run stands, apart from its tensors: everything a checkpoint must hold beside weights and optimizer moments so
+// Progress of a run apart from its tensors: everything a checkpoint must hold beside weights and optimizer moments so
 // that training continues bitwise.
 #pragma once
 
@@ -18,29 +18,29 @@ struct TrainingState {
   int64_t consumed_samples = 0;  // sequences read, those of skipped steps included: the position in the data
   int64_t consumed_tokens = 0;
   int64_t skipped_steps = 0;     // steps dropped for a loss or gradient that is not finite
-  int64_t skipped_samples = 0;   // their sequences
-  int64_t skipped_in_a_row = 0;  // at the end of the run so far
+  int64_t skipped_samples = 0;   // sequences of the skipped steps
+  int64_t skipped_in_a_row = 0;  // skipped steps at the end of the run so far
   double elapsed_seconds = 0;    // of training: evaluation and checkpoints are not counted
   uint64_t seed = 0;             // of the run: weights and data order
-  int64_t sequence_length = 0;   // that the data were cut into
+  int64_t sequence_length = 0;   // length that the data were cut into
   bool byte_tokens = false;      // tokens are bytes of text
-  std::string data_fingerprint;  // of the data; a resumed run must see the same
+  std::string data_fingerprint;  // identifies the data; a resumed run must see the same
   NoiseAverage noise_average;    // of the steps so far: per sample, and so of any batch and layout
-  // consumed_samples - skipped_samples after the latest step that was observed for them.
+  // Value of consumed_samples - skipped_samples after the latest step whose norms were observed.
   int64_t observed_samples = 0;
-  // That the run was in; empty in checkpoints of before runs could change theirs.
+  // Configuration that the run was in; empty in checkpoints from before runs could change theirs.
   std::optional<Configuration> configuration;
-  double critical_batch = 0;  // that the learning rate's factor counts with, in samples; 0: not known
+  double critical_batch = 0;  // in samples, used in the learning rate's factor; 0: not known
   double variance_ratio = 1;  // of AdamW's second moments, see statistics/learning_rate_scaling.h
 
   bool operator==(const TrainingState&) const = default;
 };
 
-// One JSON object with the fields' names, noise_average an object within it; numbers are written so that they read back
-// to the same bits.
+// Writes one JSON object with the fields' names, noise_average an object within it; numbers are written so that they
+// read back to the same bits.
 std::string to_json(const TrainingState& state);
 
-// Throws UserError naming `source` and the field when the text is not such an object.
+// Reads it back. Throws UserError naming `source` and the field when the text is not such an object.
 TrainingState parse_training_state(std::string_view json_text, const std::string& source);
 
 }  // namespace copus

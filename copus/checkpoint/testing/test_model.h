@@ -56,7 +56,8 @@ inline TestModel make_test_model(int64_t num_layers, bool tied = false, int64_t 
   return model;
 }
 
-// Everything in it follows from `step`, so that a reader can check it without having seen it written.
+// Makes a checkpoint in which everything follows from `step`, so that a reader can check it without having seen it
+// written.
 inline Snapshot make_test_snapshot(int64_t step) {
   TestModel model = make_test_model(2, false, step);
   Snapshot snapshot;
@@ -72,7 +73,7 @@ inline Snapshot make_test_snapshot(int64_t step) {
   return snapshot;
 }
 
-// Whether an opened checkpoint is make_test_snapshot of its step, bit for bit.
+// Tells whether an opened checkpoint is make_test_snapshot of its step, bit for bit.
 inline bool is_test_checkpoint(const Checkpoint& checkpoint) {
   const Snapshot expected = make_test_snapshot(checkpoint.step());
   const auto same = [](const std::vector<HostTensor>& tensors, const auto& found) {

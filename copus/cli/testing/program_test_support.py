@@ -1,4 +1,4 @@
-"""What the tests of the program as a process share: a folder with a corpus and a run, and what a run leaves there.
+"""Support for tests of the program as a process: a folder with a corpus and a run, and access to the files of a run.
 
 For test files that are called as TEST.py PATH_TO_COPUS [unittest options]. A build without libtorch (environment
 COPUS_WITH_TORCH=0) is tested for what it says about that.
@@ -17,7 +17,7 @@ import unittest
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
-TIMEOUT = 120  # seconds that no command here comes near
+TIMEOUT = 120  # seconds; much more than any command here takes
 
 MODEL = """
 [model]
@@ -80,7 +80,7 @@ class ProgramTest(unittest.TestCase):
         return result
 
     def assert_refused(self, *arguments, says, leaves_run_dir=False, **options):
-        """The user's mistake: exit code 2, one message with these words, and nothing half-written."""
+        """Expects a user's mistake: exit code 2, one message with these words, and nothing half-written."""
         result = self.copus(*arguments, **options)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
@@ -92,7 +92,7 @@ class ProgramTest(unittest.TestCase):
         return result
 
     def losses(self, run):
-        """{step: (loss, grad_norm, lr)} as written: text that is equal only if the numbers are equal bitwise."""
+        """Returns {step: (loss, grad_norm, lr)} as written: equal text only for bitwise equal numbers."""
         found = {}
         for line in (self.folder / run / "run.jsonl").read_text().splitlines():
             record = json.loads(line, parse_float=str)

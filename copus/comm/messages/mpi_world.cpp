@@ -82,8 +82,8 @@ void start_mpi(double wait_seconds) {
 }
 
 // What connects a rank with the others.
-struct Membership {
-  explicit Membership(double its_wait_seconds) : wait_seconds(its_wait_seconds) {}
+struct MpiMembership {
+  explicit MpiMembership(double its_wait_seconds) : wait_seconds(its_wait_seconds) {}
 
   const double wait_seconds;
   Tags tags{};
@@ -93,7 +93,7 @@ struct Membership {
 
 class MpiWorld final : public World {
  public:
-  MpiWorld(int64_t rank, int64_t size, const std::shared_ptr<Membership>& membership)
+  MpiWorld(int64_t rank, int64_t size, const std::shared_ptr<MpiMembership>& membership)
       : World(rank, size, membership), membership_(*membership) {}
 
   // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others; without mpirun they
@@ -126,7 +126,7 @@ class MpiWorld final : public World {
                                        membership_.wait_seconds));
   }
 
-  Membership& membership_;
+  MpiMembership& membership_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
 };
 
@@ -139,7 +139,7 @@ std::unique_ptr<World> join_mpi(double wait_seconds) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return std::make_unique<MpiWorld>(rank, size, std::make_shared<Membership>(wait_seconds));
+  return std::make_unique<MpiWorld>(rank, size, std::make_shared<MpiMembership>(wait_seconds));
 }
 
 }  // namespace copus

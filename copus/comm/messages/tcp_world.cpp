@@ -49,8 +49,8 @@ Entrance go_to_first(const TcpRank& self, const TcpMeeting& meeting) {
 }
 
 // What connects a rank with the others.
-struct Membership {
-  Membership(const TcpRank& its_self, Entrance entrance)
+struct TcpMembership {
+  TcpMembership(const TcpRank& its_self, Entrance entrance)
       : self(its_self),
         health(std::move(entrance.health)),
         connections(self.rank, health->meet(entrance.door.address()), std::move(entrance.door)) {}
@@ -63,7 +63,7 @@ struct Membership {
 
 class TcpWorld final : public World {
  public:
-  explicit TcpWorld(const std::shared_ptr<Membership>& membership)
+  explicit TcpWorld(const std::shared_ptr<TcpMembership>& membership)
       : World(membership->self.rank, membership->self.size, membership), membership_(*membership) {}
 
   // The others are told before the groups end, whose threads may be waiting for them.
@@ -91,7 +91,7 @@ class TcpWorld final : public World {
                                        membership_.self.wait_seconds));
   }
 
-  Membership& membership_;
+  TcpMembership& membership_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
   std::set<uint64_t> names_;
 };
@@ -101,7 +101,7 @@ class TcpWorld final : public World {
 std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting) {
   allow_many_sockets();
   return std::make_unique<TcpWorld>(
-      std::make_shared<Membership>(self, self.rank == 0 ? open_first(self, meeting) : go_to_first(self, meeting)));
+      std::make_shared<TcpMembership>(self, self.rank == 0 ? open_first(self, meeting) : go_to_first(self, meeting)));
 }
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Test program: prints the token ids of a corpus, a line per document. Arguments: path or prefix, vocabulary size.
+// Prints the token ids of a corpus for tests, a line per document. Arguments: path or prefix, vocabulary size.
 #include <cstdint>
 #include <exception>
 #include <iostream>

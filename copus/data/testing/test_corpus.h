@@ -34,7 +34,7 @@ class CorpusTest : public ::testing::Test {
     return path(name);
   }
 
-  // An index of one sequence per document.
+  // Makes an index of one sequence per document.
   static MegatronIndex index_of(const std::vector<std::vector<int64_t>>& documents, int64_t bytes_per_token) {
     MegatronIndex index;
     int64_t offset = 0;

@@ -1,4 +1,4 @@
-// Runs that exist on paper: candidates with affine step times, a noise scale that a test makes up, and a policy that is
+// Simulated runs for tests: candidates with affine step times, a noise scale that a test makes up, and a policy that is
 // asked as a run's controller would, its choices followed at once.
 #pragma once
 
@@ -23,7 +23,7 @@ inline ParallelStrategy layout(int64_t d, int64_t t, int64_t p) {
 
 inline const ParallelStrategy pipeline = layout(1, 2, 2), data = layout(4, 1, 1);
 
-// t(B) = fixed + each * B seconds.
+// Step time t(B) = fixed + each * B seconds.
 struct Affine {
   double fixed, each;
   double seconds(int64_t batch) const { return fixed + each * static_cast<double>(batch); }
@@ -57,7 +57,7 @@ inline std::vector<Candidate> both(std::vector<Candidate> some, const std::vecto
   return some;
 }
 
-// The pipeline is faster at batches below 80, data parallelism above.
+// Two layouts: the pipeline is faster at batches below 80, data parallelism above.
 inline std::vector<Candidate> two_layouts(int64_t smallest_batch, int64_t largest_batch) {
   return both(affine_candidates(pipeline, powers_of_two(smallest_batch, largest_batch), {8, 1}),
               affine_candidates(data, powers_of_two(smallest_batch, largest_batch), {40, 0.6}));
@@ -82,7 +82,7 @@ inline void set_noise(Observation& observation, double value, double low, double
 }
 inline void set_noise(Observation& observation, double value) { set_noise(observation, value, value, value); }
 
-// One decision, the dwell long over.
+// One decision, long after the dwell.
 struct Question {
   std::vector<Candidate> candidates;
   Configuration current;
@@ -120,7 +120,7 @@ class PaperRun {
   const Configuration& current() const { return current_; }
   const std::vector<Move>& moves() const { return moves_; }
 
-  // Until so many samples are consumed.
+  // Runs until so many samples are consumed.
   void run_to(int64_t samples, const Noise& noise) {
     while (latest_.consumed_samples < samples) {
       Observation now;
@@ -157,8 +157,8 @@ class PaperRun {
   std::vector<Move> moves_;
 };
 
-// phi as a run's averages see it: the truth times noise whose logarithm forgets itself over a window of 2048 samples,
-// with a 95 % interval around it of the deviation that it claims to have.
+// Values of phi as a run's averages see it: the truth times noise whose logarithm is correlated over a window of 2048
+// samples, with a 95 % interval around it of the deviation that it claims to have.
 class NoisyNoise {
  public:
   NoisyNoise(uint64_t seed, double deviation, double claimed_deviation)
@@ -178,8 +178,8 @@ class NoisyNoise {
   double error_ = 0;
 };
 
-// Gradients of `dimensions` numbers with |G|^2 = 1 and tr(Sigma) = phi, spread evenly, through the estimator and the
-// averages that a run uses.
+// Estimates of phi from gradients of `dimensions` numbers with |G|^2 = 1 and tr(Sigma) = phi, spread evenly, through
+// the estimator and the averages that a run uses.
 class EstimatedNoise {
  public:
   EstimatedNoise(uint64_t seed, int dimensions) : random_(seed), dimensions_(dimensions) {}

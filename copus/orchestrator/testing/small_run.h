@@ -1,11 +1,11 @@
-// For tests: a run on the virtual clock of a described cluster, with nothing of it on the disk.
+// A run for tests, on the virtual clock of a described cluster, without files.
 #pragma once
 
 #include "copus/config/run_config.h"
 
 namespace copus {
 
-// Two ranks on two nodes.
+// A configuration for two ranks on two nodes.
 inline RunConfig small_run() {
   RunConfig config;
   config.model.vocab_size = 256;

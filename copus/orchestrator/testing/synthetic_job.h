@@ -1,4 +1,4 @@
-// For tests and benchmarks: a job whose steps nobody computes, on a cluster whose true step times are known, beside a
+// A job for tests and benchmarks whose steps nobody computes, on a cluster whose true step times are known, beside a
 // controller that steers it.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace copus {
 
-// Four ranks on two nodes that decide by Goodput, often.
+// A configuration for four ranks on two nodes that decide by Goodput, often.
 inline RunConfig adapting_run() {
   RunConfig config = small_run();
   config.train.global_batch = 16;
@@ -38,7 +38,7 @@ class SyntheticJob {
   explicit SyntheticJob(const RunConfig& config)
       : config_(config), current_(configuration_of(config)), model_(config, current_, Knowledge()) {}
 
-  // A step takes what the model of step times says, times 1.2 and a bit of noise, and longer in a pipeline.
+  // True seconds of a step: those of the model of step times, times 1.2 and a bit of noise, and more in a pipeline.
   double true_seconds(const Configuration& configuration) const {
     return 1.2 * (configuration.strategy.pipeline_parallel > 1 ? 1.1 : 1) * model_.predict(configuration).total();
   }
@@ -58,7 +58,7 @@ class SyntheticJob {
     return observation;
   }
 
-  // Does what it expects to, where its boundary has come.
+  // Makes the expected switch once its boundary has come.
   std::optional<SwitchReport> switch_if_due() {
     if (!intent_ || intent_->commit_after_step != step_) return std::nullopt;
     const SwitchIntent intent = *std::exchange(intent_, std::nullopt);
@@ -78,27 +78,27 @@ class SyntheticJob {
   int64_t step() const { return step_; }
 
  private:
-  // In [-1, 1], a function of the step.
+  // Noise in [-1, 1], a function of the step.
   double noise(uint64_t stream) const {
     return static_cast<double>(mix_bits(static_cast<uint64_t>(step_) * 16 + stream) >> 11) * 0x1p-52 - 1;
   }
 
   RunConfig config_;
   Configuration current_;
-  StepTimeLearner model_;  // for its predictions alone
+  StepTimeLearner model_;  // used for its predictions alone
   std::optional<SwitchIntent> intent_;
   int64_t step_ = 0, consumed_samples_ = 0;
   double elapsed_seconds_ = 0;
 };
 
-// What a controller said in the course of a job.
+// Decisions and outcomes of a controller in the course of a job.
 struct Course {
   std::vector<Decision> decisions;
   std::vector<SwitchReport> switches;
   std::vector<Realised> realised;
 };
 
-// As a run does it. `change` may falsify what is observed.
+// Drives job and controller as a run does. `change` may falsify the observations.
 inline void run_steps(
     SyntheticJob& job, Controller& controller, int64_t steps, Course& course,
     const std::function<void(Observation&)>& change = [](Observation&) {}) {

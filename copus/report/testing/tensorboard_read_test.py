@@ -27,6 +27,6 @@ expected += [(2**40, -0.5, 3000.25)]
 found = [(event.step, event.value, event.wall_time) for event in events.Scalars("train/loss")]
 assert found == [(step, float(numpy.float32(value)), time) for step, value, time in expected], found
 
-# Step 10's record was cut short; step 5's stays.
+# The record of step 10 was cut short; that of step 5 stays.
 assert [event.step for event in events.Scalars("held_out/loss")] == [5], events.Scalars("held_out/loss")
 print("tensorboard reads what was written, and forgets what came after the checkpoint")

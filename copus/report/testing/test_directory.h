@@ -1,4 +1,4 @@
-// What the tests of this room share: a folder for one test.
+// A folder for one test, shared by the tests of this room.
 #pragma once
 
 #include <gtest/gtest.h>

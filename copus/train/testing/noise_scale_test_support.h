@@ -1,5 +1,5 @@
-// For tests of what training measures of the gradient noise scale: runs of a small model in any layout, and an oracle
-// that knows no layout: the gradients of single samples, by the whole model on one rank in float64.
+// Support for tests of the measured gradient noise scale: runs of a small model in any layout, and an oracle that knows
+// no layout: the gradients of single samples, by the whole model on one rank in float64.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -34,7 +34,7 @@ inline int64_t samples_per_rank(const RunConfig& config) {
   return config.train.global_batch / config.parallel.data_parallel;
 }
 
-// Random weights for the whole model, in fp32: what the oracle and every layout begin with.
+// Random weights for the whole model, in fp32, with which the oracle and every layout begin.
 class Weights {
  public:
   explicit Weights(const ModelDescription& model) : store_(model, at::kFloat, at::kCPU) {
@@ -60,8 +60,8 @@ class Weights {
   ParameterStore store_;
 };
 
-// The gradients of the sum of token losses, of each of the first samples. Whatever a layout adds up in whatever order,
-// the squared norm of a sum of them follows from their inner products.
+// The gradients of the sum of token losses, of each of the first samples. Squared norms of sums of them follow from
+// their inner products, so layouts may add them up in any order.
 class SampleGradients {
  public:
   SampleGradients(const Weights& weights, const RunConfig& config, int64_t count) {
@@ -90,12 +90,12 @@ class SampleGradients {
     inner_products_ = all.mm(all.t());
   }
 
-  // Of the sum of the gradients of samples first .. first + count.
+  // Squared norm of the sum of the gradients of samples first .. first + count.
   double squared_norm(int64_t first, int64_t count) const {
     return inner_products_.narrow(0, first, count).narrow(1, first, count).sum().item<double>();
   }
 
-  // The sum of the squared norms of each alone.
+  // Sum of the squared norms of the single gradients.
   double sum_of_squared_norms() const { return inner_products_.trace().item<double>(); }
 
   int64_t count() const { return inner_products_.size(0); }
@@ -107,7 +107,7 @@ class SampleGradients {
   }
 
  private:
-  // Every logical parameter once: an embedding that is also the head has the sum of both gradients.
+  // Joins every logical parameter once: an embedding that is also the head has the sum of both gradients.
   static at::Tensor gradient_vector(const ParameterStore& store) {
     std::vector<at::Tensor> parts;
     for (const Parameter& parameter : store.parameters()) {
@@ -123,14 +123,14 @@ class SampleGradients {
   std::vector<int64_t> loss_tokens_;
 };
 
-// What a step should measure.
+// Norms that a step should measure.
 struct Norms {
   std::optional<double> small_batch;  // samples
   double small_batch_squared_norm = 0;
   double squared_norm = 0;
 };
 
-// By the definitions alone, for a step counted from 1 whose samples follow those of the steps before it.
+// Computes them by the definitions alone, for a step counted from 1 whose samples follow those of the steps before it.
 inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& config, int64_t step) {
   const int64_t batch = config.train.global_batch, first = (step - 1) * batch;
   const int64_t of_rank = samples_per_rank(config), num_ranks = config.parallel.data_parallel;
@@ -152,7 +152,7 @@ inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& c
   return norms;
 }
 
-// All of a record, to compare bits.
+// Words of all fields of a record, to compare bits.
 inline std::vector<int64_t> words_of(const StepRecord& record) {
   std::vector<int64_t> words{record.step,         record.consumed_samples, record.consumed_tokens,
                              record.global_batch, record.micro_batch,      record.skipped_samples};
@@ -170,7 +170,7 @@ inline std::vector<int64_t> words_of(const StepRecord& record) {
   return words;
 }
 
-// One step, whose record and averages must be the same on all ranks.
+// Makes one step, whose record and averages must be the same on all ranks.
 inline StepRecord step_alike(Trainer& trainer, World& world) {
   const StepRecord record = trainer.step();
   std::vector<int64_t> rank_0 = words_of(record);
@@ -189,7 +189,7 @@ inline std::vector<StepRecord> take_steps(Trainer& trainer, World& world, int64_
   return records;
 }
 
-// The averages that records tell of.
+// Averages computed from the norms in records.
 class Replay {
  public:
   explicit Replay(const RunConfig& config) : window_{.samples = config.noise_scale.window_samples} {}
@@ -216,8 +216,8 @@ class Replay {
   int64_t observed_samples_ = 0;
 };
 
-// What a record says of the noise scale is what the records up to it give. They hold the root of a squared norm, whose
-// square is another one in its last bits.
+// Expects a record's noise scale to be the one that the records up to it give. They hold the root of a squared norm,
+// whose square differs in its last bits.
 inline void expect_noise_scale(const StepRecord& record, const std::optional<NoiseScale>& expected) {
   constexpr double rounding = 1e-9;
   ASSERT_EQ(record.noise_scale_low.has_value(), expected.has_value()) << "step " << record.step;
@@ -260,7 +260,7 @@ class NoiseScaleTest : public ::testing::Test {
     layouts::train_on_every_rank(config, [&](Trainer& trainer, World& world, const Dataset&) { body(trainer, world); });
   }
 
-  // Rank 0's snapshot to disk; the others have none.
+  // Writes rank 0's snapshot to disk; the other ranks have none.
   void write_checkpoint(const std::optional<Snapshot>& snapshot) const {
     if (!snapshot) return;
     CheckpointWriter writer(folder_.path() / "checkpoints", 1);
@@ -269,9 +269,9 @@ class NoiseScaleTest : public ::testing::Test {
   }
   Checkpoint read_checkpoint() const { return Checkpoint(latest_checkpoint(folder_.path() / "checkpoints").value()); }
 
-  // The records of `steps` steps that leave the weights where they are, to the last bit.
+  // Records of `steps` steps that leave the weights as they are, to the last bit.
   static std::vector<StepRecord> measure(RunConfig config, const Weights& weights, int64_t steps) {
-    config.optimizer.lr = 1e-30;  // there must be some
+    config.optimizer.lr = 1e-30;  // has to be positive
     std::vector<StepRecord> records;
     train(config, [&](Trainer& trainer, World& world) {
       trainer.load(weights.views());
@@ -286,9 +286,9 @@ class NoiseScaleTest : public ::testing::Test {
     return records;
   }
 
-  // In every layout the norms of the oracle, and those of the other layouts where these cut the batch alike. In fp32
-  // elements of a gradient are off by 1e-7 of their size, and more where sums cancel; in a norm over all of them most
-  // of that averages out, and what rounds alike in all layouts does not tell these apart.
+  // Expects in every layout the norms of the oracle, and those of the other layouts where these cut the batch alike. In
+  // fp32 elements of a gradient are off by 1e-7 of their size, and more where sums cancel; in a norm over all of them
+  // most of that averages out, and errors that are the same in all layouts do not make these differ from each other.
   void expect_norms(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts,
                     double tolerance_of_layouts = 1e-6, double tolerance_of_oracle = 2e-6) const {
     constexpr int64_t steps = 2;

@@ -1,4 +1,4 @@
-// For tests: a world of one rank that shows what it is told.
+// A world of one rank for tests that shows what it is told.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// One rank that knows its places, whose clock stands still unless it is told to advance.
+// A world of one rank that keeps the places it is told; its clock stands still unless it is told to advance.
 class ObservedWorld : public WrappedWorld, public Health, public RankClock {
  public:
   ObservedWorld() : WrappedWorld(single_rank_world()) {}

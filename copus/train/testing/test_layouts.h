@@ -1,4 +1,4 @@
-// For tests: a small run, short names for what a layout changes in it, and its ranks as threads.
+// Support for tests of layouts: a small run, short names for what a layout changes in it, and its ranks as threads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ inline Change global_batch(int64_t size) {
   return [=](RunConfig& config) { config.train.global_batch = size; };
 }
 
-// `base` with one layout's changes after it.
+// Returns `base` with one layout's changes after it.
 inline std::vector<Change> join(std::vector<Change> base, const std::vector<Change>& layout) {
   base.insert(base.end(), layout.begin(), layout.end());
   return base;
@@ -74,14 +74,14 @@ inline void write_corpus(const std::filesystem::path& path) {
   for (int i = 0; i < 300; ++i) file << "line " << i * i % 97 << " of the corpus; " << i << '\n';
 }
 
-// What the runs of a small model on `corpus` have in common.
+// The common configuration of the runs of a small model on `corpus`.
 inline RunConfig small_run(const std::filesystem::path& corpus) {
   RunConfig config;
   config.model.vocab_size = 258;
   config.model.num_heads = 4;
   config.model.num_kv_heads = 2;
   config.data.train = {{.path = corpus.string(), .weight = 1}};
-  config.data.document_separator = "\n";  // so that samples differ in how many of their tokens carry loss
+  config.data.document_separator = "\n";  // makes samples differ in how many of their tokens carry loss
   config.train.global_batch = 8;
   config.train.micro_batch = 2;
   config.train.precision = Precision::fp32;
@@ -100,7 +100,7 @@ inline Dataset open_data(const RunConfig& config) {
   return {config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed};
 }
 
-// How ranks that are threads reach each other in memory of the device that they share.
+// Connects ranks that are threads, in memory of the device that they share.
 using Connect = std::function<std::unique_ptr<World>(World&)>;
 
 inline std::unique_ptr<World> on_test_device(World& world) {
@@ -112,7 +112,7 @@ inline std::unique_ptr<World> on_test_device(World& world) {
                             make_gpu_runtime(device.index(), [device] { return current_stream_handle(device); }));
 }
 
-// For the CPU: all memory travels as that of a device that ranks share.
+// Connects ranks on the CPU so that all memory travels as that of a device that ranks share.
 inline std::unique_ptr<World> as_on_a_device(World& world) {
   return stage_through_host(std::make_unique<BorrowedWorld>(world),
                             std::make_shared<FakeDeviceRuntime>(FakeDeviceRuntime::Options{.is_the_host = true}));
