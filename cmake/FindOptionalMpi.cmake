@@ -3,7 +3,7 @@
 enable_language(C)
 find_package(MPI QUIET COMPONENTS C)
 if(MPI_C_FOUND)
-  # Keeps mpi.h from including the C++ interface, which MPI 3 removed.
+  # The definitions keep mpi.h from including the C++ interface, which MPI 3 removed.
   target_compile_definitions(MPI::MPI_C INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   message(STATUS "MPI: ${MPI_C_LIBRARIES}")
 else()
