@@ -6,8 +6,8 @@
 #   LIBRARIES    libraries outside the project
 #   TORCH        the room uses ATen
 #
-# Several sources are compiled as one (COPUS_UNITY): most of what a small source costs are its headers and templates. So no
-# two files of a room may define the same name, in unnamed namespaces neither.
+# Several sources are compiled as one (COPUS_UNITY): most of what a small source costs are its headers and templates. So
+# no two files of a room may define the same name, even in unnamed namespaces.
 include(GoogleTest)
 
 add_library(copus_options INTERFACE)
@@ -73,8 +73,8 @@ function(copus_compile_lightly ROOM)
   endforeach()
 endfunction()
 
-# copus_process_test(NAME FILE [TIMEOUT SECONDS] [RUN_SERIAL] [TORCH]): a Python file that tests the program `copus` as a
-# process, as FILE PATH_TO_COPUS. It tests the program without libtorch as well, unless it says TORCH.
+# copus_process_test(NAME FILE [TIMEOUT SECONDS] [RUN_SERIAL] [TORCH]): a Python file that tests the program `copus` as
+# a process, as FILE PATH_TO_COPUS. It tests the program without libtorch as well, unless it says TORCH.
 function(copus_process_test NAME FILE)
   cmake_parse_arguments(TEST "RUN_SERIAL;TORCH" "TIMEOUT" "" ${ARGN})
   if(NOT TEST_TIMEOUT)

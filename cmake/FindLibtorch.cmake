@@ -1,8 +1,8 @@
 # Finds libtorch as the target copus_libtorch: the one given by -DTorch_DIR, else the pip wheel in the project's .venv.
 # Sets COPUS_TORCH_PLATFORM to "cuda", "hip" or "" (CPUs only) and, for CUDA, COPUS_TORCH_CUDA_VERSION.
 #
-# libtorch's own TorchConfig.cmake is not used: that of a CUDA wheel asks for every library that PyTorch itself was built
-# with (cuBLAS, cuDNN, ...), of which Copus calls none.
+# libtorch's own TorchConfig.cmake is not used: that of a CUDA wheel asks for every library that PyTorch itself was
+# built with (cuBLAS, cuDNN, ...), none of which Copus calls.
 if(NOT Torch_DIR)
   file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)
   if(WHEEL_TORCH)

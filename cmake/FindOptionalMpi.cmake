@@ -1,5 +1,5 @@
-# Finds an MPI library as the target MPI::MPI_C, with MPI_C_FOUND, where there is one. Only its C interface is used, which
-# CMake finds with a C compiler; -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON builds without MPI.
+# Finds an MPI library as the target MPI::MPI_C, with MPI_C_FOUND, where there is one. Only its C interface is used,
+# which CMake finds with a C compiler; -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON builds without MPI.
 enable_language(C)
 find_package(MPI QUIET COMPONENTS C)
 if(MPI_C_FOUND)

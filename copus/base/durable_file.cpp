@@ -112,7 +112,7 @@ void sync_directory(const std::filesystem::path& directory) {
   const int result = ::fsync(descriptor);
   const int error_number = errno;
   ::close(descriptor);
-  // Some file systems cannot sync a folder and answer EINVAL; nothing more can be done for the names there.
+  // A sync of a folder fails with EINVAL on some file systems; nothing more can be done for the names there.
   if (result != 0 && error_number != EINVAL) {
     throw UserError(concat("cannot sync folder ", directory.string(), ": ", error_text(error_number)));
   }
@@ -120,7 +120,7 @@ void sync_directory(const std::filesystem::path& directory) {
 
 void create_directories_durably(const std::filesystem::path& directory) {
   std::error_code error;
-  std::vector<std::filesystem::path> parents;  // those that are missing
+  std::vector<std::filesystem::path> parents;  // parents of the missing folders
   for (std::filesystem::path path = directory; !path.empty() && !std::filesystem::exists(path, error);) {
     parents.push_back(folder_of(path));
     path = path.parent_path();

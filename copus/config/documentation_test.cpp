@@ -52,7 +52,7 @@ TEST(Documentation, StatesTheDefaultsThatTheCodeHas) {
   const std::map<std::string, std::string> documented = documented_defaults();
   for (const WrittenField& field : write_fields(RunConfig{})) {
     const std::string key = concat(field.section, ".", field.key);
-    if (field.section == "model" || key == "data.train") continue;  // these follow from other keys, or have no default
+    if (field.section == "model" || key == "data.train") continue;  // follow from other keys, or have no default
     ASSERT_TRUE(documented.contains(key)) << key;
     EXPECT_EQ(documented.at(key), concat("`", field.value, "`")) << key;
   }

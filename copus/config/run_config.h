@@ -31,7 +31,7 @@ enum class PolicyKind {
   fixed,            // "static": decisions are logged, and only commands change anything
   copus,            // the configuration with the highest Goodput
   cbs_pessimistic,  // the batch follows the critical batch, in the layout that is fastest at the initial batch
-  cbs_optimistic,   // the same in the layout that is fastest at the largest batch
+  cbs_optimistic,   // likewise in the layout that is fastest at the largest batch
   steps,            // a schedule of batches by consumed samples or tokens (Megatron-LM's step batch size schedule)
   olmo,             // doubles the batch where the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
   norm_test,        // norm test of Lau et al. 2024, arXiv 2412.21124
@@ -66,7 +66,7 @@ struct DataConfig {
   std::vector<DataSource> train;      // data.train: a string, a list of strings, or a list of {path, weight}
   std::vector<std::string> held_out;  // files to evaluate on; empty: the last part of every training source
   double held_out_fraction = 0.01;    // size of that last part, as a share of the tokens of each source; 0: none
-  std::string document_separator;     // where documents of text files end; empty: a file is one document
+  std::string document_separator;     // text between documents of text files; empty: a file is one document
   bool mask_document_ends = true;     // whether the prediction of a document's first token carries no loss
   bool operator==(const DataConfig&) const = default;
 };

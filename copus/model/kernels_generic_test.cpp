@@ -34,8 +34,8 @@ TEST(KernelsGeneric, WeightGradientsAddUpInTheirOwnDtype) {
   }
 }
 
-// On a GPU, bfloat16 heads of 64 and 128 go to ATen's flash attention, which must take our views of one joint matrix
-// and fewer key-value heads than query heads; heads of 10 and the other dtypes go to the composition.
+// ATen's flash attention serves bfloat16 heads of 64 and 128 on a GPU; it must take our views of one joint matrix and
+// fewer key-value heads than query heads. Heads of 10 and the other dtypes go to the composition.
 TEST(KernelsGeneric, AttentionMatchesAutogradWhateverTheOperator) {
   struct Case {
     at::ScalarType dtype;

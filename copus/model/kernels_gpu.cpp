@@ -20,7 +20,7 @@ namespace {
 // The number of rows that one block of the column sums takes: small enough for many blocks, large enough for few
 // partial sums.
 constexpr int64_t rows_per_column_sum = 256;
-// The number of rows up to which one block sums a column at once.
+// The number of rows that are summed in one pass.
 constexpr int64_t few_rows = 1024;
 
 gpu::Storage storage(const at::Tensor& tensor) {

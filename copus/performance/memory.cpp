@@ -47,7 +47,7 @@ class ConfigurationMemory {
     const int64_t in_flight = activation_bound(strategy_.schedule, shape_, rank);
     parts.activations = static_cast<double>(in_flight) * layers / static_cast<double>(strategy_.virtual_stages) * kept_;
     if (waiting_ > 0) {
-      // From F to W a rank has no more micro-batches under way than rank 0 has between F and B.
+      // No rank has more micro-batches under way from F to W than rank 0 has between F and B.
       const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
       parts.activations += static_cast<double>(under_way - in_flight) * layers * waiting_;
     }

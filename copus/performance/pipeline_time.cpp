@@ -147,8 +147,7 @@ class Passes {
   // Puts passes in an order of levels. Passes of one level do not wait for each other, so a processor can compute
   // several at once.
   void order_by_level(const std::vector<std::vector<Pass>>& by_rank) {
-    std::vector<int32_t> sent_at(num_messages(), 0);  // by message: the level of the pass that sends it, 0: not yet
-                                                      // sent
+    std::vector<int32_t> sent_at(num_messages(), 0);  // by message: level of the pass that sends it; 0: not yet sent
     sent_at[nothing] = 1;
     std::vector<int32_t> level(ranks_, 0);  // level of each rank's last pass
     std::vector<size_t> next(ranks_, 0);

@@ -98,7 +98,7 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
   const int64_t p = strategy.pipeline_parallel;
   const LocalElements& held = elements(strategy);
   double seconds = strategy.data_parallel > 1 ? bucket_communication(configuration, costs) : 0;
-  // The two copies of a tied embedding are added before the buckets are reduced.
+  // The two copies of a tied embedding are added before their data-parallel reduction.
   if (model_.tie_word_embeddings && p > 1) {
     const Link tie = link_of(cluster_, RankSeries{0, strategy.world_size() / p * (p - 1), 2});
     seconds += turns(strategy, strategy.world_size()) *

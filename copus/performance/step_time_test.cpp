@@ -208,7 +208,7 @@ TEST(StepTime, GradientsOfReplicatedKeysAndValuesAreAdded) {
         .data_communication;
   };
   const Link& link = counting_cluster().within_node;
-  // In each of 8 layers, two ranks add the gradients of one head of keys and one of values, and four ranks those of two
+  // Two ranks add the gradients of one head of keys and one of values in each of 8 layers, and four ranks those of two
   // norms.
   const double keys_and_values = 8 * all_reduce_seconds(link, 2, int64_t{4} * 2 * 16 * 128);
   const double norms = 8 * all_reduce_seconds(link, 4, int64_t{4} * 2 * 128);
@@ -227,7 +227,7 @@ TEST(StepTime, SmallKernelsWaitForTheirLaunch) {
 }
 
 TEST(StepTime, MatmulsTakeTheirOperationsAndTheRestItsTraffic) {
-  // Without memory traffic the seconds are those of every product's operations, and of causal halves of attention,
+  // The seconds without memory traffic are those of every product's operations, and of causal halves of attention,
   // whose backward pass has five products for two.
   ClusterDescription cluster = gpu_cluster();
   cluster.device.memory_bytes_per_second = 0;

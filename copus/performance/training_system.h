@@ -27,8 +27,7 @@ struct LayerTensors {
 // Memory of a training program beside weights, gradients and optimizer state.
 struct MemoryUse {
   LayerTensors kept;                    // from forward to backward, with Recompute::none
-  LayerTensors kept_without_attention;  // the same with Recompute::attention; Recompute::full keeps the layer's input,
-                                        // one hidden
+  LayerTensors kept_without_attention;  // with Recompute::attention; Recompute::full keeps one hidden, the input
   LayerTensors working;                 // beside the kept ones, for the one layer that a rank works on
   LayerTensors waiting;                 // from B to W where W is deferred (zb-h1)
 
@@ -100,8 +99,7 @@ struct TrainingSystem {
   bool reduces_each_micro_batch = false;
   // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
   int64_t optimizer_group = 0;
-  bool overlaps_tensor_backward = false;    // whether collectives of backward passes go on beside the products of their
-                                            // layer
+  bool overlaps_tensor_backward = false;    // whether collectives of backward passes overlap the layer's products
   bool recomputes_down_projection = false;  // whether Recompute::full repeats the feed-forward's last product too
   StageCut stage_cut = StageCut::balanced;
   // An effect seen in nanotron's published times; the explanation is ours: in a pipeline that needs more than this

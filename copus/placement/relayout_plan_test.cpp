@@ -189,7 +189,7 @@ TEST(RelayoutPlan, ReplicasBecomeStagesWithoutACopy) {
     EXPECT_EQ(plan.num_rounds, 1) << "to release the rest";
     EXPECT_EQ(plan.peak_bytes, plan.old_bytes);
   }
-  // Nothing has to be copied only where a rank holds the whole state, which is not so with the shares of ZeRO-1.
+  // A plan without copies needs every rank to hold the whole state; the shares of ZeRO-1 are not the whole.
   RelayoutRequest cut = request;
   cut.from.zero_stage = 1;
   EXPECT_GT(plan_relayout(cut, 0).bytes_received, 0);

@@ -236,7 +236,7 @@ TEST_F(BrokenSchedule, WorksOnWhatDoesNotExist) {
   EXPECT_EQ(finding(), "rank 2 does F of chunk 0, micro-batch 4, which does not exist");
 }
 
-// With two ranks and several chunks, activations and gradients go the same way.
+// Activations and gradients go the same way with two ranks and several chunks.
 TEST_F(BrokenSchedule, TakesAGradientForAnActivation) {
   constexpr auto kind = PipelineSchedule::interleaved_1f1b;
   schedule_ = make_schedule(kind, 2, 2, 4);

@@ -69,7 +69,7 @@ TEST(Goodput, IsHighestWhereTheoryPutsIt) {
     };
     const double plain = std::sqrt(critical * a / k);
     EXPECT_NEAR(best(0), plain, 1e-3 * plain);
-    // Below the critical batch the learning rate grows with the root of B, which moves the optimum up to the critical
+    // The learning rate grows with the root of B below the critical batch, which moves the optimum up to the critical
     // batch; beyond it the rate is constant.
     const double with_rate = std::max(critical, plain);
     EXPECT_NEAR(best(0.5), with_rate, 1e-3 * with_rate);

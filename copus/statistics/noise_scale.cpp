@@ -31,7 +31,7 @@ double outlier_weight(const NoiseAverage& average, const NormObservation& observ
 }
 
 struct StepWeight {
-  double samples;  // how far the step advances the run
+  double samples;  // samples by which the step advances the run
   double weight;   // its weight among the other steps
 };
 

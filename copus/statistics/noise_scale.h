@@ -55,8 +55,8 @@ struct MeanEstimate {
 
 struct NoiseScale {
   MeanEstimate squared_gradient, trace;
-  // In samples, never negative. While |G|^2 is not significantly positive there is only a lower bound: value and high
-  // are empty. The bound never assumes |G|^2 < 0, so it then covers the truth more often than it has to.
+  // Numbers of samples, never negative. While |G|^2 is not significantly positive there is only a lower bound: value
+  // and high are empty. The bound never assumes |G|^2 < 0, so it then covers the truth more often than it has to.
   std::optional<double> value;
   double low = 0;  // ends of the 95 % interval (Fieller 1954, for a ratio of two correlated means)
   std::optional<double> high;

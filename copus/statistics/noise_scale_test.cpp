@@ -56,7 +56,7 @@ TEST(NoiseWindow, AChangeOfBatchKeepsTheMemory) {
       SCOPED_TRACE(testing::Message() << before << " to " << after);
       auto average = observe_times(20 * 2048 / before, {}, showing({1, 100}, before), window);
       average = observe_times(2048 / after, average, showing({2, 300}, after), window);
-      // After one window of samples the past still has 1/e of the weight; steps are not infinitesimal, so 2 % are
+      // The past still has 1/e of the weight after one window of samples; steps are not infinitesimal, so 2 % are
       // tolerated.
       EXPECT_NEAR(mean_squared_gradient(average), 2 - std::exp(-1.0), 0.02);
       EXPECT_NEAR(mean_trace(average), 300 - 200 * std::exp(-1.0), 4);
@@ -165,7 +165,7 @@ TEST(NoiseAverage, AnOutlierMovesItLittle) {
               usual, 0.1 * usual);
 }
 
-// With |G|^2 = 1 and tr(Sigma) = 8 the expected norms are A = 9 for one sample and C = 2 for eight.
+// Expected norms for |G|^2 = 1 and tr(Sigma) = 8 are A = 9 for one sample and C = 2 for eight.
 TEST(NoiseAverage, AnOutlierCountsTheLessTheFartherItIsBeyondTenTimesItsExpectation) {
   const auto weight_of = [](int steps_before, double small_squared_norm, double large_squared_norm) {
     const auto before = observe_times(steps_before, {}, showing({1, 8}, 8), everything);
@@ -290,7 +290,7 @@ TEST(NoiseScale, EndsOfTheIntervalAreTheLimitsOfATest) {
     EXPECT_NEAR(sample.distance(*scale.value), 0, 1e-6);
     EXPECT_NEAR(sample.distance(scale.low), t, 1e-6 * t);
     EXPECT_NEAR(sample.distance(*scale.high), -t, 1e-6 * t);
-    // At phi = 0 the distance is S over its error.
+    // The distance at phi = 0 is S over its error.
     EXPECT_NEAR(scale.trace.value / scale.trace.standard_error, sample.distance(0), 1e-6 * sample.distance(0));
   }
 }
@@ -372,7 +372,7 @@ struct SimulatedRun {
 const std::vector<SimulatedRun> runs = {
     {"six steps", std::vector<int>(6, 8), everything, 8},
     {"equal weights", std::vector<int>(64, 8), everything, 8},
-    // Most intervals have no upper end, and where |G|^2 is negative, no lower end can lie beyond the truth.
+    // Intervals mostly have no upper end, and where |G|^2 is negative, no lower end can lie beyond the truth.
     {"equal weights, a weak gradient", std::vector<int>(64, 8), everything, 200, 0.99},
     {"exponential weights", std::vector<int>(120, 8), {256, 32}, 8},
     {"equal weights of samples, the batch changes", changing_batch(40, 20), everything, 8},

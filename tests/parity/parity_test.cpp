@@ -32,8 +32,8 @@ struct Tolerance {
 constexpr Tolerance tolerances[] = {
     // Promises of Copus. float32 can keep them: the float32 run of transformers itself is tested against them below.
     {"float32", at::kFloat, 1e-5, 1e-5, 1e-4},
-    // Only the rotary angles round here, which are float32 by definition but float64 in the reference: by about 1e-6 in
-    // the fastest pairs of a head, of which little reaches the results.
+    // The rotary angles alone round here, which are float32 by definition but float64 in the reference: by about 1e-6
+    // in the fastest pairs of a head, of which little reaches the results.
     {"float64", at::kDouble, 1e-6, 1e-6, 1e-7},
     // An activation is rounded about 15 times on its way through three layers, by up to 2^-9 = 0.002 each, which adds
     // up to 0.008 in the logits (as a square root, errors being independent). The gradient of a key bias is far worse

@@ -153,8 +153,7 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
         const int64_t keys = minimum(block, a.sequence - k0);
         for (int64_t r0 = 0; r0 < queries; r0 += group) {
           const int64_t rows = minimum(group, queries - r0);
-          const int64_t visible = diagonal ? minimum(keys, r0 + group) : keys;  // number of keys visible to any row of
-                                                                                // the group
+          const int64_t visible = diagonal ? minimum(keys, r0 + group) : keys;  // keys visible to any row of the group
           multiply_rows(rows, padded<C>(visible), s.query + r0 * row, row, 1, s.key_transposed + k0, key_row, 0,
                         a.head_dim, s.scores + r0 * block, block, false);
           for (int64_t r = r0; r < r0 + rows; ++r) {

@@ -1,6 +1,6 @@
 // Rotary embedding and SwiGLU. Every element is read and written once, so the bytes are those of the floor. Rotary
-// takes 4 bytes for each element of a rotated pair of bfloat16, and the angles, of which a thread reads 8 bytes a pair
-// for eight heads; they are few and come from the caches.
+// takes 4 bytes a rotated pair of bfloat16, and the angles, of which a thread reads 8 bytes a pair for eight heads;
+// they are few and come from the caches.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"

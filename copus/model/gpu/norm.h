@@ -136,7 +136,7 @@ rms_norm_backward_kernel(const RmsNormBackward a) {
 }
 
 inline constexpr int column_sum_lanes = 32;     // number of rows of a range that a block reads side by side
-inline constexpr int column_sum_threads = 256;  // leaves 8 packs of columns for each lane: whole sectors of memory
+inline constexpr int column_sum_threads = 256;  // gives a block 8 packs of columns: whole sectors of memory
 
 // Sums each lane's rows in ascending order, then the lanes in order. One block takes 8 V columns of a range.
 template <class S, int V>

@@ -126,8 +126,7 @@ COPUS_DEVICE double sum_squares(const float* values, int count) {
 template <int V>
 COPUS_KERNEL(squared_norm_threads)
 squared_norm_kernel(const SquaredNorm a) {
-  constexpr int block = static_cast<int>(squared_norm_block), row = block + 1;  // padding makes threads begin in
-                                                                                // different banks
+  constexpr int block = static_cast<int>(squared_norm_block), row = block + 1;  // threads begin in different banks
   COPUS_SHARED(float, values, squared_norm_threads* row);
   const int64_t end_tile = (a.end + squared_norm_tile - 1) / squared_norm_tile;
   WordSum sum{-1, {}};
