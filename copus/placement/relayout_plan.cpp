@@ -71,7 +71,7 @@ class Planner {
 
   const RelayoutRequest& request_;
   StatePlacement from_, to_;
-  std::vector<std::array<bool, num_content_kinds>> kept_;  // by rank: whether its old and new buffers are equal
+  std::vector<std::array<bool, num_content_kinds>> kept_;  // by rank: whether equal, if held in both layouts
   std::vector<Move> moves_;
   std::vector<int64_t> old_bytes_, new_bytes_;  // by rank
   int64_t largest_bucket_bytes_ = 0, peak_bound_bytes_ = 0;
@@ -183,7 +183,7 @@ void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
 }
 
 // Chooses between the replicas, each of which is shared out over data-parallel ranks: the one with most on the
-// receiver, then on its node, then with the lowest highest load.
+// receiver, then on its node, then the one whose busiest sender has the least load.
 template <class Give>
 void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {

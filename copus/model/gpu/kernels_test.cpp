@@ -196,7 +196,7 @@ TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {
   }
 }
 
-// More tiles than blocks, as in every large model: a thread goes from its part of one tile to that of another, whose
+// Tiles outnumber blocks, as in every large model: a thread goes from its part of one tile to that of another, whose
 // squares may be too much larger or smaller for the words that it holds.
 TEST_P(GpuKernels, SquaredNormOfSeveralTilesABlock) {
   const int64_t blocks_of_values = 7 * gpu::squared_norm_threads, count = blocks_of_values * 64 - 5;
