@@ -14,7 +14,7 @@ if(NOT COPUS_GPU MATCHES "^(auto|off|cuda|hip)$")
   message(FATAL_ERROR "COPUS_GPU is '${COPUS_GPU}'; it takes auto, off, cuda or hip.")
 endif()
 
-# Finds nvcc and the CUDA runtime that libtorch uses, or says in MISSING what is wrong.
+# Finds nvcc and the CUDA runtime that libtorch uses, or explains the failure in MISSING.
 macro(find_cuda)
   set(MISSING "")
   find_package(CUDAToolkit QUIET)
@@ -23,7 +23,7 @@ macro(find_cuda)
   elseif(NOT TARGET CUDA::cudart)
     set(MISSING "the CUDA toolkit in ${CUDAToolkit_BIN_DIR} lacks the runtime library (libcudart.so)")
   elseif(COPUS_TORCH_CUDA_VERSION)
-    # Both runtimes would be in one process.
+    # Different versions would put two CUDA runtimes into one process.
     string(REGEX MATCH "^[0-9]+" LIBTORCH_MAJOR ${COPUS_TORCH_CUDA_VERSION})
     if(NOT LIBTORCH_MAJOR EQUAL CUDAToolkit_VERSION_MAJOR)
       set(MISSING "libtorch is built for CUDA ${COPUS_TORCH_CUDA_VERSION} and the toolkit is ${CUDAToolkit_VERSION}")
@@ -31,7 +31,7 @@ macro(find_cuda)
   endif()
 endmacro()
 
-# Finds HIPCC, HIP_INCLUDE_DIR and HIP_RUNTIME_LIBRARY, or says in MISSING what is wrong.
+# Finds HIPCC, HIP_INCLUDE_DIR and HIP_RUNTIME_LIBRARY, or explains the failure in MISSING.
 macro(find_hip)
   set(MISSING "")
   set(PLACES $ENV{ROCM_PATH} /opt/rocm)
@@ -80,16 +80,16 @@ if(COPUS_WITH_TORCH)
 endif()
 
 if(COPUS_GPU_PLATFORM STREQUAL "cuda")
-  # Machine code for A100 and H100, and code that the driver compiles for what comes later.
+  # Machine code for A100 and H100, and code that the driver compiles for later devices.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90 CACHE STRING "What to compile device code for")
   endif()
   set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE} CACHE FILEPATH "nvcc")
   set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER} CACHE FILEPATH "nvcc's host compiler")
-  # One copy of the runtime in the process: libtorch's.
+  # The process has one copy of the runtime: libtorch's.
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
   enable_language(CUDA)
-  # Device code has the standard of the rest, of which CMake 3.25.1 does not know that nvcc can do it.
+  # Device code has the same C++ standard as the rest; CMake 3.25.1 does not know that nvcc supports it.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   endif()
@@ -111,7 +111,7 @@ endif()
 # the build's platform, and adds it to TARGET with the platform's runtime. One source for both platforms.
 function(copus_gpu_sources TARGET)
   if(COPUS_GPU_PLATFORM STREQUAL "cuda")
-    # A library of its own, because it takes none of TARGET's options.
+    # Device code is a library of its own, because it takes none of TARGET's options.
     add_library(${TARGET}_gpu OBJECT ${ARGN})
     target_link_libraries(${TARGET}_gpu PRIVATE copus_options)
     target_compile_definitions(${TARGET}_gpu PRIVATE ${GPU_DEFINITIONS})
@@ -125,11 +125,11 @@ function(copus_gpu_sources TARGET)
   else()
     message(FATAL_ERROR "copus_gpu_sources(${TARGET}) in a build without a GPU platform")
   endif()
-  # Not its headers and definitions, which no host code of a room but comm needs.
+  # The platform's headers and definitions are left out, since no host code of a room but comm needs them.
   target_link_libraries(${TARGET} PUBLIC $<LINK_ONLY:copus_gpu_platform>)
 endfunction()
 
-# By a command of its own, since CMake's language HIP knows ROCm's layout of folders but not Debian's.
+# hipcc is called by a command of its own, since CMake's language HIP knows ROCm's layout of folders but not Debian's.
 function(copus_hip_objects RESULT)
   set(OPTIMISATION $<IF:$<CONFIG:Debug>,-O0$<SEMICOLON>-g,-O3$<SEMICOLON>-DNDEBUG>)
   list(TRANSFORM COPUS_HIP_ARCHITECTURES PREPEND --offload-arch= OUTPUT_VARIABLE ARCHITECTURES)

@@ -6,8 +6,8 @@
 #   LIBRARIES    libraries outside the project
 #   TORCH        the room uses ATen
 #
-# Several sources are compiled as one (COPUS_UNITY): most of what a small source costs are its headers and templates. So no
-# two files of a room may define the same name, in unnamed namespaces neither.
+# Several sources are compiled as one (COPUS_UNITY): most of what a small source costs are its headers and templates. So
+# no two files of a room may define the same name, even in unnamed namespaces.
 include(GoogleTest)
 
 add_library(copus_options INTERFACE)
@@ -45,19 +45,20 @@ function(copus_room)
     add_executable(${ROOM_NAME}_test ${ROOM_TESTS})
     compile_together(${ROOM_NAME}_test 8)
     target_link_libraries(${ROOM_NAME}_test PRIVATE copus_${ROOM_NAME} GTest::gtest GTest::gmock GTest::gtest_main)
-    # What is tested is compiled as for users; the tests themselves, which are templates for the most part, are not what
-    # a compiler should spend its time on.
+    # Tested code is compiled as for users. The tests themselves are mostly templates, which are not worth the
+    # compiler's time.
     target_compile_options(${ROOM_NAME}_test PRIVATE $<$<CONFIG:Release>:-O1>)
-    # Listed when CTest runs, so that a broken test program fails a test run and never a build. One thread: tests run
-    # side by side, and OpenMP threads that outnumber the cores spin; a test about threads sets their number itself.
+    # Tests are listed when CTest runs, so that a broken test program fails a test run and never a build. They have one
+    # thread, since tests run side by side, and OpenMP threads that outnumber the cores spin; a test about threads sets
+    # their number itself.
     gtest_discover_tests(${ROOM_NAME}_test TEST_PREFIX ${ROOM_NAME}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
   endif()
 endfunction()
 
-# copus_torch_part(ROOM room SOURCES ... TESTS ... USES ...): what needs libtorch of a room that is otherwise without it,
-# as the library copus_<room>_torch over copus_<room>. The room's without_libtorch.cpp answers for it in a program without
-# libtorch.
+# copus_torch_part(ROOM room SOURCES ... TESTS ... USES ...): the part of a room that needs libtorch, where the rest
+# does not, as the library copus_<room>_torch over copus_<room>. The room's without_libtorch.cpp takes its place in a
+# program without libtorch.
 function(copus_torch_part)
   cmake_parse_arguments(PART "" "ROOM" "SOURCES;TESTS;USES" ${ARGN})
   if(COPUS_WITH_TORCH)
@@ -65,7 +66,7 @@ function(copus_torch_part)
   endif()
 endfunction()
 
-# copus_compile_lightly(room): for rooms whose sources are templates for the most part and take no time when they run.
+# copus_compile_lightly(room): for rooms whose sources are mostly templates and take no time when they run.
 function(copus_compile_lightly ROOM)
   foreach(TARGET copus_${ROOM} copus_${ROOM}_torch)
     if(TARGET ${TARGET})
@@ -74,8 +75,8 @@ function(copus_compile_lightly ROOM)
   endforeach()
 endfunction()
 
-# copus_process_test(NAME FILE [TIMEOUT SECONDS] [RUN_SERIAL] [TORCH]): a Python file that tests the program `copus` as a
-# process, as FILE PATH_TO_COPUS. It tests the program without libtorch as well, unless it says TORCH.
+# copus_process_test(NAME FILE [TIMEOUT SECONDS] [RUN_SERIAL] [TORCH]): a Python file that tests the program `copus` as
+# a process, as FILE PATH_TO_COPUS. It tests the program without libtorch as well, unless it says TORCH.
 function(copus_process_test NAME FILE)
   cmake_parse_arguments(TEST "RUN_SERIAL;TORCH" "TIMEOUT" "" ${ARGN})
   if(NOT TEST_TIMEOUT)

@@ -1,8 +1,8 @@
 # Finds libtorch as the target copus_libtorch: the one given by -DTorch_DIR, else the pip wheel in the project's .venv.
 # Sets COPUS_TORCH_PLATFORM to "cuda", "hip" or "" (CPUs only) and, for CUDA, COPUS_TORCH_CUDA_VERSION.
 #
-# libtorch's own TorchConfig.cmake is not used: that of a CUDA wheel asks for every library that PyTorch itself was built
-# with (cuBLAS, cuDNN, ...), of which Copus calls none.
+# libtorch's own TorchConfig.cmake is not used: that of a CUDA wheel asks for every library that PyTorch itself was
+# built with (cuBLAS, cuDNN, ...), none of which Copus calls.
 if(NOT Torch_DIR)
   file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)
   if(WHEEL_TORCH)
@@ -26,7 +26,7 @@ set(COPUS_TORCH_PLATFORM "")
 if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   set(COPUS_TORCH_PLATFORM cuda)
   list(APPEND TORCH_LIBRARIES torch_cuda c10_cuda)
-  # "cuda: Optional[str] = '13.0'"; libtorch's archives without Python lack the file.
+  # The line reads "cuda: Optional[str] = '13.0'"; libtorch's archives without Python lack the file.
   if(EXISTS ${TORCH_ROOT}/version.py)
     file(STRINGS ${TORCH_ROOT}/version.py COPUS_TORCH_CUDA_VERSION REGEX "^cuda: .* = '")
     string(REGEX MATCH "[0-9]+\\.[0-9]+" COPUS_TORCH_CUDA_VERSION "${COPUS_TORCH_CUDA_VERSION}")
@@ -41,7 +41,7 @@ else()
   message(STATUS "libtorch: ${TORCH_VERSION} for CPUs in ${TORCH_ROOT}")
 endif()
 
-# The thread pool that ATen itself uses: linking a second OpenMP runtime beside it would give every process two pools.
+# OpenMP must be the thread pool that ATen itself uses: a second OpenMP runtime would give every process two pools.
 file(GLOB TORCH_OPENMP_LIBRARY ${TORCH_ROOT}/lib/libgomp*.so* ${TORCH_ROOT}/../torch.libs/libgomp*.so*)
 if(TORCH_OPENMP_LIBRARY)
   list(GET TORCH_OPENMP_LIBRARY 0 TORCH_OPENMP_LIBRARY)
@@ -62,13 +62,14 @@ foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
     message(FATAL_ERROR "The libtorch in ${TORCH_ROOT} lacks lib/lib${LIBRARY}.so. "
       "Copus needs one with shared libraries.")
   endif()
-  # The libraries of a device are used through what they register when they are loaded, by no symbol of ours.
+  # The libraries of a device are used through what they register when they are loaded; no code here uses a symbol of
+  # theirs.
   target_link_libraries(copus_libtorch INTERFACE
     "-Wl,--push-state,--no-as-needed,${TORCH_ROOT}/lib/lib${LIBRARY}.so,--pop-state")
 endforeach()
 target_link_libraries(copus_libtorch INTERFACE ${TORCH_OPENMP_LIBRARY})
 target_link_options(copus_libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
 if(COPUS_TORCH_PLATFORM)
-  # libtorch finds cuBLAS and its like beside itself when the program starts; to link it they need not be there.
+  # libtorch finds cuBLAS and its like beside itself when the program starts; the linker need not find them.
   target_link_options(copus_libtorch INTERFACE -Wl,--allow-shlib-undefined)
 endif()

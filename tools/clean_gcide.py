@@ -23,7 +23,7 @@ HELD_OUT_MAX_BYTES = 400_000
 # A document needs this many words after its headword to be worth reading.
 MIN_WORDS = 5
 
-# The edition wraps lines at this column: a line that had room for the next line's first word was ended on purpose.
+# The edition wraps lines at this column: a line with room for the next line's first word was ended on purpose.
 WRAP_COLUMN = 64
 
 # Quotations are indented deeper than definitions (3, or 6 under a number).
@@ -81,7 +81,7 @@ SENSE_NUMBER = re.compile(r"^(?:\d{1,3}\.|\([a-z]\))\s+")
 ATTRIBUTION = re.compile(r"\s*-- ?([A-Z(\d][^-]{1,50}?)$")
 CROSS_REFERENCE = re.compile(r"(?:^|(?<=[.;!?,]) ?)(?:See(?: also)?|Cf\.?|Compare)\s(?:Illust\. of |under )?[A-Z][^.]*"
                              r"(?:, (?:n|a|v\. [ti]|adv|under [^.]*))?\.?$")
-# "(Zool.)", "(Bot. & Med.)": the field of a sense. Anything else in parentheses is part of the sentence.
+# The field of a sense: "(Zool.)", "(Bot. & Med.)". Other text in parentheses is part of the sentence.
 FIELD_ABBREVIATION = re.compile(r"\s*\([A-Z][\w.&;, ]{0,30}\.\)")
 SENSE_LETTER = re.compile(r"(?<=[.;,:] )\([a-z]\)\s+")
 ODD_CHARACTERS = re.compile(r"[|^_~\[\]<>#@*=+\\]|----")

@@ -19,7 +19,7 @@ import time
 from array import array
 from pathlib import Path
 
-# Megatron's rule: smaller vocabularies are stored in two bytes.
+# Token ids of vocabularies below this size are stored in two bytes, by Megatron's rule.
 UINT16_VOCAB_LIMIT = 65500
 DTYPE_UINT16, DTYPE_INT32 = 8, 4
 MAX_SEQUENCE_LENGTH = 2**31 - 1
@@ -87,7 +87,7 @@ def decode(path, data, offset):
 def read_text(path, separator, on_bytes):
     """Yields the documents of a text file, without the separators; empty ones too."""
     mark = separator.encode()
-    pending, offset, searched = b"", 0, 0  # bytes of the current document, where it starts, searched so far
+    pending, offset, searched = b"", 0, 0  # bytes of the current document, where it starts, bytes searched
     with open(path, "rb") as file:
         while block := file.read(READ_BYTES):
             on_bytes(len(block))

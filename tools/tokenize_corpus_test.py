@@ -78,7 +78,8 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertEqual(self.tokenizer.decode(self.read_back(300)[1]), DOCUMENTS[1])
 
     def test_separators_across_read_blocks(self):
-        # A separator of many bytes, and more documents than one read holds: some separator lies on its border.
+        # The separator has many bytes, and there are more documents than one read holds: some separator lies on a
+        # read's border.
         separator = "=" * 4093
         self.tokenize(self.write("a.txt", separator.join(["ab"] * 1500)), "--document-separator", separator,
                       *self.json_tokenizer())

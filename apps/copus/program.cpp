@@ -63,7 +63,7 @@ int run_program(int argc, const char* const* argv) {
   } catch (const UserError& error) {
     return complain("error", error.what(), users_mistake);
   } catch (const RankFailure& failure) {
-    if (failure.report().announced) return our_bug;  // one message for the whole job, and that is not ours
+    if (failure.report().announced) return our_bug;  // the job has announced its failure once
     return complain("error", failure.what(), our_bug);
   } catch (const std::filesystem::filesystem_error& error) {
     return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone

@@ -20,10 +20,11 @@ int64_t available_in_system() {
   return unlimited;
 }
 
-// Of the control group that a container sees as the root (cgroup v2); files cached for it could be given up.
+// Reads what the control group leaves that a container sees as the root (cgroup v2). Files that are cached for the
+// group count as free, since the kernel can drop them.
 int64_t available_in_container() {
   int64_t most = 0, used = 0, bytes = 0;
-  if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> most)) return unlimited;  // or it says "max"
+  if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> most)) return unlimited;  // without a limit the file says "max"
   if (!(std::ifstream("/sys/fs/cgroup/memory.current") >> used)) return unlimited;
   std::ifstream statistics("/sys/fs/cgroup/memory.stat");
   for (std::string name; statistics >> name >> bytes;) {

@@ -1,12 +1,12 @@
-// How much memory this process could still have.
+// The amount of memory that this process could still take.
 #pragma once
 
 #include <cstdint>
 
 namespace copus {
 
-// In bytes, as the system estimates it (MemAvailable), and no more than what the control group of a container leaves;
-// the largest number where neither says anything.
+// Returns bytes: the system's estimate (MemAvailable), or what the control group of a container leaves where that is
+// less; the largest number where neither states anything.
 int64_t available_memory_bytes();
 
 }  // namespace copus

@@ -17,12 +17,12 @@
 namespace copus {
 namespace {
 
-// Each piece is hashed and handed to the kernel while it is in the processor's cache.
+// Bytes that are hashed and then written in one piece, few enough to stay in the processor's cache between the two.
 constexpr size_t write_piece = size_t{1} << 20;
 
 std::string error_text(int error_number) { return std::generic_category().message(error_number); }
 
-// "; it needs 4096 bytes, 100 are free in /data" where the reason is a lack of space, else "".
+// Returns "; it needs 4096 bytes, 100 are free in /data" where the error is a lack of space, otherwise "".
 std::string space_text(int error_number, uint64_t needed, const std::filesystem::path& directory) {
   if (error_number != ENOSPC && error_number != EDQUOT && error_number != EFBIG) return "";
   std::error_code ignored;
@@ -112,7 +112,7 @@ void sync_directory(const std::filesystem::path& directory) {
   const int result = ::fsync(descriptor);
   const int error_number = errno;
   ::close(descriptor);
-  // Some file systems cannot sync a folder and say EINVAL; there is nothing more to be done for its names there.
+  // A sync of a folder fails with EINVAL on some file systems; nothing more can be done for the names there.
   if (result != 0 && error_number != EINVAL) {
     throw UserError(concat("cannot sync folder ", directory.string(), ": ", error_text(error_number)));
   }
@@ -120,7 +120,7 @@ void sync_directory(const std::filesystem::path& directory) {
 
 void create_directories_durably(const std::filesystem::path& directory) {
   std::error_code error;
-  std::vector<std::filesystem::path> parents;  // of what is missing
+  std::vector<std::filesystem::path> parents;  // parents of the missing folders
   for (std::filesystem::path path = directory; !path.empty() && !std::filesystem::exists(path, error);) {
     parents.push_back(folder_of(path));
     path = path.parent_path();
@@ -131,8 +131,8 @@ void create_directories_durably(const std::filesystem::path& directory) {
 }
 
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
-  // A folder cannot be renamed over one that is not empty, but the two can be exchanged, and the old one then deleted
-  // under the temporary name.
+  // A folder cannot replace one that is not empty by a rename. The two are exchanged instead, and the old one is then
+  // deleted under the temporary name.
   if (std::filesystem::is_directory(to)) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
       sync_directory(folder_of(to));
@@ -140,7 +140,7 @@ void replace_durably(const std::filesystem::path& from, const std::filesystem::p
       return;
     }
     if (errno != EINVAL) fail_rename(from, to);
-    // The file system (NFS) cannot exchange: `to` is missing for a moment.
+    // A file system without exchange (NFS) leaves `to` missing for a moment.
     std::filesystem::remove_all(to);
   }
   if (::rename(from.c_str(), to.c_str()) != 0) fail_rename(from, to);

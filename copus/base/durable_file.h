@@ -1,7 +1,7 @@
-// Files that exist whole or not at all: written under a temporary name, synced to the disk, then renamed.
+// Files that exist whole or not at all: they are written under a temporary name, synced to the disk, then renamed.
 //
 // The temporary name is the final one with `partial_suffix` appended, in the same folder. A process that is killed
-// leaves such a file or folder behind; whoever finds it may delete it, and nobody reads it.
+// leaves such a file or folder behind; nobody reads it, and whoever finds it may delete it.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ namespace copus {
 
 inline constexpr std::string_view partial_suffix = ".partial";
 
-// `path` with partial_suffix appended.
+// Appends partial_suffix to `path`.
 std::filesystem::path partial_path(const std::filesystem::path& path);
 
-// Size and checksum of a file's content.
+// The size and checksum of a file's content.
 struct FileDigest {
   uint64_t bytes = 0;
   std::string checksum;  // hash_hex of the content
@@ -29,11 +29,12 @@ struct FileDigest {
 };
 
 // A file that is being written. Until commit() the final name is untouched; without commit() nothing is left.
-// All errors of the disk (full, read-only, no such folder) are UserErrors that name the file and, for a full disk, the
+// Errors of the disk (full, read-only, no such folder) are UserErrors that name the file and, for a full disk, the
 // bytes that were needed and those that were free.
 class DurableFile {
  public:
-  // `expected_bytes`: the size the file will have, for messages and to see early that it will not fit; 0: not known.
+  // `expected_bytes` is the size that the file will have, 0 where it is not known; it serves messages, and to see early
+  // that the file will not fit.
   explicit DurableFile(std::filesystem::path path, uint64_t expected_bytes = 0);
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
@@ -56,13 +57,14 @@ class DurableFile {
   int descriptor_ = -1;
 };
 
-// Writes a small file at once.
+// Writes a small file in one call.
 FileDigest write_file_durably(const std::filesystem::path& path, std::string_view content);
 
 // Makes the names in a folder (creations, renames, removals) survive a power cut.
 void sync_directory(const std::filesystem::path& directory);
 
-// Creates a folder and those above it that are missing, and makes their names durable. Throws UserError that names it.
+// Creates a folder and the missing ones above it, and makes their names durable. Throws UserError that names the
+// folder.
 void create_directories_durably(const std::filesystem::path& directory);
 
 // Renames a file or folder within one file system and makes the new name durable. A file or folder that already has
@@ -76,7 +78,7 @@ void replace_durably(const std::filesystem::path& from, const std::filesystem::p
 void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
                              const std::function<void(const std::filesystem::path& partial)>& fill);
 
-// The whole content of a small file. Throws UserError when it cannot be read.
+// Returns the whole content of a small file. Throws UserError when it cannot be read.
 std::string read_text_file(const std::filesystem::path& path);
 
 }  // namespace copus

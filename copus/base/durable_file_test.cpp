@@ -49,8 +49,8 @@ TEST_F(DurableFileTest, MissingFolderIsNamed) {
   EXPECT_THAT(message, HasSubstr("No such file or directory"));
 }
 
-// A limit on the size of files stands in for a full disk: both make write() fail in the middle of a file. The limit
-// belongs to the process, so a child sets it.
+// A limit on the size of files stands in for a full disk: either makes write() fail in the middle of a file. The limit
+// holds for a whole process, so a child process sets it.
 TEST_F(DurableFileTest, FullDiskSaysWhatWasNeededAndLeavesNothing) {
   const auto attempt = [&] {
     const FileSizeLimit limit(1000);

@@ -6,8 +6,8 @@
 
 namespace copus {
 
-// Seconds in "90", "90s", "3m", "1h30m", "1.5h", "2d": numbers with the units d, h, m, s from large to small; a lone
-// number is in seconds. Nothing for any other text.
+// Reads seconds from "90", "90s", "3m", "1h30m", "1.5h", "2d": numbers with the units d, h, m, s from large to small; a
+// lone number is in seconds. Returns nothing for any other text.
 std::optional<double> parse_duration(std::string_view text);
 
 }  // namespace copus

@@ -14,7 +14,7 @@ class UserError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A broken invariant of ours. Caught in main, exit code 1.
+// A broken invariant of our own. Caught in main, exit code 1.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -32,7 +32,7 @@ std::string concat(const Parts&... parts) {
 
 }  // namespace copus
 
-// An invariant of ours, checked in every build; the detail is evaluated only when it fails.
+// Checks an invariant of our own in every build; the detail is evaluated only when the check fails.
 #define COPUS_CHECK(condition, ...)                                                                      \
   do {                                                                                                   \
     if (!(condition)) ::copus::fail_check(#condition, __FILE__, __LINE__, ::copus::concat(__VA_ARGS__)); \

@@ -1,4 +1,4 @@
-// Text within HTML and SVG.
+// Escapes text for HTML and SVG.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace copus {
 
-// With entities for the characters that mean something to HTML: & < > " '.
+// Replaces the characters that mean something to HTML (& < > " ') by entities.
 std::string escape_html(std::string_view text);
 
 }  // namespace copus

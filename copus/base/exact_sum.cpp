@@ -7,7 +7,8 @@
 namespace copus {
 namespace {
 
-// Digit i counts multiples of 2^(32 i - 1074), where 2^-1074 is the smallest double; the counts follow the digits.
+// Digit i counts multiples of 2^(32 i - 1074); 2^-1074 is the smallest double. The counts of +inf, -inf and NaN follow
+// the digits.
 constexpr int digit_bits = 32;
 constexpr uint64_t digit_mask = 0xFFFFFFFF;
 constexpr int lowest_exponent = -1074;
@@ -20,11 +21,11 @@ constexpr int fraction_bits = std::numeric_limits<double>::digits - 1;  // 52, s
 
 using Digits = std::array<uint32_t, num_digits>;
 
-// The largest sum of any use: 2^60 terms below 2^1024 each.
+// The digits hold the largest sum that may occur: 2^60 terms below 2^1024 each.
 static_assert(num_digits * digit_bits > 60 + 1024 - lowest_exponent);
 
-// Carries what waits in the words, so that every digit is one of 32 bits; tells whether the number is negative and
-// leaves its magnitude.
+// Carries the excess of each word into the next one, so that every digit has 32 bits. Writes the magnitude into
+// `digits` and returns whether the number is negative.
 bool carry(const std::array<int64_t, ExactSum::num_words>& words, Digits& digits) {
   int64_t carried = 0;
   for (int64_t i = 0; i < num_digits; ++i) {
@@ -54,11 +55,11 @@ bool any_bit_below(const Digits& digits, int64_t position) {
   return (digits[position / digit_bits] & below) != 0;
 }
 
-// The magnitude, rounded to the nearest double, to the even one of two; infinity beyond the largest.
+// Rounds the magnitude to the nearest double, a tie to the even one; infinity beyond the largest double.
 double round_to_double(const Digits& digits) {
   int64_t leading = num_digits * digit_bits - 1;
   while (leading >= 0 && bit_at(digits, leading) == 0) --leading;
-  // The lowest bit that a double with this leading bit has room for; subnormal ones end at bit 0.
+  // The lowest bit that fits into a double with this leading bit; subnormal numbers end at bit 0.
   const int64_t lowest = leading > fraction_bits ? leading - fraction_bits : 0;
   int64_t significand = 0;
   for (int64_t position = leading; position >= lowest; --position) {
@@ -85,7 +86,8 @@ void ExactSum::add(double value) {
   const uint64_t bits = std::bit_cast<uint64_t>(value);
   const uint64_t fraction = bits & ((uint64_t{1} << fraction_bits) - 1);
   const uint64_t exponent = (bits >> fraction_bits) & 0x7FF;
-  // value = significand * 2^(shift - 1074): subnormal numbers (exponent 0) have no implied bit, and the shift of 1.
+  // value = significand * 2^(shift - 1074). Subnormal numbers (exponent 0) have no implied bit, and the shift of
+  // exponent 1.
   const uint64_t significand = exponent == 0 ? fraction : fraction | (uint64_t{1} << fraction_bits);
   const uint64_t shift = exponent == 0 ? 0 : exponent - 1;
 
@@ -98,8 +100,8 @@ void ExactSum::add(double value) {
   words[2] += sign * static_cast<int64_t>(high >> digit_bits);
 }
 
-// Carries, so that the room in a word is for the terms of one sum and not for those of all that are merged. The last
-// digit keeps the sign.
+// Carries after each merge, so that the spare bits of a word serve the terms of one sum, not those of every sum that is
+// merged. The last digit keeps the sign.
 void ExactSum::add(const ExactSum& other) {
   for (int64_t i = 0; i < num_words; ++i) words_[i] += other.words_[i];
   for (int64_t i = 0; i + 1 < num_digits; ++i) {

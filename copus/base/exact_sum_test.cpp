@@ -21,10 +21,10 @@ double exact_sum(const std::vector<double>& values) {
   return sum.value();
 }
 
-// A reference by another road: the sum as a list of doubles that do not overlap (Shewchuk, "Adaptive precision
-// floating-point arithmetic", 1997), rounded once, half to even. Partial sums must not overflow.
+// Computes the sum by another method, as a reference: as a list of doubles that do not overlap (Shewchuk, "Adaptive
+// precision floating-point arithmetic", 1997), rounded once, half to even. Partial sums must not overflow.
 double sum_by_expansion(const std::vector<double>& values) {
-  std::vector<double> parts;  // increasing magnitude
+  std::vector<double> parts;  // in order of increasing magnitude
   for (double value : values) {
     std::vector<double> next;
     for (double part : parts) {
@@ -47,7 +47,7 @@ double sum_by_expansion(const std::vector<double>& values) {
     high = before + part;
     const double low = part - (high - before);
     if (low == 0) continue;
-    // `low` was rounded away. If it is exactly half a unit, what follows decides the direction.
+    // `low` was rounded away. If it is exactly half a unit, the sign of the next part decides the direction.
     if (!parts.empty() && ((low < 0) == (parts.back() < 0))) {
       const double twice = 2 * low;
       const double candidate = high + twice;
@@ -60,7 +60,7 @@ double sum_by_expansion(const std::vector<double>& values) {
 
 uint64_t bits_of(double value) { return std::bit_cast<uint64_t>(value); }
 
-// Doubles with random bits: every sign and significand, exponents from `lowest` to `highest` alike.
+// Returns doubles with random bits: any sign and significand, exponents from `lowest` to `highest` equally likely.
 std::vector<double> random_doubles(uint64_t seed, size_t count, int lowest, int highest) {
   const uint64_t key = stream_key(seed, "exact sum");
   std::vector<double> values;
@@ -101,7 +101,7 @@ TEST(ExactSum, LosesNothingToCancellation) {
 }
 
 TEST(ExactSum, RoundsToNearestEven) {
-  const double unit = Limits::epsilon();  // of numbers in [1, 2)
+  const double unit = Limits::epsilon();  // the spacing of doubles in [1, 2)
   EXPECT_EQ(exact_sum({1, unit / 2}), 1);
   EXPECT_EQ(exact_sum({1, unit / 2, Limits::denorm_min()}), 1 + unit);
   EXPECT_EQ(exact_sum({1, unit / 2, -Limits::denorm_min()}), 1);
@@ -145,7 +145,7 @@ TEST(ExactSum, AgreesWithTheReferenceAtAllMagnitudes) {
 }
 
 TEST(ExactSum, AgreesWithIntegerArithmetic) {
-  // Integers below 2^53 whose sum needs more than 53 bits: converting the exact sum rounds it once.
+  // Terms are integers below 2^53 whose sum needs more than 53 bits: converting the exact integer rounds it once.
   for (uint64_t trial = 0; trial < 200; ++trial) {
     std::vector<double> values;
     int64_t expected = 0;
@@ -164,7 +164,7 @@ TEST(ExactSum, DoesNotDependOnOrderOrGrouping) {
   ExactSum whole;
   for (const double value : values) whole.add(value);
   for (uint64_t trial = 0; trial < 20; ++trial) {
-    // Dealt out to some ranks in another order, then merged by words, as a reduction does it.
+    // Terms are dealt out to ranks in another order and merged by words, as a reduction does it.
     const size_t ranks = 1 + trial;
     std::vector<ExactSum> parts(ranks);
     size_t dealt = 0;
@@ -185,7 +185,7 @@ TEST(ExactSum, DoesNotDependOnOrderOrGrouping) {
   }
 }
 
-// Every word's 32 bits set in some term, so that words grow as fast as they can.
+// The term whose 53 significant bits are all 1, so that words grow as fast as they can.
 double widest_term(int exponent) { return std::ldexp(static_cast<double>((int64_t{1} << 53) - 1), exponent); }
 
 TEST(ExactSum, HoldsTwoToThirtyTerms) {
@@ -193,7 +193,7 @@ TEST(ExactSum, HoldsTwoToThirtyTerms) {
     for (const double sign : {1.0, -1.0}) {
       ExactSum sum;
       sum.add(sign * widest_term(exponent));
-      for (int64_t& word : sum.words()) word <<= 30;  // as if it had been added so often
+      for (int64_t& word : sum.words()) word <<= 30;  // as if the term had been added 2^30 times
       EXPECT_EQ(sum.value(), sign * std::ldexp(widest_term(exponent), 30));
     }
   }

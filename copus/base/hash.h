@@ -1,4 +1,4 @@
-// Checksums of files and buffers: XXH3 with 128 bits, as `xxhsum -H2` prints it. Finds damage, not forgery.
+// Checksums of files and buffers: XXH3 with 128 bits, as `xxhsum -H2` prints it. They reveal damage, not forgery.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace copus {
 
-// The checksum of bytes that arrive in pieces.
+// A checksum of bytes that arrive in pieces.
 class Hasher {
  public:
   Hasher();
@@ -18,7 +18,7 @@ class Hasher {
 
   void update(std::span<const std::byte> bytes);
 
-  // The checksum of everything so far: 32 lower-case hexadecimal digits.
+  // Returns the checksum of everything so far: 32 lower-case hexadecimal digits.
   std::string hex() const;
 
  private:
@@ -26,7 +26,7 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
-// The checksum of one buffer.
+// Returns the checksum of one buffer, in the form of Hasher::hex().
 std::string hash_hex(std::span<const std::byte> bytes);
 
 }  // namespace copus

@@ -11,7 +11,7 @@ namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// The empty input's value is in the specification's test vectors; the other is what `xxhsum -H2` prints.
+// The value for empty input is from the specification's test vectors; the other is what `xxhsum -H2` prints.
 TEST(Hash, KnownValues) {
   EXPECT_EQ(hash_hex({}), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(hash_hex(bytes_of("copus\n")), "e9d7a82d5c67b875cb1017b9c4570ae9");

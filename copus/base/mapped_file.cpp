@@ -14,7 +14,7 @@
 namespace copus {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // Without O_NONBLOCK, opening a named pipe would wait for a writer.
+  // Opening a named pipe without O_NONBLOCK would wait for a writer.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw UserError(concat(path, ": cannot be opened: ", std::strerror(errno)));
   struct stat status{};

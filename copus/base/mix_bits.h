@@ -1,4 +1,4 @@
-// Mixing of 64-bit values: keys of random streams and permutations, fingerprints. Not for secrets.
+// Mixes 64-bit values, for keys of random streams and permutations and for fingerprints; unfit for secrets.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ constexpr uint64_t mix_bits(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// The hash of a sequence, extended by one value: different sequences give unrelated results.
+// Extends the hash of a sequence by one value: different sequences give unrelated results.
 constexpr uint64_t extend_hash(uint64_t hash, uint64_t value) {
   constexpr uint64_t golden_ratio = 0x9E3779B97F4A7C15ULL;
   return mix_bits((hash + golden_ratio) ^ mix_bits(value + golden_ratio));

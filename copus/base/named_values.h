@@ -1,4 +1,4 @@
-// Enumerations whose values people read and write by name. Each has one table, beside its definition.
+// Enumerations whose values people read and write by name. Each has one table of names, beside its definition.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ struct NamedValue {
   std::string_view name;
 };
 
-// All values with their names, in the order in which messages list them. A specialisation for an enumeration makes the
-// functions below work for it.
+// Lists the values with their names, in the order in which messages list them. A specialisation for an enumeration
+// makes the functions below work for it.
 template <class Enum>
 inline constexpr std::array<NamedValue<Enum>, 0> named_values{};
 
@@ -35,7 +35,7 @@ std::string_view to_string(Enum value) {
   return found->name;
 }
 
-// Empty where no value has this name.
+// Finds the value of this name; empty where there is none.
 template <HasNames Enum>
 std::optional<Enum> find_value(std::string_view name) {
   for (const auto& one : named_values<Enum>) {

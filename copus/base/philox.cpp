@@ -13,8 +13,8 @@ namespace {
 constexpr uint32_t low_word(uint64_t value) { return static_cast<uint32_t>(value); }
 constexpr uint32_t high_word(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
 
-// The four deviates of one block. Box and Muller: with u in (0, 1) and v in [0, 1) uniform,
-// sqrt(-2 ln u) * (cos 2*pi*v, sin 2*pi*v) are two independent standard normal numbers.
+// Returns the four deviates of one block. Box and Muller: with u in (0, 1) and v in [0, 1) uniform, sqrt(-2 ln u) *
+// (cos 2*pi*v, sin 2*pi*v) are two independent standard normal numbers.
 std::array<double, 4> normal_block(uint64_t key, uint64_t block) {
   const std::array<uint32_t, 4> bits = philox(key, 0, block);
   std::array<double, 4> deviates;
@@ -32,7 +32,7 @@ std::array<double, 4> normal_block(uint64_t key, uint64_t block) {
 }  // namespace
 
 std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
-  // The multipliers and the Weyl increments of the key are table 2's and section 3.1's of the paper.
+  // Multipliers from table 2 and Weyl increments of the key from section 3.1 of the paper (named in philox.h).
   constexpr uint64_t multiplier_0 = 0xd2511f53;
   constexpr uint64_t multiplier_1 = 0xcd9e8d57;
   constexpr uint32_t weyl_0 = 0x9e3779b9;

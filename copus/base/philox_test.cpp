@@ -52,7 +52,7 @@ TEST(Philox, MomentsAreThoseOfTheNormalDistribution) {
     neighbours += i > 0 ? values[i] * values[i - 1] : 0;
     beyond_two += std::abs(values[i]) > 2;
   }
-  // Five standard errors each: the k-th moment has variance E[x^2k] - E[x^k]^2.
+  // The tolerance is five standard errors; the k-th moment has variance E[x^2k] - E[x^k]^2.
   const double error = 5 / std::sqrt(count);
   EXPECT_NEAR(sums[0] / count, 0, error);
   EXPECT_NEAR(sums[1] / count, 1, error * std::sqrt(2));

@@ -1,11 +1,12 @@
-// The middle of measurements and how far they spread.
+// Quantiles: the middle of measurements and how far they spread.
 #pragma once
 
 #include <vector>
 
 namespace copus {
 
-// The value that `share` (0 .. 1) of the values, one at least, do not exceed, interpolated between neighbours.
+// Returns the value that a `share` (0 .. 1) of the values does not exceed, interpolated between neighbours; there must
+// be at least one value.
 double quantile(std::vector<double> values, double share);
 
 struct Quartiles {

@@ -1,4 +1,4 @@
-// The numbers that a setting or a part of a configuration may be.
+// The range of numbers that a setting or a part of a configuration may have.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Range {
   }
 };
 
-// "at least 1", "greater than 0", "at least 0 and less than 1".
+// Puts a range into words: "at least 1", "greater than 0", "at least 0 and less than 1".
 template <class Number>
 std::string describe(const Range<Number>& range) {
   std::string low = concat(range.above_low ? "greater than " : "at least ", range.low);
@@ -31,8 +31,8 @@ std::string describe(const Range<Number>& range) {
   return concat(low, " and ", range.below_high ? "less than " : "at most ", range.high);
 }
 
-// Finds numbers in `range` that `works` accepts: the largest that is not above `below`, and the smallest that is not
-// below `above`, as far as there are such.
+// Finds numbers in `range` that `works` accepts: the largest that is not above `below` and the smallest that is not
+// below `above`; returns none, one or both of them.
 template <class Works>
 std::vector<int64_t> nearest_that_work(int64_t below, int64_t above, const Range<int64_t>& range, const Works& works) {
   std::vector<int64_t> found;

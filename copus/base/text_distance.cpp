@@ -7,7 +7,7 @@
 namespace copus {
 
 size_t edit_distance(std::string_view one, std::string_view other) {
-  // Row i holds the distances between the first i characters of `one` and every beginning of `other`.
+  // Row i holds the distances between the first i characters of `one` and every prefix of `other`.
   std::vector<size_t> before_last(other.size() + 1);
   std::vector<size_t> last(other.size() + 1);
   std::vector<size_t> current(other.size() + 1);

@@ -9,12 +9,13 @@
 namespace copus {
 namespace {
 
-// Three digits at most in front of the unit, with one decimal below a hundred. `units` go up by the factor `base`.
+// Writes at most three digits in front of the unit, with one decimal below a hundred. `units` go up by the factor
+// `base`.
 template <size_t Count>
 std::string scaled(double value, double base, const std::array<const char*, Count>& units) {
   if (!std::isfinite(value)) return "?";
   size_t unit = 0;
-  // What would be rounded to a fourth digit goes to the next unit.
+  // A value that would round to four digits moves on to the next unit.
   while (std::abs(value) >= 999.5 && unit + 1 < Count) {
     value /= base;
     ++unit;

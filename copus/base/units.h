@@ -8,7 +8,7 @@ namespace copus {
 
 inline constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;  // bytes
 
-// One number by printf's rules, for formats that stand in the source: format_number("%.2f", x).
+// Formats one number by printf's rules; the format must be a literal: format_number("%.2f", x).
 std::string format_number(const char* format, double value);
 
 std::string format_bytes(double bytes);       // "812 B", "3.4 GiB"

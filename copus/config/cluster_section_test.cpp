@@ -1,4 +1,4 @@
-// The two ways to describe a cluster, and their contradictions.
+// Tests the two ways to describe a cluster, and their contradictions.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -37,7 +37,7 @@ class ClusterSection : public testing::Test {
   ClusterSection() { write(cluster_text); }
 
   void write(const std::string& text) { std::ofstream(file_) << text; }
-  // Of the cluster file with this text.
+  // Returns the error message for a cluster file with this text.
   std::string message_of_file(const std::string& text) {
     write(text);
     return error_with_cluster(by_file_);

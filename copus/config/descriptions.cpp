@@ -18,7 +18,7 @@ const ShippedFile* find_shipped(const std::vector<ShippedFile>& files, std::stri
   return found != files.end() ? &*found : nullptr;
 }
 
-// Refuses what is neither a name nor a file, and may have been meant as either. `what` is "cluster" or "model".
+// Refuses a text that is neither a name nor a file; it may have been meant as either. `what` is "cluster" or "model".
 [[noreturn]] void refuse(const char* what, const std::string& text, const char* extension,
                          const std::vector<ShippedFile>& shipped) {
   std::vector<std::string> names;

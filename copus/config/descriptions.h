@@ -1,4 +1,4 @@
-// Descriptions of clusters and models in files of their own: the user's, and those that ship with the program.
+// Descriptions of clusters and models in files of their own: the user's files, and those that ship with the program.
 #pragma once
 
 #include <filesystem>
@@ -15,22 +15,23 @@ namespace copus {
 // missing field.
 ClusterDescription parse_cluster(std::string_view toml_text, const std::string& source);
 
-// Likewise from a file, or by the name of one that ships with the program. `asked_by` names what asked for it:
-// "--cluster". Throws UserError where it cannot be read, too.
+// Reads a cluster's description from a file, or by the name of one that ships with the program. `asked_by` says in
+// messages where the path was given: "--cluster". Throws what parse_cluster throws, and UserError where the file cannot
+// be read.
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by);
 
 // Writes a description that parse_cluster reads back to an equal value.
 std::string to_toml(const ClusterDescription& cluster);
 
-// Finds a description by the name of a file that ships with the program, configs/clusters/NAME.toml or
-// configs/models/NAME.json, or by a path: of a TOML file; of a Hugging Face config.json, or the folder that holds one.
-// Throws UserError for what is neither a name nor a file (listing the names, or the nearest), and what parse_cluster
-// and parse_model_description throw.
+// Finds a description by name or by path. A name is that of a file that ships with the program,
+// configs/clusters/NAME.toml or configs/models/NAME.json. A path leads to a TOML file for a cluster; for a model, to a
+// Hugging Face config.json or the folder that holds one. Throws UserError for a text that is neither a name nor a file
+// (listing the names, or the nearest), and what parse_cluster and parse_model_description throw.
 ClusterDescription find_cluster(const std::string& name_or_path);
 ModelDescription find_model(const std::string& name_or_path);
 
-// Reads a file that `asked_by` has named. Throws UserError where it cannot be read, which says who named it and what
-// was expected there.
+// Reads a file that `asked_by` has named. Throws UserError where it cannot be read; the message says who named it and
+// what was expected there.
 std::string read_named_file(const std::filesystem::path& path, const std::string& asked_by,
                             const std::string& expected);
 

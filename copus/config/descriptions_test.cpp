@@ -1,4 +1,4 @@
-// Clusters and models by name and by path, and everything that a cluster's file may say.
+// Tests finding clusters and models by name and by path, and everything that a cluster's file may say.
 #include "copus/config/descriptions.h"
 
 #include <gmock/gmock.h>
@@ -66,7 +66,7 @@ TEST(Descriptions, AClusterFileMaySayAll) {
   EXPECT_EQ(parse_cluster(to_toml(expected), "c.toml"), expected) << to_toml(expected);
 }
 
-// What is said of the file with one of its parts replaced.
+// Returns the error message for the cluster file with `old` replaced.
 std::string complaint(const std::string& old, const std::string& replacement) {
   std::string text = full_cluster_text;
   text.replace(text.find(old), old.size(), replacement);
@@ -125,7 +125,7 @@ TEST(Descriptions, EveryShippedFileIsReadByItsName) {
   }
 }
 
-// The parameters that the models' cards and papers state.
+// The expected parameter counts are those that the models' cards and papers state.
 TEST(Descriptions, ShippedModelsHaveTheirPublishedSizes) {
   const std::vector<std::pair<const char*, int64_t>> sizes = {
       {"llama-2-7b", 6738415616},     {"llama-2-13b", 13015864320},     {"llama-3.1-8b", 8030261248},

@@ -1,4 +1,4 @@
-// docs/configuration.md lists every key, with the default that the code has.
+// Tests that docs/configuration.md lists every key, with the default that the code has.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-// The cells of a line like: | `key` | type | default | meaning |
+// Returns the cells of a line like: | `key` | type | default | meaning |
 std::vector<std::string> cells_of(const std::string& line) {
   std::vector<std::string> cells;
   for (size_t begin = 2; begin < line.size();) {
@@ -22,7 +22,7 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-// "section.key" -> the cell of its default.
+// Maps "section.key" to the cell of its default.
 std::map<std::string, std::string> documented_defaults() {
   std::ifstream file(COPUS_SOURCE "/docs/configuration.md");
   EXPECT_TRUE(file);
@@ -52,13 +52,13 @@ TEST(Documentation, StatesTheDefaultsThatTheCodeHas) {
   const std::map<std::string, std::string> documented = documented_defaults();
   for (const WrittenField& field : write_fields(RunConfig{})) {
     const std::string key = concat(field.section, ".", field.key);
-    if (field.section == "model" || key == "data.train") continue;  // these follow from others, or have none
+    if (field.section == "model" || key == "data.train") continue;  // follow from other keys, or have no default
     ASSERT_TRUE(documented.contains(key)) << key;
     EXPECT_EQ(documented.at(key), concat("`", field.value, "`")) << key;
   }
 }
 
-// Of docs/parallelism.md, "How a configuration is written".
+// Checks docs/parallelism.md, section "How a configuration is written".
 TEST(Documentation, ListsThePartsOfAConfigurationWithTheirKeys) {
   std::ifstream file(COPUS_SOURCE "/docs/parallelism.md");
   std::vector<std::string> documented;

@@ -23,7 +23,7 @@ Json to_json(const Setting& setting) {
       return std::get<int64_t>(setting.value);
     case Setting::Kind::number: {
       const double number = std::get<double>(setting.value);
-      const bool whole = std::trunc(number) == number && std::abs(number) <= 0x1p53;  // 1e3 is a float to TOML
+      const bool whole = std::trunc(number) == number && std::abs(number) <= 0x1p53;  // TOML reads 1e3 as a float
       return whole ? Json(static_cast<int64_t>(number)) : Json(number);
     }
     case Setting::Kind::text:
@@ -34,12 +34,12 @@ Json to_json(const Setting& setting) {
       return object;
     }
     default:
-      return nullptr;  // no field of a model has such a type, and the reader has refused it
+      return nullptr;  // the reader has refused other types: no field of a model has them
   }
 }
 
-// Inline fields are config.json's, so its rules apply to them. Two defaults of transformers would surprise a reader of
-// the section, and do not hold here: the number of key/value heads, and Mistral's window.
+// Reads inline fields by the rules of config.json, whose fields they are. Two defaults of transformers would surprise a
+// reader of the section and do not hold here: the number of key/value heads, and Mistral's window.
 ModelDescription describe_inline(const Setting& section, const Architecture architecture) {
   Json config = {
       {"model_type", to_string(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
@@ -53,12 +53,12 @@ ModelDescription describe_file(const std::filesystem::path& path, const std::str
   return parse_model_description(read_named_file(path, asked_by, "a Hugging Face config.json"), path.string());
 }
 
-// The first difference of two models in words; empty where they are equal.
+// Puts the first difference of two models into words; returns "" where they are equal.
 std::string difference(const ModelDescription& here, const ModelDescription& there) {
   RunConfig one, other;
   one.model = here;
   other.model = there;
-  one.model.rope_scaling = here.rope_scaling.value_or(Llama3RopeScaling{});  // so that both lists have the same keys
+  one.model.rope_scaling = here.rope_scaling.value_or(Llama3RopeScaling{});  // gives the two lists the same keys
   other.model.rope_scaling = there.rope_scaling.value_or(Llama3RopeScaling{});
   const std::vector<WrittenField> fields = write_fields(one);
   const std::vector<WrittenField> other_fields = write_fields(other);

@@ -1,4 +1,4 @@
-// The three ways to describe a model, and their contradictions.
+// Tests the three ways to describe a model, and their contradictions.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -49,7 +49,7 @@ TEST_F(ModelSection, MayBeInline) {
   EXPECT_EQ(model.head_dim, 16);
   EXPECT_EQ(model.max_position_embeddings, 2048);
   EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.qkv_bias, true);
-  // Not what transformers' MistralConfig and Qwen2Config assume behind the reader's back.
+  // The values differ from those that transformers' MistralConfig and Qwen2Config assume silently.
   EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'mistral'")).model.num_kv_heads, 4);
   EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.num_kv_heads, 4);
 }

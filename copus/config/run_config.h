@@ -12,7 +12,7 @@
 
 namespace copus {
 
-// The table below each of these enumerations holds the names that the configuration has for its values.
+// The table below each of these enumerations holds the names of its values in a configuration file.
 enum class Precision { automatic, fp32, bf16 };
 template <>
 inline constexpr auto named_values<Precision> = std::to_array<NamedValue<Precision>>(
@@ -25,17 +25,17 @@ inline constexpr auto named_values<LearningRateSchedule> =
                                                      {LearningRateSchedule::cosine, "cosine"},
                                                      {LearningRateSchedule::wsd, "wsd"}});
 
-// Who decides the configuration of a run while it trains.
+// The policy that decides the configuration of a run while it trains.
 enum class PolicyKind {
-  none,             // nobody: nothing is decided or logged
-  fixed,            // "static": decisions are logged, and nothing changes but by command
-  copus,            // the highest Goodput
-  cbs_pessimistic,  // the batch follows the critical batch in the layout that is fastest at the initial batch
-  cbs_optimistic,   // likewise in the one that is fastest at the largest batch
+  none,             // nothing is decided or logged
+  fixed,            // "static": decisions are logged, and only commands change anything
+  copus,            // the configuration with the highest Goodput
+  cbs_pessimistic,  // the batch follows the critical batch, in the layout that is fastest at the initial batch
+  cbs_optimistic,   // likewise in the layout that is fastest at the largest batch
   steps,            // a schedule of batches by consumed samples or tokens (Megatron-LM's step batch size schedule)
-  olmo,             // doubling where the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
-  norm_test,        // Lau et al. 2024, arXiv 2412.21124
-  cona,             // the next power of two where throughput / (batch + noise scale) gains
+  olmo,             // doubles the batch where the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
+  norm_test,        // norm test of Lau et al. 2024, arXiv 2412.21124
+  cona,             // the next power of two where throughput / (batch + noise scale) rises
   oracle,           // copus with the true noise scale, from a file
   script,           // a file of decisions
 };
@@ -53,10 +53,10 @@ inline constexpr auto named_values<PolicyKind> =
                                            {PolicyKind::oracle, "oracle"},
                                            {PolicyKind::script, "script"}});
 
-// Whether a policy's decisions depend on the noise scale that is measured.
+// Tells whether a policy's decisions depend on the measured noise scale.
 bool decides_by_noise_scale(PolicyKind policy);
 
-// [data]
+// Section [data].
 struct DataSource {
   std::string path;     // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
   double weight = 1.0;  // share of the blend, relative to the other sources
@@ -64,19 +64,19 @@ struct DataSource {
 };
 struct DataConfig {
   std::vector<DataSource> train;      // data.train: a string, a list of strings, or a list of {path, weight}
-  std::vector<std::string> held_out;  // files to evaluate on; empty: the tail of every training source
-  double held_out_fraction = 0.01;    // that tail, as a share of the tokens of each source; 0: none
-  std::string document_separator;     // where documents of text files end; empty: a file is one document
-  bool mask_document_ends = true;     // whether predicting the first token of the next document carries no loss
+  std::vector<std::string> held_out;  // files to evaluate on; empty: the last part of every training source
+  double held_out_fraction = 0.01;    // size of that last part, as a share of the tokens of each source; 0: none
+  std::string document_separator;     // text between documents of text files; empty: a file is one document
+  bool mask_document_ends = true;     // whether the prediction of a document's first token carries no loss
   bool operator==(const DataConfig&) const = default;
 };
 
-// [train]
+// Section [train].
 struct TrainConfig {
   int64_t sequence_length = 512;
   int64_t global_batch = 32;  // sequences per optimizer step
-  int64_t micro_batch = 8;    // sequences per forward/backward
-  int64_t max_steps = 0;      // the run ends at the first of these that is set (> 0)
+  int64_t micro_batch = 8;    // sequences per forward and backward pass
+  int64_t max_steps = 0;      // the run ends at the first of the three limits that is set (> 0)
   int64_t max_tokens = 0;
   double max_seconds = 0;  // training time without evaluation and checkpoints; the learning rate decays over it
   uint64_t seed = 1234;
@@ -87,7 +87,7 @@ struct TrainConfig {
   bool operator==(const TrainConfig&) const = default;
 };
 
-// [optimizer]
+// Section [optimizer].
 struct OptimizerConfig {
   double lr = 1e-3;
   double min_lr_ratio = 0.1;  // final learning rate / lr
@@ -97,26 +97,26 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
   double warmup_tokens = 0;   // a value below 1 is a share of the run
-  double decay_tokens = 0.2;  // length of the final decay of wsd, likewise
+  double decay_tokens = 0.2;  // length of the final decay of wsd; a value below 1 is a share of the run
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// [noise_scale]
+// Section [noise_scale].
 struct NoiseScaleConfig {
   bool enabled = true;
-  double window_samples = 2048;  // how far the averages behind it reach back, which is 32 steps at least
-  int64_t split_interval = 8;    // where a step is one micro-batch, every so many steps it is cut in two
+  double window_samples = 2048;  // samples after which a step's weight in the averages is 1/e, 32 steps at least
+  int64_t split_interval = 8;    // steps from one that is cut in two to the next, where a step has one micro-batch
   double calibration = 2.0;      // critical batch / noise scale
   bool operator==(const NoiseScaleConfig&) const = default;
 };
 
-// [adapt]
+// Section [adapt].
 struct AdaptConfig {
   PolicyKind policy = PolicyKind::none;
-  bool advise = false;  // whether decisions are logged and nothing moves
-  // The configurations to choose among have any degrees, and options as in these lists or as the run begins. Without
-  // global batches, these are powers of two from a quarter of train.global_batch to 64 times it; without micro-batches,
-  // they are powers of two.
+  bool advise = false;  // whether decisions are logged but not carried out
+  // The candidates have any parallel degrees. Every other option has one of the values listed here or, where its list
+  // is empty, the value with which the run begins. An empty list of global batches stands for the powers of two from a
+  // quarter of train.global_batch to 64 times it; an empty list of micro-batches for the powers of two.
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;
   std::vector<PipelineSchedule> schedules;
@@ -125,45 +125,45 @@ struct AdaptConfig {
   std::vector<bool> sequence_parallel;
   std::vector<int64_t> zero_stages;
   int64_t max_tensor_parallel = 0;   // 0: the ranks of a node
-  double alpha = 0.5;                // exponent of the learning rate's factor in Goodput; 0: plain
+  double alpha = 0.5;                // exponent of the learning rate's factor in Goodput; 0: plain Goodput
   double relayout_threshold = 0.10;  // relative gain of Goodput that a re-layout must bring
-  double batch_threshold = 0.03;     // that a change of batch or micro-batch alone must bring
-  int64_t interval_samples = 512;    // from one decision to the next
-  int64_t dwell_samples = 2048;      // from a switch to the next, at least
+  double batch_threshold = 0.03;     // relative gain that a change of batch or micro-batch alone must bring
+  int64_t interval_samples = 512;    // samples from one decision to the next
+  int64_t dwell_samples = 2048;      // least number of samples from one switch to the next
   std::string schedule;              // for steps: "0:768 250B:1536", batches from so many consumed samples or tokens on
   double norm_test_eta = 0.7;        // for norm_test: the relative error of the gradient that is allowed
-  std::string file;                  // for oracle and script
+  std::string file;                  // for oracle and script: their input
   bool verify = false;               // whether a hash of the whole state is compared before and after every re-layout
   bool operator==(const AdaptConfig&) const = default;
 };
 
-// [cluster]
+// Section [cluster].
 struct ClusterConfig {
   ClockKind clock = ClockKind::real;
-  // From inline fields or the file that cluster.config names; as it is here where neither is given.
+  // The content of inline fields or of the file that cluster.config names; the default where neither is given.
   ClusterDescription description;
-  std::string profile;  // profile.json of earlier measurements to predict steps by; empty: none
+  std::string profile;  // profile.json of earlier measurements from which steps are predicted; empty: none
 
-  // The description as far as the clock shows it: flops_per_second is of the virtual clock alone.
+  // Returns the description without what the chosen clock ignores: flops_per_second counts on the virtual clock alone.
   ClusterDescription as_timed() const;
   bool operator==(const ClusterConfig&) const = default;
 };
 
-// [evaluate]
+// Section [evaluate].
 struct EvaluateConfig {
   int64_t interval = 200;    // steps; 0: only at the end
   int64_t max_batches = 16;  // micro-batches per evaluation; 0: all held-out data
   bool operator==(const EvaluateConfig&) const = default;
 };
 
-// [checkpoint]
+// Section [checkpoint].
 struct CheckpointConfig {
   int64_t interval = 0;  // steps; 0: only at the end of the run and when it is interrupted
   int64_t keep_last = 2;
   bool operator==(const CheckpointConfig&) const = default;
 };
 
-// [log]
+// Section [log].
 struct LogConfig {
   int64_t interval = 10;  // steps between plain progress lines when the output is not a terminal
   bool tensorboard = true;
@@ -171,10 +171,10 @@ struct LogConfig {
 };
 
 struct RunConfig {
-  // From inline fields of [model], with config.json's names and `architecture`; from the file that model.config names;
-  // or from what init_from holds.
+  // The model from inline fields of [model], with config.json's names and `architecture`; from the file that
+  // model.config names; or from the directory of init_from.
   ModelDescription model;
-  std::string init_from;  // model.init_from: a Hugging Face directory whose weights to start from; empty: none
+  std::string init_from;  // model.init_from: a Hugging Face directory whose weights the run starts from; empty: none
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
@@ -189,13 +189,13 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-// Every key that a run configuration may have, as "section.key", in the order in which to_toml writes them.
+// Returns every key that a run configuration may have, as "section.key", in the order in which to_toml writes them.
 std::vector<std::string> run_config_keys();
 
 // Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths begin
-// at the working directory. `source` names the file in messages. Only the model's config.json and the cluster's file
-// are opened. Throws UserError for malformed TOML (with line and column), an unknown key (naming the nearest), a wrong
-// type, a value out of range, a contradiction between values, and an impossible layout.
+// at the working directory. `source` names the file in messages. The only files opened are the model's config.json and
+// the cluster's file. Throws UserError for malformed TOML (with line and column), an unknown key (naming the nearest),
+// a wrong type, a value out of range, a contradiction between values, and an impossible layout.
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 
@@ -203,11 +203,11 @@ RunConfig parse_run_config(std::string_view toml_text, const std::string& source
 // model and the cluster as inline fields.
 std::string to_toml(const RunConfig& config);
 
-// The configuration that a run begins in.
+// Returns the configuration in which the run begins.
 Configuration configuration_of(const RunConfig& config);
 
-// The tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither is set. A run
-// ends with a whole step, the first that reaches the limit.
+// Returns the number of tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither
+// is set. A run ends with a whole step, the first that reaches the limit.
 int64_t limit_in_tokens(const TrainConfig& train);
 
 }  // namespace copus

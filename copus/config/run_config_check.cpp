@@ -1,4 +1,4 @@
-// Checks what the values of a run configuration must fulfil together.
+// Checks the conditions that link several values of a run configuration.
 #include <algorithm>
 
 #include "copus/base/error.h"
@@ -58,7 +58,7 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
     throw UserError(concat(source, ": ", policy, " decides by the noise scale, and noise_scale.enabled is false; ",
                            "switch the measurement on, or choose another policy"));
   }
-  // Policies that do not weigh step times themselves log the best candidates by Goodput, for which step times count.
+  // Policies that do not weigh step times themselves still log the best candidates by Goodput, which needs step times.
   if (adapt.policy != PolicyKind::none && !is_speed_known(config.cluster.as_timed())) {
     throw UserError(concat(
         source, ": ", policy, " compares how long steps take, and nothing says how fast ",

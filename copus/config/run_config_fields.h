@@ -1,5 +1,5 @@
 // The table of a run configuration's fields: section, key, member and range, each written once. Parsing, the detection
-// of unknown keys, range checks and writing all walk over it (for this room's sources only).
+// of unknown keys, range checks and writing walk over it (only this room's sources include this header).
 #pragma once
 
 #include <optional>
@@ -24,20 +24,20 @@ inline constexpr Range<double> at_least_one_sample{1.0};
 inline constexpr Range<double> link_latency{0.0, 1e9};                                      // microseconds
 inline constexpr Range<double> link_bandwidth{.low = 0.0, .high = 1e9, .above_low = true};  // gigabytes per second
 inline constexpr Range<double> compute_rate{.low = 0.0, .high = 1e9, .above_low = true};    // teraflops
-inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};                          // in ranks; 0: not said
+inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};                          // in ranks; 0: not given
 inline constexpr Range<double> storage{.low = 0.0, .high = 1e9, .above_low = true};         // gigabytes
 inline constexpr Range<double> launch_time{0.0, 1e9};                                       // microseconds
 inline constexpr Range<double> share{0.0, 1.0};
 inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
 
-// The keys of [model] that name a description elsewhere, in the place of inline fields.
+// The keys of [model] that name a description elsewhere, in place of inline fields.
 inline constexpr const char* model_config_key = "config";
 inline constexpr const char* model_init_from_key = "init_from";
-// Likewise of [cluster].
+// The key of [cluster] that names a file, in place of inline fields.
 inline constexpr const char* cluster_config_key = "config";
 
-// The units of a cluster file, whose keys name them; ours are seconds, bytes and operations. Each way rounds once. So
-// what was read, written and read again is what was read first.
+// A unit of a cluster file, named by the key; the program's own units are seconds, bytes and operations. Each
+// conversion rounds once, so that a value that was read is still the same after it was written and read again.
 struct Unit {
   double multiplier;
   double divisor;
@@ -50,15 +50,17 @@ inline constexpr Unit tera{1e12, 1};
 inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
-// A curve's points stand at positive sizes. Their shares are of a best value that was measured elsewhere, or fitted, so
-// a point may lie somewhat above it.
+// The points of a curve stand at positive sizes. Their shares relate to a best value that was fitted, or measured
+// elsewhere, so a point may lie somewhat above it.
 inline constexpr Range<double> curve_place{.low = 0.0, .above_low = true};
 inline constexpr Range<double> curve_share{.low = 0.0, .high = 2.0, .above_low = true};
 
+// Visits the fields of [model].
+//
 // A visitor has section(name), field(key, member), field(key, member, range) for numbers, quantity(key, member, unit,
-// range) for numbers in another unit than ours, duration(key, member, range) for seconds that may also be given as
-// text, and cluster(member). The latter may go on with visit_cluster, and a field that is a Device with visit_device.
-// `Run` is RunConfig or const RunConfig.
+// range) for numbers in another unit than the program's own, duration(key, member, range) for seconds that may also be
+// given as text, and cluster(member). A visitor may go on with visit_cluster for the member of cluster(), and with
+// visit_device for a field that is a Device. `Run` is RunConfig or const RunConfig.
 template <class Run, class Visitor>
 void visit_model(Run& run, Visitor& visitor) {
   visitor.section("model");
@@ -79,8 +81,8 @@ void visit_model(Run& run, Visitor& visitor) {
   visitor.field("initializer_range", run.model.initializer_range, positive);
 }
 
-// A visitor that gathers the keys, to tell those that there are from others: as "section.key" where it is in a section,
-// else as "key".
+// A visitor that gathers the known keys, so that unknown ones can be detected: as "section.key" where a key is in a
+// section, else as "key".
 class FieldKeys {
  public:
   void section(const std::string& name) {
@@ -108,7 +110,7 @@ class FieldKeys {
   std::vector<std::string> keys_;
 };
 
-// The fields of a cluster's `device` table.
+// Visits the fields of a cluster's `device` table.
 template <class DeviceOrConst, class Visitor>
 void visit_device(DeviceOrConst& device, Visitor& visitor) {
   visitor.field("name", device.name);
@@ -124,7 +126,7 @@ void visit_device(DeviceOrConst& device, Visitor& visitor) {
   visitor.quantity("launch_microseconds", device.launch_seconds, microseconds, launch_time);
 }
 
-// The fields of a cluster file, which may also stand in [cluster].
+// Visits the fields of a cluster file, which may also stand in [cluster].
 template <class Description, class Visitor>
 void visit_cluster(Description& cluster, Visitor& visitor) {
   visitor.field("num_ranks", cluster.num_ranks, cluster_size);
@@ -143,7 +145,7 @@ inline void FieldKeys::cluster(const ClusterDescription& description) {
   visit_cluster(description, *this);
 }
 
-// Visits those fields of the configuration that the run begins in whose keys stand in this section.
+// Visits the fields of the run's initial configuration whose keys stand in this section.
 template <class Run, class Visitor>
 void visit_configuration_keys(std::string_view section, Run& run, Visitor& visitor) {
   const auto visit = [&]<class Value>(const ConfigurationField& field, Value& value) {

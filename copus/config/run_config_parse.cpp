@@ -1,4 +1,4 @@
-// Makes a run configuration of settings, and refuses sections and keys that there are not.
+// Makes a run configuration from settings, and refuses unknown sections and keys.
 #include <algorithm>
 
 #include "copus/base/error.h"

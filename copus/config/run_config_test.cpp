@@ -20,7 +20,7 @@ constexpr const char* model_section =
     "num_attention_heads = 4\n";
 constexpr const char* minimal_rest = "[data]\ntrain = 'a.txt'\n[train]\nmax_steps = 5\n";
 
-// The smallest configuration: the model, the data and an end, then `more`, which starts in section [train].
+// Returns the smallest configuration: the model, the data and an end, then `more`, which starts in section [train].
 std::string minimal(const std::string& more = "") { return concat(model_section, minimal_rest, more); }
 constexpr const char* first_line_of_more = "run.toml:11";
 
@@ -253,7 +253,7 @@ wait_limit = "2m"
   EXPECT_EQ(interleaved.parallel.virtual_stages, 2);
 }
 
-// Lines of [cluster] that say how fast it computes, on the virtual clock.
+// Lines of [cluster] that give its compute rate for the virtual clock.
 const std::vector<std::string> timed_cluster = {
     "cluster.ranks_per_node=2", "cluster.within_node={ latency_microseconds = 1, gigabytes_per_second = 8 }",
     "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }", "cluster.teraflops_per_rank=0.05",
@@ -307,7 +307,7 @@ TEST(RunConfig, KeysAreListedInOrder) {
   EXPECT_THAT(keys, testing::IsSupersetOf({"model.num_key_value_heads", "data.train", "optimizer.lr"}));
 }
 
-// Draws configurations in which every field has a value of its own.
+// Draws random configurations in which every field has a value of its own.
 class RandomConfigs {
  public:
   RunConfig draw() {
@@ -383,7 +383,7 @@ class RandomConfigs {
     return model;
   }
 
-  // Draws until it is possible: one rank always is.
+  // Draws until the layout is possible; one rank always is.
   void draw_layout(RunConfig& config) {
     ParallelStrategy& parallel = config.parallel;
     do {
@@ -399,7 +399,7 @@ class RandomConfigs {
     } while (infeasible_reason(config.model, configuration_of(config), config.train.sequence_length));
   }
 
-  // Draws until nothing contradicts.
+  // Draws until no values contradict each other.
   void draw_adaptation(RunConfig& config) {
     AdaptConfig& adapt = config.adapt;
     do {
@@ -433,7 +433,7 @@ class RandomConfigs {
   ClusterDescription draw_cluster() {
     ClusterDescription cluster;
     cluster.ranks_per_node = whole(1, 16);
-    // As if read from a file: not every double is one of its units away from another.
+    // Values are drawn in the file's units, as if read from a file: not every double is a multiple of such a unit.
     for (Link* link : {&cluster.within_node, &cluster.between_nodes}) {
       link->latency_seconds = share() * 1000 / 1e6;
       link->bytes_per_second = (share() + 1e-3) * 1e9;
@@ -469,7 +469,7 @@ class RandomConfigs {
     for (int64_t i = whole(0, 3); i > 0; --i) {
       points.push_back({(points.empty() ? 0 : points.back().at) + positive(), share() + 1e-3});
     }
-    // Beside a large place a small one may vanish.
+    // A small increment may vanish beside a large size, so that the points no longer ascend.
     for (size_t i = 1; i < points.size(); ++i) {
       if (points[i].at <= points[i - 1].at) return points[0].at > 0 ? Curve({points[0]}) : Curve();
     }

@@ -59,9 +59,9 @@ class Writer {
     if (scaling) add(key, write(*scaling));
   }
   void field(const char* key, const Curve& curve) {
-    if (curve != Curve{}) add(key, write(curve));  // one without points is 1 everywhere, as if it were not given
+    if (curve != Curve{}) add(key, write(curve));  // a curve without points is 1 everywhere, as if it were not given
   }
-  // Writes one inline table, since it may stand within another section.
+  // Writes the device as one inline table, since it may stand within another section.
   void field(const char* key, const Device& device) {
     if (device == Device{}) return;
     Writer table;

@@ -13,8 +13,8 @@ namespace copus {
 
 namespace {
 
-// Turns TOML nodes into settings. All are of `fixed_origin`, which is an override; where that is empty, their origins
-// are the lines of `source`.
+// Turns TOML nodes into settings. Their origin is `fixed_origin`, which is an override; where that is empty, their
+// origins are the lines of `source`.
 class Converter {
  public:
   Converter(std::string source, std::string fixed_origin)
@@ -54,11 +54,11 @@ class Converter {
   std::string fixed_origin_;
 };
 
-// The setting that an override stands for; empty where its value is not TOML.
+// Reads the value of an override as TOML; returns nothing where it is not TOML.
 std::optional<Setting> parse_value(const std::string& key, std::string_view value, const std::string& origin) {
   try {
     const toml::table table = toml::parse(concat("value = ", value));
-    if (table.size() != 1) return std::nullopt;  // behind a line break the value could hold more keys
+    if (table.size() != 1) return std::nullopt;  // after a line break the value could hold more keys
     return Converter("", origin).convert(key, *table.get("value"));
   } catch (const toml::parse_error&) {
     return std::nullopt;
@@ -111,7 +111,7 @@ std::string quote(std::string_view text) {
       result += "\\n";
     } else if (character == '\t') {
       result += "\\t";
-    } else if (byte < 0x20 || byte == 0x7f) {  // TOML allows control characters in this form alone
+    } else if (byte < 0x20 || byte == 0x7f) {  // TOML allows control characters only in this form
       result += concat("\\u00", hexadecimal[byte >> 4], hexadecimal[byte & 15]);
     } else {
       result += character;
@@ -125,7 +125,7 @@ std::string write_number(double number) {
   const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
   COPUS_CHECK(error == std::errc(), "a double that needs more than 32 characters");
   std::string text(buffer.data(), end);
-  if (text.find_first_of(".enf") == std::string::npos) text += ".0";  // without it, "3" would be a TOML integer
+  if (text.find_first_of(".enf") == std::string::npos) text += ".0";  // without the dot, "3" would be a TOML integer
   return text;
 }
 

@@ -1,5 +1,5 @@
-// TOML. Texts are read, together with overrides, as sections of settings, each of which knows where it was written;
-// which sections and keys there may be is the business of others. Values are written here too.
+// Reads and writes TOML. Texts are read, together with overrides, as sections of settings, each of which knows where it
+// was written. Other files decide which sections and keys are allowed.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,31 @@ namespace copus {
 struct Setting {
   enum class Kind { boolean, integer, number, text, list, table, date };
 
-  std::string name;    // its key; empty in a list
-  std::string origin;  // where it was written, for messages: "run.toml:12" or "--set train.lr=abc"
+  std::string name;    // the setting's key; empty in a list
+  std::string origin;  // place where it was written, for messages: "run.toml:12" or "--set train.lr=abc"
   Kind kind = Kind::table;
-  std::variant<std::monostate, bool, int64_t, double, std::string> value;  // where it is of the first four kinds
-  std::vector<Setting> children;                                           // where it is a list or a table
-  bool overrides = false;                                                  // whether --set gave it
+  std::variant<std::monostate, bool, int64_t, double, std::string> value;  // value of the first four kinds
+  std::vector<Setting> children;                                           // content of a list or a table
+  bool overrides = false;                                                  // whether --set gave the setting
 
   const Setting* find(std::string_view key) const;  // the child with that name, or null
 };
 
-// How messages show a setting's value: `the string "8"`, `a list`.
+// Shows a setting's value as messages do: `the string "8"`, `a list`.
 std::string describe(const Setting& setting);
 
 // Reads the root table, whose children are the sections. Each override, "section.key=value", replaces one setting or
-// adds it; its value is read as TOML and, where it is none, as a bare string. Throws UserError for malformed TOML (with
-// line and column) and for a malformed override.
+// adds it; its value is read as TOML or, where it is not TOML, as a bare string. Throws UserError for malformed TOML
+// (with line and column) and for a malformed override.
 Setting read_settings(std::string_view toml_text, const std::string& source, const std::vector<std::string>& overrides);
 
-// The path that a setting holds. Throws UserError, which calls it `key`, where it is no text or an empty one.
+// Returns the path that a setting holds. Throws UserError, which calls it `key`, where it is no text or an empty one.
 std::string path_of(const Setting& setting, const std::string& key);
 
-// A TOML basic string: "C:\\text" for C:\text.
+// Writes a TOML basic string: "C:\\text" for C:\text.
 std::string quote(std::string_view text);
 
-// The shortest TOML float that reads back as `number`: 0.001, 1e-08, 3.0.
+// Writes the shortest TOML float that reads back as `number`: 0.001, 1e-08, 3.0.
 std::string write_number(double number);
 
 }  // namespace copus

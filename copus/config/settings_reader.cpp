@@ -24,7 +24,7 @@ void SettingsReader::check_range(const Setting& setting, Number value, const Ran
 
 int64_t SettingsReader::whole_number(const Setting& setting) const {
   if (setting.kind == Setting::Kind::integer) return std::get<int64_t>(setting.value);
-  if (setting.kind == Setting::Kind::number) {  // 1e9 is a float to TOML
+  if (setting.kind == Setting::Kind::number) {  // TOML reads 1e9 as a float
     const double value = std::get<double>(setting.value);
     if (std::trunc(value) == value && std::abs(value) <= 0x1p53) return static_cast<int64_t>(value);
   }

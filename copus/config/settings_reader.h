@@ -1,4 +1,5 @@
-// The visitor that fills a run configuration from settings and checks types and ranges (for this room's sources only).
+// The visitor that fills a run configuration from settings and checks types and ranges (only this room's sources
+// include this header).
 #pragma once
 
 #include <optional>
@@ -14,14 +15,14 @@ namespace copus {
 
 class SettingsReader {
  public:
-  // Refers to `root` for its whole life.
+  // Keeps a reference to `root` for its whole life.
   explicit SettingsReader(const Setting& root) : root_(root) {}
 
-  // An empty name stands for the root table, as in a file without sections.
+  // Enters a section; an empty name stands for the root table, as in a file without sections.
   void section(const char* name);
 
-  // Each leaves `value` as it is where the key is absent. Throws UserError for a wrong type and for what is out of
-  // range.
+  // Reads one field; `value` stays as it is where the key is absent. Throws UserError for a wrong type and for a value
+  // out of range.
   void field(const char* key, int64_t& value, const Range<int64_t>& range);
   void field(const char* key, uint64_t& value, const Range<int64_t>& range);
   void field(const char* key, double& value, const Range<double>& range);
@@ -29,10 +30,10 @@ class SettingsReader {
   void field(const char* key, std::string& value);
   void field(const char* key, std::vector<std::string>& value);
   void field(const char* key, std::vector<DataSource>& value);
-  // A list of one value may be given as that value.
+  // Reads a list; a list of one item may be given as that item.
   void field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range);
   void field(const char* key, std::vector<bool>& value);
-  void field(const char* key, std::optional<Llama3RopeScaling>& value);  // checks type and keys alone
+  void field(const char* key, std::optional<Llama3RopeScaling>& value);  // checks type and keys, nothing more
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
   void field(const char* key, Device& device);
@@ -74,7 +75,7 @@ class SettingsReader {
     }
     fail(setting, "must be one of \"", join(all_names<Enum>(), "\", \""), "\", got ", describe(setting));
   }
-  // The items of a list, or the one value that stands in its place.
+  // Returns the items of a list, or the one value that stands in its place.
   static std::span<const Setting> items_of(const Setting& setting) {
     return setting.kind == Setting::Kind::list ? std::span(setting.children) : std::span(&setting, 1);
   }

@@ -9,26 +9,27 @@
 namespace copus {
 
 struct HostMemory {
-  int64_t used_bytes;       // in live tensors
+  int64_t used_bytes;       // bytes in live tensors
   int64_t peak_used_bytes;  // since reset_peak_host_memory
-  int64_t reserved_bytes;   // from the operating system, live or cached
+  int64_t reserved_bytes;   // bytes from the operating system, live or cached
 };
 
-// Makes every later host tensor of this process use the allocator; earlier tensors are unaffected. Calling it again
-// does nothing. Thread-safe, as the tensors are.
+// Makes every later host tensor of this process use the allocator; earlier tensors are unaffected. A second call does
+// nothing. Thread-safe, as the tensors are.
 void install_caching_allocator();
 
 HostMemory host_memory();
 void reset_peak_host_memory();
 
-// What a tensor, or its rank's training state, cannot get.
+// An allocation beyond the limit, of a tensor or of a rank's training state.
 class HostMemoryExceeded : public std::bad_alloc {
  public:
   const char* what() const noexcept override { return "the host memory that this rank may use is used up"; }
 };
 
-// A tensor for which more than `bytes` would have to be reserved throws HostMemoryExceeded, once all cached blocks have
-// gone back to the operating system; 0 (as at first): no limit. What is reserved beyond a new limit already stays.
+// Sets the limit of reserved bytes; 0, the initial value, is no limit. A tensor for which more would have to be
+// reserved throws HostMemoryExceeded, once every cached block has gone back to the operating system. Memory reserved
+// beyond a new limit already is kept.
 void set_host_memory_limit(int64_t bytes);
 
 }  // namespace copus

@@ -17,37 +17,37 @@ class KeyValueCache;
 
 class Decoder {
  public:
-  // Refers to `parameters` for its whole life.
+  // Keeps a reference to `parameters` for its whole life.
   Decoder(ParameterStore& parameters, Recompute recompute);
 
-  // One micro-batch forward and backward. tokens, targets: int64 [batch, sequence] on the store's device; targets are
-  // already shifted, `ignored_target` where there is no loss. Adds to every parameter's main gradient the gradient of
-  // loss_scale * (sum of token losses); a tied head's goes to the tied copy and is not added to the embedding's.
-  // Returns the unscaled sum of token losses, a float64 scalar tensor on the device: reading it synchronises, so read
-  // it once a step. With loss_scale = 1 / (tokens with loss in the global batch) the gradients of all micro-batches sum
+  // Runs one micro-batch forward and backward. tokens, targets: int64 [batch, sequence] on the store's device; targets
+  // are already shifted, `ignored_target` where there is no loss. Adds to every parameter's main gradient the gradient
+  // of loss_scale * (sum of token losses); a tied head's goes to the tied copy and is not added to the embedding's.
+  // Returns the unscaled sum of token losses, a float64 scalar tensor on the device; reading it synchronises, so read
+  // it once a step. With loss_scale = 1 / (tokens with loss in the global batch) the gradients of the micro-batches sum
   // to that of the mean loss.
   at::Tensor forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale);
 
-  // The sum of token losses without gradients; arguments and result as above.
+  // Returns the sum of token losses without gradients; arguments and result as above.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
 
-  // Logits of every position: fp32 (float64 for float64 weights) [batch, sequence, vocab].
+  // Returns the logits of every position: fp32 (float64 for float64 weights) [batch, sequence, vocab].
   at::Tensor logits(const at::Tensor& tokens);
 
-  // Logits of the last position, [batch, vocab], after appending `tokens` [batch, n] to the cache's positions.
+  // Appends `tokens` [batch, n] to the cache's positions and returns the logits of the last position, [batch, vocab].
   at::Tensor next_logits(const at::Tensor& tokens, KeyValueCache& cache);
 
  private:
   ModelChunk chunk_;
   const ModelDescription& model_;
-  // The same layers again, over the same weights, for what only a whole model on one rank does.
+  // A second set of layers over the same weights, for the functions that exist only for a whole model on one rank.
   RotaryTable rotary_;
   InputEmbedding embedding_;
   std::vector<DecoderLayer> layers_;
   OutputHead head_;
 };
 
-// Keys and values of the positions seen so far, for generation.
+// The keys and values of the positions seen so far, for generation.
 class KeyValueCache {
  public:
   KeyValueCache(const ParameterStore& parameters, int64_t batch, int64_t capacity);
@@ -56,8 +56,8 @@ class KeyValueCache {
  private:
   friend class Decoder;
   int64_t length_ = 0;
-  std::vector<at::Tensor> keys_;    // per layer, [batch, kv heads, capacity, head_dim], compute dtype
-  std::vector<at::Tensor> values_;  // likewise
+  std::vector<at::Tensor> keys_;    // [batch, kv heads, capacity, head_dim] for each layer, compute dtype
+  std::vector<at::Tensor> values_;  // same shapes
 };
 
 }  // namespace copus

@@ -104,7 +104,7 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
 at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
                                   const RotaryTable::Rows& rotary, WeightGradients& weight_gradients) const {
   LayerActivations& a = kept;
-  if (!a.attention_input.defined()) {  // Recompute::full
+  if (!a.attention_input.defined()) {  // Recompute::full has not kept it
     kernels::NormResult norm = kernels::add_rms_norm(a.input, {}, attention_norm_.weight, epsilon_);
     a.attention_rstd = norm.rstd;
     a.attention_input = norm.normed;

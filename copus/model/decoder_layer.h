@@ -1,10 +1,10 @@
 // One decoder layer (attention and SwiGLU feed-forward, each behind an RMSNorm and beside a residual), forward and
 // hand-written backward.
 //
-// With tensor parallelism every rank has some of the attention heads and some of the feed-forward's inner columns: the
-// linear layers that lead there hold their outputs' rows of the weight (column-parallel), those that lead back hold
+// With tensor parallelism every rank has some of the attention heads and some of the feed-forward's inner columns. The
+// linear layers that lead there hold their outputs' rows of the weight (column-parallel); those that lead back hold
 // their inputs' columns (row-parallel) and each yield one term of a sum (Shoeybi et al. 2019). With sequence
-// parallelism what lies between is cut by rows (Korthikanti et al. 2022).
+// parallelism the activations in between are cut by rows (Korthikanti et al. 2022).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,22 +26,22 @@ struct Linear {
   at::Tensor bias, bias_gradient;      // [out] or undefined
 
   at::Tensor forward(const at::Tensor& x) const { return kernels::linear(x, weight, bias); }
-  // B: the input's gradient. W: left to weight_gradients.
+  // Computes the input's gradient (B); the weights' gradients (W) are left to weight_gradients.
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, WeightGradients& weight_gradients) const;
 };
 
-// The residual stream between layers: its value is residual + delta. The sum is left to the next norm, which reads both
-// anyway. delta may be undefined.
+// The residual stream between layers: its value is residual + delta. The sum is left to the next norm, which reads
+// either of them anyway. delta may be undefined.
 struct ResidualStream {
   at::Tensor residual, delta;  // [local rows, hidden]
 
   at::Tensor sum() const { return delta.defined() ? kernels::add(residual, delta) : residual; }
 };
 
-// What a layer keeps from forward to backward: everything, or less where recompute rebuilds it (undefined here). The
-// inputs of linear layers are kept as local rows and gathered a second time in the backward pass.
+// Activations that a layer keeps from forward to backward: all of them, or fewer where recompute rebuilds them
+// (undefined here). The inputs of linear layers are kept as local rows and gathered a second time in the backward pass.
 struct LayerActivations {
-  at::Tensor input;  // the summed residual stream that entered
+  at::Tensor input;  // the summed residual stream that entered the layer
   at::Tensor attention_rstd, attention_input;
   at::Tensor qkv;
   kernels::AttentionResult attention;
@@ -54,18 +54,18 @@ class DecoderLayer {
  public:
   DecoderLayer(const ParameterStore& parameters, int64_t layer, const TensorParallel& tensor_parallel);
 
-  // shape: that of a micro-batch, with the heads of this rank (local_attention_shape).
+  // Runs the forward pass. shape: that of a micro-batch, with the heads of this rank (local_attention_shape).
   // `kept` is filled for backward according to `recompute`; null: nothing is kept.
   ResidualStream forward(const ResidualStream& in, const kernels::AttentionShape& shape,
                          const RotaryTable::Rows& rotary, Recompute recompute, LayerActivations* kept) const;
 
-  // dy: the gradient of the stream that left, [local rows, hidden]. Returns that of the stream that entered. Consumes
-  // `kept`.
+  // Runs the backward pass. dy: the gradient of the stream that left the layer, [local rows, hidden]. Returns the
+  // gradient of the stream that entered. Consumes `kept`.
   at::Tensor backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
                       const RotaryTable::Rows& rotary, WeightGradients& weight_gradients) const;
 
-  // Forward over new positions of a key-value cache. keys, values: [batch, kv heads, length, head_dim], of which the
-  // last shape.sequence positions are written here.
+  // Runs forward over new positions of a key-value cache. keys, values: [batch, kv heads, length, head_dim], of which
+  // the last shape.sequence positions are written here.
   ResidualStream forward_cached(const ResidualStream& in, const kernels::AttentionShape& shape,
                                 const RotaryTable::Rows& rotary, const at::Tensor& keys,
                                 const at::Tensor& values) const;
@@ -84,8 +84,8 @@ class DecoderLayer {
   Linear query_key_value_, attention_output_, gate_up_, down_;
 };
 
-// The attention of a rank over a micro-batch of `tokens`, int64 [batch, sequence]: its share of the query heads, and
-// the key-value heads that these read, of which there is at least one.
+// Returns the attention of a rank over a micro-batch of `tokens`, int64 [batch, sequence]: its share of the query
+// heads, and the key-value heads that these read, at least one.
 kernels::AttentionShape local_attention_shape(const ModelDescription& model, const TensorParallel& tensor_parallel,
                                               const at::Tensor& tokens);
 

@@ -1,4 +1,4 @@
-// The split of a layer's backward pass: weight gradients that run later are bitwise those that run at once.
+// Tests the split of a layer's backward pass: weight gradients that run later are bitwise those that run at once.
 #include "copus/model/decoder_layer.h"
 
 #include <gtest/gtest.h>

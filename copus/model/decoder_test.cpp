@@ -1,4 +1,5 @@
-// The whole model against autograd through the plain reference, in float64; its modes against each other, bitwise.
+// Tests the whole model against autograd through the plain reference, in float64; its modes against each other,
+// bitwise.
 #include "copus/model/decoder.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +56,8 @@ Input random_input(const ModelDescription& model, int64_t batch, int64_t sequenc
   return input;
 }
 
-// In the order of store.parameters(): a tied head's is the last and not yet added to the embedding's.
+// Returns the gradients in the order of store.parameters(); a tied head's is the last and not yet added to the
+// embedding's.
 std::vector<at::Tensor> all_gradients(const ParameterStore& store) {
   std::vector<at::Tensor> gradients;
   for (const Parameter& parameter : store.parameters()) gradients.push_back(parameter.gradient.clone());
@@ -178,7 +180,7 @@ TEST(Decoder, GenerationSeesWhatTrainingSees) {
 }
 
 TEST(Decoder, HeadChunksCoverEveryToken) {
-  // On a CPU 2^22 / 30,011 logits: chunks of 139 rows, so 300 tokens need three, the last one short.
+  // A chunk on a CPU has 2^22 / 30,011 = 139 rows, so 300 tokens need three chunks, the last one short.
   ModelDescription model = small_model();
   model.vocab_size = 30011;
   model.num_layers = 1;

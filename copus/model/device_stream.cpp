@@ -7,7 +7,7 @@ namespace copus {
 
 namespace {
 
-// The name that libtorch gave it in 2.11, and the one that it has in later versions.
+// Calls the stream's handle by its name in libtorch 2.11, or by its name in later versions.
 template <class Stream>
 void* handle_of(const Stream& stream) {
   if constexpr (requires { stream.stream_handle(); }) {

@@ -12,10 +12,10 @@ class InputEmbedding {
  public:
   InputEmbedding(const ParameterStore& parameters, const TensorParallel& tensor_parallel);
 
-  // tokens: int64 [rows]. Returns the residual stream, [local rows, hidden].
+  // Looks up tokens, int64 [rows]. Returns the residual stream, [local rows, hidden].
   at::Tensor forward(const at::Tensor& tokens) const;
 
-  // Adds to the main gradient. dy: the gradient of what forward() returned.
+  // Adds to the main gradient. dy: the gradient of the stream that forward() returned.
   void backward(const at::Tensor& dy, const at::Tensor& tokens) const;
 
  private:

@@ -1,4 +1,5 @@
-// Chooses who computes: the fused kernels of the CPU or of the GPU for what they take, the generic ones for the rest.
+// Chooses the implementation: the fused kernels of the CPU or of the GPU for tensors that these accept, the generic
+// ones for the rest.
 #include "copus/model/kernels.h"
 
 #include <ATen/Parallel.h>
@@ -13,15 +14,15 @@ namespace copus::kernels {
 namespace {
 
 #ifdef COPUS_GPU_EMULATED
-// Tests have the GPU's kernels compute on the CPU's tensors.
+// Tests let the GPU's kernels compute on the CPU's tensors.
 constexpr bool has_gpu = true;
 constexpr at::DeviceType gpu = at::kCPU;
 #else
 constexpr bool has_gpu = COPUS_HAS_GPU;
-constexpr at::DeviceType gpu = at::kCUDA;  // so does libtorch call AMD's, too
+constexpr at::DeviceType gpu = at::kCUDA;  // libtorch's name for AMD's devices too
 #endif
 
-// The kernels of a GPU, or, where there are none, others that are never chosen in their place.
+// The kernels of a GPU; a build without one needs a stand-in, which is never chosen.
 #if COPUS_HAS_GPU || defined(COPUS_GPU_EMULATED)
 namespace fused_on_gpu = on_gpu;
 #else
@@ -40,7 +41,7 @@ bool runs_fused_on_cpu(const at::Tensor& tensor) {
          (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
 }
 
-// The form of a kernel that takes this tensor.
+// Chooses the implementation that accepts this tensor.
 template <class Kernel>
 Kernel* choose(const at::Tensor& tensor, Kernel* on_gpu, Kernel* on_cpu, Kernel* generic) {
   return runs_fused_on_gpu(tensor) ? on_gpu : runs_fused_on_cpu(tensor) ? on_cpu : generic;

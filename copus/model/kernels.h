@@ -1,10 +1,10 @@
 // Every tensor kernel that training calls, in one place: this header is what the product stands on. The model is
 // written against it and names no ATen operator itself. Most of these are our own fused kernels, on the CPU (cpu/) and
-// on GPUs (gpu/); what those do not take are compositions of ATen operators (kernels_generic.cpp).
+// on GPUs (gpu/); tensors that those do not accept are left to compositions of ATen operators (kernels_generic.cpp).
 //
 // Activations are row-major [rows, width] in the compute dtype (float32, bfloat16, float64 in tests), one row a token;
 // main gradients and optimizer state are in the master dtype (float32; float64 in tests). Results are fresh tensors
-// unless stated. On CUDA all calls order themselves on the current stream, and only those that touch host memory wait.
+// unless stated. On CUDA every call is ordered on the current stream, and only those that touch host memory wait.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,10 +19,10 @@ namespace copus::kernels {
 // ---- memory -------------------------------------------------------------------------------------------------------
 
 at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
-// Over host memory that exists, of which `release` is told when no tensor refers to it any more.
+// Makes a tensor over existing host memory; calls `release` when no tensor refers to it any more.
 at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dtype, std::function<void()> release);
 at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
-// Does not wait for a GPU; `data` may change as soon as it returns.
+// Copies from the host without waiting for a GPU; `data` may change as soon as the call returns.
 at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device);
 at::Tensor from_host(const double* data, at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
 // Copies a tensor's elements, in row-major order, to host memory and waits for them.
@@ -31,16 +31,16 @@ void copy_from_host(const void* from, const at::Tensor& to);
 
 // ---- linear layers ------------------------------------------------------------------------------------------------
 
-// x [rows, in], weight [out, in], bias [out] or undefined -> x weight^T + bias, [rows, out].
+// Computes x weight^T + bias, [rows, out], for x [rows, in], weight [out, in], bias [out] or undefined.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
-// dy [rows, out] -> dy weight, [rows, in].
+// Computes dy weight, [rows, in], for dy [rows, out].
 at::Tensor linear_input_gradient(const at::Tensor& dy, const at::Tensor& weight);
-// The same into `out`, rows of a larger matrix.
+// Computes the same into `out`, rows of a larger matrix.
 void linear_input_gradient_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight);
-// gradient [out, in] += dy^T x. A float32 gradient of bfloat16 factors takes part in the product's own sums where the
-// device can do that, which is found out at the first call.
+// Adds gradient [out, in] += dy^T x. A float32 gradient of bfloat16 factors takes part in the product's own sums where
+// the device can do that, which the first call finds out.
 void add_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& x);
-// gradient [out] += sum of dy's rows.
+// Adds gradient [out] += sum of dy's rows.
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy);
 
 // ---- decoder layer ------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ struct NormResult {
   at::Tensor normed;  // RMSNorm(sum) * weight
   at::Tensor rstd;    // [rows], master dtype
 };
-// a + b, rounded to their dtype: what add_rms_norm returns as `sum`.
+// Computes a + b, rounded to their dtype, as add_rms_norm returns it in `sum`.
 at::Tensor add(const at::Tensor& a, const at::Tensor& b);
 NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon);
 
@@ -60,8 +60,8 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, cons
                              const at::Tensor& weight, const at::Tensor& residual_gradient,
                              const at::Tensor& weight_gradient);
 
-// The fused query-key-value matrix [batch * sequence, (heads + 2 kv_heads) * head_dim]: a row holds the query heads,
-// then the key heads, then the value heads.
+// The shape of the fused query-key-value matrix [batch * sequence, (heads + 2 kv_heads) * head_dim]: a row holds the
+// query heads, then the key heads, then the value heads.
 struct AttentionShape {
   int64_t batch, sequence, heads, kv_heads, head_dim;
   int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
@@ -76,33 +76,34 @@ struct AttentionResult {
   at::Tensor output;       // [batch * sequence, heads * head_dim]
   at::Tensor log_sum_exp;  // [batch, heads, sequence]
 };
-// Causal softmax(q k^T / sqrt(head_dim)) v.
+// Computes causal softmax(q k^T / sqrt(head_dim)) v.
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape);
-// The gradient of qkv (with rotated queries and keys).
+// Computes the gradient of qkv (with rotated queries and keys).
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
                               const AttentionShape& shape);
-// Attention of new queries over a cache, for generation. query [batch, heads, n, head_dim]; key, value [batch,
+// Computes attention of new queries over a cache, for generation. query [batch, heads, n, head_dim]; key, value [batch,
 // kv_heads, length, head_dim]; query i sees the keys up to length - n + i. Returns [batch, n, heads * head_dim].
 at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
 
-// gate_up [rows, 2 f] (gate, then up) -> silu(gate) * up, [rows, f].
+// Computes silu(gate) * up, [rows, f], for gate_up [rows, 2 f] (gate, then up).
 at::Tensor swiglu(const at::Tensor& gate_up);
 struct SwigluGradient {
   at::Tensor gate_up;     // the gradient, [rows, 2 f]
   at::Tensor activation;  // the forward's result again, [rows, f]
 };
-// May reuse the memory of both arguments for its results: they must not be read afterwards.
+// Computes the gradient. It may reuse the memory of either argument for its results, so they must not be read
+// afterwards.
 SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up);
 
 // ---- embedding and loss -------------------------------------------------------------------------------------------
 
-// Where the vocabulary is cut into parts (tensor parallelism), `first_token` is the first of this part: `vocab` rows of
-// the table, or columns of the logits, from there on are here.
+// A vocabulary may be cut into parts (tensor parallelism). `first_token` is the first token of this part, which has
+// `vocab` rows of the table, or columns of the logits.
 
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens);  // tokens int64 [rows] -> [rows, width]
-// The same from a part of the table: zero rows for the tokens that are not in it.
+// Looks up a part of the table: tokens that are not in it give zero rows.
 at::Tensor embedding_part(const at::Tensor& weight, const at::Tensor& tokens, int64_t first_token);
-// gradient [vocab, width] += rows of dy at their tokens, in a fixed order; tokens outside the part are left out.
+// Adds gradient [vocab, width] += rows of dy at their tokens, in a fixed order; tokens outside the part are left out.
 void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens,
                             int64_t first_token);
 
@@ -111,11 +112,11 @@ void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, co
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
                     const at::Tensor& loss_sum);
 
-// Of the columns that are here, what the softmax of whole rows needs: float64 [rows, 3] of the largest logit, the sum
-// of exp(logit - largest), and the target's logit, 0 where that is not here.
+// Computes, over the columns that are here, the statistics for the softmax of whole rows: float64 [rows, 3] of the
+// largest logit, the sum of exp(logit - largest), and the target's logit, 0 where it is not here.
 at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token);
-// cross_entropy_ of rows whose columns are cut into parts, from the statistics of all of them, [parts, rows, 3] in the
-// order of the vocabulary. Every part adds the same, whole loss.
+// Computes cross_entropy_ of rows whose columns are cut into parts, from the statistics of every part, [parts, rows, 3]
+// in the order of the vocabulary. Every part adds the same, whole loss.
 void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
                          const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum);
 
@@ -133,24 +134,24 @@ void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tens
 
 inline constexpr int64_t squared_norm_block = 64;
 
-// The squared norm of the elements begin .. end of a flat contiguous tensor: squared in its dtype, summed in float64
-// within blocks cut at multiples of squared_norm_block, and exactly over the blocks, so that neither threads nor ranks
-// between whose ranges a tensor is cut at such places can change it. Waits for the result.
+// Computes the squared norm of the elements begin .. end of a flat contiguous tensor: squared in its dtype, summed in
+// float64 within blocks cut at multiples of squared_norm_block, and exactly over the blocks. The result therefore
+// depends neither on threads nor on ranks between which a tensor is cut at such places. Waits for the result.
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);
 
-// A squared norm of many stretches, added up where they lie: the host waits in take() alone.
+// A squared norm of many stretches, added up on their device: the host waits only in take().
 class NormSum {
  public:
-  // Of tensors on this device.
+  // Sums over tensors on this device.
   explicit NormSum(at::Device device);
-  // As squared_norm of the same elements.
+  // Adds what squared_norm gives for the same elements.
   void add(const at::Tensor& flat, int64_t begin, int64_t end);
-  // The sum since the last take. Waits for the device.
+  // Returns the sum since the last take. Waits for the device.
   ExactSum take();
 
  private:
-  ExactSum sum_;      // of tensors that no GPU kernel takes
-  at::Tensor words_;  // on a GPU: those of an ExactSum
+  ExactSum sum_;      // over tensors that no GPU kernel accepts
+  at::Tensor words_;  // words of an ExactSum, on a GPU
 };
 
 // Copies master weights into compute weights, rounding to nearest even.
@@ -158,7 +159,7 @@ void round_to(const at::Tensor& from, const at::Tensor& to);
 
 // ---- device -------------------------------------------------------------------------------------------------------
 
-// Seconds of one n x n x n matrix product in `dtype`: the best of a few.
+// Measures the seconds of one n x n x n matrix product in `dtype`: the best of a few.
 double time_matmul(int64_t n, at::ScalarType dtype, at::Device device);
 void set_num_threads(int64_t threads);
 int64_t num_threads();

@@ -19,7 +19,7 @@ static_assert(cpu::ignored_target == ignored_target);
 namespace {
 
 constexpr int64_t rows_per_task = 16;
-// Rows whose contributions to a weight gradient are summed on their own: the sum's order is fixed by this number.
+// The number of rows whose contributions to a weight gradient form one partial sum; it fixes the order of the sum.
 constexpr int64_t rows_per_partial_sum = 64;
 constexpr int64_t elements_per_block = 16384;  // a multiple of bucket_alignment
 
@@ -112,7 +112,7 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
 
 namespace {
 
-// Where the key heads and the value heads begin in a row of the query-key-value matrix.
+// Positions in a row of the query-key-value matrix at which the key heads and the value heads begin.
 int64_t first_key(const AttentionShape& shape) { return shape.heads * shape.head_dim; }
 int64_t first_value(const AttentionShape& shape) { return first_key(shape) + shape.kv_heads * shape.head_dim; }
 

@@ -1,6 +1,6 @@
-// The kernels of model/kernels.h that exist fused, one namespace for each kind of device; arguments and results as
-// there. They take contiguous tensors: on_cpu of float32, float64 and bfloat16, on_gpu of float32 and bfloat16.
-// kernels.cpp chooses between these and the generic ones. on_gpu is there in a build for a GPU, and over the emulated
+// The fused kernels among those of model/kernels.h, one namespace for each kind of device; arguments and results as
+// there. They accept contiguous tensors: on_cpu of float32, float64 and bfloat16, on_gpu of float32 and bfloat16.
+// kernels.cpp chooses between these and the generic ones. on_gpu exists in a build for a GPU, and over the emulated
 // device in tests.
 #pragma once
 
@@ -45,7 +45,7 @@ decltype(kernels::adamw_) adamw_;
 // Adds the squared norm of these elements of a float32 tensor to the words of an ExactSum, int64, on its device.
 void add_squared_norm(const at::Tensor& words, const at::Tensor& flat, int64_t begin, int64_t end);
 
-// From float32 to bfloat16.
+// Rounds from float32 to bfloat16.
 decltype(kernels::round_to) round_to;
 
 }  // namespace on_gpu

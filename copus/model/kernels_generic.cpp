@@ -53,8 +53,8 @@ at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dt
   return at::from_blob(data, shape, release_data, at::TensorOptions().dtype(dtype));
 }
 
-// To a GPU by way of pinned memory, from which the copy goes on by itself: ATen's allocator does not hand that memory
-// out again before.
+// Copies to a GPU by way of pinned memory, from which the copy goes on by itself: ATen's allocator does not reuse that
+// memory before the copy is done.
 at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kLong);
   const at::Tensor host = at::empty(shape, options.pinned_memory(!device.is_cpu()));
@@ -100,9 +100,9 @@ void linear_input_gradient_into(const at::Tensor& out, const at::Tensor& dy, con
 
 namespace {
 
-// How a product of bfloat16 matrices is added to a float32 one.
+// Ways to add a product of bfloat16 matrices to a float32 matrix.
 enum class WideSum {
-  in_product,     // the product's sums go on from the float32 elements, which are read and written once
+  in_product,     // the product's sums start from the float32 elements, which are read and written once
   after_product,  // the product in float32, then added
   after_rounding  // the product in bfloat16, then added
 };
@@ -122,8 +122,8 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-// Whether `way` adds a small product to the bit. All its terms are whole numbers and the sum has a fraction that
-// float32 just holds, and bfloat16 does not. An operator that this libtorch or device lacks throws.
+// Tells whether `way` adds a small product exactly. Its terms are whole numbers, and the sum has a fraction that
+// float32 just holds and bfloat16 does not. An operator that this libtorch or device lacks throws.
 bool is_exact(WideSum way, at::Device device) {
   constexpr int64_t rows = 64, in = 32, out = 48;
   const auto whole_numbers = [&](int64_t columns) {
@@ -145,8 +145,8 @@ bool is_exact(WideSum way, at::Device device) {
   return sum.equal(expected);
 }
 
-// The devices of a process are alike, and are asked once. With CUDA, libtorch 2.11 and 2.13 have all three ways; ROCm's
-// may refuse results wider than the factors.
+// Finds the best way once: the devices of a process are alike. With CUDA, libtorch 2.11 and 2.13 have all three ways;
+// ROCm's may refuse results wider than the factors.
 WideSum wide_sum(at::Device device) {
   if (device.is_cpu()) return WideSum::after_rounding;
   static const WideSum best = [&] {
@@ -188,7 +188,7 @@ void synchronize(at::Device device) {
   guard.synchronizeStream(guard.getStream(device));
 }
 
-// Of numbers whose bits vary: a GPU multiplies ones faster, for they take less power.
+// Measures with varying bits: a GPU multiplies ones faster, since they take less power.
 double time_matmul(int64_t n, at::ScalarType dtype, at::Device device) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat).device(device);
   const at::Tensor a = at::arange(n * n, options).remainder_(251).div_(251).sub_(0.5).to(dtype).view({n, n});
@@ -223,7 +223,7 @@ Heads split_heads(const at::Tensor& qkv, const AttentionShape& s) {
 
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t times) { return tensor.repeat_interleave(times, 1); }
 
-// [length_q, length_k], true where a query sees a key; the last query sees the last key.
+// Returns the mask [length_q, length_k], true where a query sees a key; the last query sees the last key.
 at::Tensor causal_mask(int64_t queries, int64_t keys, at::Device device) {
   return at::ones({queries, keys}, at::TensorOptions().dtype(at::kBool).device(device)).tril(keys - queries);
 }
@@ -235,13 +235,14 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key) {
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-// The operator that attends to these heads, of which ATen has several on a GPU: math stands for our own composition,
-// which also computes what they do not take, float32 among it. All read query, key and value where they lie, and let
-// key and value heads serve several query heads. ATen's choice counts in device, shape and determinism: where kernels
-// are to be deterministic (configure_aten) it is flash attention on compute capabilities 8.0 to 12.1, for the backward
-// pass of cuDNN's, which is the faster one on 9.0 and 10.x, adds in any order. What the operators themselves, called
-// without ATen's front end, cannot do is left out first: heads of odd sizes, which that would pad, and sizes between
-// 192 and 256, which flash attention has no backward pass for on some devices.
+// Chooses the operator that attends to these heads; ATen has several on a GPU. `math` stands for our own composition,
+// which also computes what they do not support, float32 among it. The operators read query, key and value where they
+// lie, and let key and value heads serve several query heads. ATen's choice counts in device, shape and determinism:
+// where kernels are to be deterministic (configure_aten) it is flash attention on compute capabilities 8.0 to 12.1,
+// since the backward pass of cuDNN's, which is the faster one on 9.0 and 10.x, adds in any order. Shapes that the
+// operators themselves, called without ATen's front end, cannot handle are excluded first: heads of odd sizes, which
+// the front end would pad, and sizes between 192 and 256, for which flash attention has no backward pass on some
+// devices.
 at::SDPBackend attention_operator(const Heads& h) {
   const int64_t head_dim = h.query.size(3);
   if (!h.query.is_cuda() || h.query.scalar_type() != at::kBFloat16) return at::SDPBackend::math;
@@ -252,7 +253,8 @@ at::SDPBackend attention_operator(const Heads& h) {
   return is_known ? choice : at::SDPBackend::math;
 }
 
-// [batch, heads, sequence, head_dim] -> [batch * sequence, heads * head_dim]: the same memory where it is laid out so.
+// Turns [batch, heads, sequence, head_dim] into [batch * sequence, heads * head_dim]; memory that is laid out so is
+// shared.
 at::Tensor join_heads(const at::Tensor& heads) {
   return heads.transpose(1, 2).reshape({heads.size(0) * heads.size(2), heads.size(1) * heads.size(3)});
 }
@@ -351,7 +353,7 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
     return rows.view({shape.batch, shape.sequence, shape.heads, shape.head_dim}).transpose(1, 2);
   };
   const at::Tensor dy = per_head(output_gradient), output = per_head(forward.output);
-  // Without dropout nobody reads the random state, and without packed sequences nobody where they begin.
+  // The random state is read only with dropout, and the beginnings of sequences only where they are packed.
   const at::Tensor state = empty({}, at::kLong, at::kCPU), none;
   Heads d;
   switch (attention_operator(h)) {
@@ -390,8 +392,8 @@ void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) 
 
 namespace {
 
-// Rows or columns of a part of the vocabulary: where `tokens` lie in it, some valid index where they do not, and
-// whether they do.
+// Indices into a part of the vocabulary (rows or columns): the positions of `tokens` in it, or some valid index where
+// they are not in it, and whether they are.
 struct PartIndex {
   at::Tensor index, here;
 };
@@ -464,7 +466,7 @@ void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tens
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
   ExactSum sum;
   for (int64_t from = begin; from < end;) {
-    // A ragged block at either end, all whole ones at once between them.
+    // Blocks at either end may be ragged; whole ones between them are summed in one call.
     const int64_t whole = (end - from) / squared_norm_block * squared_norm_block;
     const bool aligned = from % squared_norm_block == 0 && whole > 0;
     const int64_t next_cut = (from / squared_norm_block + 1) * squared_norm_block;

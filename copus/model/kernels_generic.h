@@ -1,5 +1,5 @@
-// The kernels of model/kernels.h as compositions of ATen operators: for any device and dtype, and the reference that
-// the fused kernels are tested against. Arguments and results as there.
+// The kernels of model/kernels.h as compositions of ATen operators. They serve any device and dtype, and are the
+// reference that the fused kernels are tested against. Arguments and results as there.
 #pragma once
 
 #include "copus/model/kernels.h"

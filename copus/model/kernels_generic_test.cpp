@@ -1,4 +1,4 @@
-// What ATen's operators are asked to do on the tests' device: products that are added to wider gradients, attention.
+// Tests what ATen's operators do on the tests' device: products that are added to wider gradients, attention.
 #include "copus/model/kernels_generic.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ namespace {
 
 using reference::relative_error;
 
-// The gradient keeps what bfloat16 could not hold beside the product, whose terms add up to whole numbers.
+// The gradient keeps a fraction that bfloat16 could not hold beside the product, whose terms add up to whole numbers.
 TEST(KernelsGeneric, WeightGradientsAddUpInTheirOwnDtype) {
   at::manual_seed(21);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat, at::kDouble}) {
@@ -34,8 +34,8 @@ TEST(KernelsGeneric, WeightGradientsAddUpInTheirOwnDtype) {
   }
 }
 
-// On a GPU, bfloat16 heads of 64 and 128 go to ATen's flash attention, which must take our views of one joint matrix
-// and fewer key-value heads than query heads; heads of 10 and the other dtypes go to the composition.
+// ATen's flash attention serves bfloat16 heads of 64 and 128 on a GPU; it must take our views of one joint matrix and
+// fewer key-value heads than query heads. Heads of 10 and the other dtypes go to the composition.
 TEST(KernelsGeneric, AttentionMatchesAutogradWhateverTheOperator) {
   struct Case {
     at::ScalarType dtype;

@@ -1,4 +1,4 @@
-// Kernels on the GPU: allocates what those of gpu/ write and hands them over, on the current stream. Nothing here
+// Kernels on the GPU: allocates the results that those of gpu/ write and calls them on the current stream. Nothing here
 // waits.
 #include <cmath>
 
@@ -17,9 +17,10 @@ static_assert(gpu::squared_norm_block == squared_norm_block);
 
 namespace {
 
-// Rows that one block of the column sums takes: enough blocks for a device, few enough partial sums.
+// The number of rows that one block of the column sums takes: small enough for many blocks, large enough for few
+// partial sums.
 constexpr int64_t rows_per_column_sum = 256;
-// So few rows are summed at once.
+// The number of rows that are summed in one pass.
 constexpr int64_t few_rows = 1024;
 
 gpu::Storage storage(const at::Tensor& tensor) {

@@ -1,5 +1,5 @@
-// Every kernel, fused and generic, against autograd through a plain formula in float64, over random shapes; on the
-// device of the tests.
+// Tests every kernel, fused and generic, against autograd through a plain formula in float64, over random shapes, on
+// the device of the tests.
 #include "copus/model/kernels.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using reference::relative_error;
 
 // Float64 has 53 bits; sums of some thousand terms lose a few digits of its 16.
 constexpr double float64_tolerance = 1e-12;
-// Float32 against float64: 24 bits, errors of sums grow with the square root of some thousand terms.
+// Float32 has 24 bits; errors of sums grow with the square root of some thousand terms.
 constexpr double float32_tolerance = 3e-6;
 // Bfloat16 stores 8 bits; every stored intermediate adds half a unit, 2^-9.
 constexpr double bfloat16_tolerance = 1e-2;
@@ -35,7 +35,7 @@ class Kernels : public testing::TestWithParam<at::ScalarType> {
   void SetUp() override { at::manual_seed(20260101); }
 
   static at::ScalarType dtype() { return GetParam(); }
-  // Random values that the dtype holds exactly, as float64.
+  // Returns random values that the dtype holds exactly, as float64.
   static at::Tensor random(at::IntArrayRef shape) {
     return at::randn(shape, at::kFloat).to(test_device(), dtype()).to(at::kDouble);
   }
@@ -93,7 +93,8 @@ struct AttentionCase {
 };
 
 TEST_P(Kernels, RotaryAndAttention) {
-  // Around the block of 64 and the group of 8, with and without shared key heads, head dimensions off vector widths.
+  // Sizes lie around the block of 64 and the group of 8, with and without shared key heads, and head dimensions differ
+  // from vector widths.
   for (const AttentionCase c : {AttentionCase{1, 1, 1, 1, 2},
                                 {2, 7, 2, 2, 6},
                                 {1, 64, 4, 2, 16},
@@ -107,7 +108,7 @@ TEST_P(Kernels, RotaryAndAttention) {
     const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble).to(test_device()) * 6;
     const at::Tensor cosine = angle.cos().to(master(dtype())), sine = angle.sin().to(master(dtype()));
     const at::Tensor heads = qkv.view({c.batch, c.sequence, c.heads + 2 * c.kv_heads, c.head_dim}).transpose(1, 2);
-    // What is stored between the two kernels is rounded to the dtype; the gradient passes straight through.
+    // Values stored between the two kernels are rounded to the dtype; the gradient passes straight through.
     const auto stored = [&](const at::Tensor& x) { return x + (narrow(x).to(at::kDouble) - x).detach(); };
     const at::Tensor query = stored(reference::rotate(heads.narrow(1, 0, c.heads), cosine, sine));
     const at::Tensor key = stored(reference::rotate(heads.narrow(1, c.heads, c.kv_heads), cosine, sine));
@@ -199,7 +200,7 @@ TEST_P(Kernels, LinearAndEmbedding) {
   }
 }
 
-// The vocabulary in three parts of different sizes, one of them a single token: together they are the whole.
+// The vocabulary is cut into three parts of different sizes, one of them a single token.
 TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
   const int64_t vocab = 131, rows = 37;
   const std::vector<int64_t> begin = {0, 64, 65, vocab};

@@ -35,7 +35,7 @@ kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch) cons
   return local_attention_shape(parameters_.model(), tensor_parallel_, micro_batch.tokens);
 }
 
-// Embedding and layers.
+// Runs the embedding and the layers forward.
 ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
                                           std::vector<LayerActivations>* kept) {
   const kernels::AttentionShape shape = shape_of(micro_batch);
@@ -67,7 +67,7 @@ at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor&
               "deferred weight gradients are not done with their bucket");
   const kernels::AttentionShape shape = shape_of(micro_batch);
   const RotaryTable::Rows rows = rotary_.rows(0, shape.sequence);
-  const size_t first_layer = embedding_ ? 1 : 0;  // its bucket
+  const size_t first_layer = embedding_ ? 1 : 0;  // position of the first layer's bucket
   const auto done = [&](size_t bucket) {
     if (bucket_done) bucket_done(buckets_[bucket]);
   };

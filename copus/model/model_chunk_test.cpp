@@ -1,4 +1,4 @@
-// Where the layers are cut into chunks changes no bit of losses and gradients.
+// Tests that cutting the layers into chunks changes no bit of losses and gradients.
 #include "copus/model/model_chunk.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ const Parameter& same_parameter(const ParameterStore& whole, const Parameter& pa
   return parameter.tied_copy ? *whole.find_tied_copy() : whole.find(parameter.info.name);
 }
 
-// Every way to cut four layers into 1, 2 and 4 stages on 1, 2 and 4 pipeline ranks.
+// Lists every way to cut four layers into 1, 2 and 4 stages on 1, 2 and 4 pipeline ranks.
 const std::vector<ParallelStrategy> cuts = {{.pipeline_parallel = 1},
                                             {.pipeline_parallel = 2},
                                             {.pipeline_parallel = 4},
@@ -99,7 +99,7 @@ TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
     at::Tensor stream;
     for (size_t i = 0; i < kept.size(); ++i) stream = stages.stages()[i].forward(micro_batch, stream, kept[i]);
 
-    std::vector<std::string> order;  // the first parameter of each bucket
+    std::vector<std::string> order;  // first parameter of each bucket
     std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
     at::Tensor gradient;
     WeightGradients weight_gradients(WeightGradients::Mode::immediate);

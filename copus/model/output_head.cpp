@@ -10,8 +10,9 @@
 namespace copus {
 namespace {
 
-// Equal on all tensor-parallel ranks, though their parts of the vocabulary may differ by a token: every chunk ends in a
-// message to the others. A multiple of the alignment, which products of GPUs are cut by.
+// Returns the rows of a chunk. They are equal on the tensor-parallel ranks, though their parts of the vocabulary may
+// differ by a token, since every chunk ends in a message to the others. They are a multiple of the alignment by which
+// products of GPUs are cut.
 int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel, at::Device device) {
   const int64_t largest_part = (vocab_size + tensor_parallel - 1) / tensor_parallel;
   if (device.is_cpu()) return std::max<int64_t>(bucket_alignment, logits_at_once_on_cpu / largest_part);
@@ -54,7 +55,7 @@ at::Tensor OutputHead::backward(ResidualStream stream, const at::Tensor& targets
   return kernels::rms_norm_backward(gradient, norm.sum, norm.rstd, norm_.weight, {}, norm_.gradient);
 }
 
-// Adds the loss of every row of `hidden` [rows, hidden]; with `hidden_gradient` defined, also writes its gradient there
+// Adds the loss of every row of `hidden` [rows, hidden]. With `hidden_gradient` defined, also writes its gradient there
 // (with tensor parallelism this rank's term of it) and adds the head's weight gradient: each chunk's logits become
 // their gradient at once and are then forgotten.
 void OutputHead::token_losses(const at::Tensor& hidden, const at::Tensor& targets, double loss_scale,
@@ -74,7 +75,8 @@ void OutputHead::token_losses(const at::Tensor& hidden, const at::Tensor& target
 void OutputHead::cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
                                const at::Tensor& loss_sum) const {
   if (tensor_parallel_.size() == 1) return kernels::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum);
-  // Every rank fills its own part: the sum over the ranks is what each has written, to the bit.
+  // Every rank fills its own part and leaves the others zero, so the sum over the ranks is exactly what each has
+  // written.
   const int64_t first_token = head_.box.begin[0];
   const at::Tensor statistics =
       kernels::zeros({tensor_parallel_.size(), logits.size(0), 3}, at::kDouble, logits.device());

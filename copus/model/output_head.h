@@ -1,6 +1,6 @@
-// What follows the last decoder layer: final norm, head and loss. With tensor parallelism every rank holds the head of
-// a part of the vocabulary, and the softmax is put together from one small message per chunk of rows (Shoeybi et al.
-// 2019, section 3).
+// The end of the model after the last decoder layer: final norm, head and loss. With tensor parallelism every rank
+// holds the head of a part of the vocabulary, and the softmax is put together from one small message per chunk of rows
+// (Shoeybi et al. 2019, section 3).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,14 +16,16 @@ class OutputHead {
   OutputHead(const ParameterStore& parameters, const TensorParallel& tensor_parallel);
 
   kernels::NormResult normalize(const ResidualStream& stream) const;
-  // Of rows of normed hidden states: [rows, vocab] in the master dtype. For one tensor-parallel rank.
+  // Returns the logits of rows of normed hidden states: [rows, vocab] in the master dtype. For one tensor-parallel
+  // rank.
   at::Tensor logits(const at::Tensor& normed) const;
 
   // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor), the same on every tensor-parallel rank.
   // targets: int64 [rows].
   void loss(const ResidualStream& stream, const at::Tensor& targets, const at::Tensor& loss_sum) const;
 
-  // The same, and adds the main gradients of loss_scale * loss. Returns that of the stream, [local rows, hidden].
+  // Adds the same sum, and the main gradients of loss_scale * loss. Returns the gradient of the stream, [local rows,
+  // hidden].
   at::Tensor backward(ResidualStream stream, const at::Tensor& targets, double loss_scale,
                       const at::Tensor& loss_sum) const;
 
@@ -37,7 +39,7 @@ class OutputHead {
   double epsilon_;
   int64_t rows_per_chunk_;
   const Parameter& norm_;
-  const Parameter& head_;  // with a gradient of its own where it is tied to the embedding
+  const Parameter& head_;  // has a gradient of its own where it is tied to the embedding
 };
 
 }  // namespace copus

@@ -14,7 +14,7 @@ namespace copus {
 
 namespace {
 
-// A millisecond of random numbers, about.
+// Values of one task, which take about a millisecond to draw.
 constexpr int64_t values_per_task = 1 << 16;
 
 }  // namespace

@@ -17,22 +17,22 @@ namespace copus {
 
 // One parameter, or the part of it that this rank holds. The tensors have the shape of `box`.
 struct Parameter {
-  ParameterInfo info;  // of the whole, logical tensor
+  ParameterInfo info;  // describes the whole, logical tensor
   Sharding sharding;
-  Box box;            // what is held here
-  int64_t chunk;      // of this pipeline rank
+  Box box;            // the part that this rank holds
+  int64_t chunk;      // chunk of this pipeline rank
   bool tied_copy;     // the head's side of a tied embedding: where the embedding itself lies on this rank too, `weight`
                       // is the embedding's and only the gradient is its own
-  at::Tensor weight;  // compute dtype; what forward and backward read
+  at::Tensor weight;  // compute dtype; read by forward and backward
   at::Tensor gradient;  // master dtype; accumulated over micro-batches
   int64_t bucket;       // index into ParameterStore::buckets()
-  int64_t offset;       // of its first element in the bucket
+  int64_t offset;       // first element of the parameter in the bucket
 };
 
 // Linear layers that read the same input, as one matrix: the weights of the parameters, stacked along their outputs.
 struct JoinedParameters {
   at::Tensor weight;    // [sum of outputs, inputs], or [sum of outputs] for biases; a view
-  at::Tensor gradient;  // likewise
+  at::Tensor gradient;  // same shape
 };
 
 // The parameters of one decoder layer, or of the embedding, or of final norm and head, or the tied copy of the head.
@@ -42,9 +42,9 @@ struct Bucket {
   int64_t chunk;
   at::Tensor weight;    // [size]; undefined for a tied copy beside its embedding
   at::Tensor gradient;  // [size]
-  // Master weights of elements shard_begin .. shard_end, those that this rank updates: all of them, or with ZeRO-1 this
+  // Master weights of elements shard_begin .. shard_end, which this rank updates: the whole bucket, or with ZeRO-1 this
   // data-parallel rank's share. A view of `weight` where the compute dtype is the master dtype. Undefined where
-  // `weight` is: there is nothing to update then.
+  // `weight` is, since there is nothing to update then.
   at::Tensor master;
   int64_t shard_begin = 0, shard_end = 0;
   int64_t size() const { return gradient.numel(); }
@@ -52,13 +52,13 @@ struct Bucket {
 
 class ParameterStore {
  public:
-  // Allocates everything on `device`, zeroed. compute_dtype: kFloat, kBFloat16 or (tests) kDouble; the master dtype is
-  // kDouble for kDouble and kFloat otherwise.
+  // Allocates the whole state on `device`, zeroed. compute_dtype: kFloat, kBFloat16 or (tests) kDouble; the master
+  // dtype is kDouble for kDouble and kFloat otherwise.
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device);  // the whole model
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device,
                  const Placement& placement);
-  // Over state that is there already, as it is: of the placement's buckets, in their order, gradients included. Shares
-  // the tensors.
+  // Takes existing state as it is: that of the placement's buckets, in their order, gradients included. Shares the
+  // tensors.
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
                  const std::vector<BucketState>& state);
 
@@ -72,18 +72,19 @@ class ParameterStore {
   const Parameter& find(const std::string& name) const;  // throws InternalError if there is none
   const Parameter* find_tied_copy() const;               // null if this rank has none
 
-  // The parameter's master weights, a view of the shape of its box. Only where this rank updates all of it.
+  // Returns the parameter's master weights, a view of the shape of its box. Only where this rank updates the whole of
+  // it.
   at::Tensor master(const Parameter& parameter) const;
 
-  // Views over parameters that lie back to back.
+  // Returns views over parameters that lie back to back.
   JoinedParameters join(const std::vector<std::string>& names) const;
 
   // Fills the master weights from (seed, parameter name, element index) alone and publishes them: normal with
   // initializer_range for embeddings and linear weights, zero for biases, one for norms (transformers' rule).
   void initialize(uint64_t seed);
 
-  // Rounds the master weights to this rank's shards of the compute weights. Call after every change of a master weight;
-  // with ZeRO-1 the shards then have to be gathered.
+  // Rounds the master weights to this rank's shards of the compute weights. It must be called after every change of a
+  // master weight; with ZeRO-1 the shards then have to be gathered.
   void publish_weights();
 
   void zero_gradients();

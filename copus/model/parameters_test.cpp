@@ -96,7 +96,7 @@ TEST(ParameterStore, APartHoldsItsElementsOfTheWholeModel) {
         EXPECT_EQ(joined.weight.size(0), (4 / tensor_parallel + 2 * std::max<int64_t>(1, 2 / tensor_parallel)) * 6);
       }
     }
-    // Every element once, but the tied embedding's on both stages.
+    // Every element is seen once, but the tied embedding's on two stages.
     EXPECT_EQ(seen, count_parameters(model) + model.vocab_size * model.hidden_size);
   }
 }
@@ -106,7 +106,7 @@ TEST(ParameterStore, BucketsFollowTheChunks) {
   model.num_layers = 4;
   const Placement placement = part_of_job(model, {.pipeline_parallel = 2, .virtual_stages = 2}, {.pipeline = 1});
   const ParameterStore store(model, at::kFloat, at::kCPU, placement);
-  // Layer 1; layer 3, final norm, tied head.
+  // The buckets are layer 1; layer 3, final norm, tied head.
   ASSERT_EQ(store.buckets().size(), 4);
   EXPECT_EQ(store.buckets()[0].chunk, 0);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(store.buckets()[i].chunk, 1);

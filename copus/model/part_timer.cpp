@@ -29,7 +29,7 @@ double PartTimes::seconds(Part part) const {
   return seconds;
 }
 
-// The only flag with which an event keeps the time is the backend's own default.
+// BACKEND_DEFAULT is the only flag with which an event keeps the time.
 c10::Event PartTimes::record() const {
   c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
   event.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));

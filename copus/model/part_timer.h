@@ -1,4 +1,5 @@
-// Where a step's time goes, for `copus bench step`: seconds by kind of kernel, summed while a PartTimes is active.
+// Measures where a step's time goes, for `copus bench step`: seconds by kind of kernel, summed while a PartTimes is
+// active.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,8 +16,8 @@ namespace copus {
 enum class Part : size_t { matmul, attention, elementwise, optimizer };
 inline constexpr size_t num_parts = 4;
 
-// While it lives, times kernels that the constructing thread calls: on a CPU by the host's clock, on a GPU by events in
-// the current stream before and after them, so that the host can be ahead.
+// Times the kernels that the constructing thread calls during this object's life: on a CPU by the host's clock, on a
+// GPU by events in the current stream before and after them, so that the host can be ahead.
 class PartTimes {
  public:
   explicit PartTimes(at::Device device);
@@ -24,7 +25,7 @@ class PartTimes {
   PartTimes(const PartTimes&) = delete;
   PartTimes& operator=(const PartTimes&) = delete;
 
-  // So far. On a GPU, what has been called must be done (kernels::synchronize).
+  // Returns the seconds so far. On a GPU, the calls must be done (kernels::synchronize).
   double seconds(Part part) const;
 
  private:
@@ -40,7 +41,7 @@ class PartTimes {
   std::vector<Span> spans_;
 };
 
-// Adds its life time to the active PartTimes. Nested timers count once, for the outermost.
+// Adds the time of its life to the active PartTimes. Nested timers count once, for the outermost.
 class PartTimer {
  public:
   explicit PartTimer(Part part);
@@ -52,7 +53,7 @@ class PartTimer {
   Part part_;
   bool counting_;
   std::chrono::steady_clock::time_point start_;
-  std::optional<c10::Event> begin_;  // on a GPU
+  std::optional<c10::Event> begin_;  // only on a GPU
 };
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// What "precision" means on a device.
+// Resolves the setting "precision" for a device.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,8 +8,8 @@
 
 namespace copus {
 
-// Precision::automatic becomes bf16 where the device multiplies matrices at least half again as fast in bfloat16 as in
-// float32 (measured: some processors have no bfloat16 arithmetic and are a hundred times slower), else fp32.
+// Resolves Precision::automatic to bf16 where the device multiplies matrices at least half again as fast in bfloat16 as
+// in float32 (measured: some processors have no bfloat16 arithmetic and are a hundred times slower), else to fp32.
 Precision resolve_precision(Precision precision, at::Device device);
 
 at::ScalarType compute_dtype(Precision precision);

@@ -34,7 +34,7 @@ RotaryTable::RotaryTable(const ModelDescription& model, at::ScalarType dtype, at
 
 RotaryTable::Rows RotaryTable::rows(int64_t first, int64_t count) {
   const int64_t length = cosine_.defined() ? cosine_.size(0) : 0;
-  // At least doubled: generation asks for one more position a token.
+  // The table is at least doubled, since generation asks for one more position a token.
   if (length < first + count) grow(std::max(first + count, 2 * length));
   return {cosine_.narrow(0, first, count), sine_.narrow(0, first, count)};
 }

@@ -10,15 +10,16 @@
 
 namespace copus {
 
-// The angle per position of each pair (j, j + head_dim / 2): head_dim / 2 values. Single precision, as transformers
-// computes them, so that a model means the same here and there at every position.
+// Returns the angle per position of each pair (j, j + head_dim / 2): head_dim / 2 values. They are in single precision,
+// as transformers computes them, so that a model gives the same results here and there at every position.
 std::vector<float> rotary_frequencies(const ModelDescription& model);
 
 class RotaryTable {
  public:
   RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device);
 
-  // Positions first .. first + count, each [count, head_dim / 2] in the table's dtype. Grows on demand.
+  // The rows of positions first .. first + count, each [count, head_dim / 2] in the table's dtype. The table grows on
+  // demand.
   struct Rows {
     at::Tensor cosine, sine;
   };

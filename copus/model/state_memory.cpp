@@ -92,7 +92,7 @@ std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Pla
 void clear_padding(const BucketState& state, const BucketOffsets& bucket,
                    const std::vector<LocalParameter>& parameters) {
   if (bucket.gradient_only) return;
-  // As far as the tensor, which starts at element `first` of the bucket, has it.
+  // Clears the part of the padding that lies in the tensor, which starts at element `first` of the bucket.
   const auto clear = [](const at::Tensor& tensor, int64_t first, const Stretch& padding) {
     const int64_t from = std::max(padding.begin - first, int64_t{0});
     const int64_t to = std::min(padding.end - first, tensor.numel());

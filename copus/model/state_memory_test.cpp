@@ -58,7 +58,8 @@ TEST(ArenaMemory, RefusesMoreThanTheArenaHolds) {
 
 class StateMemories : public testing::TestWithParam<at::ScalarType> {};
 
-// Memory that is used again: what a store, or a re-layout, does not write itself has to be cleared.
+// Memory that is used again is dirty: every element that a store or a re-layout does not write itself has to be
+// cleared.
 TEST_P(StateMemories, APlacedStoreOverDirtyMemoryEqualsAFreshOne) {
   const ModelDescription model = odd_model();
   const std::shared_ptr<StateArena> arena = arena_of_one();

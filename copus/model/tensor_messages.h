@@ -1,4 +1,4 @@
-// Tensors as messages between ranks.
+// Sends and receives tensors as messages between ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,8 @@
 
 namespace copus {
 
-// How the elements of a tensor, which is contiguous, are communicated: on the host, or on the device that the rank's
-// world knows (comm/device_world.h).
+// Returns the type under which the elements of a contiguous tensor are communicated: on the host, or on the device that
+// the rank's world knows (comm/device_world.h).
 inline DataType data_type_of(const at::Tensor& tensor) {
   COPUS_CHECK(tensor.is_contiguous());
   switch (tensor.scalar_type()) {

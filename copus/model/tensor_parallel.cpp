@@ -26,7 +26,8 @@ at::Tensor TensorParallel::reduce(const at::Tensor& partial) const {
     return partial;
   }
   COPUS_CHECK(partial.size(0) % size() == 0, partial.size(0), " rows on ", size(), " ranks");
-  // Not into the rank's own rows of `partial`: a view would keep the memory of all rows alive.
+  // The result needs memory of its own: a view of the rank's rows of `partial` would keep the memory of every row
+  // alive.
   at::Tensor local =
       kernels::empty({local_rows(partial.size(0)), partial.size(1)}, partial.scalar_type(), partial.device());
   const std::vector<int64_t> counts(size(), local.numel());

@@ -1,6 +1,6 @@
 // The tensor-parallel group as the model's layers use it (Shoeybi et al. 2019; with sequence parallelism Korthikanti et
 // al. 2022). Between attention and feed-forward every rank holds all rows of the residual stream, or with sequence
-// parallelism rows / size of them, in the order of the ranks. With one rank everything is the identity.
+// parallelism rows / size of them, in the order of the ranks. With one rank every operation is the identity.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,18 +20,18 @@ class TensorParallel {
   int64_t size() const { return group_ ? group_->size() : 1; }
   int64_t rank() const { return group_ ? group_->rank() : 0; }
   bool sequence_parallel() const { return sequence_parallel_ && size() > 1; }
-  // Of a micro-batch with `rows` tokens, those that this rank's residual stream holds.
+  // Returns how many rows of a micro-batch with `rows` tokens this rank's residual stream holds.
   int64_t local_rows(int64_t rows) const { return sequence_parallel() ? rows / size() : rows; }
 
-  // Before a column-parallel layer: all rows, from local ones [local rows, width]. The identity without sequence
-  // parallelism. It is also the backward of reduce().
+  // Gathers every row before a column-parallel layer, from local ones [local rows, width]. The identity without
+  // sequence parallelism. It is also the backward of reduce().
   at::Tensor gather(const at::Tensor& local) const;
 
-  // After a row-parallel layer, and the backward of gather(): the sum of the ranks' partial results [rows, width], of
-  // which this rank keeps local rows. May overwrite `partial`.
+  // Adds up the ranks' partial results [rows, width] after a row-parallel layer, and as the backward of gather(); this
+  // rank keeps its local rows of the sum. May overwrite `partial`.
   at::Tensor reduce(const at::Tensor& partial) const;
 
-  // Adds up in place over all ranks; for statistics of the vocabulary-parallel loss.
+  // Adds up in place over the ranks; for statistics of the vocabulary-parallel loss.
   void add_up(const at::Tensor& values) const;
 
  private:

@@ -1,4 +1,5 @@
-// Tensor- and sequence-parallel ranks, as threads, against the whole model on one rank: every loss and every gradient.
+// Tests tensor- and sequence-parallel ranks, as threads, against the whole model on one rank: every loss and every
+// gradient.
 #include "copus/model/tensor_parallel.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ testing::Message description(const Case& c) {
                             << ", bias " << c.bias;
 }
 
-// 131 tokens do not divide evenly, and 8 query heads share 4, 2 or 1 key-value heads.
+// The 131 tokens do not divide evenly, and 8 query heads share 4, 2 or 1 key-value heads.
 ModelDescription model_of(const Case& c) {
   ModelDescription model;
   model.architecture = Architecture::qwen2;
@@ -58,7 +59,8 @@ std::vector<MicroBatch> two_micro_batches(const ModelDescription& model) {
   return all;
 }
 
-// What gradient reduction does with the descriptor: adds up what the replicas of a part have each seen a share of.
+// Does what gradient reduction does by the descriptor: adds up gradients where each replica of a part has seen only its
+// share.
 void add_partial_gradients(World& world, const ParameterStore& store) {
   for (const Parameter& parameter : store.parameters()) {
     const Sharding& sharding = parameter.sharding;
@@ -83,7 +85,7 @@ void expect_equals_one_rank(const Case& c, at::ScalarType dtype, double toleranc
 
   const int64_t ranks = c.strategy.tensor_parallel;
   std::vector<std::vector<double>> losses(static_cast<size_t>(ranks));
-  std::mutex mutex;  // around the assertions of the ranks
+  std::mutex mutex;  // guards the assertions of the ranks
   run_ranks_as_threads(ranks, [&](World& world) {
     kernels::set_num_threads(1);
     StagesInTurn stages(whole, c.strategy, TensorParallel(world.everyone(), c.strategy.sequence_parallel));
@@ -113,7 +115,7 @@ void expect_equals_one_rank(const Case& c, at::ScalarType dtype, double toleranc
 
 class TensorParallelModel : public testing::TestWithParam<std::tuple<int64_t, bool>> {
  protected:
-  // Every pair of settings meets in one of them.
+  // Returns cases in which every pair of settings occurs together.
   static std::vector<Case> cases() {
     std::vector<Case> all;
     const auto [ranks, sequence_parallel] = GetParam();
@@ -187,8 +189,8 @@ TEST(TensorParallel, OneRankIsTheIdentity) {
   EXPECT_TRUE(alone.reduce(rows).is_same(rows));
 }
 
-// One message per chunk of the head, whose rows follow from the number of logits, 2^22: for parts of 64,527 and 64,528
-// tokens that would be 65 and 64 rows.
+// Every chunk of the head sends one message, and its rows follow from the number of logits, 2^22: parts of 64,527 and
+// 64,528 tokens taken for themselves would give 65 and 64 rows.
 TEST(TensorParallel, HeadChunksHaveEqualRowsOnRanksWithUnequalParts) {
   ModelDescription model = model_of({.strategy = {.tensor_parallel = 2}});
   model.vocab_size = 129'055;

@@ -15,12 +15,12 @@ class WeightGradients {
   explicit WeightGradients(Mode mode) : mode_(mode) {}
   Mode mode() const { return mode_; }
 
-  // weight_gradient [out, in] += dy^T x, and bias_gradient [out] (may be undefined) += the sum of dy's rows: now, or,
-  // when deferred, in run(); dy and x stay alive until then.
+  // Adds weight_gradient [out, in] += dy^T x, and bias_gradient [out] (may be undefined) += the sum of dy's rows: now,
+  // or, when deferred, in run(); dy and x stay alive until then.
   void add(const at::Tensor& weight_gradient, const at::Tensor& bias_gradient, const at::Tensor& dy,
            const at::Tensor& x);
 
-  // Runs what was deferred, in the order of the calls, and frees it.
+  // Runs the deferred calls in their order, and frees their tensors.
   void run();
 
  private:

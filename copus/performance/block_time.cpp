@@ -10,15 +10,16 @@ namespace copus {
 
 namespace {
 
-// The collectives that a layer's passes have: with sequence parallelism a gather before each column-parallel product
-// and a reduce-scatter after each row-parallel one, and the other way round in the backward pass, where the inputs are
-// gathered once more for the weights' gradients (Korthikanti et al. 2022); without, two all-reduces each way (Shoeybi
-// et al. 2019). With one rank they take no time.
+// Seconds of the collectives of a layer's passes. With sequence parallelism there is a gather before each
+// column-parallel product and a reduce-scatter after each row-parallel one, and the other way round in the backward
+// pass, where the inputs are gathered once more for the weights' gradients (Korthikanti et al. 2022); without, there
+// are two all-reduces each way (Shoeybi et al. 2019). With one rank they take no time.
 struct TensorCollectives {
   double gather = 0, reduce = 0;
 };
 
-// Of the products with one weight: forward [rows, depth] x [depth, columns], the input's gradient, the weight's.
+// Seconds of the products with one weight: forward [rows, depth] x [depth, columns], the input's gradient, the
+// weight's.
 struct Product {
   double forward, input, weight;
 };
@@ -54,7 +55,7 @@ class BlockCalculation {
   double moved(double bytes) const { return memory_seconds(cluster_.device, bytes); }
   double launches(double kernels) const { return kernels * cluster_.device.launch_seconds; }
 
-  // A product [rows, depth] x [depth, columns].
+  // Returns the seconds of a product [rows, depth] x [depth, columns].
   double matmul(double rows, double columns, double depth) const {
     const Device& device = cluster_.device;
     const double share =
@@ -64,11 +65,11 @@ class BlockCalculation {
   }
 
   Product product(double columns, double depth) const {
-    // NOLINTNEXTLINE(readability-suspicious-call-argument): what is rows of one product is depth of another
+    // NOLINTNEXTLINE(readability-suspicious-call-argument): the rows of one product are the depth of another
     return {matmul(rows_, columns, depth), matmul(rows_, depth, columns), matmul(columns, depth, rows_)};
   }
 
-  // Everything that is no matrix product.
+  // Returns the seconds of memory traffic outside of matrix products.
   double passes(const TrainingSystem::Passes& passes) const {
     const double widths = passes.stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) +
                           passes.attention * qkv_width() +
@@ -76,15 +77,16 @@ class BlockCalculation {
     return moved(rows_ * widths * system_.activation_bytes);
   }
 
-  // Of queries, keys and values on one rank. At least one key-value head: those are replicated where there are fewer.
+  // Returns the width of queries, keys and values on one rank. A rank has at least one key-value head: they are
+  // replicated where there are fewer heads than ranks.
   double qkv_width() const {
     return (static_cast<double>(model_.num_heads) / ranks_ +
             2 * std::max(1.0, static_cast<double>(model_.num_kv_heads) / ranks_)) *
            static_cast<double>(model_.head_dim);
   }
 
-  // Beside a column-parallel product's input gradient, its input can be gathered; beside its weight gradient, the
-  // input's gradient can be reduced.
+  // Returns the part of a collective that products do not hide: a column-parallel product's input can be gathered
+  // beside its input gradient, and the input's gradient can be reduced beside its weight gradient.
   double beside(double communication, double computing) const {
     return system_.overlaps_tensor_backward ? std::max(0.0, communication - computing) : communication;
   }
@@ -103,8 +105,9 @@ class BlockCalculation {
   const TensorCollectives collectives_;
 };
 
-// Of the loss over a vocabulary that is cut over the tensor-parallel ranks: they add up three fp64 statistics of every
-// row and rank, a piece of the logits at a time. Other programs' single, smaller sums are not counted.
+// Returns the seconds of the loss's collectives over a vocabulary that is cut over the tensor-parallel ranks: these add
+// up three fp64 statistics of every row and rank, a piece of the logits at a time. The single, smaller sums of other
+// programs are not counted.
 double BlockCalculation::loss_statistics() const {
   const int64_t t = shape_.tensor_parallel, rows = shape_.micro_batch * sequence_length_;
   if (t == 1 || system_.memory.logits_at_once == 0) return 0;
@@ -121,7 +124,8 @@ BlockCost BlockCalculation::layer_cost() const {
   const Product qkv = product(qkv_width(), hidden_), output = product(hidden_, queries);
   const Product gate_up = product(2 * feed_forward, hidden_), down = product(hidden_, feed_forward);
 
-  // Scores and weighted values over causal halves; the backward pass has 5 products instead of 2 (Dao 2023).
+  // Attention computes scores and weighted values over causal halves; its backward pass has 5 products instead of 2
+  // (Dao 2023).
   const auto sequence = static_cast<double>(sequence_length_);
   const Device& device = cluster_.device;
   const double attention_flops = 2 * rows_ * sequence * queries;
@@ -145,8 +149,8 @@ BlockCost BlockCalculation::layer_cost() const {
   const Cost forward{qkv.forward + attention_forward + output.forward + gate_up.forward + down.forward +
                          passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies,
                      2 * (gather + reduce)};
-  // A pass that is bound by the host takes as long as it takes to launch it; what is left of that over communication
-  // counts as computing.
+  // A pass that is bound by the host takes as long as launching it; the part of that beyond communication counts as
+  // computing.
   layer.forward = {std::max(forward.compute, launches(forward_launches) - forward.communication),
                    forward.communication};
 
@@ -171,7 +175,8 @@ BlockCost BlockCalculation::layer_cost() const {
   }
   layer.backward_weight = {
       qkv.weight + output.weight + gate_up.weight + down.weight + moved(held_.layer * system_.accumulation_bytes), 0};
-  // The host is ahead or behind for the whole backward pass.
+  // Launches of the backward pass are compared with the whole of it, since the host may be ahead in one part and behind
+  // in another.
   const double all_launches = backward_launches + (shape_.recompute == Recompute::none ? 0 : forward_launches);
   input.compute += std::max(0.0, launches(all_launches) - layer.backward().total());
   return layer;
@@ -181,7 +186,7 @@ BlockCosts BlockCalculation::device_costs() const {
   const auto [gather, reduce] = collectives_;
   BlockCosts costs;
   costs.layer = layer_cost();
-  // The look-up writes the stream; its gradient reads and adds.
+  // The look-up writes the stream; its gradient reads the stream and adds to the table.
   costs.embedding.forward = {moved(2 * stream_bytes_), reduce};
   costs.embedding.backward_weight = {moved(stream_bytes_ + rows_ * hidden_ * 2 * system_.gradient_bytes) +
                                          moved(held_.embedding * system_.dense_embedding_bytes),
@@ -195,8 +200,8 @@ BlockCosts BlockCalculation::device_costs() const {
   return costs;
 }
 
-// What the virtual clock charges (train/pipeline_executor.h): a third of a layer's operations for each of F, B and W,
-// and F once more in B where it is recomputed; the head in B and W.
+// Costs by the rules of the virtual clock (train/pipeline_executor.h): a third of a layer's operations for each of F, B
+// and W, and F once more in B where it is recomputed; the head in B and W.
 BlockCosts BlockCalculation::charged_costs() const {
   const auto [gather, reduce] = collectives_;
   const TrainingFlops flops = training_flops(model_, sequence_length_);

@@ -1,4 +1,5 @@
-// Seconds that the blocks of a model take on one rank: a decoder layer, the embedding, and final norm with head.
+// Seconds that the blocks of a model take on one rank. Blocks are a decoder layer, the embedding, and final norm with
+// head.
 #pragma once
 
 #include <compare>
@@ -11,7 +12,7 @@
 
 namespace copus {
 
-// Seconds of a pass, or a part of one, on one rank: computing, and tensor-parallel collectives that nothing hides.
+// Seconds of a pass, or a part of one, on one rank: computing, and tensor-parallel collectives that no computing hides.
 struct Cost {
   double compute = 0;
   double communication = 0;
@@ -28,7 +29,7 @@ struct Cost {
   }
 };
 
-// Of the three passes of a block over one micro-batch.
+// The costs of the three passes of a block over one micro-batch.
 struct BlockCost {
   Cost forward, backward_input, backward_weight;
 
@@ -47,10 +48,10 @@ struct BlockCost {
 
 struct BlockCosts {
   BlockCost layer, embedding, head;
-  double message_bytes = 0;  // of one micro-batch, from a stage to the next
+  double message_bytes = 0;  // bytes of one micro-batch, from a stage to the next
 };
 
-// What of a configuration decides these.
+// The part of a configuration on which these costs depend.
 struct BlockShape {
   int64_t tensor_parallel = 1, micro_batch = 1;
   bool sequence_parallel = false;  // only with several tensor-parallel ranks
@@ -59,11 +60,12 @@ struct BlockShape {
   auto operator<=>(const BlockShape&) const = default;
 };
 
-// Where the cluster says how many operations its virtual clock charges, it is these; otherwise what the device takes.
+// Returns the costs of blocks. Where the cluster says how many operations its virtual clock charges, the charged
+// seconds count; otherwise those that the device takes.
 BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                        const TrainingSystem& system, const BlockShape& shape);
 
-// Seconds in which a device reads and writes so many bytes of its memory; 0 where its speed is not known.
+// Returns the seconds in which a device reads and writes so many bytes of its memory; 0 where its speed is not known.
 double memory_seconds(const Device& device, double bytes);
 
 }  // namespace copus

@@ -15,29 +15,30 @@ namespace {
 using Vector = std::array<double, num_factors>;
 using Matrix = std::array<Vector, num_factors>;
 
-// One standard deviation of logarithms, before anything is measured. Curves of kernels that were measured on another
-// machine of the kind, or read off a data sheet, are commonly 1.5 times off; links more often than that, since what a
-// network gives depends on its neighbours and on how the ranks were placed. A pipeline's idle time is mostly the other
-// stages' computing, so it follows that factor and deviates from it by as much as its own deviation says.
+// Standard deviations of the factors' logarithms before anything is measured. Curves of kernels that were measured on
+// another machine of the kind, or read off a data sheet, are commonly 1.5 times off; links more often than that, since
+// a network's speed depends on its neighbours and on how the ranks were placed. A pipeline's idle time is mostly the
+// other stages' computing, so it follows that factor; bubble_deviation is how much it deviates from it.
 constexpr double compute_deviation = 0.4;
 constexpr double link_deviation = 0.5;
 constexpr double bubble_deviation = 0.3;
 
-// What a model of this kind leaves of single configurations once its shared factors are right: Calculon (Isaev et al.
-// 2023) names mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is 1.25 of a mean.
+// The standard deviation of single configurations that remains once the shared factors are right: Calculon (Isaev et
+// al. 2023) names mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is 1.25 of a
+// mean.
 constexpr double residual_deviation = 0.07;
 
-// How much a machine drifts between one measurement and its use (clocks, temperature, neighbours): more steps of one
-// cell do not average it away.
+// The drift of a machine between one measurement and its use (clocks, temperature, neighbours): more steps of one cell
+// do not average it away.
 constexpr double drift_deviation = 0.01;
 
-// The spread of steps before it is measured, counted as if so many steps had shown it: two equal steps do not mean that
-// there is none.
+// The assumed spread of steps, which counts as if it had been measured on so many steps: two equal steps do not mean
+// that there is no spread.
 constexpr double assumed_spread = 0.05;
 constexpr double assumed_spread_steps = 4;
 
-// A cell further off than so many standard deviations pulls at the shared factors no harder than one at that distance
-// (Huber 1964): one that the model has wrong must not spoil the others.
+// The distance in standard deviations beyond which a cell pulls at the shared factors no harder than at that distance
+// (Huber 1964): a cell that the model has wrong must not spoil the others.
 constexpr double huber_limit = 2;
 
 // The quartiles of a normal distribution lie 2 x 0.6745 standard deviations apart, and the median of n draws deviates
@@ -59,7 +60,7 @@ Matrix prior_covariance() {
   return prior;
 }
 
-// Of a symmetric positive definite matrix, by Gauss and Jordan, which need no pivots there.
+// Inverts a symmetric positive definite matrix by Gauss and Jordan, which needs no pivots for such a matrix.
 Matrix inverse(Matrix matrix) {
   Matrix result{};
   for (size_t i = 0; i < num_factors; ++i) result[i][i] = 1;
@@ -103,7 +104,7 @@ Vector exponentials(const Vector& logarithms) {
 
 struct Prediction {
   double seconds = 0;
-  Vector shares{};  // of each factor: the gradient of log(seconds) by the factors' logarithms
+  Vector shares{};  // of each factor in the seconds: the gradient of log(seconds) by the factors' logarithms
 };
 
 Prediction predict(const Vector& factors, const StepTimeParts& parts) {
@@ -121,7 +122,7 @@ Prediction predict(const Vector& factors, const StepTimeParts& parts) {
 
 double squared(double value) { return value * value; }
 
-// How many times its standard deviation a cell may count: 1 within the limit, less beyond.
+// Returns the weight of a cell at this distance, in standard deviations: 1 within the limit, less beyond.
 double huber_weight(double distance) { return std::min(1.0, huber_limit / std::abs(distance)); }
 
 double huber_loss(double distance) {
@@ -192,14 +193,14 @@ double Knowledge::relative_deviation(Factor factor) const {
   return std::sqrt(covariance_[i][i]);
 }
 
-// The most probable logarithms theta of the factors, given their prior and, for each cell, log(measured) =
+// Finds the most probable logarithms theta of the factors, given their prior and, for each cell, log(measured) =
 // log(predicted(theta)) + residual + noise, by Gauss and Newton; and their covariance there. A cell's residual is one
-// draw however often it is measured, so what it says of theta is bounded by the residual's variance.
+// draw however often it is measured, so its information on theta is bounded by the residual's variance.
 void Knowledge::learn() {
   struct Cell {
     const StepTimeParts* parts;
     Evidence* evidence;
-    double deviation;  // of residual and noise together
+    double deviation;  // standard deviation of residual and noise together
   };
   std::vector<Cell> cells;
   evidence_.clear();
@@ -257,8 +258,8 @@ void Knowledge::learn() {
   factors_ = exponentials(theta);
 }
 
-// With r the residual and z = log(predicted) + r what is asked for: given the factors, a measured y = z + noise leaves
-// r a mean of k (y - log(predicted)) and a variance of k * noise, k = residual / (residual + noise).
+// The corrected value is z = log(predicted) + r, where r is the residual. Given the factors and a measured y = z +
+// noise, r has a mean of k (y - log(predicted)) and a variance of k * noise, k = residual / (residual + noise).
 Corrected Knowledge::correct(const Configuration& configuration, const StepTimeParts& parts) const {
   const Prediction prediction = predict(factors_, parts);
   COPUS_CHECK(prediction.seconds > 0, prediction.seconds);

@@ -1,5 +1,5 @@
-// What measured steps say about predicted ones: factors that all configurations share (compute, tensor links, data
-// links, bubble), what each measured configuration ("cell") deviates beside them, and how sure either is.
+// Learns from measured steps how wrong predictions are: factors that every configuration shares (compute, tensor links,
+// data links, bubble), the deviation of each measured configuration ("cell") from them, and how sure either is.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace copus {
 inline constexpr int64_t num_factors = 4;
 enum class Factor { compute, tensor_links, data_links, bubble };
 
-// What some steps of one configuration took.
+// The seconds that some steps of one configuration took.
 struct Measurement {
   int64_t steps = 0;
   double median_seconds = 0;
@@ -25,62 +25,64 @@ struct Measurement {
   bool operator==(const Measurement&) const = default;
 };
 
-// Of these steps (one at least; seconds > 0). The spread is read off the quartiles, so that a few steps that something
-// else has slowed down do not count.
+// Summarises these steps (one at least; seconds > 0). The spread is read off the quartiles, so that a few steps that an
+// outside disturbance has slowed down do not count.
 Measurement measurement_of(const std::vector<double>& step_seconds);
 
 struct MeasuredCell {
-  StepTimeParts parts;                    // as predicted when it was measured last
+  StepTimeParts parts;                    // prediction at the time of the latest measurement
   std::vector<Measurement> measurements;  // the latest, oldest first; at most max_measurements
 
   int64_t steps() const;
-  // The median of the measurements, each counted with its steps.
+  // Returns the median of the measurements, each counted with its steps.
   double seconds() const;
-  // One standard deviation of the logarithm of seconds() as what the cell takes.
+  // Returns one standard deviation of the logarithm of seconds(), as an estimate of the cell's true seconds.
   double relative_noise() const;
   bool operator==(const MeasuredCell&) const = default;
 };
 
-// Older ones are forgotten: the machine may have changed.
+// The number of measurements of a cell that are remembered; older ones are forgotten, since the machine may have
+// changed.
 inline constexpr int64_t max_measurements = 64;
 
 struct Corrected {
   double seconds = 0;
-  double relative_deviation = 0;  // one standard deviation of its logarithm
+  double relative_deviation = 0;  // one standard deviation of the logarithm of seconds
 };
 
-// What is known: the measurements, and the belief about the factors that follows from them, whatever their order. A
-// value: observing gives a new one.
+// The measurements, and the belief about the factors that follows from them, whatever their order. It is a value:
+// observing gives a new one.
 class Knowledge {
  public:
-  // Before anything was measured: factors of 1, give or take.
+  // Knows no measurement: factors are 1, with the uncertainty of the prior.
   Knowledge();
-  // After these measurements. Every cell has one at least; seconds and the sum of the parts are > 0.
+  // Learns from these measurements. Every cell has one at least; seconds and the sum of the parts are > 0.
   explicit Knowledge(std::map<Configuration, MeasuredCell> cells);
 
   const std::map<Configuration, MeasuredCell>& cells() const { return cells_; }
-  // How many steps of this configuration are in it.
+  // Returns the number of measured steps of this configuration.
   int64_t measured_steps(const Configuration& configuration) const;
 
   double factor(Factor factor) const { return factors_[static_cast<size_t>(factor)]; }
-  // The prediction `parts` with each part under its factor.
+  // Returns the prediction `parts` with each part multiplied by its factor.
   StepTimeParts under_factors(const StepTimeParts& parts) const;
-  // One standard deviation of the factor's logarithm.
+  // Returns one standard deviation of the factor's logarithm.
   double relative_deviation(Factor factor) const;
 
-  // The prediction `parts` of a configuration, corrected: by the factors, and where it was measured itself by that, in
-  // the proportion of how sure either is. Quick, for tables of many cells. The sum of the parts must be > 0.
+  // Corrects the prediction `parts` of a configuration by the factors and, where the configuration was measured itself,
+  // by that, in proportion to how sure either is. It is quick enough for tables of many cells. The sum of the parts
+  // must be > 0.
   Corrected correct(const Configuration& configuration, const StepTimeParts& parts) const;
 
   bool operator==(const Knowledge&) const = default;
 
  private:
   using Factors = std::array<double, num_factors>;
-  // What a cell's measurements come to.
+  // The summary of a cell's measurements.
   struct Evidence {
     double log_seconds = 0;
-    double noise_variance = 0;     // of log_seconds
-    double residual_variance = 0;  // of what the cell deviates from the factors
+    double noise_variance = 0;     // variance of log_seconds
+    double residual_variance = 0;  // variance of the cell's deviation from the factors
     bool operator==(const Evidence&) const = default;
   };
 
@@ -89,10 +91,10 @@ class Knowledge {
   std::map<Configuration, MeasuredCell> cells_;
   std::map<Configuration, Evidence> evidence_;
   Factors factors_;
-  std::array<Factors, num_factors> covariance_;  // of the factors' logarithms
+  std::array<Factors, num_factors> covariance_;  // covariance of the factors' logarithms
 };
 
-// `configuration`, predicted as `parts`, was measured.
+// Adds the measurement of `configuration`, which was predicted as `parts`.
 Knowledge observe(const Knowledge& before, const Configuration& configuration, const StepTimeParts& parts,
                   const Measurement& measurement);
 

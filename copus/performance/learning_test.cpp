@@ -24,8 +24,8 @@ StepTimeParts seconds_of_compute(double seconds) {
   return parts;
 }
 
-// A machine whose factors and whose cells' residuals are known, and what a model that knows neither predicts for 30
-// configurations of all kinds.
+// A machine whose factors and cells' residuals are known, and the predictions of a model that knows neither, for 30
+// configurations of various kinds.
 class Machine {
  public:
   static constexpr int64_t num_cells = 30;
@@ -60,7 +60,7 @@ class Machine {
     return measurement_of(seconds);
   }
 
-  // From 20 steps of each of the first cells.
+  // Learns from 20 steps of each of the first cells.
   Knowledge learn_from(int64_t cells) {
     Knowledge knowledge;
     for (int64_t i = 0; i < cells; ++i) {
@@ -109,7 +109,7 @@ TEST(Learning, ACellThatTheFactorsDoNotExplainConvergesToo) {
     knowledge = observe(knowledge, configuration_number(i), seconds_of_compute(1), {20, i == 0 ? 3.0 : 1.0, 0.02});
   }
   EXPECT_NEAR(knowledge.correct(configuration_number(0), seconds_of_compute(1)).seconds, 3, 0.03);
-  // And it has not spoiled the others: by a least-squares fit it would be 1.12.
+  // The deviating cell has not spoiled the others: a least-squares fit would give 1.12.
   EXPECT_NEAR(knowledge.correct(configuration_number(10), seconds_of_compute(1)).seconds, 1, 0.03);
 }
 
@@ -126,8 +126,8 @@ TEST(Learning, EachPartHasItsFactor) {
   }
 }
 
-// The rest of the machine waits for the slowest of its stages to compute: a pipeline is not believed to idle as
-// predicted where the same devices have computed three times as long as predicted.
+// The rest of the machine waits for its slowest stage to compute, so where devices have computed three times as long as
+// predicted, a pipeline's idle time is not believed to be as predicted.
 TEST(Learning, TheBubbleFollowsComputing) {
   const Knowledge knowledge = observe({}, {}, seconds_of_compute(1), {100, 3, 0.01});
   EXPECT_NEAR(knowledge.factor(Factor::compute), 3, 0.2);
@@ -135,7 +135,7 @@ TEST(Learning, TheBubbleFollowsComputing) {
   EXPECT_DOUBLE_EQ(knowledge.factor(Factor::data_links), 1);
 }
 
-// From 10 cells of 30: the other 20 are off by little more than their own residuals, which nothing could know.
+// Ten of 30 cells are measured: the other 20 are off by little more than their own residuals, which cannot be known.
 TEST(Learning, SharedFactorsCarryOverToCellsThatWereNotMeasured) {
   std::vector<double> before, after, residual;
   for (uint64_t seed = 0; seed < 50; ++seed) {
@@ -157,7 +157,7 @@ TEST(Learning, SharedFactorsCarryOverToCellsThatWereNotMeasured) {
   EXPECT_LT(quantile(after, 0.9), 0.08);
 }
 
-// Counted over many machines: with 10 of 30 cells measured, how often the truth lies within one and two deviations.
+// Counts over many machines, with 10 of 30 cells measured, how often the truth lies within one and two deviations.
 TEST(Learning, DeviationsAreHonest) {
   for (const bool measured : {false, true}) {
     int64_t within_one = 0, within_two = 0, all = 0;
@@ -174,7 +174,7 @@ TEST(Learning, DeviationsAreHonest) {
     }
     const double one = static_cast<double>(within_one) / static_cast<double>(all);
     const double two = static_cast<double>(within_two) / static_cast<double>(all);
-    // The residuals here are smaller than what is assumed of them, so the intervals are somewhat wide.
+    // Residuals here are smaller than assumed, so the intervals are somewhat wide.
     EXPECT_GT(one, 0.68) << measured;
     EXPECT_LT(one, 0.90) << measured;
     EXPECT_GT(two, 0.95) << measured;
@@ -209,7 +209,7 @@ TEST(Learning, TheOrderDoesNotMatter) {
   }
 }
 
-// One cell's residual is one draw, however often it is measured.
+// The residual of a cell is one draw, however often the cell is measured.
 TEST(Learning, RepeatingOneCellSaysLittleAboutTheOthers) {
   const StepTimeParts parts = seconds_of_compute(1);
   Knowledge knowledge = observe({}, configuration_number(0), parts, {10, 1.2, 0.03});
@@ -218,7 +218,7 @@ TEST(Learning, RepeatingOneCellSaysLittleAboutTheOthers) {
   EXPECT_GT(knowledge.relative_deviation(Factor::compute), 0.05);
   EXPECT_GT(knowledge.relative_deviation(Factor::compute), 0.9 * once);
   EXPECT_GT(knowledge.correct(configuration_number(1), parts).relative_deviation, 0.08);
-  // Other cells say more.
+  // Measurements of other cells say more.
   for (int64_t i = 1; i < 10; ++i) knowledge = observe(knowledge, configuration_number(i), parts, {10, 1.2, 0.03});
   EXPECT_LT(knowledge.relative_deviation(Factor::compute), 0.5 * once);
 }
@@ -231,11 +231,11 @@ TEST(Learning, MoreMeasurementsMakeSurer) {
     knowledge = observe(knowledge, configuration_number(i), machine.parts[i], {20, machine.truth(i), 0.03});
     for (int64_t other = 0; other < Machine::num_cells; ++other) {
       const double now = knowledge.correct(configuration_number(other), machine.parts[other]).relative_deviation;
-      EXPECT_LT(now, 1.05 * before[other]);  // not strictly less: shares move with the factors
+      EXPECT_LT(now, 1.05 * before[other]);  // not strictly less: the shares change with the factors
       before[other] = now;
     }
   }
-  EXPECT_LT(*std::max_element(before.begin(), before.end()), 0.015);  // all are measured
+  EXPECT_LT(*std::max_element(before.begin(), before.end()), 0.015);  // every cell is measured
 }
 
 TEST(Learning, OneSlowStepOrMeasurementDoesNotCount) {
@@ -267,12 +267,12 @@ TEST(Learning, MeasurementsCountWithTheirSteps) {
   EXPECT_DOUBLE_EQ(cell.seconds(), 2.5);
 }
 
-// A single step shows no spread; that does not mean that there is none.
+// A single step shows no spread, which does not mean that there is none.
 TEST(Learning, FewStepsAreNotTrusted) {
   const MeasuredCell one{seconds_of_compute(1), {{1, 1, 0}}}, many{seconds_of_compute(1), {{1000, 1, 0}}};
   EXPECT_GT(one.relative_noise(), 0.05);
   EXPECT_LT(many.relative_noise(), 0.0101);
-  EXPECT_GE(many.relative_noise(), 0.01);  // the machine drifts
+  EXPECT_GE(many.relative_noise(), 0.01);  // limited by the machine's drift
   const MeasuredCell noisy{seconds_of_compute(1), {{1, 1, 0}, {10, 1, 0.3}}};
   EXPECT_NEAR(noisy.relative_noise(), 1.2533 * 0.3 * std::sqrt(9.0 / 13 / 11), 0.01);
 }

@@ -29,7 +29,7 @@ TEST(LinkCost, AGroupWithManyMembersOnEachNodeUsesManyRails) {
   const auto bandwidth = [&](const std::vector<int64_t>& ranks) { return link_of(cluster, ranks).bytes_per_second; };
   EXPECT_EQ(bandwidth({0, 4}), 3e9);
   EXPECT_EQ(bandwidth({0, 1, 4, 5}), 6e9);
-  EXPECT_EQ(bandwidth({0, 1, 2, 3, 4, 5, 6, 7}), 1e10);  // no more than within a node
+  EXPECT_EQ(bandwidth({0, 1, 2, 3, 4, 5, 6, 7}), 1e10);  // limited by the link within a node
   EXPECT_EQ(bandwidth({0, 4, 8, 12}), 1.5e9);
   EXPECT_EQ(link_of(cluster, std::vector<int64_t>{0, 4}).latency_seconds, 1e-5);
 }
@@ -60,7 +60,7 @@ TEST(LinkCost, ShortMessagesReachAShareOfTheBandwidth) {
 }
 
 TEST(LinkCost, CollectivesTakeTheRoundsOfTheirAlgorithms) {
-  // 4 ranks, 800 bytes: each round 0.5 + 200 / 100 s.
+  // Each round of 4 ranks and 800 bytes takes 0.5 + 200 / 100 s.
   EXPECT_DOUBLE_EQ(reduce_scatter_seconds(slow_link, 4, 800), 3 * 2.5);
   EXPECT_DOUBLE_EQ(all_gather_seconds(slow_link, 4, 800), 3 * 2.5);
   EXPECT_DOUBLE_EQ(all_reduce_seconds(slow_link, 4, 800), 6 * 2.5);

@@ -15,7 +15,7 @@ double flops_per_second(const Matmul& product) {
          static_cast<double>(product.depth) / product.seconds;
 }
 
-// What the products that differ from the reference in `dimension` alone reach of its rate.
+// Returns the share of the reference's rate that products reach which differ from it in `dimension` alone.
 Curve share_by(int64_t Matmul::* dimension, const MachineMeasurements& measurements) {
   const Matmul& reference = measurements.reference;
   std::vector<CurvePoint> points = {{static_cast<double>(reference.*dimension), 1}};

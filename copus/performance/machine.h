@@ -1,4 +1,4 @@
-// A machine as a cluster file describes it, from measurements of it.
+// Describes a machine as a cluster file does, from measurements of it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace copus {
 
-// What was measured on all devices of a machine at once, each working for a rank of its own; figures are those of one
-// of them.
+// Measurements taken on the devices of a machine at once, each working for a rank of its own. The figures are those of
+// one device.
 struct MachineMeasurements {
   struct Matmul {
     int64_t rows = 0, columns = 0, depth = 0;  // [rows, depth] x [depth, columns]
@@ -18,7 +18,7 @@ struct MachineMeasurements {
   };
   struct Attention {
     int64_t sequence = 0;
-    double forward_flops_per_second = 0, backward_flops_per_second = 0;  // causal halves
+    double forward_flops_per_second = 0, backward_flops_per_second = 0;  // counted over causal halves
   };
   struct AllReduce {
     int64_t bytes = 0;
@@ -26,23 +26,23 @@ struct MachineMeasurements {
   };
 
   std::string name;
-  int64_t devices = 1;      // of the machine
-  double memory_bytes = 0;  // of the machine
+  int64_t devices = 1;      // number of devices of the machine
+  double memory_bytes = 0;  // memory of the whole machine
   double memory_bytes_per_second = 0;
   double launch_seconds = 0;
   Matmul reference;
-  std::vector<Matmul> matmuls;         // others, which differ from it in one of rows, columns and depth
+  std::vector<Matmul> matmuls;         // others, with different rows, columns or depth
   std::vector<Attention> attentions;   // in ascending order of sequence lengths
-  int64_t ranks = 2;                   // that took part in the collectives
+  int64_t ranks = 2;                   // number of ranks in the collectives
   std::vector<AllReduce> all_reduces;  // in ascending order of bytes, two at least
 };
 
-// As many ranks as one machine is thought to run.
+// The largest number of ranks that one machine is expected to run.
 inline constexpr int64_t most_ranks_of_machine = 64;
 
-// One node whose ranks share its devices. Both links are the one that was measured: ranks have no other here. Its
-// latency is that of the smallest all-reduce by the ring's formula (link_cost.h), its bandwidth the best that a larger
-// one reaches beyond the latency.
+// Describes one node whose ranks share its devices. The measured link stands for either link: ranks have no other here.
+// Its latency is that of the smallest all-reduce by the ring's formula (link_cost.h), its bandwidth the best that a
+// larger one reaches beyond the latency.
 ClusterDescription describe_machine(const MachineMeasurements& measurements);
 
 }  // namespace copus

@@ -8,8 +8,8 @@ namespace copus {
 
 namespace {
 
-// Products of a device that computes 8e9 operations per second, but half as many with 32 rows and a quarter with a
-// depth of 16; collectives of 10 us a round and 2e9 bytes per second, of which small ones reach half.
+// Measurements of a device that computes 8e9 operations per second, but half as many with 32 rows and a quarter with a
+// depth of 16; its collectives take 10 us a round and reach 2e9 bytes per second, small ones half of that.
 MachineMeasurements measurements() {
   MachineMeasurements m;
   m.name = "a machine";

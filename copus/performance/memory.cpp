@@ -14,7 +14,7 @@ namespace copus {
 
 namespace {
 
-// The memory of one configuration, for any of its pipeline ranks.
+// Computes the memory of one configuration, for any of its pipeline ranks.
 class ConfigurationMemory {
  public:
   ConfigurationMemory(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system,
@@ -47,7 +47,7 @@ class ConfigurationMemory {
     const int64_t in_flight = activation_bound(strategy_.schedule, shape_, rank);
     parts.activations = static_cast<double>(in_flight) * layers / static_cast<double>(strategy_.virtual_stages) * kept_;
     if (waiting_ > 0) {
-      // From F to W no rank has more micro-batches under way than rank 0 between F and B.
+      // No rank has more micro-batches under way from F to W than rank 0 has between F and B.
       const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
       parts.activations += static_cast<double>(under_way - in_flight) * layers * waiting_;
     }
@@ -59,7 +59,7 @@ class ConfigurationMemory {
  private:
   double hidden() const { return static_cast<double>(model_.hidden_size); }
 
-  // Rows of the residual stream that a rank holds.
+  // Returns the number of rows of the residual stream that a rank holds.
   double local_rows() const { return strategy_.sequence_parallel ? tokens_ / tensor_ranks_ : tokens_; }
 
   double layer_bytes(const LayerTensors& tensors) const {
@@ -72,7 +72,7 @@ class ConfigurationMemory {
            tensors.score_bytes * heads * sequence_ * tokens_;
   }
 
-  // One activation and one gradient that arrive, and one of each that leaves.
+  // Messages need four buffers: for an activation and a gradient that arrive, and for one of each that leaves.
   double message_bytes() const {
     return strategy_.pipeline_parallel > 1 ? 4 * system_.activation_bytes * hidden() * local_rows() : 0;
   }
@@ -86,7 +86,7 @@ class ConfigurationMemory {
 
   void add_state(int64_t rank, MemoryParts& parts) const {
     const bool is_last = rank == strategy_.pipeline_parallel - 1;
-    // A tied head beside its embedding has no weights of its own, and a gradient at most.
+    // A tied head beside its embedding has no weights of its own, and at most a gradient.
     const bool shares_weights = model_.tie_word_embeddings && strategy_.pipeline_parallel == 1;
     double elements = layers_[rank] * elements_.layer;
     double gradients_alone = 0;
@@ -110,9 +110,9 @@ class ConfigurationMemory {
   const LocalElements& elements_;
   const std::vector<double>& layers_;
   const ParallelStrategy& strategy_;
-  const Schedule shape_;  // its numbers alone
+  const Schedule shape_;  // its numbers only; the lists stay empty
   const double tokens_, sequence_, tensor_ranks_;
-  // Bytes of one layer and micro-batch.
+  // Bytes per layer and micro-batch.
   const double all_kept_, kept_, working_, waiting_;
 };
 
@@ -160,7 +160,7 @@ std::optional<std::string> out_of_memory_reason(const MemoryPrediction& predicti
     text << std::fixed << std::setprecision(decimals) << bytes / static_cast<double>(int64_t{1} << 30);
     return text.str();
   };
-  // As many decimals as tell what is needed from what is there, up to the byte.
+  // The message needs enough decimals to tell the needed memory from the available one, up to the byte.
   int decimals = 1;
   while (decimals < 9 && in_gibibytes(needed, decimals) == in_gibibytes(memory_bytes, decimals)) ++decimals;
 

@@ -1,4 +1,4 @@
-// How much memory a configuration needs on the ranks of each pipeline stage, part by part.
+// The memory that a configuration needs on the ranks of each pipeline stage, part by part.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct MemoryParts {
   double weights = 0;
   double gradients = 0;
   double optimizer = 0;
-  double activations = 0;  // kept for the backward pass, of all micro-batches that are under way
+  double activations = 0;  // kept for the backward pass, for every micro-batch under way
   double logits = 0;       // on the last stage: scores of the vocabulary and their gradient
   double workspace = 0;    // buffers of kernels and communication, the allocator's fragments
 
@@ -29,19 +29,19 @@ struct MemoryParts {
 };
 
 struct MemoryPrediction {
-  int64_t pipeline_rank = 0;  // the one that needs most
-  MemoryParts parts;          // of a rank there
+  int64_t pipeline_rank = 0;  // the rank that needs most
+  MemoryParts parts;          // parts of that rank
 };
 
-// Remembers what configurations have in common, so that a table of many is quick. For one thread.
+// Predicts memory. It remembers what configurations have in common, so that a table of many is quick. For one thread.
 class MemoryModel {
  public:
   MemoryModel(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system)
       : model_(model), sequence_length_(sequence_length), system_(system) {}
 
-  // Of a configuration that infeasible_reason allows.
+  // Predicts a configuration that infeasible_reason allows.
   MemoryPrediction predict(const Configuration& configuration);
-  // The same for every pipeline rank, in order.
+  // Predicts the same configuration for every pipeline rank, in order.
   std::vector<MemoryParts> predict_every_rank(const Configuration& configuration);
 
  private:
@@ -52,11 +52,12 @@ class MemoryModel {
   int64_t sequence_length_;
   TrainingSystem system_;
   std::map<int64_t, LocalElements> elements_;                          // by t
-  std::map<std::pair<int64_t, int64_t>, std::vector<double>> layers_;  // of each pipeline rank, by p and v
+  std::map<std::pair<int64_t, int64_t>, std::vector<double>> layers_;  // layers of each pipeline rank, by p and v
 };
 
-// "needs 93.1 GiB on pipeline rank 0: weights 12.1, gradients ..., optimizer 36.2, activations 41.3, ...; has 79.6",
-// or nothing where it fits. `memory_bytes` of a device, 0: not known.
+// Returns a message like "needs 93.1 GiB on pipeline rank 0: weights 12.1, gradients ..., optimizer 36.2, activations
+// 41.3, ...; has 79.6", or nothing where the configuration fits. `memory_bytes` is a device's memory, 0 where it is not
+// known.
 std::optional<std::string> out_of_memory_reason(const MemoryPrediction& prediction, double memory_bytes);
 
 }  // namespace copus

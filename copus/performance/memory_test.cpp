@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t sequence = 128;
 
-// 8 layers; 8 heads of 16 and 4 key-value heads.
+// A model of 8 layers, with 8 heads of 16 and 4 key-value heads.
 ModelDescription grouped_query_model() {
   ModelDescription model;
   model.vocab_size = 1024;
@@ -43,13 +43,13 @@ TEST(Memory, OneRankCountedByHand) {
   EXPECT_EQ(parts.weights, 2 * parameters);
   EXPECT_EQ(parts.gradients, 4 * parameters);
   EXPECT_EQ(parts.optimizer, 12 * parameters);
-  // 256 tokens, one micro-batch at a time; of each layer 4 x 128 of the stream, 2 x 128 of queries and output, 2 x 64
-  // of keys and values, 2 x 256 of gate and up.
+  // Activations are those of 256 tokens, one micro-batch at a time; of each layer 4 x 128 of the stream, 2 x 128 of
+  // queries and output, 2 x 64 of keys and values, 2 x 256 of gate and up.
   EXPECT_EQ(parts.activations, 8 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) * 2);
-  // 256 x 1024 logits, fewer than are worked on at once, and five tensors of 256 x 128.
+  // The head has 256 x 1024 logits, fewer than its limit for one piece, and five tensors of 256 x 128.
   EXPECT_EQ(parts.logits, 256 * 1024 * 2 + 5 * 256 * 128 * 2);
-  // The gradients of the layer that is worked on, 2 x 128 of the stream, 8 x 128 and 4 x 64 of attention and 256 of the
-  // feed-forward wide, and the device's own.
+  // The workspace has the gradients of the current layer, with 2 x 128 of the stream, 8 x 128 and 4 x 64 of attention
+  // and 256 of the feed-forward, and the device's own bytes.
   EXPECT_EQ(parts.workspace, 256 * (2 * 128 + 8 * 128 + 4 * 64 + 256) * 2 + (1 << 30));
   EXPECT_EQ(parts.total(),
             parts.weights + parts.gradients + parts.optimizer + parts.activations + parts.logits + parts.workspace);
@@ -66,7 +66,7 @@ TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {
   EXPECT_EQ(parts.workspace, 256 * (2 * 128 + 256) * 4);
 }
 
-// What every rank of a layout holds, as the training itself counts it.
+// Compares with the parameters that every rank of a layout holds, as the training itself counts them.
 TEST(Memory, WeightsAreThoseThatTheLayoutLists) {
   for (const bool tied : {false, true}) {
     ModelDescription model = grouped_query_model();
@@ -109,7 +109,7 @@ TEST(Memory, RanksAddUpToTheWholeModel) {
   for (const int64_t stages : {1, 2, 3, 5, 8}) {
     EXPECT_EQ(sum(memory.predict_every_rank(batches_of({.pipeline_parallel = stages}))), 2 * parameters) << stages;
   }
-  // Norms are on each of the tensor-parallel ranks.
+  // Norms are held by each of the tensor-parallel ranks.
   const double norms = (2 * 8 + 1) * 128;
   EXPECT_EQ(4 * sum(memory.predict_every_rank(batches_of({.tensor_parallel = 4}))), 2 * (parameters + 3 * norms));
 }
@@ -150,7 +150,7 @@ TEST(Memory, MicroBatchesUnderWayFollowTheSchedule) {
   EXPECT_EQ(layers_kept(strategy, 2), (Kept{2 * 2, 2 * 2, 2 * 2, 2}));
   strategy.schedule = PipelineSchedule::gpipe;
   EXPECT_EQ(layers_kept(strategy, 8), (Kept{2 * 8, 2 * 8, 2 * 8, 2 * 8}));
-  // Two chunks of a layer each: 2 (p - 1 - rank) + p warm-up forwards and one more.
+  // Each rank has two chunks of one layer: 2 (p - 1 - rank) + p warm-up forwards and one more.
   strategy = {.pipeline_parallel = 4, .virtual_stages = 2, .schedule = PipelineSchedule::interleaved_1f1b};
   EXPECT_EQ(layers_kept(strategy, 8), (Kept{11, 9, 7, 5}));
 }
@@ -205,7 +205,7 @@ TEST(Memory, GrowsWithTheMicroBatchAndPieceByPieceInTheHead) {
     EXPECT_GT(parts.total(), before);
     before = parts.total();
   }
-  // 64 x 128 x 1024 logits are more than a CPU works on at once, and fewer than a GPU does.
+  // The 64 x 128 x 1024 logits exceed what a CPU works on at once, but not what a GPU does.
   const double hidden = 5 * 64 * 128 * 128 * 2;
   EXPECT_EQ(parts_of(batches_of({}, 64), copus_in_bf16(Processor::cpu)).logits, 2.0 * (1 << 22) + hidden);
   EXPECT_EQ(parts_of(batches_of({}, 64)).logits, 2.0 * 64 * 128 * 1024 + hidden);

@@ -1,4 +1,4 @@
-// Replays schedules as flat lists of passes that are written once, and continues short replays to long ones.
+// Replays schedules as flat lists of passes that are written once, and extends short replays to long ones.
 #include "copus/performance/pipeline_time.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace copus {
 
 namespace {
 
-// What a schedule and its seconds are, but for the number of micro-batches.
+// A schedule and its seconds, without the number of micro-batches.
 struct Pipeline {
   PipelineSchedule kind = PipelineSchedule::one_f_one_b;
   int64_t ranks = 1;
@@ -26,13 +26,15 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
-// Micro-batches of one kind of pass in the same order pass through every stage and every link between two of them: a
-// flow shop of identical jobs, in which the first takes the sum and each further one the largest of the times.
+// Returns the seconds in which micro-batches of one kind of pass go in one order through every stage and every link
+// between two stages: a flow shop of identical jobs, in which the first takes the sum and each further one the largest
+// of the times.
 double flow_shop_seconds(double sum, double largest, int64_t jobs) {
   return sum + static_cast<double>(jobs - 1) * largest;
 }
 
-// gpipe: once the last stage has done all F's, so have all others, and the B's (each with its W) flow back.
+// Computes gpipe directly: when the last stage has done its F's, so have the others, and the B's (each with its W) flow
+// back.
 double gpipe_seconds(const std::vector<StageSeconds>& stages, int64_t num_microbatches) {
   double forward_sum = 0, forward_largest = 0, backward_sum = 0, backward_largest = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
@@ -49,16 +51,16 @@ double gpipe_seconds(const std::vector<StageSeconds>& stages, int64_t num_microb
          flow_shop_seconds(backward_sum, backward_largest, num_microbatches);
 }
 
-// One F or B (with the W's that go with it) of a replay: waits for a message, computes, sends one.
+// One F or B (with the W's that go with it) of a replay: it waits for a message, computes and sends a message.
 struct Pass {
   int32_t rank;
-  int32_t cost;    // place among costs_of
-  int32_t link;    // that the message which it sends takes
-  int32_t awaits;  // place of a message
+  int32_t cost;    // index among the costs of every stage
+  int32_t link;    // index of the link that the sent message takes
+  int32_t awaits;  // index of a message
   int32_t sends;
 };
 
-// All passes of a schedule, in an order in which each comes behind those that it waits for.
+// The passes of a schedule, in an order in which each comes behind those that it waits for.
 class Passes {
  public:
   explicit Passes(const Schedule& schedule, bool weights_trail)
@@ -76,12 +78,13 @@ class Passes {
   const std::vector<Pass>& list() const { return list_; }
   size_t num_messages() const { return first_message + 2 * num_stages_ * micro_batches_; }
   size_t num_links() const { return 2 * ranks_ + 1; }
-  // Of the W's that trail on a rank, those that are left after its last B and the W behind it.
+  // Returns the number of W's that are left on a rank after its last B and the W behind it, where W's trail.
   int64_t left_at_the_end(int64_t rank) const { return left_at_the_end_[rank]; }
 
-  // What a pass costs depends on its stage and is one of three.
+  // The three kinds of cost of a pass on a stage.
   enum { forward_cost, backward_cost, backward_before_weight_cost, num_costs };
-  // Messages that are there from the beginning, and that nobody awaits.
+  // A message that is there from the beginning, and one that no pass awaits; the others have indices from first_message
+  // on.
   static constexpr int64_t nothing = 0, nobody = 1, first_message = 2;
 
  private:
@@ -122,9 +125,9 @@ class Passes {
           begin(num_costs * stage + backward_cost);
           break;
         case ActionKind::backward_weight:
-          if (!weights_trail) break;  // in the backward pass before it
+          if (!weights_trail) break;  // counted in the backward pass before it
           if (passes.back().cost % num_costs == backward_cost) {
-            ++passes.back().cost;  // which makes it backward_before_weight_cost
+            ++passes.back().cost;  // turns it into backward_before_weight_cost
           } else {
             ++left_at_the_end_[rank];
           }
@@ -133,7 +136,7 @@ class Passes {
           send(activation_to(stage + 1, action.micro_batch), 2 * rank);
           break;
         case ActionKind::send_gradient:
-          // Two ranks have one link in each direction, for activations and gradients.
+          // Two ranks have one link in each direction, shared by activations and gradients.
           send(gradient_to(stage - 1, action.micro_batch), ranks_ == 2 ? 2 * rank : 2 * rank + 1);
           break;
       }
@@ -141,14 +144,15 @@ class Passes {
     return passes;
   }
 
-  // Passes of one level do not wait for each other: a processor can compute several at once.
+  // Puts passes in an order of levels. Passes of one level do not wait for each other, so a processor can compute
+  // several at once.
   void order_by_level(const std::vector<std::vector<Pass>>& by_rank) {
-    std::vector<int32_t> sent_at(num_messages(), 0);  // the level of the pass that sends it, 0: not yet
+    std::vector<int32_t> sent_at(num_messages(), 0);  // by message: level of the pass that sends it; 0: not yet sent
     sent_at[nothing] = 1;
-    std::vector<int32_t> level(ranks_, 0);  // of each rank's last pass
+    std::vector<int32_t> level(ranks_, 0);  // level of each rank's last pass
     std::vector<size_t> next(ranks_, 0);
     std::vector<std::vector<Pass>> by_level;
-    // Follows a rank until it has to wait for a message that is not sent yet.
+    // Advances a rank until it has to wait for a message that is not sent yet.
     const auto advance = [&](int64_t rank) {
       for (size_t& at = next[rank]; at < by_rank[rank].size(); ++at) {
         const Pass& pass = by_rank[rank][at];
@@ -161,7 +165,7 @@ class Passes {
     };
     const size_t all = ranks_ * by_rank.front().size();
     for (size_t done = 0, before = 0; done < all; before = done) {
-      // Up for the activations and down for the gradients, since that is how they travel.
+      // Ranks are visited upwards, the way activations travel, then downwards, the way gradients travel.
       for (int64_t rank = 0; rank < ranks_; ++rank) advance(rank);
       for (int64_t rank = ranks_ - 1; rank >= 0; --rank) advance(rank);
       done = std::accumulate(next.begin(), next.end(), size_t{0});
@@ -176,7 +180,7 @@ class Passes {
   std::vector<Pass> list_;
 };
 
-// When each rank is done.
+// Computes when each rank is done.
 class Replay {
  public:
   double seconds(const Pipeline& pipeline, const Passes& passes) {
@@ -216,13 +220,13 @@ class Replay {
     double after_send;
   };
 
-  std::vector<Cost> costs_;  // num_costs of each stage
+  std::vector<Cost> costs_;  // num_costs for each stage
   std::vector<double> clocks_;
-  std::vector<double> links_;     // when they are free
-  std::vector<double> arrivals_;  // by message
+  std::vector<double> links_;     // time at which each link is free
+  std::vector<double> arrivals_;  // time of arrival, by message
 };
 
-// Of F, B and W of one micro-batch on the busiest rank.
+// Returns the seconds of F, B and W of one micro-batch on the busiest rank.
 double busiest_seconds(const Pipeline& pipeline) {
   double largest = 0;
   for (int64_t rank = 0; rank < pipeline.ranks; ++rank) {
@@ -237,7 +241,7 @@ double busiest_seconds(const Pipeline& pipeline) {
 }
 
 uint64_t hash_of(PipelineSchedule kind, int64_t ranks, const std::vector<StageSeconds>& stages) {
-  constexpr uint64_t multiplier = 0x9E3779B97F4A7C15;  // of Fibonacci hashing (Knuth, volume 3, section 6.4)
+  constexpr uint64_t multiplier = 0x9E3779B97F4A7C15;  // multiplier of Fibonacci hashing (Knuth, volume 3, section 6.4)
   std::array<uint64_t, 4> lanes = {static_cast<uint64_t>(kind), static_cast<uint64_t>(ranks), stages.size(), 0};
   for (const StageSeconds& seconds : stages) {
     lanes[0] = (lanes[0] ^ std::bit_cast<uint64_t>(seconds.forward)) * multiplier;
@@ -251,15 +255,15 @@ uint64_t hash_of(PipelineSchedule kind, int64_t ranks, const std::vector<StageSe
   return hash;
 }
 
-// Up to so many times p micro-batches (and less than one more) are replayed.
+// Numbers of micro-batches up to so many times p (and less than one p more) are replayed exactly.
 constexpr int64_t exact_rounds = 4;
-// How far apart the bounds may lie between which the answer is taken.
+// The largest relative distance of two bounds between which an answer is taken.
 constexpr double tolerance = 0.01;
 
 }  // namespace
 
 struct PipelineTimes::Memo {
-  // One pipeline with what is known of it.
+  // One pipeline and what is known of it.
   struct Entry {
     Pipeline pipeline;
     double busiest = 0;
@@ -269,7 +273,7 @@ struct PipelineTimes::Memo {
 
   std::map<std::tuple<PipelineSchedule, int64_t, int64_t, int64_t>, Passes> all_passes;  // by p, v and m
   Replay replay;
-  // By the hash of the pipeline; a new one takes the place of an older one.
+  // Indexed by the hash of the pipeline; a new pipeline replaces an older one with the same index.
   std::vector<Entry> slots = std::vector<Entry>(size_t{1} << slot_bits);
 
   Entry& find(PipelineSchedule kind, int64_t ranks, int64_t chunks, const std::vector<StageSeconds>& stages) {
@@ -302,10 +306,10 @@ struct PipelineTimes::Memo {
     return seconds;
   }
 
-  // The longest path through a replay grows with every further p micro-batches by as much as before, or by more where
-  // another path overtakes it. In the end it is p times the busiest rank's seconds, or what slow messages allow if that
-  // is more; the latter is known by not changing any more. By p micro-batches, since slow messages leave a pipeline
-  // that holds up to p of them in a rhythm of p.
+  // Extends short replays. The longest path through a replay grows with every further p micro-batches by as much as
+  // before, or by more where another path overtakes it. In the end it grows by p times the busiest rank's seconds, or
+  // by what slow messages allow if that is more; the latter shows in a growth that does not change any more. Growth is
+  // counted by p micro-batches, since slow messages make a pipeline that holds up to p of them repeat every p.
   double seconds(Entry& entry, int64_t num_microbatches) {
     const int64_t ranks = entry.pipeline.ranks;
     const int64_t all_rounds = num_microbatches / ranks;

@@ -1,5 +1,5 @@
-// How long the pipeline of a step takes, quickly enough to ask it for every candidate of a table: schedules are
-// replayed as flat lists of passes that are written once, and short replays are continued to long ones.
+// The time that the pipeline of a step takes, quickly enough to compute it for every candidate of a table: schedules
+// are replayed as flat lists of passes that are written once, and short replays are extended to long ones.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct StageSeconds {
   bool operator==(const StageSeconds&) const = default;
 };
 
-// For one thread.
+// Computes pipeline times and remembers them. For one thread.
 class PipelineTimes {
  public:
   PipelineTimes();
   ~PipelineTimes();
 
-  // What time_schedule gives for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them): exactly with
-  // less than 5 p micro-batches (gpipe: always), to 1 % from there on. There it is nearly affine in m, so that a few
-  // shorter replays tell it, which candidates that differ in m alone share. (Of 20,000 pipelines with stages that
-  // differ at random, some of them twofold, 9 were off by more than 1 %, the worst by 3.3 %.)
+  // Returns what time_schedule gives for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them):
+  // exactly with less than 5 p micro-batches (gpipe: always), to 1 % from there on. There it is nearly affine in m, so
+  // that a few shorter replays suffice, which are shared by candidates that differ in m alone. (Of 20,000 pipelines
+  // with stages that differ at random, some of them twofold, 9 were off by more than 1 %, the worst by 3.3 %.)
   double seconds(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages, int64_t num_microbatches,
                  const std::vector<StageSeconds>& stages);
 

@@ -14,14 +14,14 @@ namespace {
 
 using Stages = std::vector<StageSeconds>;
 
-// Seconds of very unlike stages, messages and passes, of the kinds that a search meets and worse.
+// Draws seconds of very unlike stages, messages and passes, of the kinds that a search meets and worse.
 class RandomStages {
  public:
   explicit RandomStages(uint64_t seed) : random_(seed) {}
 
   Stages draw(int64_t count) {
-    const double spread = std::array{0.0, 0.1, 1.0}[pick(3)];    // between stages
-    const double backward = std::array{0.5, 1.0, 1.3}[pick(3)];  // to the forward pass
+    const double spread = std::array{0.0, 0.1, 1.0}[pick(3)];    // spread between stages
+    const double backward = std::array{0.5, 1.0, 1.3}[pick(3)];  // seconds relative to the forward pass
     const double weight = std::array{0.0, 0.7, 1.0, 2.0}[pick(4)];
     const double send = std::array{0.0, 0.02, 0.3, 3.0}[pick(4)];
     const auto scaled = [&](double seconds) { return seconds * (1 + spread * uniform()); };
@@ -29,7 +29,7 @@ class RandomStages {
     for (StageSeconds& stage : stages) {
       stage = {scaled(1), scaled(backward), scaled(weight), scaled(send)};
     }
-    // A stage with a large head, or one with a layer more.
+    // One stage may be slower, as with a large head or one layer more.
     if (pick(2) == 0) {
       StageSeconds& slow = stages[pick(count)];
       const double factor = 1 + uniform();
@@ -113,7 +113,7 @@ TEST(PipelineTime, HoldsForManyMicroBatches) {
   RecordProperty("worst_relative_error", concat(worst));
 }
 
-// What is remembered of one pipeline must not answer for another, nor depend on the order of the questions.
+// Checks that a remembered pipeline does not answer for another one, and that answers do not depend on their order.
 TEST(PipelineTime, RemembersNothingWrong) {
   PipelineTimes asked_before;
   RandomStages random(3);
@@ -124,7 +124,7 @@ TEST(PipelineTime, RemembersNothingWrong) {
     const PipelineSchedule kind = kinds[1 + random.pick(3)];
     const int64_t v = kind == PipelineSchedule::interleaved_1f1b ? 2 : 1;
     questions.push_back({{kind, p, v, m}, random.draw(p * v)});
-    // The same with other messages only.
+    // The second question differs in its messages only.
     questions.push_back(questions.back());
     questions.back().second.front().send += 1;
   }

@@ -13,13 +13,13 @@ double as_double(int64_t value) { return static_cast<double>(value); }
 
 }  // namespace
 
-// What the stages of a configuration cost, beside the blocks that they consist of.
+// The costs of a configuration's stages, and of the blocks that they consist of.
 struct StepTimeModel::Stages {
   const BlockCosts& blocks;
   const std::vector<LayerRange>& ranges;
-  std::vector<BlockCost> costs;       // by stage, of one micro-batch
-  std::vector<StageSeconds> seconds;  // likewise, with messages
-  std::vector<Cost> busy;             // by pipeline rank, of all micro-batches
+  std::vector<BlockCost> costs;       // by stage, for one micro-batch
+  std::vector<StageSeconds> seconds;  // by stage, for one micro-batch, with messages
+  std::vector<Cost> busy;             // by pipeline rank, for every micro-batch of a step
 };
 
 StepTimeModel::StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
@@ -60,7 +60,7 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
   return all;
 }
 
-// Computing, tensor-parallel communication and the bubble.
+// Adds computing, tensor-parallel communication and the bubble.
 void StepTimeModel::add_pipeline(const Configuration& configuration, const Stages& costs, StepTimeParts& parts) {
   const ParallelStrategy& strategy = configuration.strategy;
   const std::vector<Cost>& busy = costs.busy;
@@ -78,7 +78,7 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
     parts.compute *= shared;
     pipeline -= (1 - shared) * busiest.compute;
   } else if (shared > 1) {
-    // Ranks take turns: a rank that waits in the pipeline leaves its device to others.
+    // Ranks that share a device take turns: a rank that waits in the pipeline leaves it to others.
     std::vector<double> computing, communicating;
     for (const Cost& cost : busy) {
       computing.push_back(cost.compute);
@@ -91,20 +91,21 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
   parts.bubble = std::max(0.0, pipeline - parts.compute - parts.tensor_communication);
 }
 
-// Seconds of the step after the pipeline's end: what is left of the reduction of buckets, tied embeddings, gradients
-// that neighbouring ranks have to add, and what all ranks tell each other.
+// Returns the seconds of the step after the pipeline's end: the rest of the reduction of buckets, tied embeddings,
+// gradients that neighbouring ranks have to add, and what the ranks tell each other.
 double StepTimeModel::data_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel;
   const LocalElements& held = elements(strategy);
   double seconds = strategy.data_parallel > 1 ? bucket_communication(configuration, costs) : 0;
-  // The two copies of a tied embedding are added before.
+  // The two copies of a tied embedding are added before their data-parallel reduction.
   if (model_.tie_word_embeddings && p > 1) {
     const Link tie = link_of(cluster_, RankSeries{0, strategy.world_size() / p * (p - 1), 2});
     seconds += turns(strategy, strategy.world_size()) *
                all_reduce_seconds(tie, 2, static_cast<int64_t>(held.embedding * system_.reduced_bytes));
   }
-  // Norms of which each rank has seen its rows alone, and key-value heads that several ranks hold.
+  // Neighbouring ranks add the gradients of norms, of which each rank has seen its rows alone, and of key-value heads
+  // that several ranks hold.
   for (const auto& [ranks, elements_of_layer] : held.partial) {
     const auto bytes = static_cast<int64_t>(elements_of_layer * system_.reduced_bytes);
     seconds += as_double(model_.num_layers) / as_double(p) * turns(strategy, ranks) *
@@ -113,10 +114,11 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
   return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
 }
 
-// Every layer's gradients are reduced as one bucket, as the embedding's and the head's are, in turn: each when the last
-// backward pass has left it and the bucket before it is done. What is left when the backward pass of the pipeline's
-// first rank ends is exposed. Pipeline rank r has ended its own as much earlier as the ranks before it still need for
-// the last micro-batch. Tied embeddings come last. Then ZeRO-1 gathers the weights, bucket by bucket.
+// Returns the seconds of bucket reductions that nothing hides. The gradients of each layer, of the embedding and of the
+// head are one bucket each, reduced in turn: each when the last backward pass has left it and the bucket before it is
+// done. The rest of that when the backward pass of the pipeline's first rank ends is exposed. Pipeline rank r has ended
+// its own backward pass as much earlier as the ranks before it still need for the last micro-batch. Tied embeddings
+// come last. Then ZeRO-1 gathers the weights, bucket by bucket.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t d = strategy.data_parallel, p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -140,8 +142,8 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
 
   double exposed = 0, gathering = 0, ended_earlier = 0;
   for (int64_t rank = 0; rank < p; ++rank) {
-    // Where the weights' gradients are left to the end of the schedule, their buckets are complete only there. On ranks
-    // that share devices nothing is hidden either: what moves bytes there is what computes.
+    // Buckets are complete only at the end of the schedule where it leaves the weights' gradients until then. On ranks
+    // that share devices nothing is hidden either: the same processors move bytes and compute.
     const bool is_deferred = strategy.schedule == PipelineSchedule::zb_h1 && rank > 0;
     const bool overlaps = system_.overlaps_reduction && !is_deferred && cluster_.devices_per_node == 0;
     double now = 0, reduced = 0, gathered = 0, tied = 0;
@@ -157,7 +159,7 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
     for (int64_t stage = rank + (num_stages - p); stage >= 0; stage -= p) {
       if (stage + 1 == num_stages) {
         now += costs.blocks.head.backward().total();
-        if (!model_.tie_word_embeddings || p > 1) add_embedding();  // beside its embedding a tied head is none
+        if (!model_.tie_word_embeddings || p > 1) add_embedding();  // a tied head beside its embedding has no bucket
       }
       for (int64_t layer = costs.ranges[stage].begin; layer < costs.ranges[stage].end; ++layer) {
         now += costs.blocks.layer.backward().total();
@@ -175,7 +177,8 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
   return exposed + gathering;
 }
 
-// A virtual clock that charges operations counts none of the optimizer's.
+// Returns the seconds of the optimizer; none where a virtual clock charges operations, since it leaves out the
+// optimizer's.
 double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
   if (cluster_.flops_per_second > 0) return 0;
   double slowest = 0;
@@ -202,7 +205,7 @@ double StepTimeModel::held_parameters(const ParallelStrategy& strategy, int64_t 
   return held;
 }
 
-// All ranks tell each other of the step's loss, norms and times.
+// Returns the seconds in which the ranks tell each other the step's loss, norms and times.
 double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
   const int64_t ranks = strategy.world_size();
   const double bytes = system_.agreement_bytes + as_double(ranks) * system_.agreement_bytes_per_rank;
@@ -218,15 +221,15 @@ double StepTimeModel::crowding(const Configuration& configuration) {
   return as_double(configuration.num_microbatches() * std::min<int64_t>(p, 4)) * system_.crowded_seconds;
 }
 
-// Data-parallel ranks that share an optimizer state.
+// Returns the number of data-parallel ranks that share an optimizer state.
 int64_t StepTimeModel::sharing_ranks(const ParallelStrategy& strategy) const {
   return strategy.zero_stage == 0      ? 1
          : system_.optimizer_group > 0 ? std::min(system_.optimizer_group, strategy.data_parallel)
                                        : strategy.data_parallel;
 }
 
-// Ranks that share each device of a node, where there are more ranks than devices; else one over the devices that each
-// rank has to itself, as threads (Copus gives every rank as many as there are for all).
+// Returns the number of ranks that share each device of a node, where there are more ranks than devices. Otherwise
+// returns one over the devices that each rank has to itself, as threads (Copus gives each rank an equal share of them).
 double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   if (cluster_.devices_per_node == 0) return 1;
   const int64_t ranks = std::min(cluster_.ranks_per_node, strategy.world_size());
@@ -234,14 +237,16 @@ double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   return as_double(ranks) / as_double(cluster_.devices_per_node);
 }
 
-// Ranks that take turns at moving the bytes of groups of `count` neighbours of a kind: within a node, where what moves
-// bytes is what computes, those that share a device; between nodes it is the network, and nobody waits for a device.
+// Returns how many ranks take turns at moving the bytes of groups of `count` neighbours of a kind. Within a node the
+// ranks that share a device take turns, since the device that computes also moves the bytes; between nodes the network
+// moves them, and nobody waits for a device.
 double StepTimeModel::turns(const ParallelStrategy& strategy, int64_t count) const {
   const bool one_node = strategy.world_size() <= cluster_.ranks_per_node || cluster_.ranks_per_node % count == 0;
   return one_node ? std::max(1.0, ranks_per_device(strategy)) : 1;
 }
 
-// Seconds that the devices of the busiest node need for what its ranks compute (`busy`: by pipeline rank).
+// Returns the seconds that the devices of the busiest node need for the computing of its ranks (`busy`: by pipeline
+// rank).
 double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const {
   const int64_t block = strategy.tensor_parallel * strategy.data_parallel, node = cluster_.ranks_per_node;
   double most = 0;
@@ -257,11 +262,11 @@ double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vec
   return most;
 }
 
-// The worst of the data-parallel groups: they begin at every rank of every block of t d ranks.
+// Returns the slowest link of the data-parallel groups, which begin at every rank of every block of t d ranks.
 Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t count) const {
   const int64_t t = strategy.tensor_parallel, d = strategy.data_parallel;
   Link slowest = link_of(cluster_, RankSeries{0, t, count});
-  // A block's place on its nodes repeats after at most as many blocks as a node has ranks.
+  // The position of a block on its nodes repeats after at most as many blocks as a node has ranks.
   for (int64_t block = 0; block < std::min(strategy.pipeline_parallel, cluster_.ranks_per_node); ++block) {
     for (const int64_t first : {block * t * d, block * t * d + t - 1}) {
       const Link link = link_of(cluster_, RankSeries{first, t, count});
@@ -271,7 +276,7 @@ Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t count) c
   return slowest;
 }
 
-// From a stage to the next: the last pipeline rank's successor is the first.
+// Returns the link from a stage to the next; the last pipeline rank's successor is the first.
 Link StepTimeModel::stage_link(const ParallelStrategy& strategy, int64_t stage) const {
   const int64_t block = strategy.tensor_parallel * strategy.data_parallel, p = strategy.pipeline_parallel;
   const int64_t from = stage % p * block, to = (stage + 1) % p * block;

@@ -24,7 +24,7 @@ ModelDescription small_model() {
   return model;
 }
 
-// What the virtual clock charges by.
+// A cluster with a virtual clock that charges operations.
 ClusterDescription counting_cluster() {
   ClusterDescription cluster;
   cluster.ranks_per_node = 4;
@@ -46,7 +46,7 @@ Configuration with(ParallelStrategy strategy, int64_t global_batch = 16, int64_t
   return {.strategy = strategy, .global_batch = global_batch, .micro_batch = micro_batch};
 }
 
-// Copus without what all ranks tell each other once a step, which would be in every figure.
+// Copus without the ranks' agreement once a step, which would be part of every figure.
 TrainingSystem silent_system() {
   TrainingSystem system = copus_in_fp32();
   system.agreement_bytes = system.agreement_bytes_per_rank = 0;
@@ -57,7 +57,7 @@ StepTimeParts predict(const ClusterDescription& cluster, const Configuration& co
   return StepTimeModel(small_model(), sequence_length, cluster, silent_system()).predict(configuration);
 }
 
-// Of one sequence, on the counting clock.
+// Returns the seconds of one sequence on the clock that counts operations.
 double sequence_seconds() {
   return static_cast<double>(sequence_length) * training_flops_per_token(small_model(), sequence_length) / 1e12;
 }
@@ -84,24 +84,25 @@ TEST(StepTime, OneRankHasNoCommunication) {
 }
 
 TEST(StepTime, TensorParallelCollectivesAreThoseOfTheLayers) {
-  // The loss is of one rank's logits in one piece: 64 rows. Two ranks of one node.
+  // The loss handles a rank's logits in one piece of 64 rows. The two ranks share one node.
   const ClusterDescription cluster = counting_cluster();
   const int64_t stream = sequence_length * 128 * 4, statistics = sequence_length * 2 * 3 * 8;
   const Link& link = cluster.within_node;
   const double sum = all_reduce_seconds(link, 2, statistics);
   const double plain = predict(cluster, with({.tensor_parallel = 2})).tensor_communication;
-  // 4 all-reduces in each layer; the embedding's result and the head's gradient.
+  // Each layer has 4 all-reduces; the embedding's result and the head's gradient have one each.
   EXPECT_NEAR(plain, 16 * ((8 * 4 + 2) * all_reduce_seconds(link, 2, stream) + sum), 1e-12);
 
   const double cut = predict(cluster, with({.tensor_parallel = 2, .sequence_parallel = true})).tensor_communication;
   const double gather = all_gather_seconds(link, 2, stream), scatter = reduce_scatter_seconds(link, 2, stream);
-  // Forward 2 + 2, backward 4 + 2; the embedding and the head gather and scatter once each.
+  // Each layer gathers 2 + 4 times and scatters 2 + 2 times, forward and backward; the embedding and the head gather
+  // and scatter once each.
   EXPECT_NEAR(cut, 16 * ((8 * 6 + 2) * gather + (8 * 4 + 2) * scatter + sum), 1e-12);
 }
 
 TEST(StepTime, APipelineTakesWhatItsScheduleDoes) {
   ClusterDescription cluster = counting_cluster();
-  cluster.ranks_per_node = 2;  // messages cross nodes
+  cluster.ranks_per_node = 2;  // makes messages cross nodes
   const Configuration configuration = with({.data_parallel = 2, .pipeline_parallel = 2}, 16);
   const StepTimeParts parts = predict(cluster, configuration);
 
@@ -128,12 +129,12 @@ TEST(StepTime, GradientsAreReducedBesideTheLastBackwardPass) {
   const int64_t head_bytes = int64_t{4} * 1000 * 128;
   const auto exposed = [&] { return predict(cluster, with({.data_parallel = 4})).data_communication; };
 
-  // A network so fast that only the last layer's and the embedding's reductions are left.
+  // A very fast network leaves only the reductions of the last layer and of the embedding.
   cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e12};
   const Link& link = cluster.within_node;
   EXPECT_NEAR(exposed(), all_reduce_seconds(link, 4, layer_bytes) + all_reduce_seconds(link, 4, head_bytes), 1e-12);
 
-  // One so slow that nothing matters beside it: from the head's bucket on, all layers' backward passes go on meanwhile.
+  // A network so slow that only it matters: from the head's bucket on, the layers' backward passes hide behind it.
   cluster.within_node.bytes_per_second = 1e6;
   const double all = 8 * all_reduce_seconds(link, 4, layer_bytes) + 2 * all_reduce_seconds(link, 4, head_bytes);
   EXPECT_NEAR(exposed(), all - 8 * 2 * layer_seconds() / 3, 1e-9);
@@ -154,7 +155,8 @@ TEST(StepTime, RanksThatShareDevicesTakeTurns) {
   cluster.devices_per_node = 2;
   const StepTimeParts sharing = predict(cluster, configuration);
   EXPECT_NEAR(sharing.compute, 2 * alone.compute, 1e-9);
-  EXPECT_GT(sharing.data_communication, 2 * alone.data_communication);  // and nothing is hidden
+  EXPECT_GT(sharing.data_communication, 2 * alone.data_communication);  // more than twice, since nothing is hidden
+                                                                        // either
   cluster.devices_per_node = 8;
   EXPECT_NEAR(predict(cluster, configuration).compute, alone.compute / 2, 1e-9);
 }
@@ -170,7 +172,7 @@ TEST(StepTime, BytesBetweenNodesWaitForNoDevice) {
     bytes += 4 * static_cast<double>(parameter.num_elements());
   }
   const auto reduction = [&](ParallelStrategy strategy) { return predict(cluster, with(strategy)).data_communication; };
-  // A ring of n moves 2 (n - 1) / n of the bytes. Both ranks of one node do so in turn, on the device that they share.
+  // A ring of n moves 2 (n - 1) / n of the bytes. The two ranks of a node do so in turn, on the device that they share.
   EXPECT_NEAR(reduction({.data_parallel = 2}), 2 * bytes / 1e6, 1e-3 * bytes / 1e6);
   EXPECT_NEAR(reduction({.data_parallel = 4}), 1.5 * bytes / 1e6, 1e-3 * bytes / 1e6);
 }
@@ -181,7 +183,7 @@ TEST(StepTime, ZeroOneScattersAndGathersInstead) {
   const auto predicted = [&](int64_t zero_stage) {
     return predict(cluster, with({.data_parallel = 4, .zero_stage = zero_stage})).data_communication;
   };
-  // fp32 weights are as long as their gradients: together an all-reduce.
+  // Weights in fp32 have as many bytes as their gradients, so scatter and gather together cost an all-reduce.
   EXPECT_NEAR(predicted(1), predicted(0), 1e-9);
 }
 
@@ -206,7 +208,8 @@ TEST(StepTime, GradientsOfReplicatedKeysAndValuesAreAdded) {
         .data_communication;
   };
   const Link& link = counting_cluster().within_node;
-  // A head of keys and one of values in 8 layers, each on two ranks; and two norms on all four.
+  // Two ranks add the gradients of one head of keys and one of values in each of 8 layers, and four ranks those of two
+  // norms.
   const double keys_and_values = 8 * all_reduce_seconds(link, 2, int64_t{4} * 2 * 16 * 128);
   const double norms = 8 * all_reduce_seconds(link, 4, int64_t{4} * 2 * 128);
   EXPECT_NEAR(predicted(false), keys_and_values, 1e-12);
@@ -224,11 +227,11 @@ TEST(StepTime, SmallKernelsWaitForTheirLaunch) {
 }
 
 TEST(StepTime, MatmulsTakeTheirOperationsAndTheRestItsTraffic) {
-  // Without memory traffic: the operations of all products, and causal halves of attention, whose backward pass has
-  // five products for two.
+  // The seconds without memory traffic are those of every product's operations, and of causal halves of attention,
+  // whose backward pass has five products for two.
   ClusterDescription cluster = gpu_cluster();
   cluster.device.memory_bytes_per_second = 0;
-  const double attention = 8 * 12.0 * 128 * sequence_length * sequence_length / 1e12;  // in full
+  const double attention = 8 * 12.0 * 128 * sequence_length * sequence_length / 1e12;  // full scores, not causal halves
   const double products = sequence_seconds() - attention;
   EXPECT_NEAR(predict(cluster, with({})).compute, 16 * (products + attention / 2 * (2 + 5) / 6), 1e-12);
   cluster.device.matmul_by_depth = {{{1, 0.5}}};
@@ -251,7 +254,7 @@ TEST(StepTime, MoreBandwidthIsNeverSlower) {
 TEST(StepTime, GroupsThatCrossNodesPayTheNetwork) {
   const auto tensor = [](int64_t t) { return predict(counting_cluster(), with({.tensor_parallel = t})); };
   EXPECT_GT(tensor(8).tensor_communication, 5 * tensor(4).tensor_communication);
-  // Data-parallel ranks are t apart: with t = 4 each of two is on its own node.
+  // Data-parallel ranks are t apart: with t = 4 each of the two is on its own node.
   const auto data = [](int64_t t) {
     return predict(counting_cluster(), with({.data_parallel = 2, .tensor_parallel = t})).data_communication *
            static_cast<double>(t);
@@ -274,10 +277,10 @@ TEST(StepTime, SharedDevicesDoTheWorkOfAllRanks) {
   cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e18};
   const double work = predict(cluster, with({})).total();
   cluster.devices_per_node = 2;
-  // Eight ranks on two devices: half of one device's time; a pipeline's bubble is filled.
+  // Eight ranks on two devices take half of one device's time; a pipeline's bubble is filled by other ranks.
   EXPECT_NEAR(predict(cluster, with({.data_parallel = 8})).total(), work / 2, work * 1e-6);
   EXPECT_NEAR(predict(cluster, with({.data_parallel = 2, .pipeline_parallel = 4})).total(), work / 2, work * 0.05);
-  // Two ranks have a device each.
+  // Two ranks have one device each.
   EXPECT_NEAR(predict(cluster, with({.data_parallel = 2})).total(), work / 2, work * 1e-6);
 }
 
@@ -298,7 +301,7 @@ TEST(StepTime, PipelinesThatCrowdTheMemoryLoseTimeInEveryMicroBatch) {
 }
 
 TEST(StepTime, ThroughputAndUtilization) {
-  // 16 sequences of 64 tokens in 2 s on 4 ranks.
+  // The step has 16 sequences of 64 tokens and takes 2 s on 4 ranks.
   const double throughput = tokens_per_second_per_rank(with({.data_parallel = 4}), sequence_length, 2);
   EXPECT_DOUBLE_EQ(throughput, 128);
   const double operations = training_flops_per_token(small_model(), sequence_length);
@@ -309,11 +312,13 @@ TEST(StepTime, ThroughputAndUtilization) {
 TEST(CutStages, ByThresholdsAndEqually) {
   TrainingSystem system;
   ModelDescription model = small_model();
-  // A layer has 4 * 128^2 + 3 * 256 * 128 = 163,840 weights; this head 4 layers' worth: 12 in all.
+  // A layer has 4 * 128^2 + 3 * 256 * 128 = 163,840 weights; this head has as many as 4 layers, so the total is 12
+  // layers' worth.
   model.vocab_size = 4 * 163'840 / 128;
   system.stage_cut = StageCut::thresholds;
   EXPECT_EQ(cut_stages(system, model, sequence_length, 2), (std::vector<LayerRange>{{0, 6}, {6, 8}}));
-  // 2.4 each: reached by 3, 5, 8 layers; the last two have the head and nothing.
+  // The threshold of each stage is 2.4 layers' worth, reached by 3, 5, 8 layers; the fourth stage is left with nothing,
+  // the last one with the head.
   EXPECT_EQ(cut_stages(system, model, sequence_length, 5),
             (std::vector<LayerRange>{{0, 3}, {3, 5}, {5, 8}, {8, 8}, {8, 8}}));
   system.stage_cut = StageCut::equal;

@@ -17,46 +17,46 @@ enum class StepPart { forward, backward, optimizer };
 inline constexpr int64_t num_step_parts = 3;
 std::string_view to_string(StepPart part);
 
-// Seconds of a rank's own computing in one step, by StepPart. Waiting for others is not in it: a slow rank makes the
+// Seconds of a rank's own computing in one step, by StepPart. Waiting for others is left out: a slow rank makes the
 // others wait, not itself.
 using PartSeconds = std::array<double, num_step_parts>;
 
 struct Straggler {
   int64_t rank;
-  StepPart part;  // where most of the lost time goes
-  double ratio;   // of its computing time to its peers' median: the median over the slow steps
+  StepPart part;  // the part in which most of the time is lost
+  double ratio;   // computing time over the peers' median: the median of this over the slow steps
   bool operator==(const Straggler&) const = default;
 };
 
-// How much more than its peers' median a rank may compute, and in how many of the last steps it has to exceed that: one
-// slow step is noise.
+// A straggler exceeds this multiple of its peers' median computing time in at least so many of the last steps: one slow
+// step is noise.
 inline constexpr double straggler_ratio = 1.3;
 inline constexpr int64_t straggler_steps = 3;
 inline constexpr int64_t straggler_window = 5;
 
-// `steps`: by step, oldest first, and world rank; only the last straggler_window count. `stages`: each rank's pipeline
-// coordinate: its peers are the other ranks of the same one, since the stages' work differs. A rank without peers
-// cannot be judged. In the order of the ranks.
+// Finds the stragglers, in the order of the ranks. `steps`: by step, oldest first, and world rank; only the last
+// straggler_window count. `stages`: each rank's pipeline coordinate. The peers of a rank are the other ranks of the
+// same stage, since the stages' work differs. A rank without peers cannot be judged.
 std::vector<Straggler> find_stragglers(std::span<const std::vector<PartSeconds>> steps,
                                        const std::vector<int64_t>& stages);
 
-// Says which ranks are slower than their peers: once when a rank falls behind, and again only after it has kept up for
-// a while.
+// Reports ranks that are slower than their peers: once when a rank falls behind, and again only after it has kept up
+// for a while.
 class StragglerNotes {
  public:
   explicit StragglerNotes(const ParallelStrategy& strategy);
 
-  // The layout has changed: other ranks are peers now.
+  // Starts afresh after a change of layout, since other ranks are peers now.
   void change_layout(const ParallelStrategy& strategy);
 
-  // What there is to say after a step.
+  // Returns the reports that are due after a step.
   std::vector<std::string> add(int64_t step, const std::vector<PartSeconds>& seconds_by_rank);
 
  private:
   static constexpr int64_t steps_to_keep_up = 100;
-  std::vector<int64_t> stages_;                  // of each rank
+  std::vector<int64_t> stages_;                  // stage of each rank
   std::vector<std::vector<PartSeconds>> steps_;  // the latest, oldest first
-  std::map<int64_t, int64_t> last_slow_;         // by rank, the step
+  std::map<int64_t, int64_t> last_slow_;         // step of the latest slowness, by rank
 };
 
 }  // namespace copus

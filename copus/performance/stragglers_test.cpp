@@ -7,7 +7,7 @@ namespace {
 
 using Step = std::vector<PartSeconds>;
 
-// Two stages of four ranks each; the second has twice the work.
+// Ranks form two stages of four each; the second stage has twice the work.
 const std::vector<int64_t> stages = {0, 0, 0, 0, 1, 1, 1, 1};
 constexpr PartSeconds usual = {1, 2, 0.5};
 
@@ -51,7 +51,7 @@ TEST(Stragglers, TheRatioIsALimit) {
   EXPECT_EQ(find_stragglers(std::vector<Step>(5, {{1, 0, 0}, {1.31, 0, 0}}), {0, 0}).size(), 1);
 }
 
-// The slow rank itself is no part of what is usual: with two ranks a median of both would hide it.
+// The slow rank itself is left out of the median: with two ranks a median of both would hide it.
 TEST(Stragglers, ARankIsComparedWithTheOthers) {
   const auto stragglers = find_stragglers(std::vector<Step>(5, {{1, 2, 0}, {2, 2, 0}}), {0, 0});
   EXPECT_EQ(stragglers, (std::vector<Straggler>{{1, StepPart::forward, 4.0 / 3}}));

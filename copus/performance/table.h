@@ -1,5 +1,5 @@
 // The table of throughput: every feasible configuration of a search space with its predicted step time and memory,
-// corrected by what was measured.
+// corrected by measurements.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ namespace copus {
 
 struct TableCell {
   Configuration configuration;
-  StepTimeParts parts;  // as predicted
+  StepTimeParts parts;  // the prediction
   MemoryPrediction memory;
-  Corrected step;  // as corrected
+  Corrected step;  // the corrected prediction
   int64_t measured_steps = 0;
 
   double throughput() const { return static_cast<double>(configuration.global_batch) / step.seconds; }  // samples/s
 };
 
 struct PerformanceTable {
-  std::vector<TableCell> cells;       // all that fit
-  int64_t too_large = 0;              // configurations left out for memory
-  std::optional<TableCell> smallest;  // of those left out: the one that needs least memory; only where none fits
+  std::vector<TableCell> cells;       // every configuration that fits
+  int64_t too_large = 0;              // number of configurations left out for memory
+  std::optional<TableCell> smallest;  // the one left out that needs least memory; only where none fits
 };
 
-// A configuration is predicted only if it fits into the device's memory.
+// Makes the table. The step time of a configuration is predicted only if it fits into the device's memory.
 PerformanceTable make_table(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                             const TrainingSystem& system, const SearchSpace& space, const Knowledge& knowledge);
 

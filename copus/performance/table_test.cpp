@@ -57,7 +57,7 @@ TEST(Table, HoldsWhatFitsAsPredicted) {
 
   auto candidate = all.begin();
   for (const TableCell& cell : table.cells) {
-    // In the order of the enumeration; those that it skips do not fit.
+    // Cells are in the order of the enumeration; the candidates between them do not fit.
     for (; candidate != all.end() && *candidate != cell.configuration; ++candidate) {
       MemoryModel memory(model_of_table(), table_sequence_length, copus_in_bf16());
       EXPECT_GT(memory.predict(*candidate).parts.total(), cluster.device.memory_bytes);
@@ -100,7 +100,7 @@ TEST(Table, WhereNothingFitsKnowsWhatNearlyDoes) {
   EXPECT_EQ(table.smallest->configuration, least->configuration);
   EXPECT_EQ(table.smallest->step.seconds, least->step.seconds);
 
-  // A device that holds exactly that holds it.
+  // A device of exactly that much memory holds the configuration.
   cluster.device.memory_bytes = least->memory.parts.total();
   const PerformanceTable one = table_of(cluster);
   ASSERT_FALSE(one.cells.empty());

@@ -7,7 +7,7 @@ namespace copus {
 
 namespace {
 
-// A block's cost is its matrix products'.
+// Cuts by thresholds; the cost of a block is that of its matrix products.
 std::vector<LayerRange> cut_by_thresholds(const ModelDescription& model, int64_t num_stages) {
   const TrainingFlops flops = training_flops(model, 0);
   const double total = static_cast<double>(model.num_layers) * flops.layer + flops.head;
@@ -35,13 +35,14 @@ std::vector<LayerRange> cut_equally(const ModelDescription& model, int64_t num_s
 
 MemoryUse copus_memory_use() {
   MemoryUse use;
-  // The layer's input and the stream between its halves, both norms' results; queries, keys and values, and attention's
-  // output; gate and up. Attention recomputed: without queries, keys, values and output.
+  // Kept tensors: the layer's input and the stream between its halves, the results of two norms; queries, keys and
+  // values, and attention's output; gate and up. Where attention is recomputed, queries, keys, values and output are
+  // not kept.
   use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward = 2};
   use.kept_without_attention = {.hidden = 4, .feed_forward = 2};
-  // The gradient of the stream and of a norm's result, and the feed-forward's activation.
+  // Working tensors: the gradients of the stream and of a norm's result, and the feed-forward's activation.
   use.working = {.hidden = 2, .feed_forward = 1};
-  // The inputs of the four linear layers and their outputs' gradients.
+  // Waiting tensors: the inputs of the four linear layers and their outputs' gradients.
   use.waiting = {.gathered = 4, .query = 2, .key_value = 2, .feed_forward = 3};
   // Logits become their gradient in place, in pieces; the head keeps the stream in two terms, its sum, its norm and the
   // gradient.
@@ -54,10 +55,10 @@ MemoryUse copus_memory_use() {
 
 namespace {
 
-// On a GPU, flash attention's backward pass has gradients of queries, keys and values of its own beside the joint one,
-// those of keys and values also once for each query head that shares them, and sums of the queries' in fp32, twice
-// where it is deterministic and sequences times heads are no fewer than half the multiprocessors. A context and NCCL's
-// buffers take about 1 GiB.
+// Adds a GPU's memory. There, flash attention's backward pass has gradients of queries, keys and values of its own
+// beside the joint one, those of keys and values also once for each query head that shares them, and sums of the
+// queries' in fp32, twice where it is deterministic and sequences times heads are no fewer than half the
+// multiprocessors. A context and NCCL's buffers take about 1 GiB.
 void move_to_gpu(MemoryUse& use) {
   use.working.query = 8;
   use.working.key_value = 4;
@@ -67,7 +68,7 @@ void move_to_gpu(MemoryUse& use) {
 
 TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
-  // Three exact sums, of which everybody adds up the words, and a few numbers of each rank (train/step_agreement.cpp).
+  // An agreement adds up the words of three exact sums, and has a few numbers of each rank (train/step_agreement.cpp).
   system.agreement_bytes = 3 * 72 * 8;
   system.agreement_bytes_per_rank = 6 * 8;
   if (processor == Processor::gpu) move_to_gpu(system.memory);
@@ -89,7 +90,8 @@ TrainingSystem copus_in_fp32(Processor processor) {
   system.activation_bytes = 4;
   system.logit_bytes = 20;
   system.optimizer_traffic = 28;
-  // Flash attention takes no fp32: scores, probabilities, their gradients and what leads to them are written out.
+  // Flash attention does not support fp32, so scores, probabilities, their gradients and intermediate results are
+  // written to memory.
   if (processor == Processor::gpu) system.memory.working.score_bytes = 6 * 4;
   return system;
 }

@@ -1,6 +1,6 @@
-// What a training program does that decides how much time and memory a configuration takes: the bytes it keeps for each
-// parameter and activation, what it computes twice, and what it overlaps. Copus is one; others are described to compare
-// predictions with their published measurements.
+// Properties of a training program that decide how much time and memory a configuration takes: the bytes it keeps for
+// each parameter and activation, what it computes twice, and what it overlaps. Copus is one such program; others are
+// described to compare predictions with their published measurements.
 #pragma once
 
 #include <cstdint>
@@ -12,99 +12,99 @@
 
 namespace copus {
 
-// What is held of one decoder layer for one micro-batch, counted in tensors: for each width, how many tensors with one
-// row per token.
+// Tensors of one decoder layer held for one micro-batch: for each width, the number of tensors with one row per token.
 struct LayerTensors {
   double hidden = 0;        // hidden_size wide: on every tensor-parallel rank, cut by rows with sequence parallelism
   double gathered = 0;      // hidden_size wide, on every tensor-parallel rank whatever the sequence parallelism
-  double query = 0;         // num_heads * head_dim wide, each tensor-parallel rank has its heads
-  double key_value = 0;     // num_kv_heads * head_dim wide, likewise (at least one head)
+  double query = 0;         // num_heads * head_dim wide; each tensor-parallel rank has its heads
+  double key_value = 0;     // num_kv_heads * head_dim wide, cut by heads too (at least one head)
   double feed_forward = 0;  // intermediate_size wide, cut over the tensor-parallel ranks
-  double score_bytes = 0;   // of each attention score of a rank's heads, where the scores are written to memory
+  double score_bytes = 0;   // bytes per attention score of a rank's heads, where the scores are written to memory
 
   bool operator==(const LayerTensors&) const = default;
 };
 
-// What a training program keeps in memory beside weights, gradients and optimizer state.
+// Memory of a training program beside weights, gradients and optimizer state.
 struct MemoryUse {
   LayerTensors kept;                    // from forward to backward, with Recompute::none
-  LayerTensors kept_without_attention;  // Recompute::attention. Recompute::full keeps the layer's input, one hidden
-  LayerTensors working;                 // beside those, of the one layer that a rank works on
+  LayerTensors kept_without_attention;  // with Recompute::attention; Recompute::full keeps one hidden, the input
+  LayerTensors working;                 // beside the kept ones, for the one layer that a rank works on
   LayerTensors waiting;                 // from B to W where W is deferred (zb-h1)
 
-  double logit_bytes = 0;       // at the peak, of one logit and what is derived from it
-  int64_t logits_at_once = 0;   // the head works on this many at a time (of a rank); 0: on all of a micro-batch
-  bool gathers_logits = false;  // every tensor-parallel rank holds those of the whole vocabulary
+  double logit_bytes = 0;       // bytes at the peak per logit, with what is derived from it
+  int64_t logits_at_once = 0;   // logits (of a rank) that the head works on at once; 0: a whole micro-batch's
+  bool gathers_logits = false;  // whether every tensor-parallel rank holds the logits of the whole vocabulary
   double head_hidden = 0;       // tensors, hidden_size wide, that the head holds for one micro-batch
 
-  double gradient_copy_bytes = 0;       // of a parameter: a micro-batch's own gradients, before they are added
-  bool separate_tied_gradient = false;  // a tied head's gradient has its own buffer on the rank of the embedding
+  double gradient_copy_bytes = 0;       // bytes per parameter of a micro-batch's own gradients, before they are added
+  bool separate_tied_gradient = false;  // whether a tied head's gradient has its own buffer beside its embedding
   double fixed_bytes = 0;               // the device's runtime, communicators and their buffers
 
   bool operator==(const MemoryUse&) const = default;
 };
 
-// How a program cuts the layers into pipeline stages.
+// Rules by which a program cuts the layers into pipeline stages.
 enum class StageCut {
-  balanced,    // balance_stages
+  balanced,    // by balance_stages
   thresholds,  // a rank takes blocks until they reach its pth part of the operations; the head is the last block
   equal,       // the same number of layers everywhere
 };
 
-// What Copus keeps, with its own kernels on a CPU and in single precision: see decoder_layer.h and output_head.cpp.
+// Returns the memory use of Copus with its own kernels on a CPU and in single precision: see decoder_layer.h and
+// output_head.cpp.
 MemoryUse copus_memory_use();
 
-// What Copus computes on, whose kernels work in pieces of other sizes and take other memory beside.
+// The processor that Copus computes on; kernels of a GPU work in pieces of other sizes and need other memory besides.
 enum class Processor { cpu, gpu };
 
 struct TrainingSystem {
   std::string name = "copus";
 
-  // Bytes of a parameter. Gradients are those that are accumulated; optimizer state is what ZeRO-1 shares out.
+  // Bytes per parameter. Gradients are those that are accumulated; optimizer state is what ZeRO-1 shares out.
   double weight_bytes = 2;
   double gradient_bytes = 4;
   double optimizer_bytes = 12;  // fp32 master weights and two moments
-  double activation_bytes = 2;  // of an element
+  double activation_bytes = 2;  // bytes per element
 
-  // Memory traffic of what is no matrix product, in elements per token of a layer: reads and writes together. Those of
-  // the residual stream are shared out by sequence parallelism alone.
+  // Memory traffic of the operations that are no matrix product, in elements per token of a layer: reads and writes
+  // together. Sequence parallelism shares out the traffic of the residual stream alone.
   struct Passes {
     double stream = 8;        // hidden_size wide: norms and additions
     double attention = 2;     // as wide as queries, keys and values together: rotary embedding
     double feed_forward = 3;  // intermediate_size wide: the activation function
-    double launches = 11;     // kernels
+    double launches = 11;     // number of kernels
     bool operator==(const Passes&) const = default;
   };
   Passes forward = {};
   Passes backward = {.stream = 8, .attention = 2, .feed_forward = 6, .launches = 19};
   double logit_bytes = 10;        // moved per logit by the loss and its gradient
   double accumulation_bytes = 8;  // moved per parameter and micro-batch to add its gradient
-  // The same of the embedding, where its gradient is made for the whole vocabulary; 0: for the rows that were looked
-  // up.
+  // Bytes moved per parameter of the embedding to add its gradient, where the gradient is made for the whole
+  // vocabulary; 0 where it is made only for the rows that were looked up.
   double dense_embedding_bytes = 0;
   double optimizer_traffic = 38;  // bytes moved per parameter that is updated
-  double gradient_traffic = 8;    // bytes moved per parameter that is held: its norm is taken, and it is zeroed
-  // Launches that a tensor-parallel collective takes the host; and in pipelines across nodes, once more per member.
+  double gradient_traffic = 8;    // bytes moved per parameter that is held, to take its gradient's norm and to zero it
+  // Launches by the host for one tensor-parallel collective, and further ones per member in pipelines across nodes.
   double collective_launches = 2;
   double pipelined_collective_launches = 0;
-  // Elements that a rank copies to and from a tensor-parallel collective, per element of the whole.
+  // Elements that a rank copies to and from a tensor-parallel collective, per element of the whole tensor.
   double collective_copies = 0;
   double attention_matrix_bytes = 0;  // moved per attention score and pass, where the scores are written to memory
 
-  // Communication.
-  double reduced_bytes = 4;    // of a gradient, as it is sent
-  double agreement_bytes = 0;  // that all ranks add up once a step, and of these for each rank
+  // Communication:
+  double reduced_bytes = 4;    // bytes of a gradient as it is sent
+  double agreement_bytes = 0;  // bytes that the ranks add up once a step; and bytes per rank among them
   double agreement_bytes_per_rank = 0;
-  bool overlaps_reduction = true;  // the reduction of gradients goes on beside the last backward pass
+  bool overlaps_reduction = true;  // whether gradients are reduced beside the last backward pass
   bool reduces_each_micro_batch = false;
-  // Ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: all data-parallel ones.
+  // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
   int64_t optimizer_group = 0;
-  bool overlaps_tensor_backward = false;    // in backward passes, collectives go on beside the products of their layer
-  bool recomputes_down_projection = false;  // Recompute::full: also the feed-forward's last product
+  bool overlaps_tensor_backward = false;    // whether collectives of backward passes overlap the layer's products
+  bool recomputes_down_projection = false;  // whether Recompute::full repeats the feed-forward's last product too
   StageCut stage_cut = StageCut::balanced;
-  // Seen in nanotron's published times, and explained by us: in a pipeline that needs more than this share of a
-  // device's memory, the caching allocator gives blocks back to the device and asks for others in every micro-batch,
-  // which stops each pipeline rank for these seconds: up to four in turn.
+  // An effect seen in nanotron's published times; the explanation is ours: in a pipeline that needs more than this
+  // share of a device's memory, the caching allocator gives blocks back to the device and asks for others in every
+  // micro-batch, which stops each pipeline rank for these seconds: up to four in turn.
   double crowded_memory = 0.9;
   double crowded_seconds = 0;
 
@@ -113,11 +113,11 @@ struct TrainingSystem {
   bool operator==(const TrainingSystem&) const = default;
 };
 
-// Copus with bf16 weights and activations, or with everything in fp32 (where weights are their own masters).
+// Return Copus with bf16 weights and activations, or with everything in fp32 (where weights are their own masters).
 TrainingSystem copus_in_bf16(Processor processor = Processor::gpu);
 TrainingSystem copus_in_fp32(Processor processor = Processor::cpu);
 
-// The layers of each stage under this system. Stages may come out empty under `thresholds` and `equal`.
+// Returns the layers of each stage under this system. Stages may come out empty under `thresholds` and `equal`.
 std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,
                                    int64_t num_stages);
 

@@ -13,15 +13,14 @@
 namespace copus {
 namespace {
 
-// Where a parameter lies in its bucket: first by this rank, then in canonical order. Members of a joined group have
-// equal kinds, so that sorting by rank puts them back to back.
+// Groups of parameters of linear layers that read the same input. The members of a group lie back to back in a bucket.
 constexpr std::array<std::array<std::string_view, 3>, 3> joined_groups = {{
     {"q_proj.weight", "k_proj.weight", "v_proj.weight"},
     {"q_proj.bias", "k_proj.bias", "v_proj.bias"},
     {"gate_proj.weight", "up_proj.weight", ""},
 }};
 
-// The joined group that the parameter belongs to, or -1.
+// Returns the index of the joined group that the parameter belongs to, or -1.
 int64_t joined_group(const std::string& name) {
   for (size_t group = 0; group < joined_groups.size(); ++group) {
     for (const std::string_view member : joined_groups[group]) {
@@ -33,7 +32,7 @@ int64_t joined_group(const std::string& name) {
 
 int64_t align(int64_t elements) { return round_up(elements, bucket_alignment); }
 
-// Parameters of a chunk with equal keys share a bucket.
+// Returns the bucket's key: parameters of a chunk with equal keys share a bucket.
 int64_t bucket_key(const LocalParameter& parameter) {
   if (parameter.tied_copy) return -3;
   if (parameter.info.layer >= 0) return parameter.info.layer;
@@ -43,7 +42,7 @@ int64_t bucket_key(const LocalParameter& parameter) {
 // Orders the bucket's entries, sets their offsets and the bucket's size.
 void arrange(const std::vector<LocalParameter>& parameters, BucketOffsets& bucket) {
   const auto name = [&](int64_t index) -> const std::string& { return parameters[index].info.name; };
-  // Members of a joined group move up behind the group's first member; all else keeps its canonical order.
+  // Members of a joined group move up behind the group's first member; other parameters keep their canonical order.
   std::map<int64_t, int64_t> first_of_group;
   const auto rank = [&](int64_t index) {
     const int64_t group = joined_group(name(index));
@@ -62,7 +61,7 @@ void arrange(const std::vector<LocalParameter>& parameters, BucketOffsets& bucke
   bucket.size = align(bucket.size);
 }
 
-// The head's copy of a tied embedding where the embedding itself is among the parameters too.
+// Recognises the head's copy of a tied embedding where the embedding itself is among the parameters too.
 bool lies_beside_its_embedding(const std::vector<LocalParameter>& parameters, const LocalParameter& parameter) {
   return parameter.tied_copy && std::any_of(parameters.begin(), parameters.end(), [&](const LocalParameter& other) {
            return !other.tied_copy && other.info.name == parameter.info.name;

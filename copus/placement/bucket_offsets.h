@@ -1,5 +1,5 @@
-// How a rank's parameters lie in flat buckets: one for each decoder layer, one each for embedding, final norm with
-// head, and the tied copy of the head. Optimizer, norms, reductions and re-layouts run over these.
+// The arrangement of a rank's parameters in flat buckets: one for each decoder layer, one each for embedding, final
+// norm with head, and the tied copy of the head. Optimizer, norms, reductions and re-layouts run over these.
 #pragma once
 
 #include <cstdint>
@@ -9,41 +9,42 @@
 
 namespace copus {
 
-// Every parameter starts on a multiple of this many elements, so that shards and norms can be cut there; only the
-// parameters of linear layers that read the same input (query, key and value; gate and up) lie back to back.
+// The alignment of parameters: each starts on a multiple of this many elements, so that shards and norms can be cut
+// there. The parameters of linear layers that read the same input (query, key and value; gate and up) are the
+// exception: they lie back to back.
 inline constexpr int64_t bucket_alignment = 64;
 
 struct BucketOffsets {
   struct Entry {
     int64_t parameter;  // index into list_local_parameters
-    int64_t offset;     // of its first element
+    int64_t offset;     // first element of the parameter in the bucket
     bool operator==(const Entry&) const = default;
   };
   std::vector<Entry> entries;  // by offset
-  int64_t chunk = 0;           // of this pipeline rank
+  int64_t chunk = 0;           // chunk of this pipeline rank
   int64_t size = 0;            // elements, padded to a multiple of bucket_alignment
-  // The elements that this rank updates: all, or with ZeRO-1 its share. None of a bucket that has only a gradient.
+  // The elements that this rank updates: all, with ZeRO-1 its share, and none where the bucket has only a gradient.
   int64_t shard_begin = 0, shard_end = 0;
-  // A tied copy of the head beside its embedding: it has a gradient of its own and nothing else.
+  // A tied copy of the head beside its embedding has a gradient of its own and nothing else.
   bool gradient_only = false;
 };
 
-// The buckets of the rank of `placement`, whose parameters are `parameters` = list_local_parameters(model, placement).
+// Arranges the buckets of the rank of `placement`; `parameters` = list_local_parameters(model, placement).
 std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement);
 
-// A stretch of a bucket's elements.
+// A range of a bucket's elements, begin .. end.
 struct Stretch {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
   bool operator==(const Stretch&) const = default;
 };
 
-// The stretches of a bucket that belong to no parameter, in order: zero in every buffer, since norms and updates run
-// over them.
+// Returns the stretches of a bucket that belong to no parameter, in order. They must be zero in every buffer, since
+// norms and updates run over them.
 std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketOffsets& bucket);
 
-// The elements of each data-parallel rank's share of a bucket, for ZeRO-1: as even as cuts at multiples of the
-// alignment allow, in the order of the ranks.
+// Returns the number of elements in each data-parallel rank's share of a bucket, for ZeRO-1: as even as cuts at
+// multiples of the alignment allow, in the order of the ranks.
 std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t data_parallel);
 
 }  // namespace copus

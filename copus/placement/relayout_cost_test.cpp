@@ -1,4 +1,4 @@
-// What plans cost: memory beside the state, rounds, and seconds on a cluster's links.
+// Tests the cost of plans: memory beside the state, rounds, and seconds on a cluster's links.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 // ---- Memory ----
 
-// Of all kinds of state.
+// Returns the bytes of every kind of state of a bucket.
 int64_t bucket_bytes(const RelayoutRequest& request, const RankLayout& layout, size_t bucket) {
   int64_t elements = 0;
   if (layout.buckets[bucket].gradient_only) return 0;
@@ -27,9 +27,9 @@ int64_t bucket_bytes(const RelayoutRequest& request, const RankLayout& layout, s
   return 4 * elements;
 }
 
-// The worst rank's bytes when the model's contents move one after the other in the order of the model.
+// Returns the worst rank's bytes when the contents move one after the other in the order of the model.
 int64_t peak_in_canonical_order(const RelayoutRequest& request) {
-  // By what fills a bucket (its first parameter), in the order of the model: rank and bytes.
+  // Contents are named by their first parameter and sorted in the order of the model; each has ranks and bytes.
   std::map<std::string, size_t> order;
   for (const ParameterInfo& info : list_parameters(request.model)) order.try_emplace(info.name, order.size());
   std::map<size_t, std::vector<std::pair<size_t, int64_t>>> old_bytes, new_bytes;
@@ -107,7 +107,7 @@ TEST(RelayoutPlan, SmallBucketsShareRounds) {
 
 // ---- Seconds ----
 
-// Bytes that the busiest rank sends, and that the busiest rank receives.
+// Returns the bytes that the busiest sender sends, and those that the busiest receiver receives.
 std::pair<int64_t, int64_t> busiest_ranks(const RelayoutRequest& request) {
   std::pair<int64_t, int64_t> busiest{0, 0};
   for (const RelayoutPlan& plan : plans_of_all_ranks(request)) {
@@ -126,7 +126,8 @@ std::pair<int64_t, int64_t> busiest_ranks(const RelayoutRequest& request) {
 TEST(RelayoutSeconds, AreThoseOfTheBusiestRanksLinks) {
   ModelDescription model = small_model();
   model.vocab_size = 4;
-  // The first stage is the largest: it gives most where all get everything, and gets most where all have the same.
+  // The first stage is the largest: it sends most where every rank gets everything, and receives most where every rank
+  // holds the same.
   const RelayoutRequest spreads = request_for(model, {.pipeline_parallel = 3}, {.data_parallel = 3});
   const RelayoutRequest gathers = request_for(model, {.data_parallel = 3, .zero_stage = 1}, {.pipeline_parallel = 3});
   const auto [most_spread, spread_to] = busiest_ranks(spreads);

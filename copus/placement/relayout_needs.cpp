@@ -17,7 +17,7 @@ const std::vector<Need>& Needs::of(StateKind kind, ContentKind content, const Me
 std::vector<Need> Needs::find(StateKind kind, ContentKind content, const MeshCoordinates& receiver) const {
   const std::vector<Entry>& entries = to_.shape(content, receiver.tensor).entries;
   const Stretch stretch = to_.stretch(kind, content, receiver);
-  std::map<std::pair<int64_t, int64_t>, Need> needs;  // by replicas and first tensor-parallel rank
+  std::map<std::pair<int64_t, int64_t>, Need> needs;  // by number of replicas and first tensor-parallel rank
   for (size_t i = 0; i < entries.size(); ++i) {
     const Region wanted = entries[i].inside(stretch);
     const Sharding& old = from_.shape(content, 0).entries.at(i).sharding;

@@ -1,4 +1,5 @@
-// What each buffer of a new layout needs of the old one, and which ranks have it (for this room's sources only).
+// Finds what each buffer of a new layout needs of the old one, and which ranks hold it (only this room's sources
+// include this header).
 #pragma once
 
 #include <cstddef>
@@ -14,23 +15,25 @@ namespace copus::relayout {
 // Elements of a buffer that have the same holders in the old layout: `replicas` neighbouring tensor-parallel ranks.
 struct Need {
   struct Member {
-    size_t entry;  // of the shape
+    size_t entry;  // index into the entries of the bucket's shape
     Rectangle old_box;
   };
   int64_t first_tensor = 0, replicas = 1;
   int64_t elements = 0;
   std::vector<Member> members;
-  // Where old buffers are cut: for each of the replicas, the data-parallel ranks that have elements of it, and how
-  // many.
+  // The data-parallel ranks that hold elements and how many each holds, for every replica; only where old buffers are
+  // cut.
   std::vector<std::map<int64_t, int64_t>> shares;
 };
 
-// Which elements of a new buffer lie in old boxes; the same for all layers and kinds with equal cuts, and remembered.
+// Finds which elements of a new buffer lie in which old boxes. The answer is the same for every layer, and for kinds of
+// state with equal cuts, and is remembered.
 class Needs {
  public:
   Needs(const StatePlacement& from, const StatePlacement& to) : from_(from), to_(to) {}
 
-  // In the order of fewest holders, so that what many have can come from whom something is taken anyway.
+  // Returns the needs of a buffer, those with the fewest holders first: those with many holders can then be served by
+  // ranks that send to this buffer anyway.
   const std::vector<Need>& of(StateKind kind, ContentKind content, const MeshCoordinates& receiver);
 
  private:
@@ -39,7 +42,7 @@ class Needs {
 
   const StatePlacement& from_;
   const StatePlacement& to_;
-  // Old and new buffers cut?, content, tensor- and data-parallel rank of the receiver.
+  // The key: whether old and new buffers are cut, content, tensor- and data-parallel rank of the receiver.
   std::map<std::tuple<bool, bool, ContentKind, int64_t, int64_t>, std::vector<Need>> remembered_;
 };
 

@@ -1,5 +1,6 @@
-// In which order contents move, and which of them share a round, so that no rank holds much more than it holds before
-// or after (for this room's sources only). `live` are the state bytes that each rank holds before the first move.
+// Decides in which order contents move, and which of them share a round, so that no rank holds much more than it holds
+// before or after (only this room's sources include this header). `live` are the state bytes that each rank holds
+// before the first move.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ struct Change {
   int64_t bytes = 0;
 };
 
-// What moving one content makes ranks allocate before, and lets them release after.
+// The move of one content: what ranks allocate before it, and release after it.
 struct Move {
   int64_t content = 0;
   std::vector<Change> allocated, released;
@@ -21,20 +22,21 @@ struct Move {
 
 using Rounds = std::vector<std::vector<size_t>>;  // indices of moves
 
-// Greedy: next comes what leaves the fullest of the ranks that allocate for it lowest; among equals what relieves the
-// fullest rank, then what frees most. Returns indices of moves.
+// Orders moves greedily. The next move is the one whose allocations leave the lowest level on the fullest of the ranks
+// that allocate for it; among equals the one that relieves the fullest rank, then the one that frees most. Returns
+// indices of moves.
 std::vector<size_t> fill_lowest_first(const std::vector<Move>& moves, std::vector<int64_t> live);
 
 Rounds one_a_round(const std::vector<size_t>& order);
 
-// Neighbours in the order share a round while no rank holds more than `limit` bytes.
+// Puts neighbours in the order into one round while no rank holds more than `limit` bytes.
 Rounds share_rounds(const std::vector<Move>& moves, const std::vector<size_t>& order, std::vector<int64_t> live,
                     int64_t limit);
 
-// The most bytes that each rank ever holds.
+// Returns the most bytes that each rank ever holds.
 std::vector<int64_t> find_peaks(const std::vector<Move>& moves, const Rounds& rounds, std::vector<int64_t> live);
 
-// Of the rank that holds most.
+// Returns the bytes of the rank that holds most.
 int64_t highest(const std::vector<int64_t>& bytes);
 
 }  // namespace copus::relayout

@@ -1,5 +1,5 @@
-// Planner decides which contents move in which round and who sends; the public functions write its decisions down as
-// one rank's plan, and as seconds.
+// Plans a re-layout: Planner decides which contents move in which round and who sends; the public functions turn its
+// decisions into one rank's plan, and into seconds.
 #include "copus/placement/relayout_plan.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class Planner {
   int64_t content_of(size_t move) const { return moves_[move].content; }
   void report_memory(RelayoutPlan& plan) const;
 
-  // The same buffers in both layouts?
+  // Tells whether a rank's buffers of the content are the same in both layouts.
   bool keeps(int64_t rank, int64_t content) const {
     return kept_[rank][from_.kind_of(content)] && old_place(rank, content) != nullptr &&
            new_place(rank, content) != nullptr;
@@ -53,7 +53,7 @@ class Planner {
     return to_.find_place(content, to_.mesh.coordinates(rank).pipeline);
   }
 
-  // All deliveries in a fixed order, which choosing the least loaded sender depends on.
+  // Visits the deliveries in a fixed order, on which the choice of the least loaded sender depends.
   template <class Visit>
   void for_deliveries(Visit visit) const;
 
@@ -71,7 +71,7 @@ class Planner {
 
   const RelayoutRequest& request_;
   StatePlacement from_, to_;
-  std::vector<std::array<bool, num_content_kinds>> kept_;  // by rank, if it holds the content in both layouts
+  std::vector<std::array<bool, num_content_kinds>> kept_;  // by rank: whether equal, if held in both layouts
   std::vector<Move> moves_;
   std::vector<int64_t> old_bytes_, new_bytes_;  // by rank
   int64_t largest_bucket_bytes_ = 0, peak_bound_bytes_ = 0;
@@ -112,8 +112,8 @@ void Planner::find_moves() {
 }
 
 void Planner::find_rounds() {
-  // The way back, from the new layout to the old one, has the same peaks: its greedy order, read backwards, is another
-  // candidate.
+  // The way back, from the new layout to the old one, has the same peaks, so its greedy order, read backwards, is
+  // another candidate.
   std::vector<Move> back = moves_;
   for (Move& move : back) std::swap(move.allocated, move.released);
   std::vector<size_t> order = fill_lowest_first(moves_, old_bytes_), other = fill_lowest_first(back, new_bytes_);
@@ -123,8 +123,8 @@ void Planner::find_rounds() {
     peak = other_peak;
     order = std::move(other);
   }
-  // As few buckets beside the state as that order needs; but every round costs a barrier, and small buckets may share
-  // one as long as they are an eighth of the state together.
+  // The limit leaves room for as few buckets beside the state as the order needs. Every round costs a barrier, however,
+  // so small buckets may share a round as long as they are together an eighth of the state.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
   const int64_t cheap = std::min(num_ranks(), at_rest / 8 / largest_bucket_bytes_);
@@ -140,13 +140,14 @@ void Planner::report_memory(RelayoutPlan& plan) const {
   plan.peak_bound_bytes = peak_bound_bytes_;
 }
 
-// What choosing senders depends on.
+// The state on which the choice of senders depends.
 struct Planner::Choice {
   std::vector<int64_t> load;     // elements that each rank has to send
-  std::vector<int64_t> senders;  // of the buffer that is being filled
+  std::vector<int64_t> senders;  // senders to the buffer that is being filled
 };
 
-// One sender has all of it: itself, or on the same node, or one that sends to this buffer anyway, or the least loaded.
+// Chooses one sender that has every needed element: the receiver itself, else one on the same node; there and elsewhere
+// one that sends to this buffer anyway, then the least loaded.
 template <class Give>
 void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
   const int64_t own_tensor = from_.mesh.coordinates(receiver).tensor;
@@ -157,7 +158,7 @@ void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   using Preference = std::tuple<bool, int64_t, int64_t>;
   constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
   Preference best{true, nobody, nobody};
-  // Of the world's ranks begin .. end - 1.
+  // Searches the world's ranks begin .. end - 1.
   const auto look_among = [&](int64_t begin, int64_t end) {
     for (const Place& place : from_.places(content)) {
       for (int64_t tensor = need.first_tensor; tensor < need.first_tensor + need.replicas; ++tensor) {
@@ -181,7 +182,8 @@ void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   give(std::get<2>(best), need.elements);
 }
 
-// Each data-parallel rank has a share; the choice is between replicas.
+// Chooses between the replicas, each of which is shared out over data-parallel ranks: the one with most on the
+// receiver, then on its node, then the one whose busiest sender has the least load.
 template <class Give>
 void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {
@@ -339,7 +341,7 @@ RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t rank) {
 
 double relayout_seconds(const RelayoutRequest& request, const ClusterDescription& cluster) {
   const Planner planner(request);
-  // By rank: bytes sent and received within its node, and sent and received between nodes.
+  // Bytes by rank: sent and received within its node, then sent and received between nodes.
   std::vector<std::array<int64_t, 4>> bytes(planner.num_ranks());
   planner.for_deliveries([&](const Delivery& delivery) {
     if (delivery.sender == delivery.receiver) return;

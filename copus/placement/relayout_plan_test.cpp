@@ -1,5 +1,5 @@
-// That plans deliver the whole state, from whom, and what they leave in place; relayout_cost_test.cpp has what they
-// cost.
+// Tests that plans deliver the whole state, from whom, and what they leave in place; relayout_cost_test.cpp tests what
+// they cost.
 #include "copus/placement/relayout_plan.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,8 @@ TEST(RelayoutPlanProperty, ThereAndBackOverAThirdLayoutIsTheIdentity) {
 }
 
 TEST(RelayoutPlan, ReplicasWhoseBucketsAreCutElsewhereGiveTheirOwnShares) {
-  // Beside parts of the vocabulary of 2 and 3 rows, ZeRO-1 cuts the replicated final norm at different elements.
+  // The vocabulary is cut into parts of 2 and 3 rows; beside them ZeRO-1 cuts the replicated final norm at different
+  // elements.
   ModelDescription model = small_model();
   model.vocab_size = 5;
   model.hidden_size = 256;
@@ -126,7 +127,7 @@ TEST(RelayoutPlan, MatricesThatAreCutByColumnsMoveInOneRun) {
   int64_t strided = 0;
   for (const RelayoutRound& round : plan.mine.rounds) {
     for (const Transfer& transfer : round.receives) {
-      // Query, key, value, output; gate, up, down; two norms.
+      // Nine runs: query, key, value, output; gate, up, down; two norms.
       EXPECT_LE(transfer.runs.size(), 9U);
       for (const CopyRun& run : transfer.runs) {
         if (run.rows == 1) continue;
@@ -163,8 +164,8 @@ TEST(RelayoutPlan, AnotherScheduleOrRecomputeMovesNothing) {
 }
 
 TEST(RelayoutPlan, LayersThatStayOnTheirRankAreHandedOver) {
-  // Stages of two layers on rank 0: 0, 1, 4, 5 and 2, 3, 6, 7 on rank 1; before 0 to 3 and 4 to 7. (The head counts
-  // little here.)
+  // The new stages have two layers each: 0, 1, 4, 5 lie on rank 0 and 2, 3, 6, 7 on rank 1; before, 0 to 3 and 4 to 7.
+  // (The head counts little here.)
   ModelDescription model = small_model();
   model.vocab_size = 4;
   const ParallelStrategy from{.pipeline_parallel = 2};
@@ -188,7 +189,7 @@ TEST(RelayoutPlan, ReplicasBecomeStagesWithoutACopy) {
     EXPECT_EQ(plan.num_rounds, 1) << "to release the rest";
     EXPECT_EQ(plan.peak_bytes, plan.old_bytes);
   }
-  // Only where all of it is there: the shares of ZeRO-1 are not.
+  // A plan without copies needs every rank to hold the whole state; the shares of ZeRO-1 are not the whole.
   RelayoutRequest cut = request;
   cut.from.zero_stage = 1;
   EXPECT_GT(plan_relayout(cut, 0).bytes_received, 0);

@@ -7,7 +7,7 @@ namespace copus::relayout {
 
 namespace {
 
-// The runs of one delivery, behind those of its buffer's other deliveries from the same sender.
+// Appends the runs of one delivery to those of its buffer's other deliveries from the same sender.
 void add_runs(const StatePlacement& old_placement, const StatePlacement& new_placement, const Delivery& delivery,
               std::vector<CopyRun>& runs) {
   const ContentKind content = new_placement.kind_of(delivery.content);
@@ -33,7 +33,7 @@ void add_runs(const StatePlacement& old_placement, const StatePlacement& new_pla
   }
 }
 
-// In the order of their positions in the new buffer, neighbours joined.
+// Sorts runs by their positions in the new buffer and joins neighbours.
 void put_in_order(std::vector<CopyRun>& runs) {
   std::sort(runs.begin(), runs.end(), [](const CopyRun& a, const CopyRun& b) { return a.to < b.to; });
   size_t last = 0;

@@ -1,4 +1,5 @@
-// The copies that deliver what a buffer needs, gathered by rank and round (for this room's sources only).
+// Gathers the copies that deliver what a buffer needs, by rank and round (only this room's sources include this
+// header).
 #pragma once
 
 #include <cstddef>
@@ -23,10 +24,10 @@ struct Delivery {
   int64_t elements;
   const Need* need;
   int64_t sender_tensor;
-  Stretch from_stretch, to_stretch;  // that the two buffers hold of their buckets
+  Stretch from_stretch, to_stretch;  // stretches of the buckets that the two buffers hold
 };
 
-// A rank's receives or sends of one round while deliveries arrive, by the peer, buckets and kind.
+// Gathers a rank's receives or sends of one round, by peer, buckets and kind.
 class Transfers {
  public:
   Transfers(const StatePlacement& from, const StatePlacement& to) : from_(&from), to_(&to) {}

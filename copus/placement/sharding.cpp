@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-// The module that a parameter belongs to: "q_proj" of "model.layers.3.self_attn.q_proj.weight".
+// Returns the module that a parameter belongs to: "q_proj" of "model.layers.3.self_attn.q_proj.weight".
 std::string_view module_of(std::string_view name) {
   const std::string_view path = name.substr(0, name.rfind('.'));
   return path.substr(path.rfind('.') + 1);
@@ -110,7 +110,7 @@ LocalElements count_local_elements(const ModelDescription& model, int64_t tensor
   Placement placement = whole_model(one_layer);
   placement.strategy.tensor_parallel = tensor_parallel;
   placement.strategy.sequence_parallel = sequence_parallel;
-  placement.here.tensor = tensor_parallel - 1;  // what is left over of an uneven cut goes to the last ranks
+  placement.here.tensor = tensor_parallel - 1;  // the last ranks hold the remainder of an uneven cut
   LocalElements elements;
   for (const LocalParameter& held : list_local_parameters(one_layer, placement)) {
     const bool is_embedding = held.info.kind == ParameterKind::embedding && !held.tied_copy;

@@ -1,5 +1,5 @@
-// How each parameter lies on the mesh. One descriptor per parameter; gradient reduction, norms, checkpoints, re-layout
-// and memory accounting are all derived from it, and none has a list of special cases of its own.
+// The position of each parameter on the mesh. There is one descriptor per parameter; gradient reduction, norms,
+// checkpoints, re-layout and memory accounting are derived from it, and none has a list of special cases of its own.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,18 @@
 
 namespace copus {
 
-// Along tensor parallelism a parameter is cut into `parts` along dimension `axis`, and each part is held by
+// The cut of a parameter along tensor parallelism: into `parts` along dimension `axis`, each of which is held by
 // `replicas` = tensor_parallel / parts neighbouring ranks: rank tp holds part tp / replicas.
 struct Sharding {
   int64_t axis = 0;
-  int64_t parts = 1;     // 1: every tensor-parallel rank holds all of it
-  int64_t replicas = 1;  // ranks that hold the same part
-  // The replicas' gradients differ and have to be added (each has seen its share of the tokens, with sequence
-  // parallelism, or of the query heads, where kv heads < t). Otherwise the replicas compute equal gradients.
+  int64_t parts = 1;     // 1: every tensor-parallel rank holds the whole parameter
+  int64_t replicas = 1;  // number of ranks that hold the same part
+  // Tells whether the replicas' gradients differ and have to be added: each replica has seen only its share of the
+  // tokens (with sequence parallelism) or of the query heads (where kv heads < t). Otherwise the replicas compute equal
+  // gradients.
   bool partial = false;
-  // The stage that holds it; a tied embedding also lies on the last stage as the head, where that is another one or the
-  // same: the two gradients are kept in two buffers and added last.
+  // The stage that holds the parameter. A tied embedding also lies on the last stage as the head, even where that is
+  // the same stage: the two gradients are kept in two buffers and added last.
   int64_t stage = 0;
   bool tied = false;
 
@@ -41,14 +42,14 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// Elements from .. to of a part `box` of a tensor of shape `whole` (one or two dimensions), both row-major: calls
-// visit(position, index, count) for each stretch of `count` elements that begins at `position` of the part and at
-// `index` of the whole and is contiguous in both, in order.
+// Walks over the elements from .. to of a part `box` of a tensor of shape `whole` (one or two dimensions), both
+// row-major: calls visit(position, index, count) for each stretch of `count` elements that begins at `position` of the
+// part and at `index` of the whole and is contiguous in both, in order.
 template <class Visit>
 void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t from, int64_t to, Visit visit) {
   const int64_t row_stride = whole.back();
   const int64_t first = (box.begin.size() == 2 ? box.begin.front() * row_stride : 0) + box.begin.back();
-  // Whole rows follow each other without a gap.
+  // A box of whole rows has no gaps between them.
   const int64_t width = box.shape.back() == row_stride ? box.num_elements() : box.shape.back();
   for (int64_t position = from; position < to;) {
     const int64_t row = position / width, column = position % width;
@@ -58,46 +59,46 @@ void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t fr
   }
 }
 
-// Where a rank stands: everything it needs to know to derive what it holds.
+// The position of a rank and its layout, from which a rank derives what it holds.
 struct Placement {
   ParallelStrategy strategy;
   MeshCoordinates here;
-  std::vector<LayerRange> stages;  // strategy.num_stages() of them
+  std::vector<LayerRange> stages;  // strategy.num_stages() ranges
 };
 
-// The placement of a whole model on one rank.
+// Returns the placement of a whole model on one rank.
 Placement whole_model(const ModelDescription& model);
-// That of a rank of the world; stages balanced.
+// Returns the placement on a rank of the world, with balanced stages.
 Placement place(const ModelDescription& model, const ParallelStrategy& strategy, int64_t sequence_length, int64_t rank);
 
-// The first row of part `part` when `total` rows are cut into `parts` as evenly as possible: total * part / parts
-// (rounded down). Only the vocabulary may come out uneven; infeasible_reason refuses the rest.
+// Returns the first row of part `part` when `total` rows are cut into `parts` as evenly as possible: total * part /
+// parts (rounded down). Only the vocabulary may come out uneven; infeasible_reason refuses the rest.
 int64_t part_begin(int64_t total, int64_t parts, int64_t part);
 
 Sharding shard(const ModelDescription& model, const Placement& placement, const ParameterInfo& parameter);
 
-// The part that tensor-parallel rank `tensor_rank` holds.
+// Returns the part that tensor-parallel rank `tensor_rank` holds.
 Box local_box(const ParameterInfo& parameter, const Sharding& sharding, int64_t tensor_rank);
 
 // One parameter that a rank holds.
 struct LocalParameter {
-  ParameterInfo info;  // of the whole, logical tensor
+  ParameterInfo info;  // describes the whole, logical tensor
   Sharding sharding;
-  Box box;         // what is held here
-  int64_t chunk;   // of this pipeline rank
+  Box box;         // the part that this rank holds
+  int64_t chunk;   // chunk of this pipeline rank
   bool tied_copy;  // the head's copy of a tied embedding; listed last, in the last stage's chunk
 };
 
-// What the rank of `placement` holds: chunk by chunk, in canonical order within one.
+// Lists the parameters of the rank of `placement`: chunk by chunk, in canonical order within a chunk.
 std::vector<LocalParameter> list_local_parameters(const ModelDescription& model, const Placement& placement);
 
-// How many elements of the parameters one tensor-parallel rank holds, as the models of time and of memory count them;
-// where the vocabulary is not cut evenly, of the rank with most.
+// Numbers of parameter elements that one tensor-parallel rank holds, as the models of time and of memory count them;
+// where the vocabulary is not cut evenly, of the rank that holds most.
 struct LocalElements {
   double layer = 0;
   double embedding = 0;
   double head = 0;  // final norm and head; a tied head is the embedding's copy
-  // Those of a layer whose gradients differ among neighbouring ranks and have to be added, by the number of these
+  // Elements of a layer whose gradients differ among neighbouring ranks and have to be added, by the number of these
   // ranks.
   std::map<int64_t, double> partial;
 };

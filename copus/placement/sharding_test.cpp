@@ -37,7 +37,7 @@ Sharding shard_by_name(const ModelDescription& model, const ParallelStrategy& st
   return {};
 }
 
-// The box of one of the parameters that a rank of the world holds.
+// Returns the box of one of the parameters that a rank of the world holds.
 Box box_by_name(const ModelDescription& model, const ParallelStrategy& strategy, int64_t rank,
                 const std::string& name) {
   for (const LocalParameter& held : list_local_parameters(model, place(model, strategy, sequence_length, rank))) {
@@ -167,7 +167,7 @@ TEST(Sharding, APartThatDoesNotExistIsOurMistake) {
   const ParameterInfo embedding = list_parameters(model).front();
   const Sharding sharding = shard_by_name(model, {.tensor_parallel = 2}, embedding.name);
   EXPECT_THROW(local_box(embedding, sharding, 2), InternalError);
-  // Two kv heads on three ranks: infeasible_reason refuses that.
+  // Two kv heads on three ranks are refused by infeasible_reason.
   EXPECT_THROW(shard_by_name(model, {.tensor_parallel = 3}, "model.layers.0.self_attn.k_proj.weight"), InternalError);
 }
 
@@ -194,7 +194,7 @@ RandomLayout random_layout(uint64_t trial) {
   const int64_t t = strategy.tensor_parallel;
 
   ModelDescription& model = random.model;
-  // kv heads divide t, or t divides them; every kv head serves as many query heads.
+  // The number of kv heads divides t, or t divides it; every kv head serves equally many query heads.
   std::vector<int64_t> kv_choices = {t, 2 * t};
   for (int64_t heads = 1; heads < t; ++heads) {
     if (t % heads == 0) kv_choices.push_back(heads);
@@ -270,7 +270,7 @@ TEST(ShardingProperty, ARanksQueryHeadsFindTheirKeysAndValuesOnIt) {
       const Box query = box_by_name(model, layout.strategy, rank, "model.layers.0.self_attn.q_proj.weight");
       const Box key = box_by_name(model, layout.strategy, rank, "model.layers.0.self_attn.k_proj.weight");
       const Box output = box_by_name(model, layout.strategy, rank, "model.layers.0.self_attn.o_proj.weight");
-      // Whole heads; the output projection reads what the queries wrote.
+      // Heads are whole, and the output projection reads the columns that the queries' heads write.
       EXPECT_EQ(query.begin[0] % model.head_dim, 0);
       EXPECT_EQ(query.shape[0] % model.head_dim, 0);
       EXPECT_EQ(output.begin[1], query.begin[0]);

@@ -88,7 +88,7 @@ void StatePlacement::find_places(const RelayoutRequest& request) {
   }
 }
 
-// Shapes depend on tensor parallelism alone: those of a model with one layer, without a pipeline.
+// Shapes depend on tensor parallelism alone, so they are taken from a model with one layer, without a pipeline.
 void StatePlacement::find_shapes(ModelDescription model) {
   model.num_layers = 1;
   Placement placement = whole_model(model);

@@ -1,6 +1,6 @@
-// Where the training state lies under one strategy, as planning a re-layout asks for it: what each bucket is filled
-// with, which pipeline ranks hold it, and which of its elements each rank's buffers hold (for this room's sources
-// only).
+// The position of the training state under one strategy, as planning a re-layout asks for it: what each bucket is
+// filled with, which pipeline ranks hold it, and which of its elements each rank's buffers hold (only this room's
+// sources include this header).
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ inline Rectangle intersect(const Rectangle& a, const Rectangle& b) {
 
 inline int64_t num_elements(const Rectangle& one) { return one.rows() * one.columns(); }
 
-// What a stretch of a row-major rectangle covers: the rest of a row, whole rows, the beginning of a row.
+// The region that a stretch of a row-major rectangle covers: the rest of a row, whole rows, the beginning of a row.
 struct Region {
   std::array<Rectangle, 3> parts;
   size_t count = 0;
@@ -55,7 +55,7 @@ struct Region {
   const Rectangle* end() const { return parts.data() + count; }
 };
 
-// Calls visit(rectangle) for everything that lies in both.
+// Calls visit(rectangle) for each rectangle that lies in both regions.
 template <class Visit>
 void for_overlaps(const Region& a, const Region& b, Visit visit) {
   for (const Rectangle& one : a) {
@@ -66,7 +66,7 @@ void for_overlaps(const Region& a, const Region& b, Visit visit) {
   }
 }
 
-// Where a parameter lies in a bucket: `box` row-major from `offset` on.
+// The place of a parameter in a bucket: `box` row-major from `offset` on.
 struct Entry {
   std::string name;
   Sharding sharding;
@@ -77,15 +77,15 @@ struct Entry {
     return offset + (row - box.row_begin) * box.columns() + column - box.column_begin;
   }
 
-  // What lies in this stretch of the bucket.
+  // Returns the part of the box that lies in this stretch of the bucket.
   Region inside(const Stretch& stretch) const;
 };
 
-// What buckets are filled with: the embedding, each decoder layer, final norm and head. A tied copy of the head has the
-// embedding's content. All layers are alike.
+// Contents of buckets: the embedding, each decoder layer, final norm and head. A tied copy of the head has the
+// embedding's content. Layers are alike.
 enum ContentKind { embedding_content, layer_content, head_content, num_content_kinds };
 
-// How the content lies in the bucket of one tensor-parallel rank.
+// The arrangement of a content in the bucket of one tensor-parallel rank.
 struct BucketShape {
   std::vector<Entry> entries;
   int64_t size = 0;
@@ -93,7 +93,7 @@ struct BucketShape {
 
 bool equal(const BucketShape& a, const BucketShape& b);
 
-// Which pipeline rank holds a content, and the bucket's index there.
+// A pipeline rank that holds a content, and the bucket's index there.
 struct Place {
   int64_t pipeline = 0;
   int64_t bucket = 0;
@@ -111,21 +111,21 @@ class StatePlacement {
     return content + 1 < num_contents() ? layer_content : head_content;
   }
   const std::vector<Place>& places(int64_t content) const { return places_[content]; }
-  // Null where that pipeline rank does not hold the content.
+  // Finds a content on a pipeline rank; null where that rank does not hold it.
   const Place* find_place(int64_t content, int64_t pipeline) const;
   const BucketShape& shape(ContentKind content, int64_t tensor) const { return shapes_[content][tensor]; }
   int64_t data_parallel() const { return strategy_.data_parallel; }
   int64_t tensor_parallel() const { return strategy_.tensor_parallel; }
 
-  // Is each data-parallel rank's buffer of that kind its share only?
+  // Tells whether each data-parallel rank's buffer of that kind is only its share.
   bool is_cut(StateKind kind) const { return kind != StateKind::weights && strategy_.zero_stage == 1; }
-  // The elements of the bucket that the buffer holds.
+  // Returns the elements of the bucket that the buffer holds.
   Stretch stretch(StateKind kind, ContentKind content, const MeshCoordinates& at) const;
   Stretch share(ContentKind content, int64_t tensor, int64_t data) const;
-  // The data-parallel rank whose share an element is in.
+  // Returns the data-parallel rank whose share contains an element.
   int64_t share_of(ContentKind content, int64_t tensor, int64_t element) const;
 
-  // Of all kinds of state of one bucket.
+  // Returns the bytes of every kind of state of one bucket together.
   int64_t state_bytes(ContentKind content, const MeshCoordinates& at) const;
 
  private:
@@ -135,7 +135,7 @@ class StatePlacement {
   ParallelStrategy strategy_;
   bool weights_are_master_;
   std::vector<std::vector<Place>> places_;  // by content
-  // By tensor-parallel rank: shapes, and the bounds of the data-parallel ranks' shares.
+  // Indexed by tensor-parallel rank: shapes, and the bounds of the data-parallel ranks' shares.
   std::array<std::vector<BucketShape>, num_content_kinds> shapes_;
   std::array<std::vector<std::vector<int64_t>>, num_content_kinds> cuts_;
 };

@@ -1,5 +1,6 @@
-// Makes the schedules. All four are one pattern: some forward passes to warm up, then one forward and one backward pass
-// in turn, then the remaining backward passes. They differ in the number of warm-up passes and in how far W trails B.
+// Makes the schedules. The four kinds share one pattern: some forward passes to warm up, then one forward and one
+// backward pass in turn, then the remaining backward passes. They differ in the number of warm-up passes and in how far
+// W trails B.
 #include "copus/schedule/schedule.h"
 
 #include <algorithm>
@@ -12,8 +13,8 @@ namespace copus {
 namespace {
 
 struct Pattern {
-  int64_t warm_up;       // F's before the first F that a B follows
-  int64_t weight_delay;  // B's between a B and its W
+  int64_t warm_up;       // F's before the first F that is followed by a B
+  int64_t weight_delay;  // number of B's by which a W trails its own B
 };
 
 Pattern pattern_of(PipelineSchedule kind, const Schedule& schedule, int64_t rank) {
@@ -26,29 +27,30 @@ Pattern pattern_of(PipelineSchedule kind, const Schedule& schedule, int64_t rank
     case PipelineSchedule::one_f_one_b:
       return {.warm_up = to_the_end, .weight_delay = 0};
     case PipelineSchedule::interleaved_1f1b:
-      // Megatron-LM's count: the way to the last rank and back, and all chunks but the last for a group of p.
+      // Megatron-LM's count: the way to the last rank and back, plus a group of p micro-batches for each chunk but the
+      // last.
       return {.warm_up = 2 * to_the_end + (v - 1) * p, .weight_delay = 0};
     case PipelineSchedule::zb_h1:
-      // Rank r holds p - r micro-batches until B, so r of them can wait for W within the memory of rank 0.
+      // Rank r holds p - r micro-batches until B, so r more can wait for W within the memory of rank 0.
       return {.warm_up = to_the_end, .weight_delay = rank};
   }
   fail_check("known pipeline schedule", __FILE__, __LINE__, "");
 }
 
-// Which chunk and micro-batch a rank's k-th F works on: groups of p micro-batches go through one chunk after the other.
+// Returns the chunk and micro-batch of a rank's k-th F: groups of p micro-batches go through one chunk after the other.
 Action nth_forward(const Schedule& schedule, int64_t k) {
   const int64_t p = schedule.pipeline_parallel;
   const int64_t group = p * schedule.virtual_stages;
   return {ActionKind::forward, k % group / p, k / group * p + k % p};
 }
 
-// The k-th B or W: likewise, with the chunks from the last to the first.
+// Returns the chunk and micro-batch of the k-th B or W: in the same order as F, but with the chunks from last to first.
 Action nth_backward(const Schedule& schedule, ActionKind kind, int64_t k) {
   const Action forward = nth_forward(schedule, k);
   return {kind, schedule.virtual_stages - 1 - forward.chunk, forward.micro_batch};
 }
 
-// The list of one rank.
+// Writes the list of one rank.
 class RankList {
  public:
   RankList(const Schedule& schedule, int64_t rank, const Pattern& pattern)
@@ -77,7 +79,7 @@ class RankList {
     if (!is_last_stage(chunk)) actions_.push_back({ActionKind::send_activation, chunk, micro_batch});
   }
 
-  // With the W that is then due.
+  // Adds a B, and the W that is due after it.
   void add_backward(int64_t k) {
     const auto [kind, chunk, micro_batch] = nth_backward(schedule_, ActionKind::backward_input, k);
     if (!is_last_stage(chunk)) actions_.push_back({ActionKind::receive_gradient, chunk, micro_batch});

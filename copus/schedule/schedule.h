@@ -1,5 +1,5 @@
-// Pipeline schedules as data: for every pipeline rank the list of what it does in one step, in order. Pure: the same
-// lists are checked and timed by tests and executed in training.
+// Pipeline schedules as data: for every pipeline rank, the list of its actions in one step, in order. Tests check and
+// time the same lists that training executes.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class ActionKind {
 
 struct Action {
   ActionKind kind;
-  int64_t chunk;        // of this rank, 0 .. v-1: stage = chunk * p + rank
+  int64_t chunk;        // chunk of this rank, 0 .. v-1: stage = chunk * p + rank
   int64_t micro_batch;  // 0 .. m-1
   bool operator==(const Action&) const = default;
 };
@@ -36,25 +36,25 @@ struct Schedule {
   int64_t stage(int64_t rank, int64_t chunk) const { return chunk * pipeline_parallel + rank; }
 };
 
-// The schedule of `kind`. Within a chunk F, B and W each run in the order of the micro-batches, so that gradients are
-// summed in one order whatever the schedule.
+// Makes the schedule of `kind`. Within a chunk F, B and W each run in the order of the micro-batches, so that gradients
+// are summed in one order whatever the schedule.
 //
-// A W that is the next action after its own B is one backward pass with it: the executor runs the two layer by layer,
-// and the gradient goes on when both are done (send_gradient follows W). That is every W of gpipe, 1f1b and
-// interleaved, whose bubble and memory are defined so, and rank 0's of zb-h1. Every other send directly follows the F
-// or B that made what is sent. Receives directly precede the F or B that needs them. Where activations and gradients go
-// the same way (interleaved with p = 2) that is the order of sending too: both are used equally many turns after they
-// were sent.
+// A W that directly follows its own B is one backward pass with it: the executor runs the two layer by layer, and the
+// gradient goes on when both are done (send_gradient follows W). This holds for every W of gpipe, 1f1b and interleaved,
+// whose bubble and memory are defined so, and for those of rank 0 in zb-h1. Every other send directly follows the F or
+// B that made its content. Receives directly precede the F or B that needs them. Where activations and gradients go the
+// same way (interleaved with p = 2), they are received in the order in which they were sent: either is used equally
+// many turns after it was sent.
 //
 // interleaved_1f1b needs virtual_stages > 1, pipeline_parallel > 1 and num_microbatches to be a multiple of it; the
 // others need virtual_stages 1 (InternalError otherwise: infeasible_reason refuses such strategies).
 Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                        int64_t num_microbatches);
 
-// The most micro-batches whose activations a rank holds at once (F done, B not finished), summed over its chunks: m for
-// gpipe, p - rank for 1f1b and zb-h1 (at most m), for interleaved Megatron's warm-up count + 1 (at most v m). In zb-h1
-// `rank` W's wait besides, each with its layers' inputs and output gradients: from F to W no rank has more than p
-// micro-batches, what rank 0 of 1f1b holds.
+// Returns the most micro-batches whose activations a rank holds at once (F done, B not finished), summed over its
+// chunks: m for gpipe, p - rank for 1f1b and zb-h1 (at most m), for interleaved Megatron's warm-up count + 1 (at most v
+// m). In zb-h1 the inputs and output gradients of the layers of `rank` waiting W's come on top: from F to W no rank has
+// more than p micro-batches, as many as rank 0 of 1f1b holds.
 int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank);
 
 }  // namespace copus

@@ -16,7 +16,7 @@ using enum ActionKind;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// The one action of a rank that is `action`.
+// Finds the only occurrence of `action` in a rank's list.
 auto find_action(std::vector<Action>& actions, const Action& action) {
   const auto found = std::find(actions.begin(), actions.end(), action);
   EXPECT_NE(found, actions.end());
@@ -110,7 +110,7 @@ TEST(Schedule, TheLastRankOfZeroBubbleSendsBeforeItsDelayedWeightGradients) {
   EXPECT_EQ(make_schedule(PipelineSchedule::zb_h1, 2, 1, 3).ranks[1], expected);
 }
 
-// Narayanan et al. 2021, figure 4: p = 4, m = 8, two chunks.
+// The expected order is that of Narayanan et al. 2021, figure 4: p = 4, m = 8, two chunks.
 TEST(Schedule, InterleavedOrderIsMegatrons) {
   const auto schedule = make_schedule(PipelineSchedule::interleaved_1f1b, 4, 2, 8);
   const auto order_of = [&](int64_t rank, ActionKind kind) {
@@ -152,7 +152,7 @@ TEST(Schedule, ImpossibleOnesAreOurMistake) {
   EXPECT_THROW(make_schedule(PipelineSchedule::gpipe, 2, 1, 0), InternalError);
 }
 
-// The check has to see through schedules that are broken in one place each.
+// Schedules that are broken in one place each; the check has to find the fault.
 class BrokenSchedule : public testing::Test {
  protected:
   std::string finding() const { return copus::check_schedule(schedule_, bounds_).value_or("nothing is wrong"); }
@@ -217,7 +217,7 @@ TEST_F(BrokenSchedule, SwapsTheMessagesOfAPair) {
 }
 
 TEST_F(BrokenSchedule, WaitsInACircle) {
-  auto& actions = schedule_.ranks[1];  // waits for the gradient of what it has not sent on
+  auto& actions = schedule_.ranks[1];  // rank 1 waits for a gradient whose activation it has not sent on
   actions.erase(find_action(actions, {receive_gradient, 0, 0}));
   actions.insert(actions.begin(), {receive_gradient, 0, 0});
   EXPECT_EQ(finding(),
@@ -236,7 +236,7 @@ TEST_F(BrokenSchedule, WorksOnWhatDoesNotExist) {
   EXPECT_EQ(finding(), "rank 2 does F of chunk 0, micro-batch 4, which does not exist");
 }
 
-// With two ranks and several chunks, activations and gradients go the same way.
+// Activations and gradients go the same way with two ranks and several chunks.
 TEST_F(BrokenSchedule, TakesAGradientForAnActivation) {
   constexpr auto kind = PipelineSchedule::interleaved_1f1b;
   schedule_ = make_schedule(kind, 2, 2, 4);

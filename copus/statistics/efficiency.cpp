@@ -9,7 +9,7 @@ namespace copus {
 
 double critical_batch(double calibration, double noise_scale) { return calibration * noise_scale; }
 
-// Written such that an infinite critical batch gives 1.
+// The form of the quotient gives 1 for an infinite critical batch.
 double statistical_efficiency(double batch, double critical_batch, double reference_batch) {
   COPUS_CHECK(batch > 0 && critical_batch >= 0 && reference_batch > 0, batch, ", ", critical_batch, ", ",
               reference_batch);

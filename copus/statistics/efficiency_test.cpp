@@ -13,7 +13,7 @@
 namespace copus {
 namespace {
 
-// Where `value` is highest between 1 and 1.2 million, to one part in ten thousand.
+// Finds the batch between 1 and 1.2 million where `value` is highest, to one part in ten thousand.
 double best_batch(const std::function<double(double)>& value) {
   double best = 1;
   for (int step = 0; step < 140000; ++step) {
@@ -33,7 +33,7 @@ TEST(Efficiency, FallsWithTheBatchByPolluxFormula) {
 }
 
 TEST(Efficiency, HasItsLimits) {
-  // Noise alone: every sample counts alike. No noise: a step is worth the same with any batch.
+  // Noise alone makes every sample count alike; without noise a step is worth the same with any batch.
   EXPECT_EQ(statistical_efficiency(64, infinity, 16), 1);
   EXPECT_NEAR(statistical_efficiency(64, 1e12, 16), 1, 1e-10);
   EXPECT_DOUBLE_EQ(statistical_efficiency(64, 0, 16), 0.25);
@@ -47,7 +47,7 @@ TEST(Efficiency, HasItsLimits) {
 TEST(Goodput, IsThroughputTimesEfficiencyTimesALearningRate) {
   EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 0), 50 * 116.0 / 164);
   EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 0.5), 50 * 116.0 / 164 * 2);
-  EXPECT_DOUBLE_EQ(goodput(50, 400, 64, 16, 0.5), 50 * 80.0 / 464 * 2);  // the rate ends at the critical batch
+  EXPECT_DOUBLE_EQ(goodput(50, 400, 64, 16, 0.5), 50 * 80.0 / 464 * 2);  // constant beyond the critical batch
   EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 1), 50 * 116.0 / 164 * 4);
 }
 
@@ -55,10 +55,10 @@ TEST(Goodput, HasItsLimits) {
   EXPECT_EQ(goodput(50, 64, infinity, 16, 0), 50);
   EXPECT_DOUBLE_EQ(goodput(50, 64, infinity, 16, 0.5), 100);
   EXPECT_DOUBLE_EQ(goodput(50, 64, 0, 16, 0), 12.5);
-  EXPECT_DOUBLE_EQ(goodput(50, 64, 0, 16, 0.5), 12.5);  // without noise no larger rate either
+  EXPECT_DOUBLE_EQ(goodput(50, 64, 0, 16, 0.5), 12.5);  // without noise the learning rate does not grow either
 }
 
-// A step takes a + k B seconds, so that T = B / (a + k B).
+// A step takes a + k B seconds, so T = B / (a + k B).
 TEST(Goodput, IsHighestWhereTheoryPutsIt) {
   constexpr double a = 0.5;
   constexpr double k = 0.01;
@@ -69,7 +69,8 @@ TEST(Goodput, IsHighestWhereTheoryPutsIt) {
     };
     const double plain = std::sqrt(critical * a / k);
     EXPECT_NEAR(best(0), plain, 1e-3 * plain);
-    // Below the critical batch the rate's root of B draws the optimum up to it; beyond it the rate stands still.
+    // The learning rate grows with the root of B below the critical batch, which moves the optimum up to the critical
+    // batch; beyond it the rate is constant.
     const double with_rate = std::max(critical, plain);
     EXPECT_NEAR(best(0.5), with_rate, 1e-3 * with_rate);
   }

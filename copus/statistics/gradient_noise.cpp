@@ -30,7 +30,7 @@ PooledNoise pool(const NestedNorms& norms) {
       norms.ranks == 1
           ? unknown
           : estimate_from_samples(norms.ranks, rank_batch, norms.rank_squared_norm, norms.squared_norm).trace;
-  // The mean of the two by degrees of freedom, in which the ranks' norm cancels:
+  // The pooled estimate weighs the two by their degrees of freedom; the ranks' norm cancels:
   //   d (m - 1) within + (d - 1) between = b d m (A - C), for d m - 1 degrees.
   const GradientNoise pooled = estimate_from_samples(norms.ranks * norms.micro_batches, norms.micro_batch,
                                                      norms.micro_batch_squared_norm, norms.squared_norm);

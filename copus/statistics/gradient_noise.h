@@ -1,14 +1,14 @@
-// From squared norms of gradients of two batch sizes at the same weights to the two numbers behind the gradient noise
-// scale. Samples are sequences; g_i is the gradient of one of them, G = E[g_i], Sigma = Cov(g_i). The mean gradient of
-// k samples has E|g|^2 = |G|^2 + tr(Sigma)/k (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1), so two batch
-// sizes tell the two numbers apart.
+// Estimates the two numbers behind the gradient noise scale from squared norms of gradients of two batch sizes at the
+// same weights. Samples are sequences; g_i is the gradient of one of them, G = E[g_i], Sigma = Cov(g_i). The mean
+// gradient of k samples has E|g|^2 = |G|^2 + tr(Sigma)/k (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1), so
+// two batch sizes tell the two numbers apart.
 #pragma once
 
 namespace copus {
 
-// What one step has shown: A, the mean squared norm of gradients of `small_batch` samples each, and C, that of the
-// gradient of all `large_batch` samples. Gradients are means over samples, with every other factor undone. The small
-// ones may be parts of the large one.
+// Norms that one step has shown: A, the mean squared norm of gradients of `small_batch` samples each, and C, that of
+// the gradient of all `large_batch` samples. Gradients are means over samples, with every other factor undone. The
+// small batches may be parts of the large one.
 struct NormObservation {
   double small_batch = 0;         // samples
   double small_squared_norm = 0;  // A
@@ -17,34 +17,35 @@ struct NormObservation {
   bool operator==(const NormObservation&) const = default;
 };
 
-// Both are properties of the model and its data, whatever the batch; as estimates of one step both may be negative.
+// Two properties of the model and its data, whatever the batch; as estimates from one step, either may be negative.
 struct GradientNoise {
   double squared_gradient = 0;  // |G|^2
   double trace = 0;             // tr(Sigma)
   bool operator==(const GradientNoise&) const = default;
 };
 
-// Unbiased, from two batch sizes (1812.06162, appendix A.1):
+// Estimates both numbers from two batch sizes, without bias (1812.06162, appendix A.1):
 //   |G|^2 = (b2 C2 - b1 C1) / (b2 - b1)      tr(Sigma) = (C1 - C2) / (1/b1 - 1/b2)
 GradientNoise estimate(const NormObservation& observation);
 
-// Unbiased, from n >= 2 gradients of `batch` samples each, whose squared norms have the mean A, and C, the squared norm
-// of their mean; the two-batch estimate of (batch, n batch):
+// Estimates both numbers, without bias, from n >= 2 gradients of `batch` samples each, whose squared norms have the
+// mean A, and C, the squared norm of their mean; this is the two-batch estimate of (batch, n batch):
 //   |G|^2 = (n C - A) / (n - 1)              tr(Sigma) = batch n (A - C) / (n - 1)
 GradientNoise estimate_from_samples(double n, double batch, double mean_squared_norm, double squared_norm_of_mean);
 
-// What d data-parallel ranks have seen of m micro-batches each, where the squared norm of every one of them is known.
+// Squared norms that d data-parallel ranks have seen of m micro-batches each, where that of every one is known.
 struct NestedNorms {
   double ranks;                     // d
-  double micro_batches;             // m, of each rank
-  double micro_batch;               // samples of each
-  double micro_batch_squared_norm;  // mean over all d m
+  double micro_batches;             // m, on each rank
+  double micro_batch;               // samples of each micro-batch
+  double micro_batch_squared_norm;  // mean over the d m micro-batches' gradients
   double rank_squared_norm;         // mean over the d ranks' mean gradients
-  double squared_norm;              // of the mean of all
+  double squared_norm;              // squared norm of the mean of all gradients
 };
-// Pools what the micro-batches within a rank and what the ranks among each other tell of tr(Sigma), weighted by their
-// degrees of freedom, d (m - 1) and d - 1; d m >= 2. Where samples are independent this is estimate_from_samples of all
-// d m micro-batches; where the two disagree beyond their errors, the order of the data is not random.
+// Pools two estimates of tr(Sigma), from the micro-batches within a rank and from the ranks among each other, weighted
+// by their degrees of freedom, d (m - 1) and d - 1; d m >= 2. Where samples are independent this is
+// estimate_from_samples of all d m micro-batches; where the two disagree beyond their errors, the order of the data is
+// not random.
 struct PooledNoise {
   GradientNoise pooled;
   double within_trace;   // NaN where m = 1
@@ -52,7 +53,7 @@ struct PooledNoise {
 };
 PooledNoise pool(const NestedNorms& norms);
 
-// The variances of the two estimates of estimate_from_samples, for Gaussian samples with B = n batch in all:
+// Returns the variances of the two estimates of estimate_from_samples, for Gaussian samples with B = n batch in all:
 //   Var|G|^2 = 4 G'Sigma G / B + 2 tr(Sigma^2) n / (B^2 (n - 1))      Var tr(Sigma) = 2 tr(Sigma^2) / (n - 1)
 GradientNoise variance_of_estimate(double n, double batch, double gradient_covariance_gradient,
                                    double trace_of_squared_covariance);

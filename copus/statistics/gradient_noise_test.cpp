@@ -34,7 +34,7 @@ double mean_squared_norm(const std::vector<Vector>& vectors) {
   return sum / static_cast<double>(vectors.size());
 }
 
-// Mean and variance of what is added.
+// The mean and variance of the values that are added.
 class Moments {
  public:
   void add(double value) {
@@ -51,14 +51,15 @@ class Moments {
   double count_ = 0, mean_ = 0, squares_ = 0;
 };
 
-// Fails where the mean is not the truth within four standard errors, or where these leave room for a bias of 1 %.
+// Fails where the mean is more than four standard errors from the truth, or where these are too wide to exclude a bias
+// of 1 %.
 void expect_unbiased(const Moments& moments, double truth) {
   EXPECT_LT(moments.standard_error(), 0.0025 * truth) << "too few repetitions";
   EXPECT_NEAR(moments.mean(), truth, 4 * moments.standard_error());
 }
 
 TEST(GradientNoise, IsReadOffALine) {
-  // E|g|^2 = |G|^2 + tr(Sigma)/k with |G|^2 = 3 and tr(Sigma) = 40.
+  // E|g|^2 = |G|^2 + tr(Sigma)/k, with |G|^2 = 3 and tr(Sigma) = 40.
   const GradientNoise expected{3, 40};
   EXPECT_EQ(estimate({4, 13, 8, 8}), expected);
   EXPECT_EQ(estimate({1, 43, 40, 4}), expected);
@@ -90,13 +91,13 @@ TEST(GradientNoise, TheBatchesMustDiffer) {
 }
 
 struct Case {
-  int scale;        // of the effective dimension
-  int repetitions;  // as many as the bias needs to show
+  int scale;        // scale of the effective dimension
+  int repetitions;  // enough of them for a bias to show
 };
 
 class OnQuadratics : public testing::TestWithParam<Case> {};
 
-// The noise scale is half of the batch, so that both numbers matter.
+// The noise scale is half of the batch, so that |G|^2 and tr(Sigma) both matter.
 TEST_P(OnQuadratics, EstimatesAreUnbiasedAndVaryAsFormulasSay) {
   const auto [scale, repetitions] = GetParam();
   for (const int batch : {1, 4, 16}) {
@@ -144,7 +145,8 @@ TEST(OnQuadratics, TheSmallBatchMayBePartOfTheLargeOne) {
   expect_unbiased(trace, loss.noise().trace);
 }
 
-// Norms of d ranks with m micro-batches of two samples each, whose gradients are mean + spread of the rank + noise.
+// Draws norms of d ranks with m micro-batches of two samples each, whose gradients are mean + spread of the rank +
+// noise.
 NestedNorms draw_nested(int ranks, int micro_batches, double rank_spread, std::mt19937_64& random) {
   std::normal_distribution<double> normal;
   constexpr size_t dimensions = 200;
@@ -177,7 +179,7 @@ TEST(PooledNoise, WeighsByDegreesOfFreedomAndEqualsTheEstimateOfAllMicroBatches)
   EXPECT_DOUBLE_EQ(noise.pooled.squared_gradient, expected.squared_gradient);
   EXPECT_NEAR(noise.pooled.trace, (3 * 3 * noise.within_trace + 2 * noise.between_trace) / 11,
               1e-12 * noise.pooled.trace);
-  // |G|^2 + tr(Sigma)/B is the squared norm of the mean of all.
+  // The squared norm of the mean of all 24 samples is |G|^2 + tr(Sigma)/B.
   EXPECT_NEAR(noise.pooled.squared_gradient + noise.pooled.trace / 24, norms.squared_norm, 1e-12);
 }
 
@@ -195,7 +197,8 @@ TEST(PooledNoise, WithinAndBetweenRanksAgreeOnlyForRandomOrder) {
     ordered_within.add(ordered.within_trace);
     ordered_between.add(ordered.between_trace);
   }
-  // Per sample: 200 dimensions of variance 1; the ranks' own data add their variance to the 8 samples of each.
+  // A sample has 200 dimensions of variance 1; data that differs by rank adds the spread's variance 0.25, times the 8
+  // samples of a rank.
   EXPECT_NEAR(within.mean(), 200, 4 * within.standard_error());
   EXPECT_NEAR(between.mean(), 200, 4 * between.standard_error());
   EXPECT_NEAR(ordered_within.mean(), 200, 4 * ordered_within.standard_error());

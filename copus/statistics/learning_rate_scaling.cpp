@@ -17,7 +17,8 @@ double linear_factor(double batch, double reference_batch) {
   return batch / reference_batch;
 }
 
-// The last two rules share (phi + B_ref) / (phi + B), which is the statistical efficiency at a critical batch of phi.
+// The factors of the last two rules contain (phi + B_ref) / (phi + B), the statistical efficiency at a critical batch
+// of phi.
 double adascale_factor(double batch, double noise_scale, double reference_batch) {
   return linear_factor(batch, reference_batch) * statistical_efficiency(batch, noise_scale, reference_batch);
 }

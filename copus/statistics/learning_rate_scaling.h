@@ -1,33 +1,33 @@
-// The factor on the learning rate when the batch is B instead of B_ref, at which it was tuned. Batches and noise scale
-// phi in samples.
+// The factor on the learning rate when the batch is B instead of B_ref, at which the rate was tuned. Batches and noise
+// scale phi are in samples.
 #pragma once
 
 namespace copus {
 
-// sqrt(min(B, max(B_ref, B_c)) / B_ref): the square-root rule of adaptive optimizers (Malladi et al. 2022, arXiv
-// 2205.10287), not followed beyond the critical batch, where it no longer holds.
+// Returns sqrt(min(B, max(B_ref, B_c)) / B_ref): the square-root rule of adaptive optimizers (Malladi et al. 2022,
+// arXiv 2205.10287), followed up to the critical batch, beyond which it no longer holds.
 double capped_square_root_factor(double batch, double critical_batch, double reference_batch);
 
-// B / B_ref: SGD with small batches.
+// Returns B / B_ref, the rule of SGD with small batches.
 double linear_factor(double batch, double reference_batch);
 
-// B (phi + B_ref) / (B_ref (phi + B)): linear for B << phi, at most 1 + phi / B_ref (AdaScale, Johnson et al. 2020,
-// arXiv 2007.05105).
+// Returns B (phi + B_ref) / (B_ref (phi + B)): linear for B << phi, at most 1 + phi / B_ref (AdaScale, Johnson et al.
+// 2020, arXiv 2007.05105).
 double adascale_factor(double batch, double noise_scale, double reference_batch);
 
-// eta(B) / eta(B_ref) with eta(B) = 2 / (sqrt(phi / B) + sqrt(B / phi)): rises like the square root, is highest at B =
-// phi, and falls beyond (sign-like optimizers, Li et al. 2024, arXiv 2405.14578, equation 4).
+// Returns eta(B) / eta(B_ref) with eta(B) = 2 / (sqrt(phi / B) + sqrt(B / phi)): it rises like the square root, is
+// highest at B = phi, and falls beyond (sign-like optimizers, Li et al. 2024, arXiv 2405.14578, equation 4).
 double surge_factor(double batch, double noise_scale, double reference_batch);
 
-// The ramp after the batch has shrunk. Where noise dominates, Adam's second moment v goes by the variance of the
-// gradient, tr(Sigma)/B, so after a switch it is still that of the old batch: too small for a smaller one, whose
-// updates would be too long. rho is v over what it will come to, 1 at rest:
+// Follows rho through the ramp after the batch has shrunk. Where noise dominates, Adam's second moment v goes by the
+// variance of the gradient, tr(Sigma)/B. After a switch v is still that of the old batch, which is too small for a
+// smaller one: its updates would be too long. rho is v over the value that v will settle at, 1 at rest:
 //   a switch multiplies rho by B_new / B_old, each update makes it 1 - (1 - rho) beta2.
 // After k updates at B_new = q B_old: rho = 1 - (1 - q) beta2^k.
 double variance_ratio_after_switch(double variance_ratio, double batch_before, double batch_after);
 double variance_ratio_after_update(double variance_ratio, double beta2);
-// The factor on the learning rate of an update that leaves rho (it divides by the square root of v): sqrt(min(1, rho)).
-// A v that is too large only shortens updates for a while and is not made up for.
+// Returns the factor on the learning rate of an update that leaves rho: sqrt(min(1, rho)), since the update divides by
+// the square root of v. A v that is too large only shortens updates for a while and is not made up for.
 double shrink_ramp_factor(double variance_ratio);
 
 }  // namespace copus

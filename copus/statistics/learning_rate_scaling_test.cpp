@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-// What a rule tends to for a vanishing and for a boundless noise scale, and what it is at these two themselves.
+// Checks a rule's limits for a vanishing and for a boundless noise scale, and its values at 0 and infinity themselves.
 template <class Rule>
 void expect_limits(Rule rule, double without_noise, double noise_alone) {
   EXPECT_DOUBLE_EQ(rule(0.0), without_noise);
@@ -33,7 +33,7 @@ TEST(LearningRateScaling, TheSquareRootEndsAtTheCriticalBatch) {
   EXPECT_DOUBLE_EQ(capped_square_root_factor(64, 100, 16), 2);
   EXPECT_DOUBLE_EQ(capped_square_root_factor(100, 100, 16), 2.5);
   EXPECT_DOUBLE_EQ(capped_square_root_factor(6400, 100, 16), 2.5);
-  // What was tuned at the reference stays, even beyond the critical batch; a smaller batch always gets less.
+  // The rate tuned at the reference batch stays, even beyond the critical batch; a smaller batch always gets less.
   EXPECT_DOUBLE_EQ(capped_square_root_factor(64, 4, 16), 1);
   EXPECT_DOUBLE_EQ(capped_square_root_factor(4, 1, 16), 0.5);
   expect_limits([](double critical) { return capped_square_root_factor(64, critical, 16); }, 1, 2);
@@ -60,7 +60,7 @@ TEST(LearningRateScaling, SurgeIsHighestAtTheNoiseScale) {
   }
   EXPECT_GT(surge_factor(32, 32, 16), surge_factor(31, 32, 16));
   EXPECT_GT(surge_factor(32, 32, 16), surge_factor(33, 32, 16));
-  // Rises like the square root where noise rules, falls like it where there is none.
+  // The factor rises like the square root where noise rules, and falls like it where there is none.
   expect_limits([](double noise_scale) { return surge_factor(64, noise_scale, 16); }, 0.5, 2);
 }
 
@@ -75,8 +75,8 @@ TEST(LearningRateScaling, AfterTheBatchShrinksItRampsUpAsTheSecondMomentGrows) {
   EXPECT_NEAR(shrink_ramp_factor(ratio), 1, 1e-4);
 }
 
-// Against Adam's own recursion: the update's length, 1 / sqrt(v) times the ramp's factor, is at once that of the new
-// batch's steady state, through one switch after another.
+// Compares with Adam's own recursion: the length of an update, 1 / sqrt(v) times the ramp's factor, is at once that of
+// the new batch's steady state, through one switch after another.
 TEST(LearningRateScaling, TheRampKeepsTheLengthOfUpdates) {
   const double beta2 = 0.9, trace = 3;
   double batch = 64, second_moment = trace / batch, ratio = 1;
@@ -94,7 +94,7 @@ TEST(LearningRateScaling, TheRampKeepsTheLengthOfUpdates) {
 TEST(LearningRateScaling, AGrownBatchIsNotRamped) {
   const double ratio = variance_ratio_after_switch(1, 16, 64);
   EXPECT_DOUBLE_EQ(shrink_ramp_factor(ratio), 1);
-  // There and back before v has changed leaves nothing to ramp.
+  // A switch there and back before v has changed leaves nothing to ramp.
   EXPECT_DOUBLE_EQ(shrink_ramp_factor(variance_ratio_after_switch(ratio, 64, 16)), 1);
   EXPECT_THROW(variance_ratio_after_switch(1, 0, 16), InternalError);
 }

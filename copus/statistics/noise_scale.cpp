@@ -10,13 +10,13 @@ namespace copus {
 
 namespace {
 
-// How far beyond its expectation a squared norm may be before its step counts less, and how many steps the expectation
-// needs. The weight falls with the square of the rest, so that a spike counts the less, the larger it is: a training at
-// a high learning rate has some whose squared norms are thousands of times the usual ones.
+// A step counts less when a squared norm exceeds its expectation by more than this factor, once the expectation rests
+// on enough steps. The weight falls with the square of the excess, so that a larger spike counts less: a training at a
+// high learning rate has spikes whose squared norms are thousands of times the usual ones.
 constexpr double usual_excess = 10;
 constexpr int64_t steps_to_expect = 10;
 
-// The window of the very first steps.
+// The window at the start of the run, in steps.
 constexpr double first_window_in_steps = 8;
 
 double outlier_weight(const NoiseAverage& average, const NormObservation& observation) {
@@ -31,8 +31,8 @@ double outlier_weight(const NoiseAverage& average, const NormObservation& observ
 }
 
 struct StepWeight {
-  double samples;  // what it counts as part of the run
-  double weight;   // and among the others
+  double samples;  // samples by which the step advances the run
+  double weight;   // its weight among the other steps
 };
 
 NoiseAverage add(const NoiseAverage& average, double decay, const StepWeight& step,
@@ -62,17 +62,17 @@ NoiseAverage add(const NoiseAverage& average, double decay, const StepWeight& st
   return next;
 }
 
-// Half of the probability that the interval leaves out lies on either side.
+// Half of the probability outside the interval lies on either side.
 constexpr double upper_probability = 0.975;
 
-// The phi for which S - phi |G|^2 is within t standard errors of 0 are those with
+// The set of phi for which S - phi |G|^2 is within t standard errors of 0, which are the solutions of
 //   a phi^2 - 2 b phi + c <= 0,   a = |G|^4 - t^2 Var|G|^2,   b = S |G|^2 - t^2 Cov,   c = S^2 - t^2 Var S.
 struct FiellerSet {
   double a, b, c;
 
   double root_of_discriminant() const { return std::sqrt(std::max(b * b - a * c, 0.0)); }
   bool has_zero() const { return c <= 0; }
-  // The smaller root of a > 0, the larger one of a < 0, written such that it has no pole at a = 0.
+  // The smaller root where a > 0, the larger one where a < 0, written such that it has no pole at a = 0.
   double lower_end() const { return c / (b + root_of_discriminant()); }
   double upper_end() const { return (b + root_of_discriminant()) / a; }
 };
@@ -101,8 +101,8 @@ NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& o
   return add(average, 1, {1, 1}, observation);
 }
 
-// The variance of a weighted mean from the scatter of what it is the mean of, each with a variance of its own (the
-// "sandwich" form, White 1980): sum w^2 (x - mean)^2 / (sum w)^2. That the mean has been fitted to the same x makes it
+// Estimates the variance of a weighted mean from the scatter of its terms, each with a variance of its own (the
+// "sandwich" form, White 1980): sum w^2 (x - mean)^2 / (sum w)^2. Since the mean has been fitted to the same x, this is
 // too small by about 1 - sum w^2 / (sum w)^2, which is (n - 1)/n for equal weights.
 std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   if (average.steps < 2) return std::nullopt;
@@ -118,9 +118,9 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   const double variance_y = std::max(covariance(average.trace_squared, sum_y, y, sum_y, y), 0.0);
   const double covariance_xy = covariance(average.product, sum_x, x, sum_y, y);
 
-  // Degrees of freedom by Satterthwaite (1946), 2 mean^2 / variance of that variance: (sum w^2)^2 / sum w^4, less the
-  // one that the mean takes. For exponential weights they are half of the number of steps (sum w)^2 / sum w^2 that the
-  // mean is worth.
+  // Degrees of freedom by Satterthwaite (1946), 2 mean^2 / variance, here of the variance estimate: (sum w^2)^2 / sum
+  // w^4, less the one that the mean takes. For exponential weights they are half of (sum w)^2 / sum w^2, the number of
+  // steps that the mean is worth.
   const double degrees_of_freedom =
       std::max(average.square_weight * average.square_weight / average.fourth_weight - 1, 1.0);
   const double t = student_t_quantile(upper_probability, degrees_of_freedom);
@@ -128,13 +128,13 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   NoiseScale scale;
   scale.squared_gradient = {x, std::sqrt(variance_x)};
   scale.trace = {y, std::sqrt(variance_y)};
-  // No |G|^2 is negative. An estimate that is, by chance, is taken for 0: otherwise the lower bound would grow without
-  // limit towards the estimate of -t standard errors.
+  // |G|^2 is never negative. An estimate that is negative by chance is taken for 0; otherwise the lower bound would
+  // grow without limit as the estimate approaches -t standard errors.
   const double possible = std::max(x, 0.0);
   const FiellerSet set{possible * possible - t * t * variance_x, possible * y - t * t * covariance_xy,
                        y * y - t * t * variance_y};
   scale.low = lower_bound(set, scale.trace);
-  if (x > 0 && set.a > 0) {  // beyond t standard errors
+  if (x > 0 && set.a > 0) {  // |G|^2 is more than t standard errors above 0
     scale.value = std::max(y / x, 0.0);
     scale.high = std::max(set.upper_end(), 0.0);
   }

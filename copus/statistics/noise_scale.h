@@ -1,5 +1,5 @@
 // The gradient noise scale phi = tr(Sigma)/|G|^2 over a run: averages of its numerator and denominator over the latest
-// samples, and an interval for their ratio. All values are per sample, so they hold on when batch or layout change.
+// samples, and an interval for their ratio. Values are per sample, so they stay valid when batch or layout change.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,14 @@
 
 namespace copus {
 
-// How much of the past counts. The window is in samples that the run has consumed, so that a change of batch
-// does not change the memory, but at least so many observed steps. It grows with the run: the first gradients are so
-// much longer than later ones that averages which begin with a whole window would need several of them to forget these.
+// The window of the averages: how much of the past counts. It is in samples that the run has consumed, so that a change
+// of batch does not change the memory, but it spans at least `least_steps` observed steps. It grows with the run: the
+// first gradients are so much longer than later ones that averages which begin with a whole window would need several
+// of them to forget these.
 struct NoiseWindow {
   double samples = 2048;  // after so many, a step's weight has fallen to 1/e
   double least_steps = 32;
-  double largest_share = 0.25;  // of all samples so far
+  double largest_share = 0.25;  // upper limit of the window as a share of the samples so far
   bool operator==(const NoiseWindow&) const = default;
 };
 
@@ -23,27 +24,27 @@ struct NoiseWindow {
 // weighs as many samples as it stands for, at most window.samples / window.least_steps.
 struct NoiseAverage {
   int64_t steps = 0;
-  double samples = 0;                      // of all steps, as many as each weighs
+  double samples = 0;                      // sum over steps of the samples that each stands for
   double weight = 0;                       // sum of w
   double squared_gradient = 0, trace = 0;  // sums of w x
-  // Sums of w^2 times the powers of x, for the errors of the averages; of w^4, for the errors of these errors.
+  // Sums of w^2 times the powers of x give the errors of the averages; sums of w^4 give the errors of these errors.
   double square_weight = 0, fourth_weight = 0;
   double square_squared_gradient = 0, square_trace = 0;
   double squared_gradient_squared = 0, trace_squared = 0, product = 0;
   bool operator==(const NoiseAverage&) const = default;
 };
 
-// The averages with one step more. A step whose norms are far beyond what the average expects for their batches counts
-// less, by one factor for both estimates, but never nothing, so that the average follows a lasting change; one that is
-// not finite does not count at all, not even in `steps`.
+// Adds one step to the averages. A step whose norms are far beyond what the average expects for their batches counts
+// less, by one factor for both estimates, but never nothing, so that the average follows a lasting change; a step that
+// is not finite does not count at all, not even in `steps`.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window);
 
-// The same where not every step is observed: this one stands for the `samples` that the run has consumed since the step
+// Adds one step where not every step is observed: it stands for the `samples` that the run has consumed since the step
 // that was observed before it, its own included, so that the window reaches as far back in the run.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, double samples,
                      const NoiseWindow& window);
 
-// The same where the weights stay as they are: every step counts alike and for ever, however far off it is.
+// Adds one step with constant weights: every step counts alike and for ever, however far from its expectation it is.
 NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation);
 
 // A mean with its standard error.
@@ -54,15 +55,15 @@ struct MeanEstimate {
 
 struct NoiseScale {
   MeanEstimate squared_gradient, trace;
-  // In samples, none of them negative. While |G|^2 is not significantly positive there is only a lower bound: value and
-  // high are empty. The bound never counts on |G|^2 < 0, so there it covers more than it has to.
+  // Numbers of samples, never negative. While |G|^2 is not significantly positive there is only a lower bound: value
+  // and high are empty. The bound never assumes |G|^2 < 0, so it then covers the truth more often than it has to.
   std::optional<double> value;
-  double low = 0;  // ends of the 95 % interval (Fieller 1954: of a ratio of two correlated means)
+  double low = 0;  // ends of the 95 % interval (Fieller 1954, for a ratio of two correlated means)
   std::optional<double> high;
 };
 
-// Empty after fewer than two observed steps. The errors come from the scatter of the steps, so they include whatever
-// drifted inside the window, and hold whatever the batch of each step was.
+// Estimates the noise scale; empty after fewer than two observed steps. The errors come from the scatter of the steps,
+// so they include whatever drifted inside the window, and hold whatever the batch of each step was.
 std::optional<NoiseScale> noise_scale(const NoiseAverage& average);
 
 }  // namespace copus

@@ -20,7 +20,7 @@ namespace {
 
 constexpr NoiseWindow everything{infinity, 32, infinity};
 
-// The norms from which exactly these numbers are estimated.
+// Returns norms from which exactly these numbers are estimated.
 NormObservation showing(const GradientNoise& noise, double large_batch, double small_batch = 1) {
   return {small_batch, noise.squared_gradient + noise.trace / small_batch, large_batch,
           noise.squared_gradient + noise.trace / large_batch};
@@ -40,7 +40,7 @@ NoiseAverage observe_times(int times, NoiseAverage average, const NormObservatio
 TEST(NoiseWindow, WhereTheWeightsStayEveryStepCountsAlike) {
   NoiseAverage average;
   for (int i = 0; i < 20; ++i) average = observe_alike(average, showing({1, 100}, 16));
-  average = observe_alike(average, showing({22, 2200}, 4));  // far beyond what was expected, and of another batch
+  average = observe_alike(average, showing({22, 2200}, 4));  // far beyond its expectation, and of another batch
   EXPECT_EQ(average.steps, 21);
   EXPECT_DOUBLE_EQ(mean_squared_gradient(average), 2);
   EXPECT_DOUBLE_EQ(mean_trace(average), 200);
@@ -56,7 +56,8 @@ TEST(NoiseWindow, AChangeOfBatchKeepsTheMemory) {
       SCOPED_TRACE(testing::Message() << before << " to " << after);
       auto average = observe_times(20 * 2048 / before, {}, showing({1, 100}, before), window);
       average = observe_times(2048 / after, average, showing({2, 300}, after), window);
-      // After a window of samples 1/e of the weight is the past's; a step is not quite infinitesimal, so 2 % off.
+      // The past still has 1/e of the weight after one window of samples; steps are not infinitesimal, so 2 % are
+      // tolerated.
       EXPECT_NEAR(mean_squared_gradient(average), 2 - std::exp(-1.0), 0.02);
       EXPECT_NEAR(mean_trace(average), 300 - 200 * std::exp(-1.0), 4);
     }
@@ -136,7 +137,7 @@ TEST(NoiseWindow, AStepThatStandsForSeveralWeighsAsTheyDo) {
   EXPECT_EQ(eighths.steps, 125);
   EXPECT_DOUBLE_EQ(eighths.samples, all.samples);
   EXPECT_NEAR(eighths.squared_gradient / eighths.weight, all.squared_gradient / all.weight, 0.02);
-  // Few large steps still leave at least so many in the window.
+  // A few large steps still leave at least `least_steps` in the window.
   const NoiseAverage capped = observe({}, showing({1, 100}, 4), 1e6, window);
   EXPECT_EQ(capped.samples, window.samples / window.least_steps);
 }
@@ -164,7 +165,7 @@ TEST(NoiseAverage, AnOutlierMovesItLittle) {
               usual, 0.1 * usual);
 }
 
-// With |G|^2 = 1 and tr(Sigma) = 8 the expected norms are A = 9 for one sample and C = 2 for eight.
+// Expected norms for |G|^2 = 1 and tr(Sigma) = 8 are A = 9 for one sample and C = 2 for eight.
 TEST(NoiseAverage, AnOutlierCountsTheLessTheFartherItIsBeyondTenTimesItsExpectation) {
   const auto weight_of = [](int steps_before, double small_squared_norm, double large_squared_norm) {
     const auto before = observe_times(steps_before, {}, showing({1, 8}, 8), everything);
@@ -179,10 +180,10 @@ TEST(NoiseAverage, AnOutlierCountsTheLessTheFartherItIsBeyondTenTimesItsExpectat
   EXPECT_NEAR(weight_of(10, 900, 20), 0.01, 1e-12);
   EXPECT_NEAR(weight_of(10, 90, 100), 0.04, 1e-12);
   EXPECT_NEAR(weight_of(10, 900, 400), 0.0025, 1e-12);
-  EXPECT_NEAR(weight_of(9, 900, 400), 1, 1e-12);  // too early to tell what is usual
+  EXPECT_NEAR(weight_of(9, 900, 400), 1, 1e-12);  // too early to know the usual norms
 }
 
-// As it happens to be while noise rules. C = 40/8 is expected.
+// A negative estimate of |G|^2, as chance makes it where noise rules, counts as 0: C = 40/8 is expected.
 TEST(NoiseAverage, ANegativeSquaredGradientIsNotExpected) {
   const auto before = observe_times(10, {}, showing({-1, 40}, 8), everything);
   const auto after = observe(before, {1, 40, 8, 100}, everything);
@@ -208,7 +209,7 @@ TEST(NoiseScale, NeedsTwoSteps) {
   EXPECT_NEAR(*noise_scale(average)->value, 10, 1e-6);
 }
 
-// S - phi |G|^2 at `phi`, in standard errors, from the observations themselves with the weights of the average.
+// Computes S - phi |G|^2 at `phi` in standard errors, directly from the observations with the weights of the average.
 struct Sample {
   std::vector<GradientNoise> noise;
   std::vector<double> weights;
@@ -242,7 +243,7 @@ struct Sample {
   double residual(size_t i, double phi) const { return noise[i].trace - phi * noise[i].squared_gradient; }
 };
 
-// One step for each of `batches`, with micro-batches of two samples.
+// Draws one step for each of `batches`, with micro-batches of two samples.
 std::vector<NormObservation> draw_steps(const QuadraticLoss& loss, const std::vector<int>& batches,
                                         std::mt19937_64& random) {
   std::vector<NormObservation> steps;
@@ -276,7 +277,7 @@ std::vector<int> changing_batch(int steps_of_8, int steps_of_32) {
   return batches;
 }
 
-// What Fieller's interval is: its ends are the phi at which S - phi |G|^2 is t standard errors from 0.
+// Checks the definition of Fieller's interval: its ends are the phi at which S - phi |G|^2 is t standard errors from 0.
 TEST(NoiseScale, EndsOfTheIntervalAreTheLimitsOfATest) {
   std::mt19937_64 random(3);
   const QuadraticLoss loss(10, 20);
@@ -289,7 +290,7 @@ TEST(NoiseScale, EndsOfTheIntervalAreTheLimitsOfATest) {
     EXPECT_NEAR(sample.distance(*scale.value), 0, 1e-6);
     EXPECT_NEAR(sample.distance(scale.low), t, 1e-6 * t);
     EXPECT_NEAR(sample.distance(*scale.high), -t, 1e-6 * t);
-    // phi = 0 leaves S over its error.
+    // The distance at phi = 0 is S over its error.
     EXPECT_NEAR(scale.trace.value / scale.trace.standard_error, sample.distance(0), 1e-6 * sample.distance(0));
   }
 }
@@ -319,7 +320,7 @@ TEST(NoiseScale, WithoutASignificantGradientThereIsOnlyALowerBound) {
   EXPECT_GT(bounds, 150);
 }
 
-// An estimate of |G|^2 below zero is one of zero, however far below it is: what bounds phi is the error of |G|^2.
+// A negative estimate of |G|^2 counts as 0, however negative it is: the error of |G|^2 bounds phi.
 TEST(NoiseScale, ANegativeSquaredGradientRaisesNoBound) {
   const auto low_at = [](double squared_gradient) {
     NoiseAverage average;
@@ -337,7 +338,7 @@ TEST(NoiseScale, ANegativeSquaredGradientRaisesNoBound) {
 }
 
 TEST(NoiseScale, IsNeverNegativeOrNotANumber) {
-  // Alternating around means of which every sign occurs.
+  // Samples alternate around means of every sign.
   for (const double squared_gradient : {-5.0, -0.1, 0.0, 0.1, 5.0}) {
     for (const double trace : {-50.0, -1.0, 0.0, 0.1, 1.0, 50.0}) {
       for (const double scatter : {0.0, 1.0}) {
@@ -362,16 +363,16 @@ TEST(NoiseScale, IsNeverNegativeOrNotANumber) {
 
 struct SimulatedRun {
   const char* name;
-  std::vector<int> batches;  // of every step
+  std::vector<int> batches;  // batch of every step
   NoiseWindow window;
   double noise_scale;
-  double most = 0.97;  // coverage
+  double most = 0.97;  // highest coverage that passes
 };
 
 const std::vector<SimulatedRun> runs = {
     {"six steps", std::vector<int>(6, 8), everything, 8},
     {"equal weights", std::vector<int>(64, 8), everything, 8},
-    // Most intervals have no upper end, and those of a negative |G|^2 no lower end that could be beyond the truth.
+    // Intervals mostly have no upper end, and where |G|^2 is negative, no lower end can lie beyond the truth.
     {"equal weights, a weak gradient", std::vector<int>(64, 8), everything, 200, 0.99},
     {"exponential weights", std::vector<int>(120, 8), {256, 32}, 8},
     {"equal weights of samples, the batch changes", changing_batch(40, 20), everything, 8},

@@ -37,7 +37,7 @@ Vector mean_of(const std::vector<Vector>& gradients) {
   return mean;
 }
 
-// Of the coordinates [first, last) only.
+// Returns the norms over the coordinates [first, last) only.
 WorkerNorms norms_of(const std::vector<Vector>& gradients, int first, int last) {
   const auto squared_norm = [&](const Vector& vector) {
     return std::inner_product(vector.begin() + first, vector.begin() + last, vector.begin() + first, 0.0);
@@ -50,7 +50,7 @@ WorkerNorms norms_of(const std::vector<Vector>& gradients, int first, int last) 
 TEST(NormTest, ComparesTheVarianceOfTheMeanWithItsNorm) {
   const auto gradients = draw_worker_gradients();
   const Vector mean = mean_of(gradients);
-  // The sum over coordinates of the variance of the mean of the workers, from their sample variance.
+  // The sum over coordinates of the variance of the workers' mean, computed from their sample variance.
   double variance = 0;
   double squared_norm = 0;
   for (int i = 0; i < dimensions; ++i) {
@@ -84,19 +84,19 @@ TEST(NormTest, ShardsAddUp) {
   }
 }
 
-// (A - C)/(J - 1) = 2 against eta^2 C = 0.75: 2.67 times the batch.
+// (A - C)/(J - 1) = 2 against eta^2 C = 0.75 asks for 2.67 times the batch.
 TEST(NormTest, TheBatchIsWholeCappedAndNeverLess) {
   const WorkerNorms norms{4, 32, 9, 3};
   EXPECT_EQ(norm_test(norms, 0.5, 1000).batch, 86);
   EXPECT_EQ(norm_test(norms, 0.5, 64).batch, 64);
   EXPECT_EQ(norm_test(norms, 0.5, 16).batch, 32);
   EXPECT_EQ(norm_test({4, 32, 3, 3}, 0.5, 1000).batch, 32);
-  EXPECT_TRUE(norm_test({4, 32, 3 + 3 * 0.75, 3}, 0.5, 1000).passed);  // the limit itself passes
+  EXPECT_TRUE(norm_test({4, 32, 3 + 3 * 0.75, 3}, 0.5, 1000).passed);  // equality passes
   EXPECT_FALSE(norm_test({4, 32, 3.01 + 3 * 0.75, 3}, 0.5, 1000).passed);
 }
 
 TEST(NormTest, HasItsLimits) {
-  EXPECT_EQ(norm_test({4, 32, 9, 0}, 0.5, 1000).batch, 1000);  // noise alone
+  EXPECT_EQ(norm_test({4, 32, 9, 0}, 0.5, 1000).batch, 1000);  // pure noise
   EXPECT_TRUE(norm_test({4, 32, 0, 0}, 0.5, 1000).passed);
   for (const double bad : {infinity, std::nan("")}) {
     EXPECT_EQ(norm_test({4, 32, bad, 3}, 0.5, 1000).batch, 32);

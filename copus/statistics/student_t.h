@@ -3,8 +3,8 @@
 
 namespace copus {
 
-// The t that a variable of Student's distribution stays below with this probability, in (0.5, 1); degrees of freedom
-// >= 1, not necessarily whole. Right to a relative error of 1e-6.
+// Returns the t that a variable of Student's distribution stays below with this probability, in (0.5, 1). The degrees
+// of freedom, >= 1, need not be whole. The relative error is at most 1e-6.
 double student_t_quantile(double probability, double degrees_of_freedom);
 
 }  // namespace copus

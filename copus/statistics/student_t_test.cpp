@@ -9,7 +9,8 @@
 namespace copus {
 namespace {
 
-// Tables give five decimals. For 1 and 2 degrees the quantiles have closed forms; the one of 2.5 is SciPy's.
+// Expected values with five decimals are from tables. The quantiles for 1 and 2 degrees have closed forms; the one for
+// 2.5 is SciPy's.
 TEST(StudentT, IsWhatTablesSay) {
   struct Row {
     double probability, degrees, quantile;

@@ -35,7 +35,8 @@ def round_weights(model: transformers.PreTrainedModel, dtype: torch.dtype) -> tr
     """The model in float32 with its weights rounded to `dtype`."""
     model = model.float()
     for parameter in model.parameters():
-        # In memory of its own: matrix products of a loaded file's memory round as its alignment happens to be.
+        # Weights need memory of their own, since matrix products over a loaded file's memory round differently by its
+        # alignment.
         parameter.data = parameter.data.to(dtype).float().clone()
     return model
 

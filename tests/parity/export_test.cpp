@@ -1,5 +1,5 @@
-// Models that Copus writes: whole in one file, in shards, and rounded to bfloat16. Copus reads back what it wrote, bit
-// for bit, and transformers (check_export.py) finds the model that it wrote itself.
+// Tests models that Copus writes: whole in one file, in shards, and rounded to bfloat16. Copus reads back what it
+// wrote, bit for bit, and transformers (check_export.py) finds the model that it wrote itself.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ constexpr Export exports[] = {
     {"bfloat16", DType::bf16, hugging_face_shard_bytes},
 };
 
-// From the store's memory, as `copus convert` and training write models.
+// Writes from the store's memory, as `copus convert` and training write models.
 void write_export(const fs::path& directory, const HuggingFaceModel& model, const Export& how) {
   const ParameterStore store = load(model, at::kFloat);
   std::vector<HostTensor> weights;
@@ -56,7 +56,7 @@ void expect_same_weights(const HuggingFaceModel& model, const HuggingFaceModel& 
   }
 }
 
-// The logits of a model, for check_export.py.
+// Writes the logits of a model, for check_export.py.
 void write_logits(const fs::path& path, const HuggingFaceModel& model, const at::Tensor& tokens) {
   ParameterStore store = load(model, at::kFloat);
   const at::Tensor logits = Decoder(store, Recompute::none).logits(tokens).contiguous();

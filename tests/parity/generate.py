@@ -33,7 +33,8 @@ except ImportError as error:
     print(f"{error}; `make setup` installs what is missing")
     sys.exit(77)
 
-# More than one block of 64 positions, which is how Copus's attention works, and no whole number of them.
+# The sequence is more than one block of 64 positions, which is how Copus's attention works, and no whole number of
+# them.
 BATCH, SEQUENCE, STEPS = 2, 100, 20
 IGNORED_TARGET = -100
 

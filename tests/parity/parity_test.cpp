@@ -1,5 +1,5 @@
-// Copus against transformers: logits, loss, gradients and a short training run of the same small models on the same
-// tokens. The worst errors are printed at the end.
+// Compares Copus with transformers: logits, loss, gradients and a short training run of the same small models on the
+// same tokens. The worst errors are printed at the end.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -19,20 +19,21 @@
 namespace copus::parity {
 namespace {
 
-// A precision of ours, and how far its results may be from transformers': the norm of the difference over the norm.
+// The largest distances from transformers' results that a precision of ours may have: the norm of the difference over
+// the norm.
 struct Tolerance {
   const char* precision;
   at::ScalarType dtype;
   double logits;
-  double gradient;  // of every parameter
-  double losses;    // of every training step
+  double gradient;  // gradient of every parameter
+  double losses;    // loss of every training step
 };
 
 constexpr Tolerance tolerances[] = {
-    // What Copus promises. float32 can hold it: the float32 run of transformers itself is tested against it below.
+    // Promises of Copus. float32 can keep them: the float32 run of transformers itself is tested against them below.
     {"float32", at::kFloat, 1e-5, 1e-5, 1e-4},
-    // All that rounds here are the rotary angles, which are float32 by definition but float64 in the reference: by
-    // about 1e-6 in the fastest pairs of a head, of which little reaches the results.
+    // The rotary angles alone round here, which are float32 by definition but float64 in the reference: by about 1e-6
+    // in the fastest pairs of a head, of which little reaches the results.
     {"float64", at::kDouble, 1e-6, 1e-6, 1e-7},
     // An activation is rounded about 15 times on its way through three layers, by up to 2^-9 = 0.002 each, which adds
     // up to 0.008 in the logits (as a square root, errors being independent). The gradient of a key bias is far worse
@@ -159,7 +160,8 @@ TEST_P(Parity, Training) {
     Decoder decoder(store, Recompute::none);
     AdamW optimizer(store, config, zero_moments(store));
     for (int64_t step = 0; step < tokens.size(0); ++step) {
-      // One sequence a micro-batch, where transformers takes all at once: they have different numbers of targets.
+      // Each sequence is a micro-batch here, where transformers takes them together; sequences have different numbers
+      // of targets.
       const double scale = 1.0 / static_cast<double>(count_loss_tokens(targets[step]));
       at::Tensor loss_sum = at::zeros({}, losses.options().dtype(at::kDouble));
       store.zero_gradients();

@@ -1,4 +1,5 @@
-// What generate.py has written for one architecture: a Hugging Face model, and what transformers computes with it.
+// Reads what generate.py has written for one architecture: a Hugging Face model, and the results of transformers with
+// it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,7 +25,7 @@ inline constexpr const char* skip_reason =
 
 inline std::filesystem::path reference_folder() { return COPUS_PARITY_DIR; }
 
-// generate.py writes its stamp last.
+// Tells whether the reference is complete; generate.py writes its stamp last.
 inline bool has_reference() { return std::filesystem::exists(reference_folder() / "generated_by.sha256"); }
 
 class Reference {
@@ -35,8 +36,8 @@ class Reference {
 
   const HuggingFaceModel& model() const { return model_; }
 
-  // A copy, on the tests' device, of one of the tensors that generate.py's first comment lists: int64, float32 or
-  // float64.
+  // Returns a copy, on the tests' device, of one of the tensors that generate.py's first comment lists: int64, float32
+  // or float64.
   at::Tensor expected(const std::string& name) const {
     const TensorView* view = expected_.find(name);
     COPUS_CHECK(view != nullptr, expected_.path().string(), " has no ", name);
@@ -53,7 +54,7 @@ class Reference {
   SafetensorsFile expected_;
 };
 
-// A store on the tests' device that holds the model's weights. Float64 weights are the float32 ones, exactly.
+// Returns a store on the tests' device that holds the model's weights. Float64 weights equal the float32 ones exactly.
 inline ParameterStore load(const HuggingFaceModel& model, at::ScalarType compute_dtype) {
   ParameterStore store(model.description(), compute_dtype, test_device());
   if (compute_dtype != at::kDouble) {

@@ -1,4 +1,4 @@
-// What tests share: a folder that goes away, the text of an error, a stand-in for a full disk, another program.
+// Helpers of tests: a folder that is deleted, the text of an error, a stand-in for a full disk, another program.
 #pragma once
 
 #include <sys/resource.h>
@@ -17,7 +17,7 @@
 
 namespace copus {
 
-// An empty folder, deleted with its content at the end of its life.
+// An empty folder, deleted with its content by the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -35,7 +35,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// The names in a folder, sorted.
+// Returns the names in a folder, sorted.
 inline std::vector<std::string> list_directory(const std::filesystem::path& directory) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) names.push_back(entry.path().filename());
@@ -43,7 +43,7 @@ inline std::vector<std::string> list_directory(const std::filesystem::path& dire
   return names;
 }
 
-// The message of the UserError that `action` throws.
+// Returns the message of the UserError that `action` throws.
 template <class Action>
 std::string user_error(Action action) {
   try {
@@ -54,8 +54,8 @@ std::string user_error(Action action) {
   return "no UserError";
 }
 
-// While it lives, no file of this process grows beyond `bytes`: the last write is cut short or refused, as on a full
-// disk. For child processes, since it covers the test's own output too.
+// Keeps files of this process from growing beyond `bytes` while it lives: the last write is cut short or refused, as on
+// a full disk. It is meant for child processes, since it covers the test's own output too.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -73,8 +73,8 @@ class FileSizeLimit {
 };
 
 struct ProcessResult {
-  int exit_code;       // -1 where a signal ended it
-  std::string output;  // of standard output
+  int exit_code;       // -1 where a signal ended the program
+  std::string output;  // text of standard output
 };
 
 // Runs a program with its arguments, none of which may contain a single quote, and waits for its end.

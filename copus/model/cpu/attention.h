@@ -21,8 +21,8 @@ COPUS_INLINE int64_t padded(int64_t n) {
   return (n + Simd<C>::width - 1) / Simd<C>::width * Simd<C>::width;
 }
 
-// c[0..rows) x [0..vectors) (+)= sum over k in [begin, end) of a(row, k) * b[k], with a(row, k) = a[row * a_row + k *
-// a_k].
+// Computes c[0..rows) x [0..vectors) (+)= sum over k in [begin, end) of a(row, k) * b[k], with a(row, k) = a[row *
+// a_row + k * a_k].
 template <int rows, int vectors, class C>
 COPUS_INLINE void multiply_tile(const C* a, int64_t a_row, int64_t a_k, const C* b, int64_t b_row, int64_t begin,
                                 int64_t end, C* c, int64_t c_row, bool accumulate) {
@@ -44,7 +44,7 @@ COPUS_INLINE void multiply_tile(const C* a, int64_t a_row, int64_t a_k, const C*
   }
 }
 
-// The same for `columns` (a multiple of the vector width) columns and `rows` <= group rows.
+// Computes the same sums for `columns` (a multiple of the vector width) columns and `rows` <= group rows.
 template <class C>
 COPUS_INLINE void multiply_rows(int64_t rows, int64_t columns, const C* a, int64_t a_row, int64_t a_k, const C* b,
                                 int64_t b_row, int64_t begin, int64_t end, C* c, int64_t c_row, bool accumulate) {
@@ -66,7 +66,7 @@ COPUS_INLINE void multiply_rows(int64_t rows, int64_t columns, const C* a, int64
   }
 }
 
-// to[token, 0..padded head_dim) = factor * from[token], zero beyond head_dim.
+// Packs to[token, 0..padded head_dim) = factor * from[token], zero beyond head_dim.
 template <class S, class C>
 COPUS_INLINE void pack(const S* from, int64_t stride, int64_t tokens, int64_t head_dim, C factor, C* to) {
   const int64_t to_row = padded<C>(head_dim);
@@ -78,7 +78,7 @@ COPUS_INLINE void pack(const S* from, int64_t stride, int64_t tokens, int64_t he
   }
 }
 
-// to[i, token] = from[token, i] for dense packed `from`; tokens beyond the last up to `to_row` are zero.
+// Transposes to[i, token] = from[token, i] for dense packed `from`; tokens beyond the last up to `to_row` are zero.
 template <class C>
 COPUS_INLINE void transpose(const C* from, int64_t from_row, int64_t tokens, int64_t head_dim, C* to, int64_t to_row) {
   for (int64_t t0 = 0; t0 < to_row; t0 += Simd<C>::width) {
@@ -153,7 +153,7 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
         const int64_t keys = minimum(block, a.sequence - k0);
         for (int64_t r0 = 0; r0 < queries; r0 += group) {
           const int64_t rows = minimum(group, queries - r0);
-          const int64_t visible = diagonal ? minimum(keys, r0 + group) : keys;  // to any row of the group
+          const int64_t visible = diagonal ? minimum(keys, r0 + group) : keys;  // keys visible to any row of the group
           multiply_rows(rows, padded<C>(visible), s.query + r0 * row, row, 1, s.key_transposed + k0, key_row, 0,
                         a.head_dim, s.scores + r0 * block, block, false);
           for (int64_t r = r0; r < r0 + rows; ++r) {
@@ -298,7 +298,7 @@ void attention_backward(const AttentionBackward<S>& a, int64_t task, Compute<S>*
         }
         for (int64_t c0 = 0; c0 < keys; c0 += group) {
           const int64_t columns = minimum(group, keys - c0);
-          const int64_t first_query = diagonal ? c0 : 0;  // the first that sees a key of the group
+          const int64_t first_query = diagonal ? c0 : 0;  // first query that sees a key of the group
           multiply_rows(columns, row, s.scores + c0, 1, block, s.output_gradient + q0 * row, row, first_query, queries,
                         s.value_gradient + (k0 + c0) * row, row, true);
           multiply_rows(columns, row, s.score_gradients + c0, 1, block, s.query + q0 * row, row, first_query, queries,

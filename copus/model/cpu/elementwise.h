@@ -1,4 +1,4 @@
-// Norms, rotary embedding, SwiGLU, cross-entropy, AdamW and sums: kernels that pass once over memory.
+// Kernels that pass once over memory: norms, rotary embedding, SwiGLU, cross-entropy, AdamW and sums.
 #pragma once
 
 #include <cmath>
@@ -137,7 +137,7 @@ struct RowSoftmax {
   C largest, sum, target_logit;
 };
 
-// `target` may lie outside the columns.
+// Computes the softmax statistics of a row; `target` may lie outside the columns.
 template <class S>
 COPUS_INLINE RowSoftmax<Compute<S>> row_softmax(const S* logits, int64_t columns, int64_t target) {
   using C = Compute<S>;
@@ -155,7 +155,7 @@ COPUS_INLINE RowSoftmax<Compute<S>> row_softmax(const S* logits, int64_t columns
   return {largest, horizontal_sum<C>(sums), here ? load(logits + target, 1)[0] : C{0}};
 }
 
-// The softmax of a whole row from the statistics of its parts, in their order.
+// Combines the softmax of a whole row from the statistics of its parts, in their order.
 template <class S>
 RowSoftmax<Compute<S>> combine_parts(const CrossEntropy<S>& a, int64_t row) {
   using C = Compute<S>;
@@ -267,7 +267,8 @@ void adamw(const AdamW<C>& a, int64_t begin, int64_t end) {
 template <class C>
 double squared_norm(const C* data, int64_t begin, int64_t end) {
   constexpr int half = Simd<double>::width;
-  // Blocks are so short that what ends each of them keeps the processor from reading ahead by itself: twice the speed.
+  // Prefetching doubles the speed: blocks are so short that the work at the end of each keeps the processor from
+  // reading ahead by itself.
   constexpr int64_t prefetch_distance = 1024;
   Vector<double> low = splat<double>(0), high = splat<double>(0);
   for_vectors<C>(end - begin, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {

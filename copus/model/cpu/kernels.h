@@ -9,7 +9,7 @@
 
 namespace copus::cpu {
 
-// That of description/model_description.h, which these sources do not include: inline functions of other headers,
+// The value of description/model_description.h, which these sources do not include: inline functions of other headers,
 // compiled for one instruction set here, could be linked into code that must run without it.
 inline constexpr int64_t ignored_target = -100;
 
@@ -28,7 +28,7 @@ struct ComputeOf<double> {
 template <class S>
 using Compute = typename ComputeOf<S>::type;
 
-// sum = residual + delta (delta may be null: then sum is not written and residual is the input);
+// Computes sum = residual + delta (delta may be null: then sum is not written and residual is the input);
 // normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (Zhang & Sennrich 2019).
 template <class S>
 struct RmsNormForward {
@@ -37,13 +37,13 @@ struct RmsNormForward {
   const S* residual;  // [rows, width]
   const S* delta;     // [rows, width] or null
   const S* weight;    // [width]
-  S* sum;             // [rows, width], where delta is given
+  S* sum;             // [rows, width]; only where delta is given
   S* normed;          // [rows, width]
   Compute<S>* rstd;   // [rows]
 };
 
-// input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient; the weight's gradient over the rows of the
-// range is written to weight_gradient.
+// Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient; the weight's gradient over the
+// rows of the range is written to weight_gradient.
 template <class S>
 struct RmsNormBackward {
   int64_t width;
@@ -53,7 +53,7 @@ struct RmsNormBackward {
   const Compute<S>* rstd;       // [rows]
   const S* residual_gradient;   // [rows, width] or null
   S* input_gradient;            // [rows, width]
-  Compute<S>* weight_gradient;  // [width], of this range
+  Compute<S>* weight_gradient;  // [width], over this range
 };
 
 // Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or by
@@ -67,7 +67,7 @@ struct Rotary {
   bool backward;
 };
 
-// activation = silu(gate) * up, gate and up side by side in one row.
+// Computes activation = silu(gate) * up, gate and up side by side in one row.
 template <class S>
 struct SwigluForward {
   int64_t width;
@@ -75,8 +75,8 @@ struct SwigluForward {
   S* activation;     // [rows, width]
 };
 
-// In place: gate_up becomes its gradient, activation_gradient becomes the activation (which the weight gradient of the
-// following linear layer needs and which therefore need not be kept from the forward pass).
+// Works in place: gate_up becomes its gradient, activation_gradient becomes the activation (which the weight gradient
+// of the following linear layer needs and which therefore need not be kept from the forward pass).
 template <class S>
 struct SwigluBackward {
   int64_t width;
@@ -85,13 +85,13 @@ struct SwigluBackward {
 };
 
 // Causal grouped-query attention over packed sequences of equal length. One task is one (sequence, kv head).
-// Flash attention (Dao et al. 2022): scores exist only for one block of queries and keys.
+// Scores exist only for one block of queries and keys (flash attention, Dao et al. 2022).
 template <class S>
 struct AttentionInput {
   int64_t batch, sequence, heads, kv_heads, head_dim;
   Compute<S> scale;
   int64_t row_stride, output_stride;  // elements between tokens
-  const S *query, *key, *value;       // token 0, head 0 of each
+  const S *query, *key, *value;       // token 0, head 0 of each matrix
 };
 
 template <class S>
@@ -116,7 +116,7 @@ struct EmbeddingPart {
   S* out;                 // [rows, width]
 };
 
-// What the softmax of a row needs to know of some of its columns, those of the tokens from `first_token` on.
+// Computes the softmax statistics of each row over some of its columns, those of the tokens from `first_token` on.
 template <class S>
 struct SoftmaxStatistics {
   int64_t first_token, vocab;
@@ -125,21 +125,21 @@ struct SoftmaxStatistics {
   double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not here)
 };
 
-// Softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
+// Computes the softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
 template <class S>
 struct CrossEntropy {
-  int64_t first_token, vocab;  // of the columns that are here
+  int64_t first_token, vocab;  // range of the columns that are here
   bool gradient;
   double loss_scale;
   S* logits;               // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
   double* losses;          // [rows]
-  // Statistics of all the parts that the columns of a row are cut into; null where all are here.
+  // Statistics of every part into which the columns of a row are cut; null where one part has the whole row.
   const double* statistics;  // [parts, rows, 3]
   int64_t parts, rows;
 };
 
-// AdamW (Loshchilov & Hutter 2019) on fp32 (or float64) state.
+// Updates fp32 (or float64) state by AdamW (Loshchilov & Hutter 2019).
 template <class C>
 struct AdamW {
   C *master, *exp_avg, *exp_avg_sq;
@@ -163,13 +163,13 @@ struct Kernels {
   void (*embedding_part)(const EmbeddingPart<S>&, int64_t begin, int64_t end);
   void (*softmax_statistics)(const SoftmaxStatistics<S>&, int64_t begin, int64_t end);
   void (*cross_entropy)(const CrossEntropy<S>&, int64_t begin, int64_t end);
-  // out[j] += sum over rows of data[row, j], for the columns of the range, rows in ascending order.
+  // Adds out[j] += sum over rows of data[row, j], for the columns of the range, rows in ascending order.
   void (*add_column_sums)(const S* data, int64_t rows, int64_t width, Compute<S>* out, int64_t begin, int64_t end);
-  // gradient[tokens[r] - first_token, j] += data[r, j] for the columns of the range, rows in ascending order; tokens
-  // outside the `vocab` rows of the gradient are left out.
+  // Adds gradient[tokens[r] - first_token, j] += data[r, j] for the columns of the range, rows in ascending order;
+  // tokens outside the `vocab` rows of the gradient are left out.
   void (*add_embedding_gradient)(const S* data, const int64_t* tokens, int64_t rows, int64_t width, int64_t first_token,
                                  int64_t vocab, Compute<S>* gradient, int64_t begin, int64_t end);
-  // Master-typed, so the same for float and BFloat16 storage.
+  // AdamW works on master-typed state, so it is the same for float and BFloat16 storage.
   void (*adamw)(const AdamW<Compute<S>>&, int64_t begin, int64_t end);
   double (*squared_norm)(const Compute<S>* data, int64_t begin, int64_t end);  // squared in C, summed in float64
 };

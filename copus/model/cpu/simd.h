@@ -1,5 +1,5 @@
-// Vectors of the instruction set that this source is compiled for, over GCC's and clang's vector extensions. Everything
-// lies in a namespace named after the instruction set, so that no code compiled for one is linked into another.
+// Vectors of the instruction set that this source is compiled for, over GCC's and clang's vector extensions. They lie
+// in a namespace named after the instruction set, so that no code compiled for one is linked into another.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Simd<float> {
   using Unaligned = float __attribute__((vector_size(COPUS_VECTOR_BYTES), aligned(4), may_alias));
   using Integer = int32_t __attribute__((vector_size(COPUS_VECTOR_BYTES)));
   static constexpr int width = COPUS_VECTOR_BYTES / 4;
-  // Below exp_low, the logarithm of the smallest normal number, the result is 0; at exp_high it is infinite already.
+  // exp_low is the logarithm of the smallest normal number: e^x is 0 below it. At exp_high it is already infinite.
   static constexpr float exp_low = -87.3365402F, exp_high = 89.0F;
   static constexpr float ln2_high = 0.693359375F, ln2_low = -2.12194440e-4F, inverse_ln2 = 1.44269504F;
   static constexpr float round_magic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
@@ -59,8 +59,8 @@ COPUS_INLINE Vector<C> splat(C value) {
   return Vector<C>{} + value;
 }
 
-// Loads and stores of `count` <= width elements; lanes beyond count are zero (or `fill`) and are not stored. With a
-// constant count == width these are one instruction.
+// Load and store `count` <= width elements; lanes beyond count are zero (or `fill`) and are not stored. With a constant
+// count == width these are one instruction.
 template <class C>
 COPUS_INLINE Vector<C> load(const C* from, int64_t count, C fill = 0) {
   if (count == Simd<C>::width) return *reinterpret_cast<const typename Simd<C>::Unaligned*>(from);
@@ -95,7 +95,7 @@ COPUS_INLINE Vector<float> load(const BFloat16* from, int64_t count, float fill 
   return vector;
 }
 
-// Rounds to nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; a NaN remains NaN.
 COPUS_INLINE void store(BFloat16* to, Vector<float> vector, int64_t count) {
   const Word bits = reinterpret_cast<Word>(vector);
   Word rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -108,7 +108,7 @@ COPUS_INLINE void store(BFloat16* to, Vector<float> vector, int64_t count) {
   }
 }
 
-// f(offset, count) over a row of n elements: whole vectors, then the rest.
+// Calls f(offset, count) over a row of n elements: whole vectors, then the rest.
 template <class C, class F>
 COPUS_INLINE void for_vectors(int64_t n, F f) {
   constexpr int64_t width = Simd<C>::width;
@@ -131,8 +131,8 @@ COPUS_INLINE C horizontal_max(Vector<C> vector) {
   return best;
 }
 
-// e^x to 2 units in the last place: range reduction to |r| <= ln(2)/2, then the Taylor polynomial, whose remainder is
-// below half a unit there. Results below the normal range are 0, and a NaN stays one.
+// Computes e^x to 2 units in the last place: range reduction to |r| <= ln(2)/2, then the Taylor polynomial, whose
+// remainder is below half a unit there. Results below the normal range are 0, and a NaN remains NaN.
 template <class C>
 COPUS_INLINE Vector<C> exponential(Vector<C> x) {
   using S = Simd<C>;
@@ -148,7 +148,7 @@ COPUS_INLINE Vector<C> exponential(Vector<C> x) {
   Vector<C> polynomial = splat<C>(coefficient(S::taylor_degree));
 #pragma GCC unroll 16
   for (int degree = S::taylor_degree - 1; degree >= 0; --degree) polynomial = polynomial * r + coefficient(degree);
-  // n as an integer lies in the low bits of `shifted`. 2^n is applied in two factors, since n may be 128 (1024).
+  // The low bits of `shifted` hold n as an integer. 2^n is applied in two factors, since n may be 128 (1024).
   using Integer = typename S::Integer;
   const Integer exponent = reinterpret_cast<Integer>(shifted) - reinterpret_cast<Integer>(splat<C>(S::round_magic));
   const Integer half = exponent >> 1;

@@ -1,6 +1,6 @@
-// Rotary embedding and SwiGLU: every element is read and written once, so the bytes are those of the floor. Rotary: 4
-// bytes a rotated pair of bfloat16, and the angles, of which a thread reads 8 bytes a pair for eight heads; they are
-// few and come from the caches.
+// Rotary embedding and SwiGLU. Every element is read and written once, so the bytes are those of the floor. Rotary
+// takes 4 bytes a rotated pair of bfloat16, and the angles, of which a thread reads 8 bytes a pair for eight heads;
+// they are few and come from the caches.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -9,9 +9,9 @@
 namespace copus::gpu {
 
 inline constexpr int rotary_threads = 256;
-inline constexpr int rotary_heads = 8;  // that one thread rotates by the same angles
+inline constexpr int rotary_heads = 8;  // number of heads that one thread rotates by the same angles
 
-// A thread takes V neighbouring pairs of some heads of a row. Blocks cover rows, and heads along y.
+// Rotates in threads that take V neighbouring pairs of some heads of a row. Blocks cover rows, and heads along y.
 template <class S, int V>
 COPUS_KERNEL(rotary_threads)
 rotary_kernel(const Rotary a) {
@@ -58,7 +58,7 @@ rotary_kernel(const Rotary a) {
 
 inline constexpr int swiglu_threads = 256;
 
-// A block takes a row.
+// Computes SwiGLU; a block takes a row.
 template <class S, int V>
 COPUS_KERNEL(swiglu_threads)
 swiglu_forward_kernel(const SwigluForward a) {

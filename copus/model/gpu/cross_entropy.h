@@ -1,5 +1,5 @@
-// Softmax cross-entropy, of whole rows or of some of their columns. A block takes a row: one pass for the softmax's
-// largest logit and sum (Milakov & Gimelshein 2018), a second that replaces the logits by their gradient. The floor
+// Softmax cross-entropy, of whole rows or of some of their columns. A block takes a row: one pass finds the softmax's
+// largest logit and sum (Milakov & Gimelshein 2018), a second one replaces the logits by their gradient. The floor
 // counts the logits read once and written once: the second pass finds them in the level-2 cache, where the product that
 // made them has just put them, if those of one call fit there.
 #pragma once
@@ -19,7 +19,7 @@ COPUS_DEVICE SoftmaxSum shuffle_xor(SoftmaxSum value, int bits) {
   return {shuffle_xor(value.largest, bits), shuffle_xor(value.sum, bits)};
 }
 
-// exp(x - largest), also where nothing has been seen and both are minus infinity.
+// Computes exp(x - largest), also where no logit has been seen and either is minus infinity.
 COPUS_DEVICE float exponential_below(float x, float largest) { return x == largest ? 1.0F : expf(x - largest); }
 
 COPUS_DEVICE SoftmaxSum combine(SoftmaxSum a, SoftmaxSum b) {
@@ -27,7 +27,7 @@ COPUS_DEVICE SoftmaxSum combine(SoftmaxSum a, SoftmaxSum b) {
   return {largest, a.sum * exponential_below(a.largest, largest) + b.sum * exponential_below(b.largest, largest)};
 }
 
-// Of the row's columns, for all threads of the block.
+// Computes the softmax of the row's columns and gives it to every thread of the block.
 template <class S, int V>
 COPUS_DEVICE SoftmaxSum softmax_of_row(const S* logits, int64_t columns) {
   SoftmaxSum softmax{-INFINITY, 0};
@@ -36,8 +36,7 @@ COPUS_DEVICE SoftmaxSum softmax_of_row(const S* logits, int64_t columns) {
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) largest = fmaxf(largest, widen(pack.values[v]));
     softmax.sum *= exponential_below(softmax.largest, largest);
-    // Minus infinity adds nothing, whatever the largest is; infinity and what is not a number make the sum not a
-    // number.
+    // Minus infinity adds nothing, whatever the largest is; infinity and NaN make the sum NaN.
     const float origin = largest == -INFINITY ? 0.0F : largest;
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) softmax.sum += expf(widen(pack.values[v]) - origin);
@@ -80,7 +79,7 @@ struct RowSoftmax {
   float largest, sum, target_logit;
 };
 
-// The softmax of a whole row from the statistics of its parts, in their order.
+// Combines the softmax of a whole row from the statistics of its parts, in their order.
 COPUS_DEVICE RowSoftmax combine_parts(const CrossEntropy& a, int64_t row) {
   const auto part = [&a, row](int64_t i) { return a.statistics + (i * a.rows + row) * 3; };
   double largest = part(0)[0], sum = 0, target_logit = 0;

@@ -1,6 +1,6 @@
-// What device code is written against: the few words that nvcc, hipcc and the emulator of tests spell differently.
-// Kernels take one struct by value. A block has a multiple of 64 threads, so that its warps are whole on every device,
-// and all of its threads take part in every synchronisation and shuffle.
+// The vocabulary of device code: the few words that nvcc, hipcc and the emulator of tests spell differently. Kernels
+// take one struct by value. A block has a multiple of 64 threads, so that its warps are whole on every device, and each
+// of its threads takes part in every synchronisation and shuffle.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ namespace copus::gpu {
 #if defined(__CUDACC__) || defined(__HIPCC__)
 
 #define COPUS_DEVICE __device__ __forceinline__
-// A kernel that is launched with at most this many threads a block.
+// Declares a kernel that is launched with at most this many threads a block.
 #define COPUS_KERNEL(threads) __global__ void __launch_bounds__(threads)
-// An array that the threads of a block share.
+// Declares an array that the threads of a block share.
 #define COPUS_SHARED(type, name, count) __shared__ type name[count]
 #define COPUS_UNROLL _Pragma("unroll")
 
@@ -35,7 +35,7 @@ COPUS_DEVICE void atomic_add(int64_t* to, int64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
 
-// The value of the thread of this warp whose place differs by these bits.
+// Returns the value of the thread of this warp whose position differs by these bits.
 template <class T>
 COPUS_DEVICE T shuffle_xor(T value, int bits) {
 #if defined(__HIPCC__)
@@ -48,7 +48,7 @@ COPUS_DEVICE T shuffle_xor(T value, int bits) {
 COPUS_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
 COPUS_DEVICE uint32_t float_to_bits(float value) { return __float_as_uint(value); }
 COPUS_DEVICE uint64_t double_to_bits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
-// The device itself stops at an access that is not aligned.
+// Does nothing here: the device itself stops at an access that is not aligned.
 COPUS_DEVICE void check_alignment(const void* /*to*/, size_t /*bytes*/) {}
 
 #endif
@@ -60,7 +60,7 @@ struct BFloat16 {
 COPUS_DEVICE float widen(float value) { return value; }
 COPUS_DEVICE float widen(BFloat16 value) { return bits_to_float(static_cast<uint32_t>(value.bits) << 16); }
 
-// Rounds to nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; a NaN remains NaN.
 template <class S>
 COPUS_DEVICE S round_to(float value) {
   if constexpr (sizeof(S) == sizeof(float)) {
@@ -78,7 +78,7 @@ COPUS_DEVICE S round_to(float value) {
   }
 }
 
-// Elements that are read and written at once: 16 bytes, or one element where memory is not aligned to them.
+// Elements that are read or written in one access: 16 bytes, or one element where memory is not aligned to them.
 template <class S, int V>
 struct alignas(sizeof(S) * V) Pack {
   S values[V];
@@ -99,7 +99,7 @@ COPUS_DEVICE void store(S* to, const Pack<S, V>& pack) {
 
 inline constexpr int smallest_warp = 32, largest_block = 1024;
 
-// The values of all threads of the block combined, in a fixed order, for all of them.
+// Combines the values of the block's threads in a fixed order; every thread gets the result.
 template <class T, class Combine>
 COPUS_DEVICE T reduce_block(T value, Combine combine) {
   COPUS_SHARED(T, of_warp, largest_block / smallest_warp);

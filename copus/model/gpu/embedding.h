@@ -1,9 +1,9 @@
-// The embedding of a part of the vocabulary, and its gradient: rows with equal tokens are brought together by sorting,
-// so that each row of the gradient has one writer at a time and a fixed order, whatever the vocabulary's size.
+// The embedding of a part of the vocabulary, and its gradient. Sorting brings rows with equal tokens together, so that
+// each row of the gradient has one writer at a time and a fixed order, whatever the vocabulary's size.
 //
-// Bytes: forward 2 n s a row, as the floor. Gradient: the output gradient once (n s a row), the gradient's rows read
-// and written once for each distinct token (8 n), and two partial sums (each written and read, 4 n) where the rows of a
-// token cross from one tile to the next.
+// Bytes: the forward pass moves 2 n s a row, as the floor. The gradient reads the output gradient once (n s a row),
+// reads and writes its rows once for each distinct token (8 n), and moves two partial sums (each written and read, 4 n)
+// where the rows of a token cross from one tile to the next.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -13,7 +13,7 @@ namespace copus::gpu {
 
 inline constexpr int embedding_threads = 256;
 
-// A block takes a row.
+// Looks up embeddings; a block takes a row.
 template <class S, int V>
 COPUS_KERNEL(embedding_threads)
 embedding_part_kernel(const EmbeddingPart a) {
@@ -29,8 +29,8 @@ embedding_part_kernel(const EmbeddingPart a) {
   }
 }
 
-// A row by its token's place in the part and its own number: no two keys are equal. Tokens that are not in the part
-// come last.
+// Returns a row's sort key, from its token's place in the part and its own number, so that no two keys are equal.
+// Tokens that are not in the part come last.
 inline constexpr int key_row_bits = 32;
 COPUS_DEVICE int64_t row_key(const EmbeddingGradient& a, int64_t row) {
   const int64_t index = a.tokens[row] - a.first_token;
@@ -65,9 +65,9 @@ static COPUS_KERNEL(embedding_sort_tile / 2) sort_embedding_tiles_kernel(const E
   }
 }
 
-inline constexpr int merge_lanes = 8;  // threads that share the search for one key's place
+inline constexpr int merge_lanes = 8;  // number of threads that share the search for one key's place
 
-// Puts each key at its place among all: as many keys precede it as precede it in each of the tiles.
+// Puts each key at its final place: the number of keys that precede it, summed over the tiles.
 static COPUS_KERNEL(embedding_threads) merge_embedding_tiles_kernel(const EmbeddingGradient a) {
   const int64_t i = (block_index() * block_threads() + thread_index()) / merge_lanes;
   const int lane = thread_index() % merge_lanes;
@@ -94,18 +94,18 @@ COPUS_DEVICE int64_t embedding_tiles(const EmbeddingGradient& a) {
   return (a.rows + embedding_tile - 1) / embedding_tile;
 }
 
-// Where a tile leaves the sum of rows whose token it shares with the tile before it (and not with the one after), or
-// with the one after it.
+// Returns where a tile leaves the sum of rows whose token it shares with a neighbouring tile: first_sum for the tile
+// before (where the token does not continue in the one after), last_sum for the tile after.
 COPUS_DEVICE float* first_sum(const EmbeddingGradient& a, int64_t tile) { return a.partial_sums + tile * a.width; }
 COPUS_DEVICE float* last_sum(const EmbeddingGradient& a, int64_t tile) {
   return a.partial_sums + (embedding_tiles(a) + tile) * a.width;
 }
 
-// A block sums a tile of sorted rows, some of their columns: along y.
+// Sums a tile of sorted rows in each block, which takes some of their columns: columns go along y.
 template <class S, int V>
 COPUS_KERNEL(embedding_threads)
 sum_embedding_tiles_kernel(const EmbeddingGradient a) {
-  COPUS_SHARED(int64_t, keys, embedding_tile + 2);  // with the tile's two neighbours; -1 beyond the ends
+  COPUS_SHARED(int64_t, keys, embedding_tile + 2);  // the tile's keys between its two neighbours'; -1 beyond the ends
   const int64_t tile = block_index(), first = tile * embedding_tile;
   const int count = static_cast<int>(a.rows - first < embedding_tile ? a.rows - first : embedding_tile);
   if (thread_index() < count + 2) {
@@ -128,7 +128,7 @@ sum_embedding_tiles_kernel(const EmbeddingGradient a) {
       sums[v] = 0;
     }
   };
-  bool since_before = true;  // the sum began with the tile
+  bool since_before = true;  // whether the current sum began with the tile
   constexpr int ahead = 4;
   for (int begin = 0; begin < count; begin += ahead) {
     Pack<S, V> rows[ahead];
@@ -140,7 +140,7 @@ sum_embedding_tiles_kernel(const EmbeddingGradient a) {
     for (int i = 0; i < ahead; ++i) {
       if (begin + i >= count) continue;
       const int64_t token = key_token(keys[begin + i + 1]);
-      if (token == a.vocab) return;  // neither this row nor those after it are in the part
+      if (token == a.vocab) return;  // this row and those after it are outside the part
       COPUS_UNROLL
       for (int v = 0; v < V; ++v) sums[v] += widen(rows[i].values[v]);
       const bool last = begin + i + 1 == count;
@@ -157,7 +157,7 @@ sum_embedding_tiles_kernel(const EmbeddingGradient a) {
   }
 }
 
-// Adds what tiles share: the block of the tile in which a token's rows begin adds up their sums.
+// Adds the sums that tiles share: the block of the tile in which a token's rows begin adds up their sums.
 static COPUS_KERNEL(embedding_threads) join_embedding_tiles_kernel(const EmbeddingGradient a) {
   const int64_t tile = block_index(), tiles = embedding_tiles(a);
   const auto token_at = [&a](int64_t i) { return i >= 0 && i < a.rows ? key_token(a.sorted_keys[i]) : -1; };

@@ -22,13 +22,14 @@ struct Fiber {
   std::unique_ptr<char[]> stack;
   State state;
   Position position;
-  // Of the two last exchanges, so that a fast thread does not overwrite what a slow one has still to read.
+  // Values of the two latest exchanges, so that a fast thread does not overwrite one that a slow thread still has to
+  // read.
   uint64_t exchanged[2];
   int bits[2];
   int exchanges;
 };
 
-// One block at a time runs here.
+// Runs one block at a time.
 class Block {
  public:
   void run(const Position& position, const std::function<void()>& kernel) {
@@ -73,10 +74,11 @@ class Block {
     makecontext(&fiber.context, enter, 0);
   }
 
-  // A fiber runs one thread of one block after the other.
+  // Runs as a fiber, which executes one thread of one block after the other.
   static void enter();
 
-  // Lets every thread run that can, then those go on that have waited for each other. False at the block's end.
+  // Lets every ready thread run, then releases the threads that have waited for each other. Returns false at the
+  // block's end.
   bool step() {
     for (int i = 0; i < threads_; ++i) {
       current_ = device().last_thread_first ? threads_ - 1 - i : i;
@@ -106,7 +108,7 @@ class Block {
     return true;
   }
 
-  // What is left of the block's threads never runs again; nothing on their stacks has to be destroyed.
+  // Drops the block's remaining threads, which never run again; nothing on their stacks has to be destroyed.
   [[noreturn]] void abandon() {
     fibers_.clear();
     std::rethrow_exception(failure_);
@@ -152,7 +154,7 @@ Device& device() {
 const Position& position() { return block().current().position; }
 
 void run(int64_t blocks, int64_t blocks_y, int threads, const std::function<void()>& kernel) {
-  // 64: whole warps on every device; 65535: the most that CUDA takes along y.
+  // Blocks of a multiple of 64 threads have whole warps on every device; CUDA takes at most 65535 blocks along y.
   COPUS_CHECK(threads > 0 && threads <= most_threads && threads % 64 == 0, threads, " threads");
   COPUS_CHECK(blocks >= 0 && blocks_y > 0 && blocks_y <= 65535, blocks, " x ", blocks_y, " blocks");
   ++device().launches;

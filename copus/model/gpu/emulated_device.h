@@ -1,7 +1,8 @@
-// For tests: a GPU for device code that g++ compiles, over host memory. The blocks of a launch run one after the other;
-// in a block every thread is a fiber of its own, which gives way where it waits for the others. It finds what a GPU
-// would pass over in silence or end the process for: threads that wait for others which have ended or wait elsewhere,
-// indices beyond shared memory, and reading shared memory that nobody has written, which holds not-a-numbers.
+// An emulated GPU for tests, for device code that g++ compiles, over host memory. The blocks of a launch run one after
+// the other; in a block every thread is a fiber of its own, which gives way where it waits for the others. The emulator
+// detects what a GPU would ignore silently or end the process for: threads that wait for others which have ended or
+// wait elsewhere, indices beyond shared memory, and reads of shared memory that no thread has written, which holds
+// NaNs.
 #pragma once
 
 #include <bit>
@@ -24,12 +25,13 @@ namespace copus::gpu {
 
 namespace emulated {
 
-// What tests choose; at first the warp size that COPUS_EMULATED_WARP names, and the other order with warps of 64.
+// Settings that tests choose. The initial warp size is the one that COPUS_EMULATED_WARP names; with warps of 64, the
+// initial order is the reverse one.
 struct Device {
   int warp_size = 32;
-  // Which of the threads that could go on does so first: what is right does not depend on it.
+  // The order in which ready threads go on: correct results do not depend on it.
   bool last_thread_first = false;
-  int64_t launches = 0;  // so far
+  int64_t launches = 0;  // launches so far
 };
 Device& device();
 
@@ -37,7 +39,7 @@ struct Position {
   int thread, threads;
   int64_t block, blocks, block_y;
 };
-// Of the fiber that runs.
+// Returns the position of the running fiber.
 const Position& position();
 
 void run(int64_t blocks, int64_t blocks_y, int threads, const std::function<void()>& kernel);

@@ -1,4 +1,4 @@
-// The emulated GPU: that its threads meet where device code has them meet, and that it finds what it is there to find.
+// Tests the emulated GPU: its threads meet where device code makes them meet, and it detects the faults that it should.
 #include "copus/model/gpu/emulated_device.h"
 
 #include <gmock/gmock.h>

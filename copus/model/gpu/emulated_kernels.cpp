@@ -1,2 +1,2 @@
-// The GPU kernels and their launches as g++ compiles them, for the emulated device.
+// Compiles the GPU kernels and their launches with g++, for the emulated device.
 #include "copus/model/gpu/kernels.cu"

@@ -2,25 +2,25 @@
 // work on `stream` (a cudaStream_t or hipStream_t) and returns. kernels.cu defines them, for CUDA, for HIP, and over
 // host memory for tests (emulated_device.h).
 //
-// Every result is the same however blocks and threads are scheduled: work is cut at fixed places, and what is added
-// atomically is integers. Activations and weights are stored as `storage` says; arithmetic is in float32. Matrices are
-// dense and row-major. Pointers need only their elements' alignment; where rows begin at multiples of 16 bytes, memory
-// is read and written 16 bytes at a time.
+// Every result is the same however blocks and threads are scheduled: work is cut at fixed places, and only integers are
+// added atomically. Activations and weights are stored as `storage` says; arithmetic is in float32. Matrices are dense
+// and row-major. Pointers need only their elements' alignment; where rows begin at multiples of 16 bytes, memory is
+// read and written 16 bytes at a time.
 #pragma once
 
 #include <cstdint>
 
 namespace copus::gpu {
 
-// That of description/model_description.h, which device code does not include.
+// The value of description/model_description.h, which device code does not include.
 inline constexpr int64_t ignored_target = -100;
 
 enum class Storage { float32, bfloat16 };
 
-// The widest rows that the norms take: they keep them in registers.
+// The widest rows that the norms accept, since they keep rows in registers.
 inline constexpr int64_t widest_norm = 8192;
 
-// sum = residual + delta (delta may be null: then sum is not written and residual is the input);
+// Computes sum = residual + delta (delta may be null: then sum is not written and residual is the input);
 // normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (Zhang & Sennrich 2019).
 struct RmsNormForward {
   Storage storage;
@@ -29,16 +29,16 @@ struct RmsNormForward {
   const void* residual;  // [rows, width]
   const void* delta;     // [rows, width] or null
   const void* weight;    // [width]
-  void* sum;             // [rows, width], where delta is given
+  void* sum;             // [rows, width]; only where delta is given
   void* normed;          // [rows, width]
   float* rstd;           // [rows]
 };
 void rms_norm_forward(const RmsNormForward& arguments, void* stream);
 
-// Rows whose contributions to a norm weight's gradient are summed on their own.
+// The number of rows whose contributions to a norm weight's gradient form one partial sum.
 inline constexpr int64_t norm_rows_per_partial_sum = 16;
 
-// input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient.
+// Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient.
 struct RmsNormBackward {
   Storage storage;
   int64_t rows, width;
@@ -52,7 +52,7 @@ struct RmsNormBackward {
 };
 void rms_norm_backward(const RmsNormBackward& arguments, void* stream);
 
-// out[range, column] (+)= the sum of the column over the rows of the range.
+// Computes out[range, column] (+)= the sum of the column over the rows of the range.
 struct ColumnSums {
   Storage storage;
   int64_t rows, width, rows_per_range;
@@ -76,7 +76,7 @@ struct Rotary {
 };
 void rotary(const Rotary& arguments, void* stream);
 
-// activation = silu(gate) * up, gate and up side by side in one row.
+// Computes activation = silu(gate) * up, gate and up side by side in one row.
 struct SwigluForward {
   Storage storage;
   int64_t rows, width;
@@ -85,7 +85,7 @@ struct SwigluForward {
 };
 void swiglu_forward(const SwigluForward& arguments, void* stream);
 
-// In place: gate_up becomes its gradient, activation_gradient becomes the activation.
+// Works in place: gate_up becomes its gradient, activation_gradient becomes the activation.
 struct SwigluBackward {
   Storage storage;
   int64_t rows, width;
@@ -104,12 +104,12 @@ struct EmbeddingPart {
 };
 void embedding_part(const EmbeddingPart& arguments, void* stream);
 
-// Rows that are summed together, in the order of their tokens, and rows that one block sorts.
+// Numbers of rows that are summed together, in the order of their tokens, and of rows that one block sorts.
 inline constexpr int64_t embedding_tile = 32;
 inline constexpr int64_t embedding_sort_tile = 1024;
 
-// gradient[tokens[r] - first_token] += output_gradient[r], rows with equal tokens in a fixed order; other tokens are
-// left out. The rows are sorted by token first, so that every row of the gradient is read and written once.
+// Adds gradient[tokens[r] - first_token] += output_gradient[r], rows with equal tokens in a fixed order; other tokens
+// are left out. The rows are sorted by token first, so that every row of the gradient is read and written once.
 struct EmbeddingGradient {
   Storage storage;
   int64_t first_token, vocab, rows, width;
@@ -123,7 +123,7 @@ struct EmbeddingGradient {
 };
 void add_embedding_gradient(const EmbeddingGradient& arguments, void* stream);
 
-// What the softmax of a row needs to know of some of its columns, those of the tokens from `first_token` on.
+// Computes the softmax statistics of each row over some of its columns, those of the tokens from `first_token` on.
 struct SoftmaxStatistics {
   Storage storage;
   int64_t first_token, vocab, rows;
@@ -133,15 +133,15 @@ struct SoftmaxStatistics {
 };
 void softmax_statistics(const SoftmaxStatistics& arguments, void* stream);
 
-// Softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
+// Computes the softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
 struct CrossEntropy {
   Storage storage;
-  int64_t first_token, vocab, rows;  // of the columns that are here
+  int64_t first_token, vocab, rows;  // range of the columns that are here
   bool gradient;
   float loss_scale;
   void* logits;            // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
-  // Statistics of all the parts that the columns of a row are cut into; null where all are here.
+  // Statistics of every part into which the columns of a row are cut; null where one part has the whole row.
   const double* statistics;  // [parts, rows, 3]
   int64_t parts;
   double* losses;    // [rows], scratch memory
@@ -149,7 +149,8 @@ struct CrossEntropy {
 };
 void cross_entropy(const CrossEntropy& arguments, void* stream);
 
-// AdamW (Loshchilov & Hutter 2019) on flat float32 state. What the formula needs of the step, in float32:
+// Updates flat float32 state by AdamW (Loshchilov & Hutter 2019). Values that the formula needs of the step, in
+// float32:
 struct AdamW {
   int64_t count;
   float *master, *exp_avg, *exp_avg_sq;
@@ -162,13 +163,14 @@ struct AdamW {
 };
 void adamw(const AdamW& arguments, void* stream);
 
-// to = from, rounded to nearest, ties to even.
+// Rounds to = from to nearest, ties to even.
 void round_to_bfloat16(const float* from, void* to, int64_t count, void* stream);
 
-// Elements whose squares are summed in float64 before they are added exactly: blocks begin at multiples of it.
+// The number of elements whose squares are summed in float64 before they are added exactly; blocks begin at multiples
+// of it.
 inline constexpr int64_t squared_norm_block = 64;
 
-// Adds the squares of values[begin .. end) to `words`, those of an ExactSum (base/exact_sum.h).
+// Adds the squares of values[begin .. end) to `words`, which are those of an ExactSum (base/exact_sum.h).
 struct SquaredNorm {
   const float* values;
   int64_t begin, end;

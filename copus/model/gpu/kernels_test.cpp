@@ -1,5 +1,5 @@
-// The GPU's kernels over the emulated device: sizes that kernels_test.cpp has not, and memory that is not aligned. The
-// reference is the generic kernel in float64.
+// Tests the GPU's kernels over the emulated device, with sizes that kernels_test.cpp lacks and memory that is not
+// aligned. The reference is the generic kernel in float64.
 #include "copus/model/gpu/kernels.h"
 
 #include <ATen/ATen.h>
@@ -27,14 +27,14 @@ struct Case {
 class GpuKernels : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override { at::manual_seed(20261122); }
-  // Every test is about kernels of the GPU: that they ran is part of what it shows.
+  // Checks that kernels of the GPU ran, since every test is about them.
   void TearDown() override { EXPECT_GT(gpu::emulated::device().launches, launches_); }
 
-  // Random values that the dtype holds exactly, as float64.
+  // Returns random values that the dtype holds exactly, as float64.
   static at::Tensor random(at::IntArrayRef shape) {
     return at::randn(shape, at::kFloat).to(GetParam().dtype).to(at::kDouble);
   }
-  // In the dtype, contiguous; beginning at a multiple of 16 bytes, or one element after it.
+  // Copies values to contiguous memory in the dtype, beginning at a multiple of 16 bytes, or one element after it.
   static at::Tensor place(const at::Tensor& values, at::ScalarType dtype) {
     const int64_t offset = GetParam().aligned ? 0 : 1;
     const at::Tensor placed = at::empty({values.numel() + offset}, dtype).narrow(0, offset, values.numel());
@@ -50,7 +50,7 @@ class GpuKernels : public testing::TestWithParam<Case> {
   const int64_t launches_ = gpu::emulated::device().launches;
 };
 
-// One thread, ragged warps, every number of packs a thread, and rows beyond what stays in registers.
+// The widths give one thread, ragged warps, every number of packs a thread, and rows too wide for the registers.
 TEST_P(GpuKernels, Norm) {
   for (const auto& [rows, width] :
        {std::pair{1, 3}, {3, 24}, {65, 72}, {17, 104}, {3, 1001}, {2, 2048}, {2, 4096}, {2, 8192}, {2, 8200}}) {
@@ -84,7 +84,7 @@ TEST_P(GpuKernels, ColumnSumsOfManyRows) {
   }
 }
 
-// Heads of the usual sizes, and more of them than a thread rotates.
+// Heads have the usual sizes; there are more of them than a thread rotates.
 TEST_P(GpuKernels, Rotary) {
   for (const int64_t head_dim : {2, 10, 64, 80, 128, 512}) {
     const kernels::AttentionShape shape{2, 5, 7, 3, head_dim};
@@ -110,8 +110,8 @@ TEST_P(GpuKernels, Swiglu) {
   }
 }
 
-// Few tokens and many, in one tile of the sort and in several; each different, Zipf's, and all the same, whose rows are
-// in one tile of sums, in two, and in many.
+// Tokens are few or many, in one tile of the sort or in several. They are different, or Zipf's, or equal, so that their
+// rows lie in one tile of sums, in two, or in many.
 TEST_P(GpuKernels, EmbeddingGradient) {
   const int64_t vocab = 1009;
   for (const auto& [rows, width] : {std::pair{1, 8}, {3, 5}, {65, 24}, {1100, 8}, {70, 2100}}) {
@@ -132,7 +132,7 @@ TEST_P(GpuKernels, EmbeddingGradient) {
   }
 }
 
-// Rows of fewer columns than threads, and of so many that a thread reads several packs at once.
+// Rows have fewer columns than threads, or so many that a thread reads several packs at once.
 TEST_P(GpuKernels, CrossEntropy) {
   for (const auto& [rows, vocab] : {std::pair{1, 2}, {3, 1000}, {65, 40}, {3, 2051}, {3, 20520}}) {
     SCOPED_TRACE(testing::Message() << rows << " x " << vocab);
@@ -176,7 +176,8 @@ TEST_P(GpuKernels, AdamW) {
   }
 }
 
-// Of squares whose sums float64 holds, so that every order gives the CPU's words, over the whole range of exponents.
+// Float64 holds the sums of these squares exactly, so that every order gives the CPU's words. They span the whole range
+// of exponents.
 TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {
   const int64_t count = 9001;
   const at::Tensor integers = at::randint(-2000, 2000, {count}, at::kFloat);
@@ -195,7 +196,7 @@ TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {
   }
 }
 
-// More tiles than blocks, as in every large model: a thread goes from its block of one tile to that of another, whose
+// Tiles outnumber blocks, as in every large model: a thread goes from its part of one tile to that of another, whose
 // squares may be too much larger or smaller for the words that it holds.
 TEST_P(GpuKernels, SquaredNormOfSeveralTilesABlock) {
   const int64_t blocks_of_values = 7 * gpu::squared_norm_threads, count = blocks_of_values * 64 - 5;
@@ -216,7 +217,7 @@ TEST_P(GpuKernels, SquaredNormOfSeveralTilesABlock) {
   }
 }
 
-// Sums that float64 rounds depend on their order and on where blocks begin.
+// Sums rounded to float64 depend on their order and on where blocks begin.
 TEST_P(GpuKernels, SquaredNormRoundsAsTheCpu) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl")) {
     GTEST_SKIP() << "the order is that of vectors which this processor lacks";

@@ -1,4 +1,4 @@
-// Starts a kernel. The emulator of tests has a launch of its own.
+// Starts a kernel. The emulator of tests launches kernels in its own way.
 #pragma once
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
@@ -9,7 +9,7 @@
 
 namespace copus::gpu {
 
-// blocks x blocks_y blocks; blocks_y at most 65535.
+// A grid of blocks x blocks_y blocks; blocks_y is at most 65535.
 struct Grid {
   int64_t blocks;
   int64_t blocks_y = 1;

@@ -12,7 +12,7 @@ namespace copus::gpu {
 
 inline constexpr int norm_threads = 512;
 
-// The first column of a thread's pack k.
+// Returns the first column of a thread's pack k.
 template <int V>
 COPUS_DEVICE int64_t norm_column(int k) {
   return (static_cast<int64_t>(k) * block_threads() + thread_index()) * V;
@@ -87,7 +87,8 @@ rms_norm_backward_kernel(const RmsNormBackward a) {
     const S* const input = static_cast<const S*>(a.input) + row * a.width;
     const S* const residual_gradient = static_cast<const S*>(a.residual_gradient) + row * a.width;
     const bool has_residual = a.residual_gradient != nullptr;
-    // Asked for with the rest, so that the reduction does not delay it, where there are registers for that.
+    // The residual's gradient is loaded with the other operands, so that the reduction does not delay it, where there
+    // are enough registers.
     constexpr bool upstream_early = K <= 8;
     Pack<S, V> dy[K], x[K], upstream[K];
     COPUS_UNROLL
@@ -134,10 +135,10 @@ rms_norm_backward_kernel(const RmsNormBackward a) {
   }
 }
 
-inline constexpr int column_sum_lanes = 32;     // rows of a range that a block reads side by side
-inline constexpr int column_sum_threads = 256;  // so 8 packs of columns a block: whole sectors of memory
+inline constexpr int column_sum_lanes = 32;     // number of rows of a range that a block reads side by side
+inline constexpr int column_sum_threads = 256;  // gives a block 8 packs of columns: whole sectors of memory
 
-// Each lane sums its rows in ascending order, then the lanes are summed in order. One block for 8 V columns of a range.
+// Sums each lane's rows in ascending order, then the lanes in order. One block takes 8 V columns of a range.
 template <class S, int V>
 COPUS_KERNEL(column_sum_threads)
 column_sums_kernel(const ColumnSums a) {

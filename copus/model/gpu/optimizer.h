@@ -1,5 +1,5 @@
-// What runs over flat ranges of parameters: AdamW, rounding, and squared norms. Bytes an element, which are those of
-// the floor: AdamW 28 (four reads, three writes), rounding 6, a squared norm 4.
+// Kernels over flat ranges of parameters: AdamW, rounding, and squared norms. Bytes per element, which are those of the
+// floor: AdamW 28 (four reads, three writes), rounding 6, a squared norm 4.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -54,11 +54,11 @@ round_kernel(const Rounding a) {
 
 inline constexpr int not_numbers = 71, positive_infinities = 69;  // counts that follow the digits of an ExactSum
 
-// A sum of doubles that are not negative, as neighbouring words of an ExactSum. It takes terms of three digits: those
-// of the first one and of 2^32 times more or less.
+// A sum of nonnegative doubles, as neighbouring words of an ExactSum. A term has three digits; the sum accepts terms at
+// the digits of the first one, and those that are up to 2^32 times larger or smaller.
 struct WordSum {
   static constexpr int size = 5;
-  int first;  // -1: no terms yet
+  int first;  // index of the first word, -1: no terms yet
   int64_t words[size];
 };
 
@@ -70,7 +70,7 @@ COPUS_DEVICE void flush(const WordSum& sum, int64_t* words) {
   }
 }
 
-// Adds to the words what ExactSum::add(double) does; what `sum` has no room for goes to `words`.
+// Adds `value` to the words as ExactSum::add(double) does. A value that does not fit into `sum` goes to `words`.
 COPUS_DEVICE void add_exactly(double value, WordSum& sum, int64_t* words) {
   const uint64_t bits = double_to_bits(value);
   const uint64_t fraction = bits & ((uint64_t{1} << 52) - 1);
@@ -98,8 +98,8 @@ COPUS_DEVICE void add_exactly(double value, WordSum& sum, int64_t* words) {
 inline constexpr int squared_norm_threads = 64;
 inline constexpr int64_t squared_norm_tile = squared_norm_threads * squared_norm_block;
 
-// The squares of at most 64 values, summed in the order of the CPU's widest vectors (cpu/elementwise.h with AVX-512):
-// in sixteen lanes, then the upper eight added to the lower, then these in turn.
+// Sums the squares of at most 64 values in the order of the CPU's widest vectors (cpu/elementwise.h with AVX-512): in
+// sixteen lanes, then the upper eight added to the lower, then these in turn.
 COPUS_DEVICE double sum_squares(const float* values, int count) {
   constexpr int lanes = 8;
   double low[lanes], high[lanes];
@@ -120,8 +120,9 @@ COPUS_DEVICE double sum_squares(const float* values, int count) {
   return sum;
 }
 
-// A block brings tiles of 64 x 64 values into shared memory, reading it in order, and each of its threads sums the
-// squares of 64 neighbours. At the end the threads add their words up before one of them adds atomically.
+// Adds squared norms. A block brings tiles of 64 x 64 values into shared memory, reading it in order, and each of its
+// threads sums the squares of 64 neighbours. At the end the threads add their words up before one of them adds
+// atomically.
 template <int V>
 COPUS_KERNEL(squared_norm_threads)
 squared_norm_kernel(const SquaredNorm a) {
@@ -131,7 +132,7 @@ squared_norm_kernel(const SquaredNorm a) {
   WordSum sum{-1, {}};
   for (int64_t tile = a.begin / squared_norm_tile + block_index(); tile < end_tile; tile += grid_blocks()) {
     const int64_t first = tile * squared_norm_tile;
-    synchronize_block();  // the tile before this one may still be read
+    synchronize_block();  // the tile before this one may still be in use
     constexpr int ahead = 8;
     for (int begin = 0; begin < squared_norm_tile; begin += ahead * squared_norm_threads * V) {
       Pack<float, V> packs[ahead];
@@ -153,13 +154,13 @@ squared_norm_kernel(const SquaredNorm a) {
       }
     }
     synchronize_block();
-    // Of this thread's block, the part that lies between begin and end.
+    // The part of this thread's 64 values that lies between begin and end.
     const int64_t offset = first + thread_index() * block;
     const int from = static_cast<int>(a.begin > offset ? a.begin - offset : 0);
     const int to = static_cast<int>(a.end < offset + block ? a.end - offset : block);
     if (from < to) add_exactly(sum_squares(&values[thread_index() * row + from], to - from), sum, a.words);
   }
-  // Once for each place where the sum of some thread begins.
+  // Each iteration adds up the threads' sums that begin at the same word, the highest first.
   for (;;) {
     const int first = reduce_block(sum.first, [](int x, int y) { return x > y ? x : y; });
     if (first < 0) return;

@@ -1,4 +1,4 @@
-// For tests: a small model whose every bucket has padding, with grouped key-value heads and biases.
+// A small model for tests whose every bucket has padding, with grouped key-value heads and biases.
 #pragma once
 
 #include "copus/description/model_description.h"

@@ -1,5 +1,5 @@
-// For tests: the same decoder written plainly in differentiable ATen operators, whose gradients autograd computes.
-// Written from the equations, not from decoder.cpp, and independent of the kernels.
+// The same decoder for tests, written plainly in differentiable ATen operators, whose gradients autograd computes. It
+// is written from the equations, not from decoder.cpp, and independent of the kernels.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,13 +18,13 @@ inline at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double
   return x * at::rsqrt(x.pow(2).mean(-1, true) + epsilon) * weight;
 }
 
-// x [batch, heads, sequence, head_dim]; cosine, sine [sequence, head_dim / 2].
+// Rotates x [batch, heads, sequence, head_dim]; cosine, sine [sequence, head_dim / 2].
 inline at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
   const std::vector<at::Tensor> halves = x.chunk(2, -1);
   return at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
 }
 
-// query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim].
+// Attends; query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim].
 inline at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   const int64_t shared = query.size(1) / key.size(1), sequence = query.size(2);
   const at::Tensor scores = at::matmul(query, key.repeat_interleave(shared, 1).transpose(2, 3)) /
@@ -33,7 +33,7 @@ inline at::Tensor attention(const at::Tensor& query, const at::Tensor& key, cons
   return at::matmul(at::softmax(scores.masked_fill(hidden_keys, -INFINITY), -1), value.repeat_interleave(shared, 1));
 }
 
-// Named leaf copies of the weights.
+// Returns named leaf copies of the weights.
 inline std::map<std::string, at::Tensor> leaves(const ParameterStore& store) {
   std::map<std::string, at::Tensor> weights;
   for (const Parameter& parameter : store.parameters()) {
@@ -75,7 +75,7 @@ inline at::Tensor logits(const ModelDescription& model, const std::map<std::stri
   return at::matmul(x, weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight").t());
 }
 
-// The sum of the token losses.
+// Returns the sum of the token losses.
 inline at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) {
   return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten(), {}, at::Reduction::Sum, ignored_target);
 }
@@ -87,7 +87,7 @@ inline std::vector<at::Tensor> gradients(const at::Tensor& scalar, const std::ve
   return torch::autograd::grad({scalar}, inputs, outputs_gradient);
 }
 
-// |a - b| / |b|, norms over all elements.
+// Returns |a - b| / |b|, norms over every element.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = b.to(at::kDouble);
   const double size = wide.norm().item<double>();

@@ -1,4 +1,4 @@
-// For tests: parts of a whole model, and all pipeline stages of one tensor-parallel rank run one after the other.
+// Parts of a whole model, for tests, and the pipeline stages of one tensor-parallel rank run one after the other.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@
 
 namespace copus {
 
-// Random weights everywhere, also where training starts from ones and zeros. Draws from ATen's generator.
+// Sets random weights everywhere, also where training starts from ones and zeros. Draws from ATen's generator.
 inline void randomize(ParameterStore& store) {
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.tied_copy) continue;
@@ -39,7 +39,7 @@ inline at::Tensor cut(at::Tensor whole, const Box& box) {
 
 class StagesInTurn {
  public:
-  // A copy of `whole`, cut by `strategy`. Refers to the group behind `tensor_parallel`.
+  // Makes a copy of `whole`, cut by `strategy`. Refers to the group behind `tensor_parallel`.
   StagesInTurn(const ParameterStore& whole, const ParallelStrategy& strategy, const TensorParallel& tensor_parallel) {
     for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
       const Placement placement =
@@ -63,7 +63,7 @@ class StagesInTurn {
   std::vector<std::unique_ptr<ParameterStore>>& stores() { return stores_; }
   std::vector<ModelChunk>& stages() { return stages_; }
 
-  // F of every stage, B of every stage, then W of all. Returns the sum of token losses.
+  // Runs F of every stage, B of every stage, then W of every stage. Returns the sum of token losses.
   double forward_backward(const MicroBatch& micro_batch, WeightGradients::Mode mode) {
     std::vector<ChunkActivations> kept(stages_.size());
     at::Tensor stream;

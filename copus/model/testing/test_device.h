@@ -1,4 +1,4 @@
-// For tests: the device that they compute on, which is the CPU unless COPUS_TEST_DEVICE names another.
+// The device that tests compute on, which is the CPU unless COPUS_TEST_DEVICE names another.
 #pragma once
 
 #include <ATen/Context.h>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// On a GPU, kernels are deterministic from the first call on, as in training (train/device.h).
+// Returns the device. On a GPU, kernels are deterministic from the first call on, as in training (train/device.h).
 inline at::Device test_device() {
   const char* const name = std::getenv("COPUS_TEST_DEVICE");
   const at::Device device(name != nullptr ? std::string(name) : "cpu");
@@ -18,7 +18,7 @@ inline at::Device test_device() {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
-  // With the index that tensors there tell: 0 where none is named.
+  // The device gets the index that its tensors report: 0 where none is named.
   return device.is_cpu() || device.has_index() ? device : at::Device(device.type(), 0);
 }
 

@@ -1,5 +1,5 @@
-// For tests: how long a schedule takes, by replaying its lists with given times of their actions. Slow and plain: what
-// performance/pipeline_time.h computes quickly is held against it.
+// Times a schedule for tests by replaying its lists with given times of their actions. It is slow and plain, so that
+// the quick computation of performance/pipeline_time.h can be compared with it.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace copus {
 
-// One action as it happened. A receive ends when its message is there; a send ends when its message has arrived, while
+// One action with its times. A receive ends when its message is there; a send ends when its message has arrived, while
 // its rank goes on at once.
 struct TimedAction {
   Action action;
@@ -24,10 +24,10 @@ struct TimedAction {
 };
 
 struct ScheduleTiming {
-  double seconds = 0;                           // until the last rank is done
-  std::vector<double> busy_seconds;             // by pipeline rank: F, B and W
-  std::vector<std::vector<TimedAction>> ranks;  // what happened when
-  // The share of all ranks' time in which they compute nothing.
+  double seconds = 0;                           // time at which the last rank is done
+  std::vector<double> busy_seconds;             // time in F, B and W, by pipeline rank
+  std::vector<std::vector<TimedAction>> ranks;  // every action with its times, by rank
+  // Returns the share of the ranks' time in which they compute nothing.
   double bubble() const {
     const double busy = std::accumulate(busy_seconds.begin(), busy_seconds.end(), 0.0);
     return 1 - busy / (seconds * static_cast<double>(busy_seconds.size()));
@@ -71,7 +71,7 @@ class Replay {
   }
 
  private:
-  // False where the action has to wait for a message that is not sent yet.
+  // Tries to do an action; returns false where it has to wait for a message that is not sent yet.
   bool try_action(int64_t rank, const Action& action) {
     const StageSeconds& seconds = stages_[schedule_.stage(rank, action.chunk)];
     switch (action.kind) {
@@ -137,20 +137,21 @@ class Replay {
 
 }  // namespace schedule_timing
 
-// `stages`: seconds by stage (num_stages of them). Messages of one directed pair follow one another: each leaves when
-// it was sent and the one before it has arrived. Throws InternalError when the schedule deadlocks: check it first.
+// Times a schedule. `stages`: seconds by stage (num_stages of them). Messages of one directed pair follow one another:
+// each leaves when it was sent and the one before it has arrived. Throws InternalError when the schedule deadlocks, so
+// check it first.
 inline ScheduleTiming time_schedule(const Schedule& schedule, const std::vector<StageSeconds>& stages) {
   COPUS_CHECK(std::ssize(stages) == schedule.num_stages());
   return schedule_timing::Replay(schedule, stages).run();
 }
 
-// The bubble that the literature gives for equal stages and free messages, f, b and w being the seconds of one rank's
-// whole share of the model (all chunks) for one micro-batch:
+// Returns the bubble that the literature gives for equal stages and free messages; f, b and w are the seconds of one
+// rank's whole share of the model (its chunks together) for one micro-batch:
 // gpipe and 1f1b (p-1) / (m + p-1) (Narayanan et al. 2021, section 2.2; any f, b, w);
 // interleaved (p-1) / (v m + p-1) (section 2.2.2);
 // zb-h1 idle / (m (f+b+w) + idle) with idle = (p-1)(f + b - w) (Qi et al. 2023, table 2) where m >= p and w <= b. In
 // general, M being min(m, p), idle = (p-1) f + (p-M) b + (M-1) max(b - w, 0): the last rank waits for its first F, and
-// after its last B the gradient's way to rank 0 takes (p-1) b, of which M - 1 W's that are left fill what they can.
+// after its last B the gradient's way to rank 0 takes (p-1) b, of which M - 1 remaining W's fill what they can.
 inline double bubble_formula(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                              int64_t num_microbatches, double forward, double backward_input, double backward_weight) {
   const auto p = static_cast<double>(pipeline_parallel);

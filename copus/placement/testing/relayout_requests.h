@@ -1,4 +1,4 @@
-// For tests: a small model, random models and strategies, and the re-layouts between them.
+// A small model, random models and strategies, and the re-layouts between them, for tests.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ inline ModelDescription random_model(Draw& draw) {
   return model;
 }
 
-// A strategy that trains this model on so many ranks.
+// Draws a strategy that trains this model on so many ranks.
 inline ParallelStrategy random_strategy(const ModelDescription& model, int64_t ranks, Draw& draw) {
   for (;;) {
     ParallelStrategy strategy;

@@ -1,5 +1,5 @@
-// For tests: all ranks follow their plans, in a memory in which every element of the model's state has a number of its
-// own, and say what is wrong.
+// Simulates a re-layout for tests: the ranks follow their plans in a memory in which every element of the model's state
+// has a number of its own, and any fault is described.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace copus::relayout_tests {
 
-// By bucket and kind. Padding is 0.
+// Buffers by bucket and kind. Padding is 0.
 using Buffers = std::map<std::pair<int64_t, StateKind>, std::vector<int64_t>>;
 
 inline constexpr int64_t nothing_yet = -1;
@@ -91,7 +91,7 @@ inline int64_t bytes_of(const Buffers& buffers) {
   return bytes;
 }
 
-// What went wrong first, or nothing.
+// The first thing that went wrong, or nothing.
 struct Problem {
   std::string text;
   template <class... Parts>
@@ -100,7 +100,7 @@ struct Problem {
   }
 };
 
-// All ranks follow their plans, on numbers.
+// Follows the plans of every rank, on numbers.
 class Simulation {
  public:
   Simulation(const RelayoutRequest& request, const std::vector<RelayoutPlan>& plans, std::vector<Buffers> state)
@@ -192,7 +192,7 @@ class Simulation {
     if (transfer.sender != transfer.receiver) received_ += 4 * transfer.num_elements();
   }
 
-  // Each pair of ranks lists the same transfers in the same order.
+  // Checks that each pair of ranks lists the same transfers in the same order.
   void check_sends(int64_t round) {
     using Seen = std::tuple<int64_t, int64_t, StateKind, std::vector<int64_t>>;
     const auto seen = [](const Transfer& transfer) {
@@ -257,7 +257,7 @@ class Simulation {
 
   const RelayoutRequest& request_;
   const std::vector<RelayoutPlan>& plans_;
-  std::vector<RankLayout> layouts_;  // new
+  std::vector<RankLayout> layouts_;  // new layout, by rank
   std::vector<Buffers> old_, new_;
   std::vector<int64_t> peaks_, old_bytes_;
   int64_t copied_ = 0, received_ = 0;
@@ -277,7 +277,7 @@ inline std::vector<Buffers> state_of_all_ranks(const RelayoutRequest& request, c
   return state;
 }
 
-// Follows the plans from the right state of the old layout; says what is wrong, on the way or with the new state.
+// Follows the plans from the right state of the old layout; returns what is wrong, on the way or with the new state.
 inline std::string follow(const RelayoutRequest& request, const std::vector<RelayoutPlan>& plans) {
   Simulation simulation(request, plans, state_of_all_ranks(request, request.from));
   if (std::string problem = simulation.run(); !problem.empty()) return problem;

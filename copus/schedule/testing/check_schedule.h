@@ -1,5 +1,5 @@
-// For tests: proves a schedule complete, ordered, free of deadlock and within its memory, or says what is wrong with
-// it.
+// A checker for tests: proves a schedule complete, ordered, free of deadlock and within its memory, or says what is
+// wrong with it.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ inline bool is_receive(ActionKind kind) {
   return kind == ActionKind::receive_activation || kind == ActionKind::receive_gradient;
 }
 
-// Where in its list a rank does what.
+// The position of every action in a rank's list.
 class Positions {
  public:
   explicit Positions(const Schedule& schedule)
@@ -85,7 +85,7 @@ class Checker {
     return {};
   }
 
-  // `second` exists and comes after `first`, which exists.
+  // Finds fault where `second` comes before `first`; the list must hold either.
   Finding require_after(int64_t rank, const Action& first, const Action& second) const {
     const Positions& positions = positions_[rank];
     if (positions[second] < positions[first]) {
@@ -114,7 +114,8 @@ class Checker {
     return {};
   }
 
-  // A message that is needed exists and lies on the right side of the F or B that makes or uses it; no other exists.
+  // Checks that a needed message exists, on the right side of the F or B that makes or uses it, and that no other
+  // exists.
   Finding check_message(int64_t rank, const Action& message, ActionKind owner_kind, bool needed) const {
     const Positions& positions = positions_[rank];
     const Action owner{owner_kind, message.chunk, message.micro_batch};
@@ -155,7 +156,8 @@ class Checker {
     return {};
   }
 
-  // Every message has both ends by now, so two lists of one pair can only differ in their order.
+  // Checks that two ranks send and receive their messages in one order. Every message has both ends by now, so the two
+  // lists can only differ in their order.
   Finding check_message_order() const {
     std::map<std::pair<int64_t, int64_t>, std::vector<Action>> sent;
     for (int64_t rank = 0; rank < schedule_.pipeline_parallel; ++rank) {
@@ -181,7 +183,7 @@ class Checker {
     return {};
   }
 
-  // Runs the lists: a receive waits until the other end has sent, nothing else waits.
+  // Runs the lists: a receive waits until the other end has sent; nothing else waits.
   Finding check_progress() const {
     std::vector<size_t> next(schedule_.ranks.size(), 0);
     const auto can_run = [&](int64_t rank, const Action& action) {
@@ -218,11 +220,11 @@ class Checker {
 
 }  // namespace schedule_checks
 
-// What is wrong with a schedule, or nothing: every F, B and W of every chunk and micro-batch exactly once, in the order
-// F, B, W, and each kind in the order of the micro-batches within its chunk; every message that they need sent after it
-// was made and received before it is used; receives in the order of the sends on each directed pair (messages between
-// two ranks arrive in the order in which they were sent); runs to its end without deadlock; no rank holds more
-// activations than bounds[rank].
+// Returns the fault of a schedule, or nothing where it has: every F, B and W of every chunk and micro-batch exactly
+// once, in the order F, B, W, and each kind in the order of the micro-batches within its chunk; every needed message
+// sent after it was made and received before it is used; receives in the order of the sends on each directed pair
+// (messages between two ranks arrive in the order in which they were sent); a run to its end without deadlock; on no
+// rank more activations than bounds[rank].
 inline std::optional<std::string> check_schedule(const Schedule& schedule, const std::vector<int64_t>& bounds) {
   COPUS_CHECK(std::ssize(schedule.ranks) == schedule.pipeline_parallel);
   COPUS_CHECK(bounds.size() == schedule.ranks.size());

@@ -1,4 +1,4 @@
-// For tests: which send belongs to which receive of a schedule.
+// Finds, for tests, the send that belongs to each receive of a schedule.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace copus {
 
-// "F", "B", "W", "send_activation" and so on.
+// Returns "F", "B", "W", "send_activation" and so on.
 inline std::string_view to_string(ActionKind kind) {
   switch (kind) {
     case ActionKind::forward:

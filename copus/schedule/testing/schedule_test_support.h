@@ -1,4 +1,4 @@
-// The schedules that the tests of this room go through.
+// Enumerates the schedules that the tests of this room go through.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ inline std::vector<int64_t> bounds_of(PipelineSchedule kind, const Schedule& sch
   return bounds;
 }
 
-// Every kind with p in 1 .. 8, v in 1 .. 4 and m in 1 .. 17 that exists.
+// Calls `body` for every kind with each p in 1 .. 8, v in 1 .. 4 and m in 1 .. 17 that exists.
 inline void for_every_schedule(const std::function<void(PipelineSchedule, const Schedule&)>& body) {
   for (const auto kind : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::interleaved_1f1b,
                           PipelineSchedule::zb_h1}) {

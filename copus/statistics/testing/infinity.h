@@ -1,4 +1,4 @@
-// For tests: a batch or a noise scale without limit.
+// An infinite batch or noise scale, for tests.
 #pragma once
 
 #include <limits>

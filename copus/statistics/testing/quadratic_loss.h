@@ -1,4 +1,4 @@
-// For tests: a loss whose gradient and noise are known in closed form, and squared norms of its gradients drawn at
+// A loss for tests whose gradient and noise are known in closed form, and squared norms of its gradients drawn at
 // random.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace copus {
 // gradient H (theta - x) of a sample has the mean G = H (theta - mu) and the covariance Sigma = H X H.
 class QuadraticLoss {
  public:
-  // `copies` dimensions that are alike, but that theta is away from mu in the first of them only.
+  // A group of `copies` equal dimensions; theta is away from mu in the first of them only.
   struct Direction {
     double curvature;      // H
     double data_variance;  // X
@@ -27,8 +27,8 @@ class QuadraticLoss {
     double variance() const { return curvature * curvature * data_variance; }
   };
 
-  // A spectrum over one decade with an effective dimension tr(Sigma)^2 / tr(Sigma^2) of 4.8 scale, and with the given
-  // noise scale.
+  // Makes a spectrum over one decade with an effective dimension tr(Sigma)^2 / tr(Sigma^2) of 4.8 scale, and with the
+  // given noise scale.
   QuadraticLoss(int scale, double noise_scale)
       : directions_{{{2, 0.25, 0, 2 * scale}, {1, 0.5, 0, 2 * scale}, {0.5, 0.4, 0, 5 * scale}}} {
     constexpr std::array<double, 3> shares = {0.5, 0.25, 0.25};
@@ -49,7 +49,7 @@ class QuadraticLoss {
 
   double noise_scale() const { return noise().trace / noise().squared_gradient; }
 
-  // G' Sigma G
+  // Returns G' Sigma G.
   double gradient_covariance_gradient() const {
     double sum = 0;
     for (const Direction& direction : directions_) {
@@ -58,7 +58,7 @@ class QuadraticLoss {
     return sum;
   }
 
-  // tr(Sigma^2)
+  // Returns tr(Sigma^2).
   double trace_of_squared_covariance() const {
     double sum = 0;
     for (const Direction& direction : directions_) {
@@ -67,7 +67,7 @@ class QuadraticLoss {
     return sum;
   }
 
-  // The gradient of one sample, in all dimensions.
+  // Draws the gradient of one sample, in every dimension.
   std::vector<double> draw_gradient(std::mt19937_64& random) const {
     std::normal_distribution<double> normal;
     std::vector<double> gradient;
@@ -80,7 +80,7 @@ class QuadraticLoss {
     return gradient;
   }
 
-  // The norms of n gradients of `batch` samples each and of their mean, without drawing every gradient: in each
+  // Draws the norms of n gradients of `batch` samples each and of their mean, without drawing every gradient: in each
   // dimension the mean is normal, and independent of it the squared distances from the mean are distributed as chi^2
   // with n - 1 degrees of freedom.
   NormObservation draw(int n, double batch, std::mt19937_64& random) const {
