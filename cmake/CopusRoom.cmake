@@ -5,9 +5,6 @@
 #   USES         the rooms it depends on (all above it in the root CMakeLists.txt)
 #   LIBRARIES    libraries outside the project
 #   TORCH        the room uses ATen
-#
-# Several sources are compiled as one (COPUS_UNITY): most of what a small source costs are its headers and templates. So
-# no two files of a room may define the same name, even in unnamed namespaces.
 include(GoogleTest)
 
 add_library(copus_options INTERFACE)
@@ -24,11 +21,20 @@ endif()
 # Device code has options of its own (CopusGpu.cmake).
 target_compile_options(copus_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${HOST_OPTIONS}>")
 
-option(COPUS_UNITY "Compile several sources of a room as one" OFF)
+# compile_together(TARGET COUNT): compiles so many sources of one folder as one. Most of what a small source costs are its
+# headers and templates. So no two files of a folder may define the same name, even in unnamed namespaces.
+option(COPUS_UNITY "Compile several sources of a folder as one" ON)
 function(compile_together TARGET COUNT)
-  if(COPUS_UNITY)
-    set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-  endif()
+  get_target_property(SOURCES ${TARGET} SOURCES)
+  foreach(SOURCE ${SOURCES})
+    cmake_path(GET SOURCE PARENT_PATH FOLDER)
+    string(MAKE_C_IDENTIFIER "${TARGET}_${FOLDER}" FOLDER)
+    math(EXPR NUMBER "${NUMBER_OF_${FOLDER}} + 1")
+    set(NUMBER_OF_${FOLDER} ${NUMBER})
+    math(EXPR BATCH "(${NUMBER} - 1) / 99")
+    set_source_files_properties(${SOURCE} PROPERTIES UNITY_GROUP "${FOLDER}_${BATCH}")
+  endforeach()
+  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${COPUS_UNITY} UNITY_BUILD_MODE GROUP)
 endfunction()
 
 function(copus_room)

@@ -21,10 +21,10 @@
 namespace copus {
 namespace {
 
-constexpr ClusterDescription cluster{
+constexpr ClusterDescription one_rank_a_node{
     .ranks_per_node = 1, .within_node = {1e-6, 1e9}, .between_nodes = {1e-6, 1e9}, .flops_per_second = 1};
 
-enum class Wrapper { none, borrowed, late, virtual_time, staged, nccl };
+enum class Wrapper { unwrapped, borrowed, late, virtual_time, staged, nccl };
 
 std::string name_of_wrapper(const testing::TestParamInfo<Wrapper>& info) {
   return std::array{"none", "borrowed", "late", "virtual_time", "staged", "nccl"}[static_cast<int>(info.param)];
@@ -34,7 +34,7 @@ std::string name_of_wrapper(const testing::TestParamInfo<Wrapper>& info) {
 struct Wrapped {
   Wrapped(Wrapper wrapper, std::unique_ptr<World> inner, MockNccl& nccl) {
     switch (wrapper) {
-      case Wrapper::none:
+      case Wrapper::unwrapped:
         world = std::move(inner);
         break;
       case Wrapper::borrowed:
@@ -42,10 +42,10 @@ struct Wrapped {
         world = std::make_unique<BorrowedWorld>(*inner_world);
         break;
       case Wrapper::late:
-        world = with_links(std::move(inner), cluster, ClockKind::wall);
+        world = with_links(std::move(inner), one_rank_a_node, ClockKind::wall);
         break;
       case Wrapper::virtual_time:
-        world = with_links(std::move(inner), cluster, ClockKind::virtual_time);
+        world = with_links(std::move(inner), one_rank_a_node, ClockKind::virtual_time);
         break;
       case Wrapper::staged:
         world = stage_through_host(std::move(inner), device);
@@ -196,7 +196,7 @@ TEST_P(WrappedWorlds, MayEndWhileAnOperationIsUnderWay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(all, WrappedWorlds,
-                         testing::Values(Wrapper::none, Wrapper::borrowed, Wrapper::late, Wrapper::virtual_time,
+                         testing::Values(Wrapper::unwrapped, Wrapper::borrowed, Wrapper::late, Wrapper::virtual_time,
                                          Wrapper::staged, Wrapper::nccl),
                          name_of_wrapper);
 

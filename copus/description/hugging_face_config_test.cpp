@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-const Json llama = Json::parse(R"({
+const Json llama_config = Json::parse(R"({
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": 64,
   "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4
 })");
@@ -26,10 +26,10 @@ Json with(Json config, const Json& changes) {
 }
 
 Json as(const char* class_name, const char* type) {
-  return with(llama, {{"architectures", {class_name}}, {"model_type", type}, {"num_key_value_heads", 2}});
+  return with(llama_config, {{"architectures", {class_name}}, {"model_type", type}, {"num_key_value_heads", 2}});
 }
-const Json qwen2 = as("Qwen2ForCausalLM", "qwen2");
-const Json mistral = with(as("MistralForCausalLM", "mistral"), {{"sliding_window", nullptr}});
+const Json qwen2_config = as("Qwen2ForCausalLM", "qwen2");
+const Json mistral_config = with(as("MistralForCausalLM", "mistral"), {{"sliding_window", nullptr}});
 
 ModelDescription parse(const Json& config) { return parse_model_description(config.dump(), "config.json"); }
 
@@ -38,10 +38,10 @@ std::string message_of_text(const std::string& text) {
 }
 std::string message_of(const Json& config) { return message_of_text(config.dump()); }
 
-std::string refusal(const Json& changes) { return message_of(with(llama, changes)); }
+std::string refusal(const Json& changes) { return message_of(with(llama_config, changes)); }
 
 TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
-  const ModelDescription model = parse(llama);
+  const ModelDescription model = parse(llama_config);
   EXPECT_EQ(model.architecture, Architecture::llama);
   EXPECT_EQ(model.num_kv_heads, 4);
   EXPECT_EQ(model.head_dim, 16);
@@ -53,13 +53,13 @@ TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
   EXPECT_FALSE(model.tie_word_embeddings);
   EXPECT_FALSE(model.qkv_bias);
 
-  EXPECT_EQ(parse(qwen2).max_position_embeddings, 32768);
-  EXPECT_TRUE(parse(qwen2).qkv_bias);
-  EXPECT_EQ(parse(mistral).max_position_embeddings, 131072);
-  EXPECT_FALSE(parse(mistral).qkv_bias);
+  EXPECT_EQ(parse(qwen2_config).max_position_embeddings, 32768);
+  EXPECT_TRUE(parse(qwen2_config).qkv_bias);
+  EXPECT_EQ(parse(mistral_config).max_position_embeddings, 131072);
+  EXPECT_FALSE(parse(mistral_config).qkv_bias);
 
   const Json mistral_of_32_heads =
-      with(mistral, {{"num_attention_heads", 32}, {"num_key_value_heads", nullptr}, {"hidden_size", 128}});
+      with(mistral_config, {{"num_attention_heads", 32}, {"num_key_value_heads", nullptr}, {"hidden_size", 128}});
   EXPECT_EQ(parse(mistral_of_32_heads).num_kv_heads, 32) << "null: as many as heads";
   Json absent = mistral_of_32_heads;
   absent.erase("num_key_value_heads");
@@ -72,26 +72,30 @@ TEST(HuggingFaceConfig, ReadsBothStylesOfRotaryEmbeddings) {
                         {"high_freq_factor", 4.0},
                         {"original_max_position_embeddings", 8192}};
   const ModelDescription old_style =
-      parse(with(llama, {{"rope_theta", 500000}, {"rope_scaling", with(scaling, {{"rope_type", "llama3"}})}}));
+      parse(with(llama_config, {{"rope_theta", 500000}, {"rope_scaling", with(scaling, {{"rope_type", "llama3"}})}}));
   EXPECT_EQ(old_style.rope_theta, 500000.0);
   EXPECT_EQ(old_style.rope_scaling, (Llama3RopeScaling{32.0, 1.0, 4.0, 8192}));
-  EXPECT_EQ(parse(with(llama, {{"rope_theta", 5e5}, {"rope_scaling", with(scaling, {{"type", "llama3"}})}})),
+  EXPECT_EQ(parse(with(llama_config, {{"rope_theta", 5e5}, {"rope_scaling", with(scaling, {{"type", "llama3"}})}})),
             old_style);
-  EXPECT_EQ(parse(with(llama, {{"rope_parameters", with(scaling, {{"rope_type", "llama3"}, {"rope_theta", 5e5}})}})),
-            old_style);
+  EXPECT_EQ(
+      parse(with(llama_config, {{"rope_parameters", with(scaling, {{"rope_type", "llama3"}, {"rope_theta", 5e5}})}})),
+      old_style);
 
-  EXPECT_EQ(parse(with(llama, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}}})).rope_theta, 7.0);
-  EXPECT_EQ(parse(with(llama, {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta, 7.0);
-  EXPECT_FALSE(parse(with(llama, {{"rope_scaling", nullptr}})).rope_scaling);
+  EXPECT_EQ(
+      parse(with(llama_config, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}}})).rope_theta,
+      7.0);
+  EXPECT_EQ(parse(with(llama_config, {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta, 7.0);
+  EXPECT_FALSE(parse(with(llama_config, {{"rope_scaling", nullptr}})).rope_scaling);
 
   Json without_original = with(scaling, {{"rope_type", "llama3"}});
   without_original.erase("original_max_position_embeddings");
-  EXPECT_EQ(parse(with(llama, {{"rope_scaling", without_original}})).rope_scaling->original_max_position_embeddings,
-            2048);
+  EXPECT_EQ(
+      parse(with(llama_config, {{"rope_scaling", without_original}})).rope_scaling->original_max_position_embeddings,
+      2048);
 }
 
 TEST(HuggingFaceConfig, TheArchitectureMayComeFromTheModelTypeAlone) {
-  Json config = qwen2;
+  Json config = qwen2_config;
   config.erase("architectures");
   EXPECT_EQ(parse(config).architecture, Architecture::qwen2);
 }
@@ -103,8 +107,10 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
                         {"high_freq_factor", 4.0},
                         {"original_max_position_embeddings", 777}};
   for (const Json& config :
-       {llama, qwen2, mistral, with(llama, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
-        with(llama, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}), with(qwen2, {{"head_dim", 30}})}) {
+       {llama_config, qwen2_config, mistral_config,
+        with(llama_config, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
+        with(llama_config, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}),
+        with(qwen2_config, {{"head_dim", 30}})}) {
     const ModelDescription model = parse(config);
     EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model);
   }
@@ -144,7 +150,7 @@ TEST(HuggingFaceConfig, DamagedFilesNeverCrash) {
   const auto below = [&](size_t limit) { return static_cast<size_t>(random() % limit); };
   int refused = 0;
   for (int i = 0; i < 3000; ++i) {
-    std::string text = to_hugging_face_config(parse(i % 2 == 0 ? llama : mistral), "float32");
+    std::string text = to_hugging_face_config(parse(i % 2 == 0 ? llama_config : mistral_config), "float32");
     for (size_t edits = 1 + below(3); edits > 0; --edits) {
       const size_t place = below(text.size() - 8);
       if (below(2) == 0) {
@@ -176,7 +182,7 @@ TEST(HuggingFaceConfig, OtherArchitecturesAreRefused) {
 TEST(HuggingFaceConfig, MissingFieldsAreNamed) {
   for (const char* field :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
-    Json config = llama;
+    Json config = llama_config;
     config.erase(field);
     EXPECT_THAT(message_of(config), AllOf(HasSubstr("config.json"), HasSubstr(field), HasSubstr("missing")));
     EXPECT_THAT(refusal({{field, nullptr}}), AllOf(HasSubstr(field), HasSubstr("missing")));
@@ -206,7 +212,7 @@ TEST(HuggingFaceConfig, ContradictionsShowBothNumbers) {
   EXPECT_THAT(refusal({{"hidden_size", 66}}), AllOf(HasSubstr("(66)"), HasSubstr("(4)"), HasSubstr("multiple")));
   EXPECT_THAT(refusal({{"head_dim", 15}}), AllOf(HasSubstr("15"), HasSubstr("even")));
   EXPECT_THAT(refusal({{"hidden_size", 60}}), AllOf(HasSubstr("15"), HasSubstr("even")));
-  Json absent = qwen2;
+  Json absent = qwen2_config;
   absent.erase("num_key_value_heads");
   EXPECT_THAT(message_of(absent), AllOf(HasSubstr("(32, transformers' default"), HasSubstr("(4)")));
 }
@@ -234,25 +240,25 @@ TEST(HuggingFaceConfig, UnsupportedFeaturesAreRefusedWithTheReason) {
   EXPECT_THAT(refusal({{"hidden_act", "gelu"}}), AllOf(HasSubstr("gelu"), HasSubstr("silu")));
   EXPECT_THAT(refusal({{"attention_dropout", 0.1}}), AllOf(HasSubstr("attention_dropout"), HasSubstr("0.1")));
   EXPECT_THAT(refusal({{"quantization_config", {{"bits", 4}}}}), HasSubstr("quantization_config"));
-  EXPECT_THAT(message_of(with(qwen2, {{"use_sliding_window", true}})), HasSubstr("use_sliding_window"));
-  EXPECT_THAT(message_of(with(qwen2, {{"layer_types", {"full_attention", "sliding_attention"}}})),
+  EXPECT_THAT(message_of(with(qwen2_config, {{"use_sliding_window", true}})), HasSubstr("use_sliding_window"));
+  EXPECT_THAT(message_of(with(qwen2_config, {{"layer_types", {"full_attention", "sliding_attention"}}})),
               AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
 }
 
 TEST(HuggingFaceConfig, MistralMayHaveAWindowThatNeverCuts) {
-  EXPECT_THAT(message_of(with(mistral, {{"sliding_window", 4096}})),
+  EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 4096}})),
               AllOf(HasSubstr("(4096)"), HasSubstr("(131072)"), HasSubstr("sliding-window")));
-  EXPECT_EQ(parse(with(mistral, {{"sliding_window", 131072}})), parse(mistral));
-  Json absent = mistral;
+  EXPECT_EQ(parse(with(mistral_config, {{"sliding_window", 131072}})), parse(mistral_config));
+  Json absent = mistral_config;
   absent.erase("sliding_window");
   EXPECT_THAT(message_of(absent), AllOf(HasSubstr("absent"), HasSubstr("4096"), HasSubstr("null")));
   EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).max_position_embeddings, 4096);
 }
 
 TEST(HuggingFaceConfig, FieldsOfOtherConcernsAreIgnored) {
-  EXPECT_EQ(parse(with(llama, {{"use_cache", false}, {"bos_token_id", 1}, {"transformers_version", "5.0"}})),
-            parse(llama));
-  EXPECT_EQ(parse(with(qwen2, {{"sliding_window", 4096}, {"max_window_layers", 21}})), parse(qwen2));
+  EXPECT_EQ(parse(with(llama_config, {{"use_cache", false}, {"bos_token_id", 1}, {"transformers_version", "5.0"}})),
+            parse(llama_config));
+  EXPECT_EQ(parse(with(qwen2_config, {{"sliding_window", 4096}, {"max_window_layers", 21}})), parse(qwen2_config));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 
 using testing::ElementsAre;
 
-ModelDescription small_model() {
+ModelDescription countable_model() {
   ModelDescription model;
   model.vocab_size = 11;
   model.hidden_size = 8;
@@ -26,7 +26,7 @@ std::vector<std::string> names_of(const ModelDescription& model) {
 }
 
 TEST(ModelDescription, ListsParametersInTransformersOrder) {
-  ModelDescription model = small_model();
+  ModelDescription model = countable_model();
   model.num_layers = 1;
   model.qkv_bias = true;
   EXPECT_THAT(names_of(model),
@@ -47,7 +47,7 @@ ParameterInfo find(const ModelDescription& model, const std::string& name) {
 }
 
 TEST(ModelDescription, ShapesAreOutByIn) {
-  const ModelDescription model = small_model();
+  const ModelDescription model = countable_model();
   EXPECT_THAT(find(model, "model.embed_tokens.weight").shape, ElementsAre(11, 8));
   EXPECT_THAT(find(model, "model.layers.1.self_attn.q_proj.weight").shape, ElementsAre(16, 8));
   EXPECT_THAT(find(model, "model.layers.0.self_attn.k_proj.weight").shape, ElementsAre(8, 8));
@@ -59,7 +59,7 @@ TEST(ModelDescription, ShapesAreOutByIn) {
 }
 
 TEST(ModelDescription, KindsAndLayers) {
-  ModelDescription model = small_model();
+  ModelDescription model = countable_model();
   model.qkv_bias = true;
   const auto kind = [&](const std::string& name) { return find(model, name).kind; };
   EXPECT_EQ(kind("model.embed_tokens.weight"), ParameterKind::embedding);
@@ -72,7 +72,7 @@ TEST(ModelDescription, KindsAndLayers) {
 }
 
 TEST(ModelDescription, TiedModelsHaveNoHead) {
-  ModelDescription model = small_model();
+  ModelDescription model = countable_model();
   const int64_t untied = count_parameters(model);
   model.tie_word_embeddings = true;
   EXPECT_EQ(names_of(model).back(), "model.norm.weight");
@@ -82,10 +82,10 @@ TEST(ModelDescription, TiedModelsHaveNoHead) {
 TEST(ModelDescription, CountsTrainingOperations) {
   // By hand: h = 8, h_q = 16, h_kv = 8, f = 6, V = 11, L = 2, s = 5.
   const double weights = 2 * (2 * 8 * 16 + 2 * 8 * 8 + 3 * 8 * 6) + 11 * 8;
-  EXPECT_DOUBLE_EQ(training_flops_per_token(small_model(), 5), 6 * weights + 12 * 2 * 16 * 5);
+  EXPECT_DOUBLE_EQ(training_flops_per_token(countable_model(), 5), 6 * weights + 12 * 2 * 16 * 5);
   // Without attention: 6 operations per parameter that multiplies, that is all but embedding and norms.
-  EXPECT_DOUBLE_EQ(training_flops_per_token(small_model(), 0),
-                   6.0 * static_cast<double>(count_parameters(small_model()) - int64_t{11} * 8 - int64_t{5} * 8));
+  EXPECT_DOUBLE_EQ(training_flops_per_token(countable_model(), 0),
+                   6.0 * static_cast<double>(count_parameters(countable_model()) - int64_t{11} * 8 - int64_t{5} * 8));
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ ModelDescription model_of(const Case& c) {
   return model;
 }
 
-std::vector<MicroBatch> two_micro_batches(const ModelDescription& model) {
+std::vector<MicroBatch> short_micro_batches(const ModelDescription& model) {
   std::vector<MicroBatch> all;
   for (int i = 0; i < 2; ++i) {
     all.push_back(
@@ -76,7 +76,7 @@ void expect_equals_one_rank(const Case& c, at::ScalarType dtype, double toleranc
   at::manual_seed(77);
   ParameterStore whole(model_of(c), dtype, at::kCPU);
   randomize(whole);
-  const std::vector<MicroBatch> micro_batches = two_micro_batches(whole.model());
+  const std::vector<MicroBatch> micro_batches = short_micro_batches(whole.model());
   Decoder decoder(whole, Recompute::none);
   std::vector<double> expected;
   for (const MicroBatch& one : micro_batches) {

@@ -20,7 +20,7 @@
 namespace copus {
 namespace {
 
-constexpr int64_t length = 16;  // tokens of a sequence
+constexpr int64_t tokens_per_sequence = 16;  // tokens of a sequence
 
 class NoiseReferenceTest : public ::testing::Test {
  protected:
@@ -35,7 +35,7 @@ class NoiseReferenceTest : public ::testing::Test {
     config_.model.initializer_range = 0.2;  // far from the symmetry of a fresh model
     config_.data.train = {{.path = (folder_.path() / "corpus.txt").string(), .weight = 1}};
     config_.data.held_out_fraction = 0;
-    config_.train.sequence_length = length;
+    config_.train.sequence_length = tokens_per_sequence;
     config_.train.precision = Precision::fp32;
   }
 
@@ -60,8 +60,10 @@ class NoiseReferenceTest : public ::testing::Test {
 // Gradients of `scale` times the sum of the token losses, by autograd through the plain reference model.
 std::vector<at::Tensor> gradients_by_autograd(const ParameterStore& store, const Batch& batch, int64_t first,
                                               int64_t count, double scale) {
-  const at::Tensor tokens = kernels::from_host(batch.tokens.data() + first * length, {count, length}, at::kCPU);
-  const at::Tensor targets = kernels::from_host(batch.targets.data() + first * length, {count, length}, at::kCPU);
+  const at::Tensor tokens =
+      kernels::from_host(batch.tokens.data() + first * tokens_per_sequence, {count, tokens_per_sequence}, at::kCPU);
+  const at::Tensor targets =
+      kernels::from_host(batch.targets.data() + first * tokens_per_sequence, {count, tokens_per_sequence}, at::kCPU);
   const auto weights = reference::leaves(store);
   std::vector<at::Tensor> leaves;
   for (const auto& [name, leaf] : weights) leaves.push_back(leaf);
@@ -87,7 +89,7 @@ TEST_F(NoiseReferenceTest, SquaresTheGradientOfEverySampleAndOfTheirMean) {
     NoiseReference reference(store, decoder, dataset);
     for (const uint64_t first : {0, 5, 0}) {  // no batch leaves anything for the next
       const Batch batch = dataset.train_batch(first, size);
-      ASSERT_LT(batch.loss_tokens, size * length);
+      ASSERT_LT(batch.loss_tokens, size * tokens_per_sequence);
       const double mean_loss = 1 / static_cast<double>(batch.loss_tokens);
       double small = 0;
       for (int64_t sample = 0; sample < size; ++sample) {
@@ -123,9 +125,9 @@ TEST_F(NoiseReferenceTest, TheLargeNormIsTheGradientNormOfTraining) {
 // The mean gradient of a data set of N samples is G, and C_B expects |G|^2 + tr(Sigma)/B (1 - (B - 1)/(N - 1)) where no
 // sample repeats: with N far above phi that is no different from samples that may repeat.
 TEST_F(NoiseReferenceTest, TheIntervalHoldsTheNoiseScaleOfTheWholeDataSet) {
-  write_corpus(4096 * length, 0);
+  write_corpus(4096 * tokens_per_sequence, 0);
   const Dataset dataset = open_data();
-  const int64_t count = dataset.train_tokens() / length;
+  const int64_t count = dataset.train_tokens() / tokens_per_sequence;
   ParameterStore store(config_.model, at::kDouble, at::kCPU);
   store.initialize(3);
   Decoder decoder(store, Recompute::none);
@@ -137,9 +139,10 @@ TEST_F(NoiseReferenceTest, TheIntervalHoldsTheNoiseScaleOfTheWholeDataSet) {
   const Batch all = dataset.train_batch(0, count);
   for (int64_t sample = 0; sample < count; ++sample) {
     store.zero_gradients();
-    decoder.forward_backward(kernels::from_host(all.tokens.data() + sample * length, {1, length}, at::kCPU),
-                             kernels::from_host(all.targets.data() + sample * length, {1, length}, at::kCPU),
-                             1.0 / length);
+    decoder.forward_backward(
+        kernels::from_host(all.tokens.data() + sample * tokens_per_sequence, {1, tokens_per_sequence}, at::kCPU),
+        kernels::from_host(all.targets.data() + sample * tokens_per_sequence, {1, tokens_per_sequence}, at::kCPU),
+        1.0 / tokens_per_sequence);
     for (size_t b = 0; b < mean.size(); ++b) {
       const at::Tensor& gradient = store.buckets()[b].gradient;
       mean_square += gradient.pow(2).sum().item<double>() / samples;

@@ -8,10 +8,6 @@ namespace copus {
 
 namespace {
 
-int64_t samples_per_rank(const Configuration& configuration) {
-  return configuration.global_batch / configuration.strategy.data_parallel;
-}
-
 bool is_one_micro_batch(const Configuration& configuration) {
   return configuration.strategy.data_parallel == 1 && configuration.global_batch <= configuration.micro_batch;
 }
@@ -22,6 +18,10 @@ bool can_run(int64_t samples, const ParallelStrategy& strategy, int64_t sequence
 }
 
 }  // namespace
+
+int64_t samples_per_rank(const Configuration& configuration) {
+  return configuration.global_batch / configuration.strategy.data_parallel;
+}
 
 std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, const Configuration& configuration) {
   if (!is_one_micro_batch(configuration)) return std::nullopt;

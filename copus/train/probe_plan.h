@@ -24,6 +24,9 @@ struct ProbePlan {
   std::vector<int64_t> micro_batches;  // the samples of each micro-batch of a data-parallel rank
 };
 
+// Returns the number of samples of a step that each data-parallel rank takes.
+int64_t samples_per_rank(const Configuration& configuration);
+
 // Plans what step `step` (from 1) measures in a configuration. Where the whole step is one micro-batch, every
 // noise_scale.split_interval-th step is cut in two. Without `measure` no step measures anything or is cut. `config`
 // gives the sequence length and the interval.

@@ -29,7 +29,7 @@ std::optional<std::string> why_noise_is_not_measured(const RunConfig& config) {
   return copus::why_noise_is_not_measured(config, configuration_of(config));
 }
 
-RunConfig sequence_parallel(RunConfig config, int64_t tensor_parallel) {
+RunConfig with_sequence_parallel(RunConfig config, int64_t tensor_parallel) {
   config.parallel.sequence_parallel = true;
   config.parallel.tensor_parallel = tensor_parallel;
   return config;
@@ -89,19 +89,19 @@ TEST(ProbePlan, OneSampleCannotBeCut) {
 
 // Samples have 15 tokens: four ranks share those of four samples evenly, two ranks those of two.
 TEST(ProbePlan, HalvesAreSharedEvenlyAmongSequenceParallelRanks) {
-  const RunConfig no_half = sequence_parallel(config_of(4, 4, 1), 4);
+  const RunConfig no_half = with_sequence_parallel(config_of(4, 4, 1), 4);
   EXPECT_EQ(plan_probe(no_half, 4, true).source, ProbeSource::none);
   EXPECT_THAT(plan_probe(no_half, 4, true).micro_batches, ElementsAre(4));
   EXPECT_THAT(why_noise_is_not_measured(no_half).value_or(""),
               AllOf(HasSubstr("parallel.sequence_parallel"), HasSubstr("train.micro_batch"), HasSubstr("4 ranks")));
-  const RunConfig one_half = sequence_parallel(config_of(6, 8, 1), 2);
+  const RunConfig one_half = with_sequence_parallel(config_of(6, 8, 1), 2);
   EXPECT_EQ(plan_probe(one_half, 4, true).source, ProbeSource::none);
-  const RunConfig both = sequence_parallel(config_of(8, 8, 1), 4);
+  const RunConfig both = with_sequence_parallel(config_of(8, 8, 1), 4);
   EXPECT_THAT(plan_probe(both, 4, true).micro_batches, ElementsAre(4, 4));
   EXPECT_EQ(why_noise_is_not_measured(both), std::nullopt);
   // Steps are not cut in this configuration.
-  EXPECT_EQ(why_noise_is_not_measured(sequence_parallel(config_of(8, 4, 1), 4)), std::nullopt);
-  EXPECT_EQ(why_noise_is_not_measured(sequence_parallel(config_of(8, 4, 2), 4)), std::nullopt);
+  EXPECT_EQ(why_noise_is_not_measured(with_sequence_parallel(config_of(8, 4, 1), 4)), std::nullopt);
+  EXPECT_EQ(why_noise_is_not_measured(with_sequence_parallel(config_of(8, 4, 2), 4)), std::nullopt);
 }
 
 }  // namespace

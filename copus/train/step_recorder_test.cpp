@@ -14,20 +14,20 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr StepRecorder::Computation backward{.category = "pipeline", .name = "B", .part = StepPart::backward};
-constexpr StepRecorder::Computation norm{.category = "statistics", .name = "norm", .part = StepPart::optimizer};
+constexpr StepRecorder::Computation backward_pass{.category = "pipeline", .name = "B", .part = StepPart::backward};
+constexpr StepRecorder::Computation norm_pass{.category = "statistics", .name = "norm", .part = StepPart::optimizer};
 
 TEST(StepRecorder, WhatIsDoneInBetweenLeavesPartsAndPlacesAsTheyWere) {
   ObservedWorld world;
   StepRecorder recorder(world);
   recorder.begin_step(3, true);
   const auto measure = [&] {
-    recorder.aside(norm, "a norm", [&] {
+    recorder.aside(norm_pass, "a norm", [&] {
       EXPECT_EQ(world.place(), "step 3, a norm");
       world.advance_to(world.now() + 1);
     });
   };
-  recorder.begin(backward, "backward of micro-batch 0");
+  recorder.begin(backward_pass, "backward of micro-batch 0");
   world.advance_to(4);
   measure();
   EXPECT_EQ(world.place(), "step 3, backward of micro-batch 0");

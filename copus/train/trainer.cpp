@@ -23,11 +23,6 @@ at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::
   return kernels::from_host(values.data(), {sequences, length}, device);
 }
 
-// Number of samples of a step that each data-parallel rank takes.
-int64_t samples_per_rank(const Configuration& configuration) {
-  return configuration.global_batch / configuration.strategy.data_parallel;
-}
-
 Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
   return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
                        std::ssize(plan.micro_batches));

@@ -14,16 +14,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto mpi_look_interval = milliseconds(25);
-constexpr auto heartbeat_interval = milliseconds(200);
+constexpr auto look_interval_over_mpi = milliseconds(25);
+constexpr auto heartbeat_interval_over_mpi = milliseconds(200);
 // Several ranks may find the same failure at about the same time, and one shall tell the user. So whoever finds it
 // first claims it, and reports it this much later. It gives a lower rank that has claimed it too some more time to do
 // so.
 constexpr auto claim_time = milliseconds(200);
 constexpr auto time_for_other_claim = milliseconds(500);
-constexpr auto longest_telling = milliseconds(200);
+constexpr auto longest_telling_over_mpi = milliseconds(200);
 // A rank that has not noticed a failure is ended after this time.
-constexpr auto grace_of_mpi = milliseconds(700);
+constexpr auto grace_over_mpi = milliseconds(700);
 // So much time ranks get to end by themselves before the one that reported the failure ends the job.
 constexpr auto head_start = milliseconds(300);
 
@@ -76,7 +76,8 @@ void MpiHealth::report(const FailureReport& report) {
   to_report_ = report;
   if (report.rank >= 0) to_report_->pid = signs_of(report.rank).pid;
   changed().notify_all();
-  changed().wait_for(lock, claim_time + time_for_other_claim + 2 * longest_telling, [&] { return has_failed(); });
+  changed().wait_for(lock, claim_time + time_for_other_claim + 2 * longest_telling_over_mpi,
+                     [&] { return has_failed(); });
 }
 
 void MpiHealth::stop() {
@@ -122,7 +123,7 @@ void MpiHealth::watch() {
       publish(report);
       break;
     }
-    if (now - last_heartbeat >= heartbeat_interval) {
+    if (now - last_heartbeat >= heartbeat_interval_over_mpi) {
       last_heartbeat = now;
       Message heartbeat{.kind = Message::Kind::heartbeat, .sender = rank(), .pid = ::getpid()};
       write_text(heartbeat.place, own_place());
@@ -130,7 +131,7 @@ void MpiHealth::watch() {
       send_to_all(heartbeat);
       lock.lock();
     }
-    changed().wait_for(lock, mpi_look_interval, [&] { return stopping_ || (to_report_ && !report_at_); });
+    changed().wait_for(lock, look_interval_over_mpi, [&] { return stopping_ || (to_report_ && !report_at_); });
   }
 
   std::unique_lock lock(mutex());
@@ -140,7 +141,7 @@ void MpiHealth::watch() {
     MPI_Wait(&receive_, MPI_STATUS_IGNORE);
     return;
   }
-  if (changed().wait_for(lock, grace_of_mpi, [&] { return stopping_; })) return;
+  if (changed().wait_for(lock, grace_over_mpi, [&] { return stopping_; })) return;
   if (reported_here_) MPI_Abort(MPI_COMM_WORLD, 1);
   ::_exit(1);
 }
@@ -197,7 +198,8 @@ void MpiHealth::tell_others(const FailureReport& report) {
   write_text(message.cause, report.cause);
   send_to_all(message);
   // The rank that failed may never take the message.
-  for (const auto started = Clock::now(); Clock::now() - started < longest_telling && !sent_.empty(); reap_sent()) {
+  for (const auto started = Clock::now(); Clock::now() - started < longest_telling_over_mpi && !sent_.empty();
+       reap_sent()) {
     std::this_thread::sleep_for(milliseconds(1));
   }
 }

@@ -23,9 +23,9 @@ constexpr int64_t line = 64;
 
 // A message goes through its ring in steps, so that both ends copy at the same time.
 constexpr int64_t ring_step = 32 << 10;
-constexpr int64_t header_bytes = 8;
+constexpr int64_t message_header_bytes = 8;
 
-constexpr int64_t ring_bytes(int64_t bytes) { return header_bytes + round_up(bytes, 8); }
+constexpr int64_t ring_bytes(int64_t bytes) { return message_header_bytes + round_up(bytes, 8); }
 
 // Addresses may be null where there are no bytes.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
@@ -284,10 +284,10 @@ void SharedMemoryTransport::send(const void* data, int64_t bytes, int64_t to) {
   while (done < total) {
     const int64_t wanted = std::min(total - done, ring_step);
     wait_for_ring(ring.read, written + static_cast<uint32_t>(wanted - capacity), to);
-    if (done == 0) std::memcpy(ring.data() + written % capacity, &bytes, header_bytes);
-    const int64_t begin = std::max<int64_t>(done - header_bytes, 0);
-    const int64_t end = std::min(done + wanted - header_bytes, bytes);
-    const uint32_t position = written + static_cast<uint32_t>(begin + header_bytes - done);
+    if (done == 0) std::memcpy(ring.data() + written % capacity, &bytes, message_header_bytes);
+    const int64_t begin = std::max<int64_t>(done - message_header_bytes, 0);
+    const int64_t end = std::min(done + wanted - message_header_bytes, bytes);
+    const uint32_t position = written + static_cast<uint32_t>(begin + message_header_bytes - done);
     copy_into_ring(ring, capacity, position, from + begin, end - begin);
     written += static_cast<uint32_t>(wanted);
     done += wanted;
@@ -312,17 +312,17 @@ void SharedMemoryTransport::receive(void* data, int64_t bytes, int64_t from) {
   const int64_t total = ring_bytes(bytes);
   while (done < total) {
     const int64_t wanted = std::min(total - done, ring_step);
-    wait_for_ring(ring.written, read + static_cast<uint32_t>(done == 0 ? header_bytes : wanted), from);
+    wait_for_ring(ring.written, read + static_cast<uint32_t>(done == 0 ? message_header_bytes : wanted), from);
     if (done == 0) {
       int64_t sent = 0;
-      std::memcpy(&sent, ring.data() + read % capacity, header_bytes);
+      std::memcpy(&sent, ring.data() + read % capacity, message_header_bytes);
       COPUS_CHECK(sent == bytes, "rank ", ranks_[from], " sent ", sent, " bytes, rank ", ranks_[member_], " expects ",
                   bytes);
       wait_for_ring(ring.written, read + static_cast<uint32_t>(wanted), from);
     }
-    const int64_t begin = std::max<int64_t>(done - header_bytes, 0);
-    const int64_t end = std::min(done + wanted - header_bytes, bytes);
-    const uint32_t position = read + static_cast<uint32_t>(begin + header_bytes - done);
+    const int64_t begin = std::max<int64_t>(done - message_header_bytes, 0);
+    const int64_t end = std::min(done + wanted - message_header_bytes, bytes);
+    const uint32_t position = read + static_cast<uint32_t>(begin + message_header_bytes - done);
     copy_from_ring(ring, capacity, position, to + begin, end - begin);
     read += static_cast<uint32_t>(wanted);
     done += wanted;

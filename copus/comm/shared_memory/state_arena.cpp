@@ -31,8 +31,6 @@ constexpr int64_t spare_bytes = int64_t{128} << 20;
 // All arenas together take at most so many of a process' 2^47 bytes of addresses.
 constexpr int64_t most_addresses = int64_t{1} << 46;
 
-constexpr int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
 int64_t addresses_per_rank(int64_t ranks) {
   const int64_t physical = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   return round_up(std::min(physical, most_addresses / ranks), huge_page);
