@@ -26,7 +26,7 @@ struct Membership {
         policy(wait_policy(health, wait_seconds, layout.size())) {}
 
   const std::shared_ptr<SharedSegment> segment;
-  SegmentLayout layout;
+  SegmentTable layout;
   SharedHealth health;
   RealClock clock;
   const WaitPolicy policy;

@@ -91,7 +91,7 @@ TEST(Processes, name_one_that_is_gone) {
 TEST(Counters, of_rounds_and_rings_wrap) {
   const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(2));
   for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 1}, std::vector<int64_t>{1, 0}}) {
-    const GroupArea area = SegmentLayout(segment->address()).find_or_add_group(ranks);
+    const GroupArea area = SegmentTable(segment->address()).find_or_add_group(ranks);
     for (int64_t member = 0; member < 2; ++member) {
       for (const uint32_t round : {0xfffffffd, 0xfffffffe}) area.slot(member, round).round.publish(round);
       SharedRing& ring = area.ring(member, 1 - member);

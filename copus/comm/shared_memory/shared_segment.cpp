@@ -56,18 +56,18 @@ SharedRing& GroupArea::ring(int64_t from, int64_t to) const {
   return *reinterpret_cast<SharedRing*>(rings + (from * members_ + to) * ring_stride(members_));
 }
 
-struct SegmentLayout::Header {
+struct SegmentTable::Header {
   std::atomic<uint64_t> magic;  // written last
   int64_t size;
   std::chrono::steady_clock::rep start;  // of the monotonic clock, which all processes of a machine share
   std::atomic<uint32_t> rank_lists;
 };
 
-SegmentLayout::SegmentLayout(std::byte* address) : address_(address) {
+SegmentTable::SegmentTable(std::byte* address) : address_(address) {
   COPUS_CHECK(header().magic.load(std::memory_order_acquire) == magic, "not a segment of ranks");
 }
 
-void SegmentLayout::initialize(std::byte* address, int64_t size) {
+void SegmentTable::initialize(std::byte* address, int64_t size) {
   COPUS_CHECK(size > 0, size);
   Header& header = *reinterpret_cast<Header*>(address);
   header.size = size;
@@ -75,25 +75,25 @@ void SegmentLayout::initialize(std::byte* address, int64_t size) {
   header.magic.store(magic, std::memory_order_release);
 }
 
-int64_t SegmentLayout::size() const { return header().size; }
+int64_t SegmentTable::size() const { return header().size; }
 
-SegmentLayout::Header& SegmentLayout::header() const { return *reinterpret_cast<Header*>(address_); }
+SegmentTable::Header& SegmentTable::header() const { return *reinterpret_cast<Header*>(address_); }
 
-std::byte* SegmentLayout::health() const { return address_ + round_up(sizeof(Header), 64); }
+std::byte* SegmentTable::health() const { return address_ + round_up(sizeof(Header), 64); }
 
-std::atomic<uint32_t>* SegmentLayout::entries() const {
+std::atomic<uint32_t>* SegmentTable::entries() const {
   return reinterpret_cast<std::atomic<uint32_t>*>(health() + round_up(health_bytes(size()), 64));
 }
 
-int64_t* SegmentLayout::rank_list(uint32_t number) const {
+int64_t* SegmentTable::rank_list(uint32_t number) const {
   return reinterpret_cast<int64_t*>(entries() + max_groups) + number * (size() + 1);
 }
 
-std::chrono::steady_clock::time_point SegmentLayout::start() const {
+std::chrono::steady_clock::time_point SegmentTable::start() const {
   return std::chrono::steady_clock::time_point(std::chrono::steady_clock::duration(header().start));
 }
 
-GroupArea SegmentLayout::find_or_add_group(const std::vector<int64_t>& ranks) {
+GroupArea SegmentTable::find_or_add_group(const std::vector<int64_t>& ranks) {
   const int64_t members = std::ssize(ranks);
   std::byte* const areas =
       address_ + round_up(reinterpret_cast<std::byte*>(rank_list(max_rank_lists)) - address_, 4096);
@@ -135,7 +135,7 @@ SharedSegment SharedSegment::create(int64_t size) {
     throw InternalError(concat("could not size shared memory: ", std::strerror(errno)));
   }
   SharedSegment segment(std::move(descriptor));
-  SegmentLayout::initialize(segment.address(), size);
+  SegmentTable::initialize(segment.address(), size);
   return segment;
 }
 
@@ -145,7 +145,7 @@ SharedSegment SharedSegment::open(Descriptor descriptor, int64_t size) {
     throw InternalError("the descriptor given is not a segment of ranks");
   }
   SharedSegment segment(std::move(descriptor));
-  const int64_t made_for = SegmentLayout(segment.address()).size();
+  const int64_t made_for = SegmentTable(segment.address()).size();
   COPUS_CHECK(made_for == size, "a segment for ", made_for, " ranks, not ", size);
   return segment;
 }
@@ -158,6 +158,6 @@ SharedSegment SharedSegment::open(int64_t process, int descriptor, int64_t size)
                          "); ranks on one machine must belong to one user and, in containers, to one container"));
 }
 
-std::byte* SharedSegment::health() const { return SegmentLayout(address()).health(); }
+std::byte* SharedSegment::health() const { return SegmentTable(address()).health(); }
 
 }  // namespace copus

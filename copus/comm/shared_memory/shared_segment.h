@@ -55,11 +55,11 @@ class GroupArea {
 };
 
 // The table at the beginning of the segment, as one rank uses it.
-class SegmentLayout {
+class SegmentTable {
  public:
   // Makes memory that is all zero a segment for `size` ranks.
   static void initialize(std::byte* address, int64_t size);
-  explicit SegmentLayout(std::byte* address);
+  explicit SegmentTable(std::byte* address);
 
   int64_t size() const;
   std::byte* health() const;

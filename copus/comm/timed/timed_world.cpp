@@ -169,9 +169,14 @@ class TimedCommunicator final : public WrappedCommunicator {
         return all_gather_seconds(link_, size(), collective.bytes());
       case OperationKind::broadcast:
         return broadcast_seconds(link_, size(), collective.bytes());
-      default:
+      case OperationKind::barrier:
         return barrier_seconds(link_, size());
+      case OperationKind::send:
+      case OperationKind::receive:
+      case OperationKind::exchange:
+        break;  // messages take seconds of another link
     }
+    fail_check("a collective", __FILE__, __LINE__, to_string(collective.kind));
   }
 
   // Works out when the collective that was started first among those not settled is done.
