@@ -3,15 +3,17 @@
 
 namespace copus {
 
-void add_profile(CLI::App& program, Action& action) { add_missing(program, action, "copus", "profile"); }
-void add_selftest(CLI::App& program, Action& action, const std::vector<std::string>& /*arguments*/) {
+void add_profile(CLI::App& program, Action& action, RankJobs& /*jobs*/) {
+  add_missing(program, action, "copus", "profile");
+}
+void add_selftest(CLI::App& program, Action& action, RankJobs& /*jobs*/) {
   add_missing(program, action, "copus", "selftest");
 }
 
-void add_bench(CLI::App& program, Action& action) {
+void add_bench(CLI::App& program, Action& action, RankJobs& jobs) {
   CLI::App& bench = add_bench_group(program);
   for (const char* const name : {"step", "gns", "relayout"}) add_missing(bench, action, "copus bench", name);
-  add_benches_without_libtorch(bench, action);
+  add_benches_without_libtorch(bench, action, jobs);
 }
 
 }  // namespace copus

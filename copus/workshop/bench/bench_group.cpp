@@ -8,8 +8,8 @@ CLI::App& add_bench_group(CLI::App& program) {
   return bench;
 }
 
-void add_benches_without_libtorch(CLI::App& bench, Action& action) {
-  add_comm_bench(bench, action);
+void add_benches_without_libtorch(CLI::App& bench, Action& action, RankJobs& jobs) {
+  add_comm_bench(bench, action, jobs);
   add_model_bench(bench, action);
   add_decide_bench(bench, action);
 }

@@ -50,11 +50,6 @@ class OwnMpiCollectives final : public MpiCollectives {
     MPI_Bcast(&value, 1, MPI_INT64_T, static_cast<int>(root), MPI_COMM_WORLD);
   }
 
-  double maximum(double value) override {
-    MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return value;
-  }
-
   void barrier() override { MPI_Barrier(MPI_COMM_WORLD); }
 
  private:

@@ -23,7 +23,6 @@ class MpiCollectives {
   virtual void all_gather(const float* input, float* output, std::span<const int64_t> counts) = 0;
 
   virtual void broadcast(int64_t& value, int64_t root) = 0;
-  virtual double maximum(double value) = 0;
   virtual void barrier() = 0;
 };
 

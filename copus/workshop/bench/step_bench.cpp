@@ -3,7 +3,6 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -20,13 +19,10 @@
 #include "copus/train/device.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/optimizer.h"
+#include "copus/workshop/monotonic_seconds.h"
 
 namespace copus {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Bytes per second that a copy far larger than any cache reads and writes. On a GPU several, one after the other, lest
 // the wait for the last one count.
@@ -38,10 +34,10 @@ double measure_bandwidth(at::Device device) {
   double best = 0;
   for (int round = 0; round < 5; ++round) {
     kernels::synchronize(device);
-    const auto start = Clock::now();
+    const double start = monotonic_seconds();
     for (int i = 0; i < copies; ++i) kernels::round_to(from, to);
     kernels::synchronize(device);
-    best = std::max(best, copies * 2.0 * static_cast<double>(from.nbytes()) / seconds_since(start));
+    best = std::max(best, copies * 2.0 * static_cast<double>(from.nbytes()) / (monotonic_seconds() - start));
   }
   return best;
 }
@@ -112,14 +108,14 @@ struct StepBench::Implementation {
 
   double step() {
     kernels::synchronize(device);
-    const auto start = Clock::now();
+    const double start = monotonic_seconds();
     const double loss_scale = 1.0 / static_cast<double>(tokens_per_step());
     store.zero_gradients();
     for (int64_t i = 0; i < options.micro_batches; ++i) decoder.forward_backward(tokens, targets, loss_scale);
     add_tied_gradient(store);
     optimizer.step(1e-4, clip_factor(std::sqrt(optimizer.squared_gradient_norm().value()), 1.0));
     kernels::synchronize(device);
-    return seconds_since(start);
+    return monotonic_seconds() - start;
   }
 };
 
