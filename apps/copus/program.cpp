@@ -52,7 +52,13 @@ int run_program(int argc, const char* const* argv) {
   add_plan(program, action);
   RankJobs jobs;
   add_profile(program, action, jobs);
-  add_bench(program, action, jobs);
+  CLI::App& bench = *program.add_subcommand("bench", "Measure this machine")->require_subcommand(1);
+  add_step_bench(bench, action);
+  add_probe_bench(bench, action, jobs);
+  add_relayout_bench(bench, action, jobs);
+  add_comm_bench(bench, action, jobs);
+  add_model_bench(bench, action);
+  add_decide_bench(bench, action);
   add_selftest(program, action, jobs);
   add_run_rank(program, action, std::move(jobs));
 

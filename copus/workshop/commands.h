@@ -9,13 +9,8 @@ namespace copus {
 
 void add_profile(CLI::App& program, Action& action, RankJobs& jobs);
 void add_selftest(CLI::App& program, Action& action, RankJobs& jobs);
-void add_bench(CLI::App& program, Action& action, RankJobs& jobs);
 // The hidden command that run_ranks starts, which does one of the jobs.
 void add_run_rank(CLI::App& program, Action& action, RankJobs jobs);
-
-// The command `copus bench` itself, and those under it that need no libtorch: comm, model, decide.
-CLI::App& add_bench_group(CLI::App& program);
-void add_benches_without_libtorch(CLI::App& bench, Action& action, RankJobs& jobs);
 
 // Under `copus bench`, by the names of its commands.
 void add_step_bench(CLI::App& bench, Action& action);

@@ -9,11 +9,12 @@ void add_profile(CLI::App& program, Action& action, RankJobs& /*jobs*/) {
 void add_selftest(CLI::App& program, Action& action, RankJobs& /*jobs*/) {
   add_missing(program, action, "copus", "selftest");
 }
-
-void add_bench(CLI::App& program, Action& action, RankJobs& jobs) {
-  CLI::App& bench = add_bench_group(program);
-  for (const char* const name : {"step", "gns", "relayout"}) add_missing(bench, action, "copus bench", name);
-  add_benches_without_libtorch(bench, action, jobs);
+void add_step_bench(CLI::App& bench, Action& action) { add_missing(bench, action, "copus bench", "step"); }
+void add_probe_bench(CLI::App& bench, Action& action, RankJobs& /*jobs*/) {
+  add_missing(bench, action, "copus bench", "gns");
+}
+void add_relayout_bench(CLI::App& bench, Action& action, RankJobs& /*jobs*/) {
+  add_missing(bench, action, "copus bench", "relayout");
 }
 
 }  // namespace copus

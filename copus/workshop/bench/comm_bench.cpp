@@ -48,8 +48,9 @@ class CommBench {
     std::vector<int64_t> counts(world_.size(), count / world_.size());
     for (int64_t i = 0; i < count % world_.size(); ++i) ++counts[i];
 
-    const auto ours = [&] { call_ours(kind, count, counts); };
-    const auto mpis = [&] { call_mpi(kind, count, counts); };
+    const Operation operation = operation_of(kind, count, counts);
+    const auto ours = [&] { world_.everyone().run(operation); };
+    const auto mpis = [&] { mpi_->run(operation); };
     check_result(kind, count, counts, ours);
     if (mpi_) check_result(kind, count, counts, mpis);
     // Zeros, so that sums of sums do not overflow.
@@ -75,19 +76,11 @@ class CommBench {
   }
 
  private:
-  void call_ours(OperationKind kind, int64_t count, const std::vector<int64_t>& counts) {
-    Communicator& everyone = world_.everyone();
-    if (kind == OperationKind::all_reduce) return everyone.all_reduce(input_.data(), count, DataType::float32);
-    if (kind == OperationKind::all_gather) {
-      return everyone.all_gather(input_.data(), output_.data(), counts, DataType::float32);
-    }
-    everyone.reduce_scatter(input_.data(), output_.data(), counts, DataType::float32);
-  }
-
-  void call_mpi(OperationKind kind, int64_t count, const std::vector<int64_t>& counts) {
-    if (kind == OperationKind::all_reduce) return mpi_->all_reduce(input_.data(), count);
-    if (kind == OperationKind::all_gather) return mpi_->all_gather(input_.data(), output_.data(), counts);
-    mpi_->reduce_scatter(input_.data(), output_.data(), counts);
+  Operation operation_of(OperationKind kind, int64_t count, const std::vector<int64_t>& counts) {
+    constexpr DataType type = DataType::float32;
+    if (kind == OperationKind::all_reduce) return Operation::all_reduce(input_.data(), count, type, Reduction::sum);
+    if (kind == OperationKind::all_gather) return Operation::all_gather(input_.data(), output_.data(), counts, type);
+    return Operation::reduce_scatter(input_.data(), output_.data(), counts, type, Reduction::sum);
   }
 
   // Small whole numbers, whose sums are exact in any order.
