@@ -24,6 +24,8 @@
 namespace copus {
 namespace {
 
+constexpr int failure = 1, users_mistake = 2;  // exit codes of this program
+
 struct Options {
   std::vector<int64_t> ranks{2, 4};
   int64_t largest = 128 << 20;
@@ -49,7 +51,9 @@ int run_program_to_end(const std::vector<std::string>& command) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
     throw UserError(concat(command[0], " was not found; install Open MPI (Debian: apt-get install openmpi-bin)"));
   }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  // mpirun has codes of its own, such as for a rank that a signal ended. They are failures like any other.
+  const int exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : failure;
+  return exit_code == 0 || exit_code == users_mistake ? exit_code : failure;
 }
 
 int start_with_mpirun(int64_t ranks, const std::vector<std::string>& arguments) {
