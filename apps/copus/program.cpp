@@ -3,6 +3,7 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
@@ -49,9 +50,17 @@ int run_program(int argc, const char* const* argv) {
   add_replay(program, action);
   add_gns(program, action);
   add_plan(program, action);
-  add_profile(program, action);
-  add_bench(program, action);
-  add_selftest(program, action, {argv + 1, argv + argc});
+  RankJobs jobs;
+  add_profile(program, action, jobs);
+  CLI::App& bench = *program.add_subcommand("bench", "Measure this machine")->require_subcommand(1);
+  add_step_bench(bench, action);
+  add_probe_bench(bench, action, jobs);
+  add_relayout_bench(bench, action, jobs);
+  add_comm_bench(bench, action, jobs);
+  add_model_bench(bench, action);
+  add_decide_bench(bench, action);
+  add_selftest(program, action, jobs);
+  add_run_rank(program, action, std::move(jobs));
 
   try {
     program.parse(argc, argv);
@@ -65,6 +74,8 @@ int run_program(int argc, const char* const* argv) {
   } catch (const RankFailure& failure) {
     if (failure.report().announced) return our_bug;  // the job has announced its failure once
     return complain("error", failure.what(), our_bug);
+  } catch (const RanksFailed& failed) {
+    return failed.exit_code();
   } catch (const std::filesystem::filesystem_error& error) {
     return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
   } catch (const std::exception& error) {

@@ -1,27 +1,23 @@
-// The commands of this room (as cli/commands.h): they measure and test Copus and the machine that it runs on.
+// The commands of this room (as cli/commands.h): they measure and test Copus and the machine that it runs on. A command
+// that measures with several ranks adds to `jobs` what each of them does.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "copus/cli/commands.h"
+#include "copus/workshop/run_ranks.h"
 
 namespace copus {
 
-void add_profile(CLI::App& program, Action& action);
-void add_selftest(CLI::App& program, Action& action, const std::vector<std::string>& arguments);
-void add_bench(CLI::App& program, Action& action);
-
-// The command `copus bench` itself, and those under it that need no libtorch: comm, model, decide.
-CLI::App& add_bench_group(CLI::App& program);
-void add_benches_without_libtorch(CLI::App& bench, Action& action);
+void add_profile(CLI::App& program, Action& action, RankJobs& jobs);
+void add_selftest(CLI::App& program, Action& action, RankJobs& jobs);
+// The hidden command that run_ranks starts, which does one of the jobs.
+void add_run_rank(CLI::App& program, Action& action, RankJobs jobs);
 
 // Under `copus bench`, by the names of its commands.
 void add_step_bench(CLI::App& bench, Action& action);
-void add_probe_bench(CLI::App& bench, Action& action);  // copus bench gns
-void add_comm_bench(CLI::App& bench, Action& action);
+void add_probe_bench(CLI::App& bench, Action& action, RankJobs& jobs);  // copus bench gns
+void add_comm_bench(CLI::App& bench, Action& action, RankJobs& jobs);
 void add_model_bench(CLI::App& bench, Action& action);
 void add_decide_bench(CLI::App& bench, Action& action);
-void add_relayout_bench(CLI::App& bench, Action& action);
+void add_relayout_bench(CLI::App& bench, Action& action, RankJobs& jobs);
 
 }  // namespace copus

@@ -7,9 +7,12 @@ tested for what it says about that, one without MPI (COPUS_WITH_MPI=0) for measu
 import json
 import math
 import os
+import pathlib
+import signal
 import struct
 import subprocess
 import sys
+import time
 import unittest
 import unittest.mock
 
@@ -44,6 +47,42 @@ class BenchComm(ProgramTest):
         self.assert_refused("bench", "comm", "--largest", "6", says=["--largest", "multiple of the 4 bytes"])
         for rounds in ("0", "-1", "1.5", "many"):
             self.assert_refused("bench", "comm", "--rounds", rounds, says=["--rounds", "at least 1", rounds])
+
+
+class RunRanks(ProgramTest):
+    """How commands that start ranks end when these do not do their work."""
+
+    def test_is_for_ranks_alone(self):
+        self.assert_refused("run-rank", "collectives", "request", "result", says=["run-rank", "starts as its ranks"])
+        self.assertNotIn("run-rank", self.assert_done("--help").stdout)
+
+    @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+    def test_a_mistake_that_ranks_find_is_told_once(self):
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES=""):
+            result = self.assert_refused("bench", "relayout", "--parameters", "tiny", "--from", "t=2", "--to", "p=2",
+                                         "--device", "cuda", "--json", says=["cuda"])
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+    def test_a_rank_that_dies_is_told_once(self):
+        process = self.start("bench", "gns", "--shapes", "tiny", "--steps", "400000", "--json")
+        os.kill(self.wait_for_ranks(process, 2)[1], signal.SIGKILL)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual((process.returncode, output), (1, ""), errors)
+        self.assertEqual(len(errors.splitlines()), 1, errors)
+        self.assertRegex(errors, "^copus: error: rank 1 .*killed by signal 9")
+
+    def wait_for_ranks(self, process, count):
+        """The process ids of the ranks that it has started, in their order."""
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline:
+            ranks = [int(pid) for pid in children.read_text().split()]
+            if len(ranks) == count:
+                return ranks
+            time.sleep(0.01)
+        self.fail("the ranks did not start")
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")

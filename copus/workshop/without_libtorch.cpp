@@ -3,15 +3,18 @@
 
 namespace copus {
 
-void add_profile(CLI::App& program, Action& action) { add_missing(program, action, "copus", "profile"); }
-void add_selftest(CLI::App& program, Action& action, const std::vector<std::string>& /*arguments*/) {
+void add_profile(CLI::App& program, Action& action, RankJobs& /*jobs*/) {
+  add_missing(program, action, "copus", "profile");
+}
+void add_selftest(CLI::App& program, Action& action, RankJobs& /*jobs*/) {
   add_missing(program, action, "copus", "selftest");
 }
-
-void add_bench(CLI::App& program, Action& action) {
-  CLI::App& bench = add_bench_group(program);
-  for (const char* const name : {"step", "gns", "relayout"}) add_missing(bench, action, "copus bench", name);
-  add_benches_without_libtorch(bench, action);
+void add_step_bench(CLI::App& bench, Action& action) { add_missing(bench, action, "copus bench", "step"); }
+void add_probe_bench(CLI::App& bench, Action& action, RankJobs& /*jobs*/) {
+  add_missing(bench, action, "copus bench", "gns");
+}
+void add_relayout_bench(CLI::App& bench, Action& action, RankJobs& /*jobs*/) {
+  add_missing(bench, action, "copus bench", "relayout");
 }
 
 }  // namespace copus

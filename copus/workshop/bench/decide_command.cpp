@@ -2,24 +2,24 @@
 // decision among all configurations of a table, and what the controller of a run takes beside each of its steps, on one
 // core.
 #include <algorithm>
-#include <chrono>
-#include <iomanip>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
+#include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
 #include "copus/orchestrator/candidates.h"
 #include "copus/orchestrator/testing/synthetic_job.h"
 #include "copus/performance/table.h"
 #include "copus/workshop/commands.h"
+#include "copus/workshop/monotonic_seconds.h"
+#include "copus/workshop/table.h"
 
 namespace copus {
 namespace {
@@ -45,10 +45,6 @@ const Job small_job = {"qwen2.5-32b", 4096, 32, 16, 1024};
 const Job large_job = {"llama-3.1-405b", 8192, 16384, 1024, 8192};
 constexpr const char* cluster_name = "h100-sxm";
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 struct MeasuredTable {
   PerformanceTable table;
   Quartiles seconds = {};
@@ -71,9 +67,9 @@ MeasuredTable measure_table(const Job& job, int64_t rounds) {
   std::vector<double> seconds;
   for (int64_t round = 0; round < rounds; ++round) {
     measured.table = {};
-    const auto start = std::chrono::steady_clock::now();
+    const double start = monotonic_seconds();
     measured.table = make_table(model, job.sequence_length, cluster, copus_in_bf16(), space, Knowledge());
-    seconds.push_back(seconds_since(start));
+    seconds.push_back(monotonic_seconds() - start);
   }
   measured.seconds = quartiles(seconds);
   COPUS_CHECK(!measured.table.cells.empty(), job.model_name);
@@ -128,9 +124,9 @@ Quartiles measure_decision(RunConfig config, int64_t rounds) {
     double sum = 0;
     for (int64_t i = 0; i < decisions_per_round; ++i) {
       const Observation observation = job.next_step();
-      const auto start = std::chrono::steady_clock::now();
+      const double start = monotonic_seconds();
       const bool decided = controller.observe(observation).decision.has_value();
-      sum += seconds_since(start);
+      sum += monotonic_seconds() - start;
       COPUS_CHECK(decided);
     }
     seconds.push_back(sum / decisions_per_round);
@@ -155,10 +151,10 @@ StepCost measure_steps(const RunConfig& config, int64_t rounds) {
     for (int64_t step = 0; step < steps_per_round; ++step) {
       const Observation observation = job.next_step();
       run_seconds += observation.step_seconds;
-      const auto start = std::chrono::steady_clock::now();
+      const double start = monotonic_seconds();
       if (const auto intent = controller.observe(observation).intent) job.expect(*intent);
       if (const auto report = job.switch_if_due()) controller.report(*report);
-      sum += seconds_since(start);
+      sum += monotonic_seconds() - start;
     }
     seconds.push_back(sum / steps_per_round);
   }
@@ -167,31 +163,33 @@ StepCost measure_steps(const RunConfig& config, int64_t rounds) {
   return cost;
 }
 
-nlohmann::json to_json(const Quartiles& quartiles) { return {quartiles.lower, quartiles.upper}; }
-
 nlohmann::json to_json(const Job& job, const MeasuredTable& measured) {
-  return {{"model", job.model_name},
-          {"cluster", cluster_name},
-          {"gpus", job.world_size},
-          {"sequence_length", job.sequence_length},
-          {"global_batches", {job.smallest_batch, job.largest_batch}},
-          {"configurations", measured.num_configurations()},
-          {"too_large", measured.table.too_large},
-          {"seconds", measured.seconds.median},
-          {"seconds_quartiles", to_json(measured.seconds)}};
+  nlohmann::json table{{"model", job.model_name},
+                       {"cluster", cluster_name},
+                       {"gpus", job.world_size},
+                       {"sequence_length", job.sequence_length},
+                       {"global_batches", {job.smallest_batch, job.largest_batch}},
+                       {"configurations", measured.num_configurations()},
+                       {"too_large", measured.table.too_large}};
+  set_quartiles(table, "seconds", measured.seconds);
+  return table;
 }
 
-void print_table(std::ostream& out, const Job& job, const MeasuredTable& measured) {
-  out << std::left << std::setw(16) << job.model_name << std::right << std::setw(6) << job.world_size << std::setw(16)
-      << measured.num_configurations() << std::setw(12) << measured.table.too_large << std::setw(12)
-      << measured.seconds.median * 1e3 << " (" << measured.seconds.lower * 1e3 << " to " << measured.seconds.upper * 1e3
-      << ")\n";
+constexpr int decide_widths[] = {-16, 6, 16, 12, 12, 0};
+
+void print_table(const Job& job, const MeasuredTable& measured) {
+  const auto milliseconds = [](double seconds) { return format_number("%.2f", seconds * 1e3); };
+  const Quartiles& seconds = measured.seconds;
+  print_cells(decide_widths,
+              {job.model_name, std::to_string(job.world_size), std::to_string(measured.num_configurations()),
+               std::to_string(measured.table.too_large), milliseconds(seconds.median),
+               concat(" (", milliseconds(seconds.lower), " to ", milliseconds(seconds.upper), ")")});
 }
 
-void print_steps(std::ostream& out, const std::string& whose, const StepCost& cost) {
-  out << "the controller, for each step " << whose << ": " << cost.seconds.median * 1e6 << " us ("
-      << cost.seconds.lower * 1e6 << " to " << cost.seconds.upper * 1e6 << "), "
-      << 100 * cost.seconds.median / cost.step_seconds << " % of a step of " << cost.step_seconds * 1e3 << " ms\n";
+void print_steps(const std::string& whose, const StepCost& cost) {
+  std::cout << "the controller, for each step " << whose << ": " << format_quartiles("%.4f", cost.seconds, 1e6, " us")
+            << ", " << format_number("%.4f", 100 * cost.seconds.median / cost.step_seconds) << " % of a step of "
+            << format_number("%.4f", cost.step_seconds * 1e3) << " ms\n";
 }
 
 int run_decide_bench(const Options& options) {
@@ -203,34 +201,31 @@ int run_decide_bench(const Options& options) {
   const StepCost large_steps = measure_steps(run, options.rounds);
   const StepCost small_steps = measure_steps(adapting_run(), options.rounds);
   if (options.json) {
-    const nlohmann::json result{{"candidates", num_candidates},
-                                {"seconds_per_decision", decision.median},
-                                {"seconds_per_decision_quartiles", to_json(decision)},
-                                {"table_seconds", small.seconds.median},
-                                {"large_table_seconds", large.seconds.median},
-                                {"seconds_per_step", small_steps.seconds.median},
-                                {"seconds_per_step_quartiles", to_json(small_steps.seconds)},
-                                {"step_seconds", small_steps.step_seconds},
-                                {"step_fraction", small_steps.seconds.median / small_steps.step_seconds},
-                                {"large_seconds_per_step", large_steps.seconds.median},
-                                {"large_step_seconds", large_steps.step_seconds},
-                                {"large_step_fraction", large_steps.seconds.median / large_steps.step_seconds},
-                                {"table", to_json(small_job, small)},
-                                {"large_table", to_json(large_job, large)},
-                                {"rounds", options.rounds}};
+    nlohmann::json result{{"candidates", num_candidates},
+                          {"table_seconds", small.seconds.median},
+                          {"large_table_seconds", large.seconds.median},
+                          {"step_seconds", small_steps.step_seconds},
+                          {"step_fraction", small_steps.seconds.median / small_steps.step_seconds},
+                          {"large_seconds_per_step", large_steps.seconds.median},
+                          {"large_step_seconds", large_steps.step_seconds},
+                          {"large_step_fraction", large_steps.seconds.median / large_steps.step_seconds},
+                          {"table", to_json(small_job, small)},
+                          {"large_table", to_json(large_job, large)},
+                          {"rounds", options.rounds}};
+    set_quartiles(result, "seconds_per_decision", decision);
+    set_quartiles(result, "seconds_per_step", small_steps.seconds);
     std::cout << result.dump() << '\n' << std::flush;
     return 0;
   }
-  std::ostringstream out;
-  out << "medians and quartiles of " << options.rounds << " rounds, on one core\n\n"
-      << std::fixed << std::setprecision(2) << "table of          GPUs  configurations   too large          ms\n";
-  print_table(out, small_job, small);
-  print_table(out, large_job, large);
-  out << "\none decision among " << num_candidates << " candidates: " << std::setprecision(4) << decision.median * 1e3
-      << " ms (" << decision.lower * 1e3 << " to " << decision.upper * 1e3 << ")\n";
-  print_steps(out, "of a small run", small_steps);
-  print_steps(out, concat("of ", small_job.model_name, " on ", small_job.world_size, " GPUs"), large_steps);
-  std::cout << out.str() << std::flush;
+  std::cout << "medians and quartiles of " << options.rounds << " rounds, on one core\n\n";
+  print_cells(decide_widths, {"table of", "GPUs", "configurations", "too large", "ms", ""});
+  print_table(small_job, small);
+  print_table(large_job, large);
+  std::cout << "\none decision among " << num_candidates
+            << " candidates: " << format_quartiles("%.4f", decision, 1e3, " ms") << '\n';
+  print_steps("of a small run", small_steps);
+  print_steps(concat("of ", small_job.model_name, " on ", small_job.world_size, " GPUs"), large_steps);
+  std::cout << std::flush;
   return 0;
 }
 

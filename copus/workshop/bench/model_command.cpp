@@ -1,13 +1,11 @@
 // `copus bench model`: how well the models of time and memory agree with runs that others have published. Constants of
 // each program and cluster are fitted on half of their sets of runs; both halves are reported.
 #include <cmath>
-#include <iomanip>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "copus/workshop/commands.h"
 #include "copus/workshop/published/memory_agreement.h"
 #include "copus/workshop/published/time_agreement.h"
+#include "copus/workshop/table.h"
 
 namespace copus {
 namespace {
@@ -109,56 +108,46 @@ Json to_json(const PublishedAgreement& agreement, const MemoryAgreement& memory,
   return json;
 }
 
-std::string percent(double share) {
-  if (std::isnan(share)) return "-";
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1) << share * 100 << " %";
-  return out.str();
+std::string percent(double share) { return std::isnan(share) ? "-" : format_number("%.1f %%", share * 100); }
+std::string decimal(double value) { return std::isnan(value) ? "-" : format_number("%.3f", value); }
+
+void print_half(const char* name, const HalfSummary& half) {
+  constexpr int widths[] = {-9, 5, 9, 9, 9, 11};
+  print_cells(widths, {name, concat(half.sets), decimal(half.mean_kendall_tau), percent(half.mean_top1_regret),
+                       percent(half.median_absolute_error), percent(half.median_absolute_error_all_runs)});
 }
 
-std::string decimal(double value) {
-  if (std::isnan(value)) return "-";
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(3) << value;
-  return out.str();
-}
-
-void print_half(std::ostream& out, const char* name, const HalfSummary& half) {
-  out << std::left << std::setw(9) << name << std::right << std::setw(5) << half.sets << std::setw(9)
-      << decimal(half.mean_kendall_tau) << std::setw(9) << percent(half.mean_top1_regret) << std::setw(9)
-      << percent(half.median_absolute_error) << std::setw(11) << percent(half.median_absolute_error_all_runs) << '\n';
-}
-
-void print_run(std::ostream& out, const JudgedRun& run) {
-  out << "  row " << std::left << std::setw(6) << run.run.row_id << std::setw(40) << to_string(run.run.configuration)
-      << ' ' << std::right << std::fixed << std::setprecision(3) << "measured " << run.measured_seconds
-      << " s, predicted " << run.predicted_seconds << " s: compute " << run.parts.compute << ", tensor "
-      << run.parts.tensor_communication << ", bubble " << run.parts.bubble << ", data " << run.parts.data_communication
-      << ", optimizer " << run.parts.optimizer << '\n';
+void print_run(const JudgedRun& run) {
+  constexpr int widths[] = {-12, -40, 0};
+  const StepTimeParts& parts = run.parts;
+  print_cells(widths, {concat("  row ", run.run.row_id), to_string(run.run.configuration),
+                       concat(" measured ", decimal(run.measured_seconds), " s, predicted ",
+                              decimal(run.predicted_seconds), " s: compute ", decimal(parts.compute), ", tensor ",
+                              decimal(parts.tensor_communication), ", bubble ", decimal(parts.bubble), ", data ",
+                              decimal(parts.data_communication), ", optimizer ", decimal(parts.optimizer))});
 }
 
 void print_table(const PublishedAgreement& agreement, bool with_runs) {
-  std::ostringstream out;
-  out << "set     half      rows  layouts      tau   regret    error  cluster\n";
+  std::cout << "set     half      rows  layouts      tau   regret    error  cluster\n";
+  constexpr int set_widths[] = {-8, -8, 6, 9, 9, 9, 9, 0};
   for (const JudgedSet& set : agreement.sets) {
-    out << std::left << std::setw(8) << set.name << std::setw(8) << name_of_half(set) << std::right << std::setw(6)
-        << set.runs.size() << std::setw(9) << set.layouts.size() << std::setw(9) << decimal(set.kendall_tau)
-        << std::setw(9) << percent(set.top1_regret) << std::setw(9) << percent(set.median_absolute_error) << "  "
-        << set.group << '\n';
+    print_cells(set_widths, {set.name, name_of_half(set), concat(set.runs.size()), concat(set.layouts.size()),
+                             decimal(set.kendall_tau), percent(set.top1_regret), percent(set.median_absolute_error),
+                             "  " + set.group});
     if (!with_runs) continue;
-    for (const JudgedRun& run : set.runs) print_run(out, run);
+    for (const JudgedRun& run : set.runs) print_run(run);
   }
-  out << "\nhalf      sets  mean tau   regret    error  all rows'\n";
-  print_half(out, "held out", agreement.held_out);
-  print_half(out, "fitted", agreement.fitted);
-  out << "\nconstants  compute  communication\n";
+  std::cout << "\nhalf      sets  mean tau   regret    error  all rows'\n";
+  print_half("held out", agreement.held_out);
+  print_half("fitted", agreement.fitted);
+  std::cout << "\nconstants  compute  communication\n";
+  constexpr int constants_widths[] = {18, 15, 0};
   for (const auto& [group, constants] : agreement.constants) {
-    out << std::setw(18) << decimal(constants.compute) << std::setw(15) << decimal(constants.communication) << "  "
-        << group << '\n';
+    print_cells(constants_widths, {decimal(constants.compute), decimal(constants.communication), "  " + group});
   }
-  if (!agreement.left_out.empty()) out << "\nrows left out\n";
-  for (const auto& [reason, count] : agreement.left_out) out << std::setw(7) << count << "  " << reason << '\n';
-  std::cout << out.str();
+  if (!agreement.left_out.empty()) std::cout << "\nrows left out\n";
+  constexpr int left_out_widths[] = {7, 0};
+  for (const auto& [reason, count] : agreement.left_out) print_cells(left_out_widths, {concat(count), "  " + reason});
 }
 
 std::vector<PublishedRun> read_runs(const std::string& path, PublishedTable table) {
@@ -166,19 +155,17 @@ std::vector<PublishedRun> read_runs(const std::string& path, PublishedTable tabl
 }
 
 void print_memory(const MemoryAgreement& memory) {
-  std::ostringstream out;
-  out << "\nmemory    called rightly\n"
-      << "ran       " << memory.ran_called_feasible << " of " << memory.ran << " feasible, "
-      << percent(memory.feasible_recall().value_or(std::nan(""))) << '\n'
-      << "failed    " << memory.out_of_memory_called_infeasible << " of " << memory.out_of_memory
-      << " infeasible that ran out of memory, " << percent(memory.infeasible_recall().value_or(std::nan(""))) << "; "
-      << memory.unclear_called_infeasible << " of " << memory.unclear << " that may have\n";
+  std::cout << "\nmemory    called rightly\n"
+            << "ran       " << memory.ran_called_feasible << " of " << memory.ran << " feasible, "
+            << percent(memory.feasible_recall().value_or(std::nan(""))) << '\n'
+            << "failed    " << memory.out_of_memory_called_infeasible << " of " << memory.out_of_memory
+            << " infeasible that ran out of memory, " << percent(memory.infeasible_recall().value_or(std::nan("")))
+            << "; " << memory.unclear_called_infeasible << " of " << memory.unclear << " that may have\n";
   for (const MisjudgedRun& run : memory.misjudged) {
-    out << "  row " << run.row_id << " of " << run.group << (run.status.empty() ? ", which ran" : ", " + run.status)
-        << ": needs " << format_bytes(run.prediction.parts.total()) << ", has " << format_bytes(run.memory_bytes)
-        << '\n';
+    std::cout << "  row " << run.row_id << " of " << run.group
+              << (run.status.empty() ? ", which ran" : ", " + run.status) << ": needs "
+              << format_bytes(run.prediction.parts.total()) << ", has " << format_bytes(run.memory_bytes) << '\n';
   }
-  std::cout << out.str();
 }
 
 int run_model_bench(const Options& options) {

@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -25,34 +26,30 @@ class OwnMpiCollectives final : public MpiCollectives {
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
 
-  void all_reduce(float* data, int64_t count) override {
-    MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  }
-
-  void reduce_scatter(const float* input, float* output, std::span<const int64_t> counts) override {
-    const std::vector<int> narrow(counts.begin(), counts.end());
-    MPI_Reduce_scatter(input, output, narrow.data(), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  }
-
-  void all_gather(const float* input, float* output, std::span<const int64_t> counts) override {
-    const std::vector<int> narrow(counts.begin(), counts.end());
-    const int mine = narrow[rank_];
-    if (std::all_of(narrow.begin(), narrow.end(), [&](int count) { return count == mine; })) {
+  void run(const Operation& operation) override {
+    const void* const input = operation.input;
+    void* const output = operation.output;
+    if (operation.kind == OperationKind::all_reduce) {
+      MPI_Allreduce(MPI_IN_PLACE, output, static_cast<int>(operation.count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      return;
+    }
+    const std::vector<int> counts(operation.counts.begin(), operation.counts.end());
+    if (operation.kind == OperationKind::reduce_scatter) {
+      MPI_Reduce_scatter(input, output, counts.data(), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      return;
+    }
+    const int mine = counts[rank_];
+    if (std::ranges::count(counts, mine) == std::ssize(counts)) {
       MPI_Allgather(input, mine, MPI_FLOAT, output, mine, MPI_FLOAT, MPI_COMM_WORLD);
       return;
     }
-    std::vector<int> offsets(narrow.size(), 0);
-    for (size_t i = 1; i < narrow.size(); ++i) offsets[i] = offsets[i - 1] + narrow[i - 1];
-    MPI_Allgatherv(input, mine, MPI_FLOAT, output, narrow.data(), offsets.data(), MPI_FLOAT, MPI_COMM_WORLD);
+    std::vector<int> offsets(counts.size(), 0);
+    std::partial_sum(counts.begin(), counts.end() - 1, offsets.begin() + 1);
+    MPI_Allgatherv(input, mine, MPI_FLOAT, output, counts.data(), offsets.data(), MPI_FLOAT, MPI_COMM_WORLD);
   }
 
   void broadcast(int64_t& value, int64_t root) override {
     MPI_Bcast(&value, 1, MPI_INT64_T, static_cast<int>(root), MPI_COMM_WORLD);
-  }
-
-  double maximum(double value) override {
-    MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return value;
   }
 
   void barrier() override { MPI_Barrier(MPI_COMM_WORLD); }

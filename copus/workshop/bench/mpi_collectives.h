@@ -3,7 +3,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
+
+#include "copus/comm/operation.h"
 
 namespace copus {
 
@@ -17,13 +18,10 @@ class MpiCollectives {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
-  virtual void all_reduce(float* data, int64_t count) = 0;
-  // counts: elements of each rank's part, in the order of the ranks.
-  virtual void reduce_scatter(const float* input, float* output, std::span<const int64_t> counts) = 0;
-  virtual void all_gather(const float* input, float* output, std::span<const int64_t> counts) = 0;
+  // An all-reduce in place, a reduce-scatter or an all-gather, of fp32.
+  virtual void run(const Operation& operation) = 0;
 
   virtual void broadcast(int64_t& value, int64_t root) = 0;
-  virtual double maximum(double value) = 0;
   virtual void barrier() = 0;
 };
 

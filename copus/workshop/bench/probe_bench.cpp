@@ -1,15 +1,15 @@
 #include "copus/workshop/bench/probe_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/train/device.h"
 #include "copus/train/trainer.h"
+#include "copus/workshop/measuring_run.h"
+#include "copus/workshop/monotonic_seconds.h"
 
 namespace copus {
 
@@ -18,17 +18,9 @@ namespace {
 constexpr double usual_seconds = 30;
 
 RunConfig config_of(const ProbeBenchOptions& options, const World& world) {
-  RunConfig config;
-  config.model = options.model;
-  config.data.train = {{.path = options.corpus, .weight = 1}};
-  config.data.held_out_fraction = 0;
-  config.train.sequence_length = options.sequence_length;
+  RunConfig config = endless_run(options.model, options.corpus, options.sequence_length);
   config.train.micro_batch = options.micro_batch;
   config.train.global_batch = world.size() * options.micro_batches * options.micro_batch;
-  config.train.max_steps = 1000000;  // never reached
-  config.train.precision = Precision::fp32;
-  config.train.threads = 1;
-  config.optimizer.schedule = LearningRateSchedule::constant;
   config.parallel.data_parallel = world.size();
   return config;
 }
@@ -43,10 +35,10 @@ class ProbeBench {
     trainer_.measure_noise(probe);
     trainer_.trace_next_step();
     world_.everyone().barrier();
-    const double begin = now();
+    const double begin = monotonic_seconds();
     const StepRecord record = trainer_.step();
     world_.everyone().barrier();
-    const double seconds = now() - begin;
+    const double seconds = monotonic_seconds() - begin;
     COPUS_CHECK(record.small_batch.has_value() == probe, "step ", record.step);
     return seconds;
   }
@@ -61,10 +53,6 @@ class ProbeBench {
   }
 
  private:
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-
   World& world_;
   Trainer trainer_;
 };

@@ -1,149 +1,97 @@
 // `copus bench gns`: the share of a step that measuring the gradient noise scale takes, where two ranks share the
-// batch. The command starts itself again as the ranks, once for each shape and source of the small batch.
+// batch. They are started once for each shape and source of the small batch.
 #include <algorithm>
-#include <iomanip>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/philox.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
-#include "copus/comm/job/launcher.h"
+#include "copus/workshop/bench/models.h"
 #include "copus/workshop/bench/probe_bench.h"
 #include "copus/workshop/commands.h"
-#include "copus/workshop/rank_results.h"
+#include "copus/workshop/measuring_run.h"
+#include "copus/workshop/memory_file.h"
+#include "copus/workshop/table.h"
 
 namespace copus {
 namespace {
 
 constexpr int64_t ranks = 2;
-constexpr int64_t corpus_bytes = 1 << 20;
 
-// Those of the step benchmark beside PyTorch (bench/pytorch/shapes.py), and one that takes a moment.
-struct Shape {
-  const char* name;
-  int64_t layers, hidden, heads, kv_heads, ffn, vocab, sequence, micro_batch;
+// How much of each model's text a rank takes at once.
+struct Case {
+  const char* model;
+  int64_t sequence_length, micro_batch;
 };
-constexpr Shape shapes[] = {
-    {"a", 8, 512, 8, 4, 1408, 8192, 512, 4},
-    {"b", 6, 256, 4, 4, 704, 256, 128, 16},
-    {"tiny", 2, 32, 4, 2, 64, 256, 32, 4},
-};
+constexpr Case cases[] = {{"a", 512, 4}, {"b", 128, 16}, {"tiny", 32, 4}};
 
 struct Options {
   std::vector<std::string> shapes{"a", "b"};
   int64_t steps = 0;
   bool json = false;
-  // Of the processes that the command starts.
-  std::string as_rank;  // the file that rank 0 writes its result to
-  std::string corpus;
-  int64_t micro_batches = 1;
 };
 
-const Shape& find_shape(const std::string& name) {
-  const auto* const found =
-      std::find_if(std::begin(shapes), std::end(shapes), [&](const Shape& shape) { return shape.name == name; });
-  COPUS_CHECK(found != std::end(shapes), name);
-  return *found;
+// What each rank does. Request: "shape", "micro_batches", "steps" and "corpus", a path. Result: a row of --json.
+nlohmann::json measure_probe_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
+  const auto shape = request.at("shape").get<std::string>();
+  const auto* const found = std::ranges::find(cases, shape, &Case::model);
+  COPUS_CHECK(found != std::end(cases), shape);
+  const std::unique_ptr<World> world = join_world(environment, default_wait_seconds);
+  const auto micro_batches = request.at("micro_batches").get<int64_t>();
+  const ProbeBenchResult result = measure_probe({.model = bench_model(shape),
+                                                 .sequence_length = found->sequence_length,
+                                                 .micro_batch = found->micro_batch,
+                                                 .micro_batches = micro_batches,
+                                                 .corpus = request.at("corpus").get<std::string>(),
+                                                 .steps = request.at("steps").get<int64_t>()},
+                                                *world);
+  nlohmann::json row{{"shape", shape},
+                     {"micro_batches", micro_batches},
+                     {"source", micro_batches > 1 ? "prefix" : "rank"},
+                     {"steps", result.steps},
+                     {"seconds_off", result.seconds_off},
+                     {"seconds_on", result.seconds_on},
+                     {"probe_fraction", result.probe_fraction}};
+  set_quartiles(row, "overhead_fraction", result.overhead);
+  return row;
 }
 
-ProbeBenchOptions options_of(const Shape& shape) {
-  ProbeBenchOptions options;
-  options.model.num_layers = shape.layers;
-  options.model.hidden_size = shape.hidden;
-  options.model.num_heads = shape.heads;
-  options.model.num_kv_heads = shape.kv_heads;
-  options.model.head_dim = shape.hidden / shape.heads;
-  options.model.intermediate_size = shape.ffn;
-  options.model.vocab_size = shape.vocab;
-  options.sequence_length = shape.sequence;
-  options.micro_batch = shape.micro_batch;
-  return options;
-}
-
-int run_as_rank(const Options& options) {
-  const std::optional<RankEnvironment> environment = read_rank_environment();
-  if (!environment) throw UserError("--as-rank is for the processes that 'copus bench gns' starts");
-  const std::unique_ptr<World> world = join_world(*environment, default_wait_seconds);
-  ProbeBenchOptions bench = options_of(find_shape(options.shapes.front()));
-  bench.micro_batches = options.micro_batches;
-  bench.corpus = options.corpus;
-  bench.steps = options.steps;
-  const ProbeBenchResult result = measure_probe(bench, *world);
-  if (world->rank() == 0) {
-    const nlohmann::json row{{"shape", options.shapes.front()},
-                             {"micro_batches", options.micro_batches},
-                             {"source", options.micro_batches > 1 ? "prefix" : "rank"},
-                             {"steps", result.steps},
-                             {"seconds_off", result.seconds_off},
-                             {"seconds_on", result.seconds_on},
-                             {"overhead_fraction", result.overhead.median},
-                             {"overhead_fraction_quartiles", {result.overhead.lower, result.overhead.upper}},
-                             {"probe_fraction", result.probe_fraction}};
-    write_results(options.as_rank, row.dump());
-  }
-  return 0;
-}
-
-// Random letters: what is learned does not matter.
-std::string make_corpus() {
-  std::string text;
-  for (uint64_t i = 0; text.size() < corpus_bytes; ++i) {
-    for (const uint32_t bits : philox(1, 0, i)) text.push_back(static_cast<char>('a' + bits % 26));
-  }
-  return text;
-}
-
-// A line of the table.
-void print_cells(const std::vector<std::string>& cells) {
-  constexpr int widths[] = {5, 14, 8, 6, 10, 10, 28, 9};
-  COPUS_CHECK(cells.size() == std::size(widths));
-  for (size_t i = 0; i < cells.size(); ++i) std::cout << std::setw(widths[i]) << cells[i];
-  std::cout << '\n' << std::flush;
-}
+constexpr int probe_widths[] = {5, 14, 8, 6, 10, 10, 28, 9};
 
 void print_header() {
   std::cout << ranks
             << " data-parallel ranks with one thread each, fp32; steps with and without the probe take turns\n\n";
-  print_cells({"shape", "micro-batches", "source", "steps", "off ms", "on ms", "overhead % (quartiles)", "probe %"});
+  print_cells(probe_widths,
+              {"shape", "micro-batches", "source", "steps", "off ms", "on ms", "overhead % (quartiles)", "probe %"});
 }
 
 void print_row(const nlohmann::json& row) {
   const auto milliseconds = [&](const char* field) { return format_number("%.1f", row[field].get<double>() * 1e3); };
-  const auto percent = [](const nlohmann::json& share) { return format_number("%.2f", share.get<double>() * 100); };
-  const nlohmann::json& quartiles = row["overhead_fraction_quartiles"];
-  print_cells(
-      {row["shape"].get<std::string>(), std::to_string(row["micro_batches"].get<int64_t>()),
-       row["source"].get<std::string>(), std::to_string(row["steps"].get<int64_t>()), milliseconds("seconds_off"),
-       milliseconds("seconds_on"),
-       concat(percent(row["overhead_fraction"]), " (", percent(quartiles[0]), " to ", percent(quartiles[1]), ")"),
-       percent(row["probe_fraction"])});
+  print_cells(probe_widths, {row["shape"].get<std::string>(), std::to_string(row["micro_batches"].get<int64_t>()),
+                             row["source"].get<std::string>(), std::to_string(row["steps"].get<int64_t>()),
+                             milliseconds("seconds_off"), milliseconds("seconds_on"),
+                             format_quartiles("%.2f", get_quartiles(row, "overhead_fraction"), 100),
+                             format_number("%.2f", row["probe_fraction"].get<double>() * 100)});
 }
 
 int run_gns_bench(const Options& options) {
-  if (!options.as_rank.empty()) return run_as_rank(options);
   if (options.steps % probe_bench_turn != 0) {
     throw UserError(
         concat("--steps ", options.steps, " is no multiple of 4: a turn is four steps, two of them with the probe"));
   }
-  const MemoryFile corpus(make_corpus());
+  const MemoryFile corpus(random_letters(1 << 20));
   if (!options.json) print_header();
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& shape : options.shapes) {
     for (const int64_t micro_batches : {1, 2}) {
-      const MemoryFile results;
-      const int exit_code = launch_ranks(
-          ranks, {"bench", "gns", "--as-rank", results.path(), "--corpus", corpus.path(), "--shapes", shape,
-                  "--micro-batches", std::to_string(micro_batches), "--steps", std::to_string(options.steps)});
-      if (exit_code != 0) return exit_code;  // the ranks have said why
-      rows.push_back(nlohmann::json::parse(read_text_file(results.path())));
+      rows.push_back(run_ranks(
+          ranks, "probe",
+          {{"shape", shape}, {"micro_batches", micro_batches}, {"steps", options.steps}, {"corpus", corpus.path()}}));
       if (!options.json) print_row(rows.back());
     }
   }
@@ -164,7 +112,8 @@ int run_gns_bench(const Options& options) {
 
 }  // namespace
 
-void add_probe_bench(CLI::App& bench, Action& action) {
+void add_probe_bench(CLI::App& bench, Action& action, RankJobs& jobs) {
+  jobs["probe"] = measure_probe_as_rank;
   auto options = std::make_shared<Options>();
   CLI::App& gns = *bench.add_subcommand("gns", "What measuring the gradient noise scale costs a training step");
   gns.add_option("--shapes", options->shapes, "Models: a and b of the step benchmark, tiny to try it out")
@@ -174,9 +123,6 @@ void add_probe_bench(CLI::App& bench, Action& action) {
       ->check(at_least(0))
       ->capture_default_str();
   gns.add_flag("--json", options->json, "Print one JSON object");
-  gns.add_option("--as-rank", options->as_rank)->group("");
-  gns.add_option("--corpus", options->corpus)->group("");
-  gns.add_option("--micro-batches", options->micro_batches)->group("");
   gns.footer("Example:\n  copus bench gns --shapes b --steps 40");
   gns.callback([options, &action] { action = [options] { return run_gns_bench(*options); }; });
 }

@@ -2,7 +2,6 @@
 
 #include <c10/core/Device.h>
 
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -17,29 +16,19 @@
 #include "copus/model/kernels.h"
 #include "copus/train/device.h"
 #include "copus/train/trainer.h"
+#include "copus/workshop/measuring_run.h"
+#include "copus/workshop/monotonic_seconds.h"
 
 namespace copus {
 
 namespace {
 
 constexpr int64_t sequence_length = 16;
-// Steps in which ranks prepare a switch: so many that its pause has no preparation left in it.
-constexpr int64_t lead_steps = 3;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 RunConfig config_of(const RelayoutBenchOptions& options) {
-  RunConfig config;
-  config.model = options.model;
-  config.data.train = {{.path = options.corpus, .weight = 1}};
-  config.data.held_out_fraction = 0;
-  config.train.sequence_length = sequence_length;
+  RunConfig config = endless_run(options.model, options.corpus, sequence_length);
   config.train.micro_batch = options.from.micro_batch;
   config.train.global_batch = options.from.global_batch;
-  config.train.max_steps = 1000000;  // never reached
-  config.train.precision = Precision::fp32;
-  config.train.threads = 1;
-  config.optimizer.schedule = LearningRateSchedule::constant;
   config.noise_scale.enabled = false;
   config.adapt.policy = PolicyKind::script;  // none would leave the state in memory of each rank's own
   return config;
@@ -63,9 +52,9 @@ class CopyRate {
   // Every rank calls it. Bytes per second of all together.
   double measure(World& world) {
     world.everyone().barrier();
-    const double begin = now();
+    const double begin = monotonic_seconds();
     for (int64_t turn = 0; turn < turns; ++turn) copy();
-    double seconds = now() - begin;
+    double seconds = monotonic_seconds() - begin;
     world.everyone().all_reduce(&seconds, 1, DataType::float64, Reduction::maximum);
     return static_cast<double>(world.size() * turns * bytes) / seconds;
   }
@@ -134,18 +123,11 @@ std::unique_ptr<CopyRate> make_copy_rate(World& world, at::Device device) {
 }
 
 MeasuredSwitch change(Trainer& trainer, const World& world, const Configuration& target) {
-  if (world.rank() == 0) {
-    trainer.announce({.configuration = target, .commit_after_step = trainer.state().step + lead_steps});
+  const SwitchReport report = change_configuration(trainer, world, target);
+  if (report.outcome != SwitchReport::Outcome::moved) {
+    throw InternalError(concat("the change to ", to_string(target), " failed: ", report.reason));
   }
-  std::optional<SwitchReport> report;
-  while (!report) {
-    trainer.step();
-    report = trainer.switch_if_due();
-  }
-  if (report->outcome != SwitchReport::Outcome::moved) {
-    throw InternalError(concat("the change to ", to_string(target), " failed: ", report->reason));
-  }
-  return {.report = *report};
+  return {.report = report};
 }
 
 }  // namespace
@@ -172,14 +154,14 @@ RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::u
     }
   }
   world.everyone().barrier();
-  result.decided_at = now();
+  result.decided_at = monotonic_seconds();
   if (std::optional<Snapshot> snapshot = trainer.snapshot(to_toml(config))) {
     CheckpointWriter writer(options.checkpoints, 1);
     writer.write(std::move(*snapshot));
     writer.finish();
   }
   world.everyone().barrier();
-  result.written_at = now();
+  result.written_at = monotonic_seconds();
   return result;
 }
 
@@ -195,7 +177,7 @@ double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<Worl
   Trainer trainer(config, options.to, dataset, device, *world);
   trainer.restore(checkpoint);
   world->everyone().barrier();
-  return now();
+  return monotonic_seconds();
 }
 
 }  // namespace copus

@@ -3,7 +3,6 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -20,13 +19,10 @@
 #include "copus/train/device.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/optimizer.h"
+#include "copus/workshop/monotonic_seconds.h"
 
 namespace copus {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Bytes per second that a copy far larger than any cache reads and writes. On a GPU several, one after the other, lest
 // the wait for the last one count.
@@ -38,10 +34,10 @@ double measure_bandwidth(at::Device device) {
   double best = 0;
   for (int round = 0; round < 5; ++round) {
     kernels::synchronize(device);
-    const auto start = Clock::now();
+    const double start = monotonic_seconds();
     for (int i = 0; i < copies; ++i) kernels::round_to(from, to);
     kernels::synchronize(device);
-    best = std::max(best, copies * 2.0 * static_cast<double>(from.nbytes()) / seconds_since(start));
+    best = std::max(best, copies * 2.0 * static_cast<double>(from.nbytes()) / (monotonic_seconds() - start));
   }
   return best;
 }
@@ -85,6 +81,8 @@ struct StepBench::Implementation {
   AdamW optimizer;
   at::Tensor tokens, targets;
 
+  void add_floors(StepBenchResult& result) const;
+
   explicit Implementation(const StepBenchOptions& o)
       : options(o),
         device(find_device(o.device)),
@@ -112,14 +110,14 @@ struct StepBench::Implementation {
 
   double step() {
     kernels::synchronize(device);
-    const auto start = Clock::now();
+    const double start = monotonic_seconds();
     const double loss_scale = 1.0 / static_cast<double>(tokens_per_step());
     store.zero_gradients();
     for (int64_t i = 0; i < options.micro_batches; ++i) decoder.forward_backward(tokens, targets, loss_scale);
     add_tied_gradient(store);
     optimizer.step(1e-4, clip_factor(std::sqrt(optimizer.squared_gradient_norm().value()), 1.0));
     kernels::synchronize(device);
-    return seconds_since(start);
+    return monotonic_seconds() - start;
   }
 };
 
@@ -140,6 +138,27 @@ double StepBench::run(int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) seconds.push_back(implementation_->step());
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
+}
+
+// The least seconds that each part of a step could take, given the machine's measured peaks in `result`.
+void StepBench::Implementation::add_floors(StepBenchResult& result) const {
+  const ModelDescription& model = options.model;
+  const double tokens = static_cast<double>(tokens_per_step());
+  // The attention term of training_flops_per_token counts the whole score matrix; the causal half of it is needed, and
+  // the backward pass forms the scores a second time: (2 + 5) / 6 of the convention's operations per visible score.
+  const double attention_convention = 12.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
+                                      static_cast<double>(options.sequence_length);
+  const double peak = result.matmul_peak_gflops * 1e9;
+  const double all = training_flops_per_token(model, options.sequence_length);
+  result.matmul.floor_seconds = tokens * (all - attention_convention) / peak;
+  result.attention.floor_seconds = tokens * attention_convention * (7.0 / 6.0) / 2 / peak;
+  const double element = precision == Precision::bf16 ? 2 : 4;
+  result.elementwise.floor_seconds = tokens * elementwise_elements_per_token(model) * element / result.memory_bandwidth;
+  // AdamW reads weight, gradient and moments and writes all but the gradient; the norm and zeroing pass once more each;
+  // bf16 weights are rounded from the fp32 ones.
+  const double optimizer_bytes = 4 * (7 + 2) + (precision == Precision::bf16 ? 4 + 2 : 0);
+  result.optimizer.floor_seconds =
+      static_cast<double>(count_parameters(model)) * optimizer_bytes / result.memory_bandwidth;
 }
 
 StepBenchResult StepBench::measure(int64_t steps) {
@@ -186,22 +205,7 @@ StepBenchResult StepBench::measure(int64_t steps) {
   result.mfu_uniform = data_sheet > 0 ? result.gflops * 1e9 / data_sheet : std::numeric_limits<double>::quiet_NaN();
   result.memory_bandwidth = measure_bandwidth(bench.device);
   result.precision = to_string(bench.precision);
-
-  // The attention term of training_flops_per_token counts the whole score matrix; the causal half of it is needed, and
-  // the backward pass forms the scores a second time: (2 + 5) / 6 of the convention's operations per visible score.
-  const double attention_convention = 12.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
-                                      static_cast<double>(bench.options.sequence_length);
-  const double peak = result.matmul_peak_gflops * 1e9;
-  const double all = training_flops_per_token(model, bench.options.sequence_length);
-  result.matmul.floor_seconds = tokens * (all - attention_convention) / peak;
-  result.attention.floor_seconds = tokens * attention_convention * (7.0 / 6.0) / 2 / peak;
-  const double element = bench.precision == Precision::bf16 ? 2 : 4;
-  result.elementwise.floor_seconds = tokens * elementwise_elements_per_token(model) * element / result.memory_bandwidth;
-  // AdamW reads weight, gradient and moments and writes all but the gradient; the norm and zeroing pass once more each;
-  // bf16 weights are rounded from the fp32 ones.
-  const double optimizer_bytes = 4 * (7 + 2) + (bench.precision == Precision::bf16 ? 4 + 2 : 0);
-  result.optimizer.floor_seconds =
-      static_cast<double>(count_parameters(model)) * optimizer_bytes / result.memory_bandwidth;
+  bench.add_floors(result);
   return result;
 }
 

@@ -1,9 +1,7 @@
 #include <cmath>
-#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
 #include "copus/base/error.h"
@@ -12,6 +10,7 @@
 #include "copus/config/descriptions.h"
 #include "copus/workshop/bench/step_bench.h"
 #include "copus/workshop/commands.h"
+#include "copus/workshop/table.h"
 
 namespace copus {
 namespace {
@@ -50,31 +49,30 @@ nlohmann::json to_json(const StepBenchResult& r) {
 }
 
 void print_table(const StepBenchResult& r) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(3) << "one step     " << r.seconds_per_step * 1e3 << " ms (median of "
-      << r.steps << "; " << r.fastest_seconds * 1e3 << " to " << r.slowest_seconds * 1e3 << ")\n"
-      << std::setprecision(1) << "throughput   " << r.tokens_per_second << " tokens/s, " << r.gflops << " GFLOP/s\n"
-      << "MFU          " << r.mfu * 100 << " % of the " << r.precision << " matmul peak measured here, "
-      << r.matmul_peak_gflops << " GFLOP/s"
-      << (std::isnan(r.mfu_uniform) ? "" : format_number(", %.1f %% of the data sheet's", r.mfu_uniform * 100)) << "\n"
-      << "memory       " << format_bytes(static_cast<double>(r.peak_memory_bytes)) << " at the peak; a copy moves "
-      << r.memory_bandwidth / 1e9 << " GB/s\n\n"
-      << "part           ms/step   floor ms   share\n";
+  const auto milliseconds = [](const char* format, double seconds) { return format_number(format, seconds * 1e3); };
+  std::cout << "one step     " << milliseconds("%.3f", r.seconds_per_step) << " ms (median of " << r.steps << "; "
+            << milliseconds("%.3f", r.fastest_seconds) << " to " << milliseconds("%.3f", r.slowest_seconds) << ")\n"
+            << "throughput   " << format_number("%.1f", r.tokens_per_second) << " tokens/s, "
+            << format_number("%.1f", r.gflops) << " GFLOP/s\n"
+            << "MFU          " << format_number("%.1f %% of the ", r.mfu * 100) << r.precision
+            << " matmul peak measured here, " << format_number("%.1f", r.matmul_peak_gflops) << " GFLOP/s"
+            << (std::isnan(r.mfu_uniform) ? "" : format_number(", %.1f %% of the data sheet's", r.mfu_uniform * 100))
+            << "\nmemory       " << format_bytes(static_cast<double>(r.peak_memory_bytes))
+            << " at the peak; a copy moves " << format_number("%.1f", r.memory_bandwidth / 1e9) << " GB/s\n\n"
+            << "part           ms/step   floor ms   share\n";
+  constexpr int widths[] = {-13, 9, 11, 9};
   const auto line = [&](const char* name, double seconds, const std::string& floor) {
-    out << std::left << std::setw(13) << name << std::right << std::setw(9) << seconds * 1e3 << std::setw(11) << floor
-        << std::setw(7) << seconds / r.seconds_per_step * 100 << " %\n";
+    print_cells(widths, {name, milliseconds("%.1f", seconds), floor,
+                         format_number("%.1f %%", seconds / r.seconds_per_step * 100)});
   };
   const auto part = [&](const char* name, const PartReport& p) {
-    std::ostringstream floor;
-    floor << std::fixed << std::setprecision(1) << p.floor_seconds * 1e3;
-    line(name, p.seconds, floor.str());
+    line(name, p.seconds, milliseconds("%.1f", p.floor_seconds));
   };
   part("matmul", r.matmul);
   part("attention", r.attention);
   part("elementwise", r.elementwise);
   part("optimizer", r.optimizer);
   line("other", r.other_seconds, "");
-  std::cout << out.str();
 }
 
 // The protocol of bench/pytorch and bench/gpu: "run N" answers with the median seconds of N steps, "report N" with what

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -12,6 +11,7 @@
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
 #include "copus/train/trainer.h"
+#include "copus/workshop/measuring_run.h"
 #include "copus/workshop/self_test/parts.h"
 
 namespace copus {
@@ -23,7 +23,6 @@ constexpr int64_t most_tensor_parallel = 8, most_pipeline_parallel = 8;
 constexpr int64_t head_dim = 8;
 constexpr int64_t steps = 3;
 constexpr double share_of_speeds = 0.2;  // of the time, which is left for what comes after layouts
-constexpr int64_t lead_steps = 2;        // in which ranks prepare a change of layout
 // What rounding leaves of losses and norms in fp32 where sums have another order (docs/design.md, section 6).
 constexpr double most_of_loss = 1e-5, most_of_norm = 1e-3;
 
@@ -63,17 +62,11 @@ ModelDescription model_for(const std::vector<ParallelStrategy>& layouts) {
 
 // Micro-batches of one sequence, as many for each rank of the widest layout.
 RunConfig config_for(const std::string& corpus, int64_t ranks) {
-  RunConfig config;
-  config.model = model_for(chosen_layouts(ranks));
-  config.data.train = {{.path = corpus, .weight = 1}};
-  config.data.held_out_fraction = 0;
-  config.train.sequence_length = config.model.num_heads * 4;  // a multiple of every tensor-parallel degree
+  const ModelDescription model = model_for(chosen_layouts(ranks));
+  // The sequence length is a multiple of every tensor-parallel degree.
+  RunConfig config = endless_run(model, corpus, model.num_heads * 4);
   config.train.micro_batch = 1;
   config.train.global_batch = (4 + ranks - 1) / ranks * ranks;  // at least 4
-  config.train.max_steps = 1000000;                             // never reached
-  config.train.precision = Precision::fp32;
-  config.train.threads = 1;
-  config.optimizer.schedule = LearningRateSchedule::constant;
   config.noise_scale.enabled = false;
   return config;
 }
@@ -195,17 +188,8 @@ std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device
       check = {};
       check.report.from = trainer.configuration();
       check.report.to = in(layout, config);
-      if (world.rank() == 0) {
-        const int64_t after = trainer.state().step + lead_steps;
-        trainer.announce({.configuration = check.report.to, .commit_after_step = after});
-      }
-      std::optional<SwitchReport> report;
-      while (!report) {
-        trainer.step();
-        report = trainer.switch_if_due();
-      }
-      check.report = *report;
-      if (report->outcome != SwitchReport::Outcome::moved) check.failure = report->reason;
+      check.report = change_configuration(trainer, world, check.report.to);
+      if (check.report.outcome != SwitchReport::Outcome::moved) check.failure = check.report.reason;
       checks.push_back(check);
     }
     world.everyone().barrier();

@@ -1,13 +1,13 @@
-// The parts of a SelfTest, which share a world and a time limit.
+// The parts of the self-test, which share a world and a time limit.
 #pragma once
 
 #include <c10/core/Device.h>
 
-#include <chrono>
 #include <string>
 #include <vector>
 
 #include "copus/comm/world.h"
+#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/self_test/self_test.h"
 
 namespace copus {
@@ -16,15 +16,14 @@ class TimeLimit {
  public:
   // Refers to `world` for its whole life.
   TimeLimit(double seconds, World& world)
-      : seconds_(seconds), begin_(std::chrono::steady_clock::now()), everyone_(world.everyone()) {}
+      : seconds_(seconds), begin_(monotonic_seconds()), everyone_(world.everyone()) {}
 
   double seconds() const { return seconds_; }
 
   // Whether less than `share` of the time is left, as rank 0 sees it; the others hear it from there. Every rank calls
   // it.
   bool is_over(double share = 0) {
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
-    int64_t over = passed.count() > (1 - share) * seconds_ ? 1 : 0;
+    int64_t over = monotonic_seconds() - begin_ > (1 - share) * seconds_ ? 1 : 0;
     everyone_.broadcast(&over, 1, DataType::int64, 0);
     was_over_ = was_over_ || over == 1;
     return over == 1;
@@ -33,13 +32,13 @@ class TimeLimit {
   bool was_over() const { return was_over_; }
 
  private:
-  double seconds_;
-  std::chrono::steady_clock::time_point begin_;
+  double seconds_, begin_;
   Communicator& everyone_;
   bool was_over_ = false;
 };
 
-// As SelfTest's functions; every rank calls them.
+// Every rank calls them. Re-layouts go through the layouts of the job and back to the first, with the state's hash
+// before and after each.
 std::vector<GroupCheck> check_groups(at::Device memory, World& world);
 std::vector<GroupSpeed> measure_groups(at::Device memory, TimeLimit& limit, World& world);
 std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device device, TimeLimit& limit,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "copus/model/caching_allocator.h"
 #include "copus/train/device.h"
 #include "copus/train/step_agreement.h"
+#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/self_test/collectives.h"
 #include "copus/workshop/self_test/parts.h"
 
@@ -65,6 +67,24 @@ std::vector<double> clock_offsets(World& world) {
   return offsets;
 }
 
+// Of all ranks, on rank 0. Every rank calls it.
+std::vector<RankPlace> places_of(World& world, at::Device device, int64_t local_rank) {
+  const std::string mine = concat(host_name(), '\n', device_name(device), '\n', local_rank, '\n');
+  const std::vector<double> offsets = clock_offsets(world);
+  const std::vector<std::string> all = gather_bytes(mine, world);
+  std::vector<RankPlace> places;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    RankPlace place;
+    std::istringstream lines(all[rank]);
+    std::getline(lines, place.host);
+    std::getline(lines, place.device);
+    lines >> place.local_rank;
+    place.clock_offset_seconds = offsets[rank];
+    places.push_back(std::move(place));
+  }
+  return places;
+}
+
 }  // namespace
 
 std::string usual_device() { return visible_gpus() > 0 ? "cuda" : "cpu"; }
@@ -100,77 +120,30 @@ std::vector<GroupCheck> check_groups(at::Device memory, World& world) {
   return checks;
 }
 
-struct SelfTest::Implementation {
-  SelfTestOptions options;
-  at::Device device;
+void run_self_test(const SelfTestOptions& options, std::unique_ptr<World> joined, SelfTestListener& listener) {
+  const double begin = monotonic_seconds();
+  const at::Device device = find_device(options.device, options.local_rank, joined->size());
   std::string gpu_connection;
-  std::unique_ptr<World> world;
-  TimeLimit limit;
-};
-
-SelfTest::SelfTest(const SelfTestOptions& options, std::unique_ptr<World> world) {
-  const at::Device device = find_device(options.device, options.local_rank, world->size());
-  std::string gpu_connection;
-  if (!device.is_cpu() && world->size() > 1) {
-    gpu_connection = ranks_share_a_device(*world, *gpu_runtime(device)) ? "; GPUs through the host" : "; GPUs by NCCL";
+  if (!device.is_cpu() && joined->size() > 1) {
+    gpu_connection = ranks_share_a_device(*joined, *gpu_runtime(device)) ? "; GPUs through the host" : "; GPUs by NCCL";
   }
-  world = connect_devices(std::move(world), device, options.wait_seconds);
+  const std::unique_ptr<World> owned = connect_devices(std::move(joined), device, options.wait_seconds);
+  World& world = *owned;
   install_caching_allocator();
   configure_aten(1, options.local_ranks);
-  World& joined = *world;
-  implementation_ = std::make_unique<Implementation>(
-      Implementation{options, device, std::move(gpu_connection), std::move(world), TimeLimit(options.seconds, joined)});
-}
-
-SelfTest::~SelfTest() = default;
-
-World& SelfTest::world() { return *implementation_->world; }
-
-std::string SelfTest::gpu_connection() const { return implementation_->gpu_connection; }
-
-std::vector<RankPlace> SelfTest::places() {
-  World& world = *implementation_->world;
-  const std::string mine =
-      concat(host_name(), '\n', device_name(implementation_->device), '\n', implementation_->options.local_rank, '\n');
-  const std::vector<double> offsets = clock_offsets(world);
-  const std::vector<std::string> all = gather_bytes(mine, world);
-  std::vector<RankPlace> places;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    RankPlace place;
-    std::istringstream lines(all[rank]);
-    std::getline(lines, place.host);
-    std::getline(lines, place.device);
-    lines >> place.local_rank;
-    place.clock_offset_seconds = offsets[rank];
-    places.push_back(std::move(place));
+  TimeLimit limit(options.seconds, world);
+  listener.introduce(gpu_connection, places_of(world, device, options.local_rank));
+  std::vector<GroupCheck> groups = check_groups(at::kCPU, world);
+  if (!device.is_cpu()) std::ranges::move(check_groups(device, world), std::back_inserter(groups));
+  listener.add(groups);
+  // With wrong results in groups, all that follows would be wrong as well, or wait for ever.
+  if (listener.passed()) {
+    listener.add(check_layouts(options.corpus, device, limit, world));
+    listener.add(check_relayouts(options.corpus, device, limit, world));
+    listener.add(measure_groups(device, limit, world));
   }
-  return places;
+  listener.finish(limit.was_over(), monotonic_seconds() - begin);
+  world.everyone().barrier();  // a rank that ends with 1 must not be taken for one that died
 }
-
-std::vector<GroupCheck> SelfTest::check_groups() {
-  const Implementation& i = *implementation_;
-  std::vector<GroupCheck> checks = copus::check_groups(at::kCPU, *i.world);
-  if (i.device.is_cpu()) return checks;
-  std::vector<GroupCheck> of_device = copus::check_groups(i.device, *i.world);
-  checks.insert(checks.end(), of_device.begin(), of_device.end());
-  return checks;
-}
-
-std::vector<GroupSpeed> SelfTest::measure_groups() {
-  Implementation& i = *implementation_;
-  return copus::measure_groups(i.device, i.limit, *i.world);
-}
-
-std::vector<RelayoutCheck> SelfTest::check_relayouts() {
-  Implementation& i = *implementation_;
-  return copus::check_relayouts(i.options.corpus, i.device, i.limit, *i.world);
-}
-
-std::vector<LayoutCheck> SelfTest::check_layouts() {
-  Implementation& i = *implementation_;
-  return copus::check_layouts(i.options.corpus, i.device, i.limit, *i.world);
-}
-
-bool SelfTest::is_shortened() const { return implementation_->limit.was_over(); }
 
 }  // namespace copus

@@ -69,29 +69,26 @@ struct LayoutCheck {
   std::string failure = {};        // empty: as the rule says (docs/design.md, section 6)
 };
 
-// Every rank makes one, and calls the same functions in the same order. Numbers are the same on all ranks.
-class SelfTest {
+// Hears what is found, as soon as it is, on every rank. Numbers are the same on all ranks.
+class SelfTestListener {
  public:
-  // Throws UserError where the device is not to be had.
-  SelfTest(const SelfTestOptions& options, std::unique_ptr<World> world);
-  ~SelfTest();
+  virtual ~SelfTestListener() = default;
 
-  World& world();
-  // How GPUs communicate, as the end of a sentence: "; GPUs by NCCL", "; GPUs through the host", or nothing.
-  std::string gpu_connection() const;
-  // Of all ranks, on rank 0.
-  std::vector<RankPlace> places();
-  std::vector<GroupCheck> check_groups();
-  std::vector<LayoutCheck> check_layouts();
-  // Through the layouts of this job and back to the first, with the state's hash before and after each.
-  std::vector<RelayoutCheck> check_relayouts();
-  std::vector<GroupSpeed> measure_groups();
-  // Whether there was no time for all layouts or speeds.
-  bool is_shortened() const;
+  // `gpu_connection`: how GPUs communicate, as the end of a sentence: "; GPUs by NCCL", "; GPUs through the host", or
+  // nothing. `places`: of all ranks, on rank 0.
+  virtual void introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places) = 0;
+  virtual void add(const std::vector<GroupCheck>& checks) = 0;
+  virtual void add(const std::vector<LayoutCheck>& checks) = 0;
+  virtual void add(const std::vector<RelayoutCheck>& checks) = 0;
+  virtual void add(const std::vector<GroupSpeed>& speeds) = 0;
+  // `is_shortened`: there was no time for all layouts or speeds.
+  virtual void finish(bool is_shortened, double seconds) = 0;
 
- private:
-  struct Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  // Whether nothing has failed so far.
+  virtual bool passed() const = 0;
 };
+
+// Tests everything; every rank calls it. Throws UserError where the device is not to be had.
+void run_self_test(const SelfTestOptions& options, std::unique_ptr<World> world, SelfTestListener& listener);
 
 }  // namespace copus

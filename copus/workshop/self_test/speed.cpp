@@ -1,6 +1,5 @@
 // How fast groups communicate, all groups of a family at once, as they do in training.
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <iterator>
 #include <span>
@@ -9,6 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
 #include "copus/model/kernels.h"
+#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/self_test/parts.h"
 
 namespace copus {
@@ -22,10 +22,6 @@ constexpr double most_seconds_of_call = 0.05;     // that is worth more than one
 constexpr double most_seconds_per_round = 0.005;  // that are made of as many calls as fit
 constexpr int64_t most_calls = 100;
 constexpr double slow_share = 0.5;  // of the median's bandwidth
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 // By which bytes per second of a vector become those of a link (nccl-tests, PERFORMANCE.md).
 double bus_factor(const std::string& operation, int64_t members) {
@@ -98,10 +94,10 @@ class SpeedBench {
     call();
     kernels::synchronize(device_);
     world_.everyone().barrier();
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = monotonic_seconds();
     for (int64_t i = 0; i < calls; ++i) call();
     kernels::synchronize(device_);
-    return seconds_since(begin) / static_cast<double>(calls);
+    return (monotonic_seconds() - begin) / static_cast<double>(calls);
   }
 
   double slowest(double seconds) {

@@ -1,0 +1,16 @@
+// What a rank of `copus bench comm` does: it times our collectives over shared memory beside those of the MPI library.
+// Each rank is in both worlds, and the two take turns, so that what else the machine does hits both.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "copus/comm/job/launcher.h"
+
+namespace copus {
+
+// A job of run_ranks, whose ranks mpirun starts where this build has MPI. Request: "largest" (bytes, a multiple of 4)
+// and "rounds". Result: the rows of `copus bench comm --json` (docs/benches.md), the same on every rank. A wrong result
+// of a collective is an InternalError.
+nlohmann::json measure_collectives(const nlohmann::json& request, const RankEnvironment& environment);
+
+}  // namespace copus

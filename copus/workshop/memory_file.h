@@ -1,0 +1,23 @@
+// A text that one process of this program shows to others without a file on disk: it is gone with the process that made
+// it, however that ends.
+#pragma once
+
+#include <string>
+
+namespace copus {
+
+class MemoryFile {
+ public:
+  explicit MemoryFile(const std::string& content = "");
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  // By which other processes of the user on this machine read and write it as long as this object lives.
+  std::string path() const;
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace copus

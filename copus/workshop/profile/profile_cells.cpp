@@ -1,0 +1,185 @@
+// `copus profile --config`: runs steps of some configurations, the program itself, and learns from them. Ranks are
+// started for every cell in every round.
+#include "copus/workshop/profile/profile_cells.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/cli/option_checks.h"
+#include "copus/config/descriptions.h"
+#include "copus/description/search_space.h"
+#include "copus/orchestrator/step_time_learner.h"
+#include "copus/performance/memory.h"
+#include "copus/report/performance_profile.h"
+#include "copus/workshop/memory_file.h"
+#include "copus/workshop/profile/cell_bench.h"
+#include "copus/workshop/profile/cell_results.h"
+#include "copus/workshop/profile/cells.h"
+
+namespace copus {
+namespace {
+
+RunConfig with_configuration(RunConfig config, const Configuration& configuration) {
+  config.parallel = configuration.strategy;
+  config.train.global_batch = configuration.global_batch;
+  config.train.micro_batch = configuration.micro_batch;
+  return config;
+}
+
+RunConfig read_config(const ProfileOptions& options) {
+  std::vector<std::string> overrides = options.overrides;
+  std::optional<MemoryFile> cluster_file;  // it may be one that ships with the program
+  if (!options.cluster.empty()) {
+    cluster_file.emplace(to_toml(find_cluster(options.cluster)));
+    overrides.push_back("cluster.config=" + cluster_file->path());
+  }
+  RunConfig config = parse_run_config(read_text_file(options.config), options.config, overrides);
+  if (!is_speed_known(config.cluster.description)) {
+    throw UserError(concat("--cluster ", options.cluster, ": it does not say how fast its devices are; 'copus profile ",
+                           "--machine FILE' describes this machine"));
+  }
+  return config;
+}
+
+std::vector<ConfigurationChange> read_names(const std::vector<std::string>& names) {
+  std::vector<ConfigurationChange> read;
+  for (const std::string& name : names) read.push_back(read_configuration("--cell", name));
+  return read;
+}
+
+std::vector<Configuration> named_configurations(const std::vector<ConfigurationChange>& names,
+                                                const RunConfig& config) {
+  std::vector<Configuration> named;
+  for (const ConfigurationChange& name : names) {
+    named.push_back(apply(name, configuration_of(config)));
+    if (const auto reason = infeasible_reason(config.model, named.back(), config.train.sequence_length)) {
+      throw UserError(concat("--cell ", to_string(name), " is impossible: ", *reason));
+    }
+  }
+  return named;
+}
+
+// The bytes that a rank may fill; 0: not known.
+double memory_of_rank(const ClusterDescription& cluster, int64_t ranks) {
+  if (cluster.devices_per_node == 0) return cluster.device.memory_bytes;
+  const double on_node = static_cast<double>(std::min(ranks, cluster.ranks_per_node));
+  return cluster.device.memory_bytes * static_cast<double>(cluster.devices_per_node) / on_node;
+}
+
+std::vector<Configuration> most_teaching_configurations(const ProfileOptions& options, const RunConfig& config) {
+  std::vector<Configuration> candidates;
+  const bool is_bf16 = config.train.precision == Precision::bf16;
+  const Processor processor = processor_of(config);
+  MemoryModel memory(config.model, config.train.sequence_length,
+                     is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor));
+  std::vector<int64_t> sizes = options.ranks;
+  if (sizes.empty()) sizes.push_back(config.parallel.world_size());
+  for (const int64_t size : sizes) {
+    SearchSpace space;
+    space.world_size = size;
+    space.global_batches = {config.train.global_batch};
+    for (const Configuration& one : enumerate(config.model, config.train.sequence_length, space)) {
+      if (out_of_memory_reason(memory.predict(one), memory_of_rank(config.cluster.description, size))) continue;
+      candidates.push_back(one);
+    }
+  }
+  if (candidates.empty()) {
+    throw UserError(concat("no configuration of ", sizes.front(),
+                           " ranks can train this model with train.global_batch ", config.train.global_batch,
+                           "; change --ranks or the batch"));
+  }
+  return choose_cells(candidates, options.cells, options.seed);
+}
+
+// Those that are named, or those that teach most.
+std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<ConfigurationChange>& names,
+                           const RunConfig& config) {
+  std::vector<Cell> cells;
+  for (const Configuration& configuration :
+       names.empty() ? most_teaching_configurations(options, config) : named_configurations(names, config)) {
+    cells.push_back({.configuration = configuration});
+  }
+  if (options.learn_from > std::ssize(cells)) {
+    throw UserError(concat("--learn-from ", options.learn_from, ": ", cells.size(), " cells are measured"));
+  }
+  return cells;
+}
+
+// Runs every cell once in every round, so that a machine that grows slower or faster is so for all. Leaves in `config`
+// the precision that was trained in. Throws RanksFailed for the user's mistake and for the end that the user wanted.
+void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>& cells) {
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    for (Cell& cell : cells) {
+      if (cell.has_failed) continue;
+      const nlohmann::json request{{"config", to_toml(with_configuration(config, cell.configuration))},
+                                   {"steps", options.steps}};
+      try {
+        const nlohmann::json times = run_ranks(cell.configuration.strategy.world_size(), "cell", request);
+        config.train.precision = find_value<Precision>(times.at("precision").get<std::string>()).value();
+        for (const double seconds : times.at("seconds")) cell.step_seconds.push_back(seconds);
+      } catch (const RanksFailed& failed) {
+        if (failed.exit_code() > 1) throw;
+        std::cerr << "copus: left out, since it failed (see above): " << name_of(cell, config) << '\n';
+        cell.has_failed = true;
+      }
+    }
+  }
+  if (std::ranges::all_of(cells, &Cell::has_failed)) throw UserError("no configuration could be run (see above)");
+}
+
+// Predicts all cells, and learns from the first so many.
+Knowledge learn(const ProfileOptions& options, const RunConfig& config, std::vector<Cell>& cells) {
+  const TrainingSystem system = training_system_of(config);
+  StepTimeModel model(config.model, config.train.sequence_length, config.cluster.description, system);
+  Knowledge knowledge;
+  const int64_t learned = options.learn_from > 0 ? options.learn_from : std::ssize(cells);
+  for (int64_t i = 0; i < std::ssize(cells); ++i) {
+    Cell& cell = cells[i];
+    if (cell.has_failed) continue;
+    cell.parts = model.predict(cell.configuration);
+    if (i >= learned) continue;
+    knowledge = observe(knowledge, cell.configuration, cell.parts, measurement_of(cell.step_seconds));
+  }
+  return knowledge;
+}
+
+}  // namespace
+
+int profile_cells(const ProfileOptions& options) {
+  const std::vector<ConfigurationChange> names = read_names(options.names);
+  RunConfig config = read_config(options);
+  std::vector<Cell> cells = cells_of(options, names, config);
+  measure(options, config, cells);
+  const Knowledge knowledge = learn(options, config, cells);
+  if (!options.output.empty()) {
+    write_profile(options.output, {profile_subject(config.model, config.train.sequence_length,
+                                                   std::string(to_string(config.train.precision)),
+                                                   config.cluster.description, config.cluster.clock),
+                                   knowledge});
+  }
+  const nlohmann::json results = results_of(cells, knowledge, config);
+  if (options.json) {
+    std::cout << results.dump() << '\n' << std::flush;
+  } else {
+    print_results(results);
+    if (!options.output.empty()) std::cout << "written to " << options.output << '\n' << std::flush;
+  }
+  return 0;
+}
+
+nlohmann::json measure_cell_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
+  const RunConfig config = parse_run_config(request.at("config").get<std::string>(), "the configuration of a cell");
+  const CellTimes times =
+      measure_cell(config, request.at("steps").get<int64_t>(), join_world(environment, config.wait_limit),
+                   environment.local_rank, environment.local_world_size);
+  return {{"precision", to_string(times.precision)}, {"seconds", times.step_seconds}};
+}
+
+}  // namespace copus
