@@ -41,7 +41,7 @@ int run_program(int argc, const char* const* argv) {
       "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8 predict the fastest layouts\n"
       "'copus COMMAND --help' says more about a command.");
 
-  Action action;
+  CommandAction action;
   add_train(program, action, {argv + 1, argv + argc});
   add_generate(program, action);
   add_convert(program, action);

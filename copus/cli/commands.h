@@ -10,19 +10,19 @@
 
 namespace copus {
 
-using Action = std::function<int()>;
+using CommandAction = std::function<int()>;
 
-void add_train(CLI::App& program, Action& action, const std::vector<std::string>& arguments);
-void add_generate(CLI::App& program, Action& action);
-void add_convert(CLI::App& program, Action& action);
-void add_ctl(CLI::App& program, Action& action);
-void add_report(CLI::App& program, Action& action);
-void add_replay(CLI::App& program, Action& action);
-void add_gns(CLI::App& program, Action& action);
-void add_plan(CLI::App& program, Action& action);
+void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& arguments);
+void add_generate(CLI::App& program, CommandAction& action);
+void add_convert(CLI::App& program, CommandAction& action);
+void add_ctl(CLI::App& program, CommandAction& action);
+void add_report(CLI::App& program, CommandAction& action);
+void add_replay(CLI::App& program, CommandAction& action);
+void add_gns(CLI::App& program, CommandAction& action);
+void add_plan(CLI::App& program, CommandAction& action);
 
 // Adds a stand-in for a command that a build without libtorch does not have, so that the answer is helpful. `program`
 // is the words before its name: "copus bench".
-void add_missing(CLI::App& parent, Action& action, const std::string& program, const std::string& name);
+void add_missing(CLI::App& parent, CommandAction& action, const std::string& program, const std::string& name);
 
 }  // namespace copus

@@ -39,7 +39,7 @@ int convert(const ConvertOptions& options) {
 
 }  // namespace
 
-void add_convert(CLI::App& program, Action& action) {
+void add_convert(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App& command = *program.add_subcommand("convert", "Write a model as a Hugging Face directory");
   command.add_option("--from", options->from, "A run directory, a checkpoint, or a Hugging Face directory")

@@ -70,7 +70,7 @@ int run(const CtlOptions& options) {
 
 }  // namespace
 
-void add_ctl(CLI::App& program, Action& action) {
+void add_ctl(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<CtlOptions>();
   CLI::App& command = *program.add_subcommand("ctl", "Steer a running job: its batch, its layout, a pause");
   command.add_option("RUN_DIR", options->run_directory, "The run directory")->required();

@@ -135,7 +135,7 @@ int generate(const GenerateOptions& options) {
 
 }  // namespace
 
-void add_generate(CLI::App& program, Action& action) {
+void add_generate(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App& command = *program.add_subcommand("generate", "Let a trained model continue a text");
   command

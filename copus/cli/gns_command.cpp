@@ -223,7 +223,7 @@ int gns(const GnsOptions& options) {
 
 }  // namespace
 
-void add_gns(CLI::App& program, Action& action) {
+void add_gns(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<GnsOptions>();
   CLI::App& command = *program.add_subcommand("gns", "Measure the gradient noise scale of a stored model");
   command

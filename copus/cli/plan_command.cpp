@@ -105,7 +105,7 @@ int run_plan(const PlanOptions& options) {
 
 }  // namespace
 
-void add_plan(CLI::App& program, Action& action) {
+void add_plan(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App& command =
       *program.add_subcommand("plan", "Predict which layout of a model on a cluster trains fastest, and what fits");

@@ -101,7 +101,7 @@ int run_replay(const ReplayOptions& options) {
 
 }  // namespace
 
-void add_replay(CLI::App& program, Action& action) {
+void add_replay(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<ReplayOptions>();
   CLI::App& command = *program.add_subcommand(
       "replay", "Decide again what a run has decided, or what another policy would have decided in its place");

@@ -8,7 +8,7 @@
 
 namespace copus {
 
-void add_report(CLI::App& program, Action& action) {
+void add_report(CLI::App& program, CommandAction& action) {
   auto directory = std::make_shared<std::filesystem::path>();
   CLI::App& command = *program.add_subcommand("report", "Write report.html for a run, finished or not");
   command.add_option("RUN_DIR", *directory, "The run directory")->required();

@@ -20,7 +20,7 @@ struct TrainOptions {
 
 }  // namespace
 
-void add_train(CLI::App& program, Action& action, const std::vector<std::string>& arguments) {
+void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& arguments) {
   const auto start = std::chrono::steady_clock::now();
   auto options = std::make_shared<TrainOptions>();
   CLI::App& command = *program.add_subcommand("train", "Train a model, or go on with a run");

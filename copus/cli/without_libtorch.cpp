@@ -4,7 +4,7 @@
 
 namespace copus {
 
-void add_missing(CLI::App& parent, Action& action, const std::string& program, const std::string& name) {
+void add_missing(CLI::App& parent, CommandAction& action, const std::string& program, const std::string& name) {
   CLI::App& command = *parent.add_subcommand(name, "(not in this build, which has no libtorch)");
   command.allow_extras();
   command.callback([&action, full_name = program + " " + name] {
@@ -16,11 +16,11 @@ void add_missing(CLI::App& parent, Action& action, const std::string& program, c
   });
 }
 
-void add_train(CLI::App& program, Action& action, const std::vector<std::string>& /*arguments*/) {
+void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& /*arguments*/) {
   add_missing(program, action, "copus", "train");
 }
-void add_generate(CLI::App& program, Action& action) { add_missing(program, action, "copus", "generate"); }
+void add_generate(CLI::App& program, CommandAction& action) { add_missing(program, action, "copus", "generate"); }
 
-void add_gns(CLI::App& program, Action& action) { add_missing(program, action, "copus", "gns"); }
+void add_gns(CLI::App& program, CommandAction& action) { add_missing(program, action, "copus", "gns"); }
 
 }  // namespace copus

@@ -49,7 +49,7 @@ nlohmann::json run_ranks(int64_t count, const std::string& job, const nlohmann::
   return nlohmann::json::parse(read_text_file(result_file.path()));
 }
 
-void add_run_rank(CLI::App& program, Action& action, RankJobs jobs) {
+void add_run_rank(CLI::App& program, CommandAction& action, RankJobs jobs) {
   auto options = std::make_shared<RankOptions>();
   CLI::App& rank = *program.add_subcommand("run-rank")->group("");
   rank.add_option("JOB", options->job)->required();

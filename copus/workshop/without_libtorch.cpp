@@ -3,17 +3,17 @@
 
 namespace copus {
 
-void add_profile(CLI::App& program, Action& action, RankJobs& /*jobs*/) {
+void add_profile(CLI::App& program, CommandAction& action, RankJobs& /*jobs*/) {
   add_missing(program, action, "copus", "profile");
 }
-void add_selftest(CLI::App& program, Action& action, RankJobs& /*jobs*/) {
+void add_selftest(CLI::App& program, CommandAction& action, RankJobs& /*jobs*/) {
   add_missing(program, action, "copus", "selftest");
 }
-void add_step_bench(CLI::App& bench, Action& action) { add_missing(bench, action, "copus bench", "step"); }
-void add_probe_bench(CLI::App& bench, Action& action, RankJobs& /*jobs*/) {
+void add_step_bench(CLI::App& bench, CommandAction& action) { add_missing(bench, action, "copus bench", "step"); }
+void add_probe_bench(CLI::App& bench, CommandAction& action, RankJobs& /*jobs*/) {
   add_missing(bench, action, "copus bench", "gns");
 }
-void add_relayout_bench(CLI::App& bench, Action& action, RankJobs& /*jobs*/) {
+void add_relayout_bench(CLI::App& bench, CommandAction& action, RankJobs& /*jobs*/) {
   add_missing(bench, action, "copus bench", "relayout");
 }
 

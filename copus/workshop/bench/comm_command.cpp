@@ -26,7 +26,7 @@ namespace {
 
 constexpr int failure = 1, users_mistake = 2;  // exit codes of this program
 
-struct Options {
+struct CommCommandOptions {
   std::vector<int64_t> ranks{2, 4};
   int64_t largest = 128 << 20;
   int64_t rounds = 11;
@@ -86,7 +86,7 @@ void print_row(const nlohmann::json& row) {
                row["ratio"].is_null() ? "-" : format_number("%.2f", row["ratio"].get<double>())});
 }
 
-int run_comm_bench(const Options& options) {
+int run_comm_bench(const CommCommandOptions& options) {
   if (options.largest % static_cast<int64_t>(sizeof(float)) != 0) {
     throw UserError(concat("--largest ", options.largest, " is not a multiple of the 4 bytes of an element"));
   }
@@ -109,9 +109,9 @@ int run_comm_bench(const Options& options) {
 
 }  // namespace
 
-void add_comm_bench(CLI::App& bench, Action& action, RankJobs& jobs) {
+void add_comm_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) {
   jobs["collectives"] = measure_collectives;
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CommCommandOptions>();
   CLI::App& comm = *bench.add_subcommand(
       "comm", "All-reduce, reduce-scatter and all-gather between processes here, beside the MPI library's");
   comm.add_option("--ranks", options->ranks, "Numbers of ranks to measure")

@@ -24,7 +24,7 @@
 namespace copus {
 namespace {
 
-struct Options {
+struct DecideCommandOptions {
   int64_t rounds = 7;
   bool json = false;
 };
@@ -192,7 +192,7 @@ void print_steps(const std::string& whose, const StepCost& cost) {
             << format_number("%.4f", cost.step_seconds * 1e3) << " ms\n";
 }
 
-int run_decide_bench(const Options& options) {
+int run_decide_bench(const DecideCommandOptions& options) {
   const MeasuredTable small = measure_table(small_job, options.rounds);
   const MeasuredTable large = measure_table(large_job, options.rounds);
   const RunConfig run = adapting_run_of(small_job);
@@ -231,8 +231,8 @@ int run_decide_bench(const Options& options) {
 
 }  // namespace
 
-void add_decide_bench(CLI::App& bench, Action& action) {
-  auto options = std::make_shared<Options>();
+void add_decide_bench(CLI::App& bench, CommandAction& action) {
+  auto options = std::make_shared<DecideCommandOptions>();
   CLI::App& decide = *bench.add_subcommand(
       "decide", "Predict all configurations of a small and of a large cluster, and choose among them as a run does");
   decide.add_option("--rounds", options->rounds, "How often to measure")->check(at_least(1))->capture_default_str();

@@ -21,7 +21,7 @@
 namespace copus {
 namespace {
 
-struct Options {
+struct ModelCommandOptions {
   std::string data;
   std::string failures;
   bool json = false;
@@ -168,7 +168,7 @@ void print_memory(const MemoryAgreement& memory) {
   }
 }
 
-int run_model_bench(const Options& options) {
+int run_model_bench(const ModelCommandOptions& options) {
   const std::vector<PublishedRun> runs = read_runs(options.data, PublishedTable::throughput);
   const std::vector<PublishedRun> failures =
       options.failures.empty() ? std::vector<PublishedRun>() : read_runs(options.failures, PublishedTable::failures);
@@ -185,8 +185,8 @@ int run_model_bench(const Options& options) {
 
 }  // namespace
 
-void add_model_bench(CLI::App& bench, Action& action) {
-  auto options = std::make_shared<Options>();
+void add_model_bench(CLI::App& bench, CommandAction& action) {
+  auto options = std::make_shared<ModelCommandOptions>();
   CLI::App& command = *bench.add_subcommand("model", "Predictions against published runs: ranks, regret, errors");
   command.add_option("--data", options->data, "CSV file of published throughput")->required();
   command.add_option("--failures", options->failures, "CSV file of published runs that failed");

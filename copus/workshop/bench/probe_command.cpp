@@ -30,7 +30,7 @@ struct Case {
 };
 constexpr Case cases[] = {{"a", 512, 4}, {"b", 128, 16}, {"tiny", 32, 4}};
 
-struct Options {
+struct ProbeCommandOptions {
   std::vector<std::string> shapes{"a", "b"};
   int64_t steps = 0;
   bool json = false;
@@ -79,7 +79,7 @@ void print_row(const nlohmann::json& row) {
                              format_number("%.2f", row["probe_fraction"].get<double>() * 100)});
 }
 
-int run_gns_bench(const Options& options) {
+int run_gns_bench(const ProbeCommandOptions& options) {
   if (options.steps % probe_bench_turn != 0) {
     throw UserError(
         concat("--steps ", options.steps, " is no multiple of 4: a turn is four steps, two of them with the probe"));
@@ -112,9 +112,9 @@ int run_gns_bench(const Options& options) {
 
 }  // namespace
 
-void add_probe_bench(CLI::App& bench, Action& action, RankJobs& jobs) {
+void add_probe_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) {
   jobs["probe"] = measure_probe_as_rank;
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ProbeCommandOptions>();
   CLI::App& gns = *bench.add_subcommand("gns", "What measuring the gradient noise scale costs a training step");
   gns.add_option("--shapes", options->shapes, "Models: a and b of the step benchmark, tiny to try it out")
       ->check(CLI::IsMember({"a", "b", "tiny"}))

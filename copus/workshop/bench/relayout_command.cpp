@@ -27,7 +27,7 @@ namespace {
 
 constexpr int64_t corpus_bytes = 1 << 16;
 
-struct Options {
+struct RelayoutCommandOptions {
   std::vector<std::string> parameters{"30M", "100M", "300M"};
   std::vector<int64_t> ranks{4, 8};
   std::string from, to;  // empty: those of usual_change
@@ -116,7 +116,7 @@ void print_row(const nlohmann::json& row) {
 }
 
 // The changes that the user has named, or the usual ones.
-std::vector<Change> changes_of(const Options& options) {
+std::vector<Change> changes_of(const RelayoutCommandOptions& options) {
   if (options.from.empty() != options.to.empty()) throw UserError("--from and --to: give both, or neither");
   if (!options.from.empty()) {
     return {{read_configuration("--from", options.from), read_configuration("--to", options.to)}};
@@ -127,8 +127,8 @@ std::vector<Change> changes_of(const Options& options) {
 }
 
 // The rows of both directions of one change of one model.
-std::vector<nlohmann::json> measure_change(const std::string& parameters, const Change& change, const Options& options,
-                                           const std::string& corpus) {
+std::vector<nlohmann::json> measure_change(const std::string& parameters, const Change& change,
+                                           const RelayoutCommandOptions& options, const std::string& corpus) {
   const ModelDescription model = bench_model(parameters);
   const auto [from, to] = complete(change, model);
   const int64_t ranks = from.strategy.world_size();
@@ -163,7 +163,7 @@ std::vector<nlohmann::json> measure_change(const std::string& parameters, const 
   return rows;
 }
 
-int run_relayout_bench(const Options& options) {
+int run_relayout_bench(const RelayoutCommandOptions& options) {
   const std::vector<Change> changes = changes_of(options);
   const MemoryFile corpus(random_letters(corpus_bytes));
   if (!options.json) print_header();
@@ -182,10 +182,10 @@ int run_relayout_bench(const Options& options) {
 
 }  // namespace
 
-void add_relayout_bench(CLI::App& bench, Action& action, RankJobs& jobs) {
+void add_relayout_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) {
   jobs["relayout"] = measure_relayout_as_rank;
   jobs["restart"] = measure_restart_as_rank;
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RelayoutCommandOptions>();
   CLI::App& relayout = *bench.add_subcommand(
       "relayout", "The pause of a change of layout, beside plain copies and beside a checkpoint with a restart");
   relayout.add_option("--parameters", options->parameters, "Models: 30M, 100M, 300M; tiny to try it out")

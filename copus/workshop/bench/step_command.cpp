@@ -15,7 +15,7 @@
 namespace copus {
 namespace {
 
-struct Options {
+struct StepCommandOptions {
   StepBenchOptions bench;
   std::string model;  // by name or path, instead of its sizes
   std::string cluster;
@@ -103,7 +103,7 @@ void serve(const StepBenchOptions& options) {
   }
 }
 
-int run_step_bench(Options& options) {
+int run_step_bench(StepCommandOptions& options) {
   ModelDescription& model = options.bench.model;
   if (!options.model.empty()) {
     model = find_model(options.model);
@@ -134,8 +134,8 @@ int run_step_bench(Options& options) {
 
 }  // namespace
 
-void add_step_bench(CLI::App& bench, Action& action) {
-  auto options = std::make_shared<Options>();
+void add_step_bench(CLI::App& bench, CommandAction& action) {
+  auto options = std::make_shared<StepCommandOptions>();
   ModelDescription& model = options->bench.model;
   model.vocab_size = 8192;
   model.hidden_size = 512;

@@ -71,7 +71,7 @@ int run_profile(const ProfileOptions& options) {
 
 }  // namespace
 
-void add_profile(CLI::App& program, Action& action, RankJobs& jobs) {
+void add_profile(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   jobs["machine"] = measure_machine_as_rank;
   jobs["cell"] = measure_cell_as_rank;
   auto options = std::make_shared<ProfileOptions>();

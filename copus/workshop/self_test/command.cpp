@@ -22,7 +22,7 @@ constexpr int failed = 1;
 constexpr double wait_seconds = 120;  // of a rank for another
 constexpr int64_t corpus_bytes = 1 << 16;
 
-struct Options {
+struct SelfTestCommandOptions {
   int64_t ranks = 0;   // 0: as this machine has devices, or as the launcher has started
   std::string device;  // empty: the usual one
   double seconds = 60;
@@ -30,7 +30,7 @@ struct Options {
 };
 
 // Tests as one rank of a job, every one of which calls it. Returns whether all is well, the same on all; rank 0 prints.
-bool test(const Options& options, const RankEnvironment& environment, std::unique_ptr<World> world) {
+bool test(const SelfTestCommandOptions& options, const RankEnvironment& environment, std::unique_ptr<World> world) {
   const MemoryFile corpus(random_letters(corpus_bytes));
   SelfTestReport report(environment, options.json);
   run_self_test({.device = options.device.empty() ? usual_device() : options.device,
@@ -45,13 +45,13 @@ bool test(const Options& options, const RankEnvironment& environment, std::uniqu
 
 // A job of run_ranks: "device", "seconds" and "json", as the options, to whether all is well.
 nlohmann::json test_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
-  const Options options{.device = request.at("device").get<std::string>(),
-                        .seconds = request.at("seconds").get<double>(),
-                        .json = request.at("json").get<bool>()};
+  const SelfTestCommandOptions options{.device = request.at("device").get<std::string>(),
+                                       .seconds = request.at("seconds").get<double>(),
+                                       .json = request.at("json").get<bool>()};
   return test(options, environment, join_world(environment, wait_seconds));
 }
 
-bool start_and_test(const Options& options) {
+bool start_and_test(const SelfTestCommandOptions& options) {
   const int64_t ranks =
       options.ranks != 0 ? options.ranks : usual_ranks(options.device.empty() ? usual_device() : options.device);
   if (ranks == 1) return test(options, {}, single_rank_world());
@@ -60,7 +60,7 @@ bool start_and_test(const Options& options) {
       .get<bool>();
 }
 
-int run_selftest(const Options& options) {
+int run_selftest(const SelfTestCommandOptions& options) {
   const std::optional<RankEnvironment> environment = read_rank_environment();
   if (environment && options.ranks != 0 && options.ranks != environment->world_size) {
     throw UserError(concat("--ranks ", options.ranks, ", and the job was started with ", environment->world_size,
@@ -73,9 +73,9 @@ int run_selftest(const Options& options) {
 
 }  // namespace
 
-void add_selftest(CLI::App& program, Action& action, RankJobs& jobs) {
+void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   jobs["selftest"] = test_as_rank;
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SelfTestCommandOptions>();
   CLI::App& selftest = *program.add_subcommand(
       "selftest",
       "Check the ranks, links and layouts of a job here, in about a minute: groups, bandwidths, re-layouts");
