@@ -21,7 +21,7 @@
 namespace copus {
 namespace {
 
-constexpr int64_t ranks = 2;
+constexpr int64_t num_ranks = 2;
 
 // How much of each model's text a rank takes at once.
 struct Case {
@@ -63,14 +63,14 @@ nlohmann::json measure_probe_as_rank(const nlohmann::json& request, const RankEn
 
 constexpr int probe_widths[] = {5, 14, 8, 6, 10, 10, 28, 9};
 
-void print_header() {
-  std::cout << ranks
+void print_probe_header() {
+  std::cout << num_ranks
             << " data-parallel ranks with one thread each, fp32; steps with and without the probe take turns\n\n";
   print_cells(probe_widths,
               {"shape", "micro-batches", "source", "steps", "off ms", "on ms", "overhead % (quartiles)", "probe %"});
 }
 
-void print_row(const nlohmann::json& row) {
+void print_probe_row(const nlohmann::json& row) {
   const auto milliseconds = [&](const char* field) { return format_number("%.1f", row[field].get<double>() * 1e3); };
   print_cells(probe_widths, {row["shape"].get<std::string>(), std::to_string(row["micro_batches"].get<int64_t>()),
                              row["source"].get<std::string>(), std::to_string(row["steps"].get<int64_t>()),
@@ -85,14 +85,14 @@ int run_gns_bench(const ProbeCommandOptions& options) {
         concat("--steps ", options.steps, " is no multiple of 4: a turn is four steps, two of them with the probe"));
   }
   const MemoryFile corpus(random_letters(1 << 20));
-  if (!options.json) print_header();
+  if (!options.json) print_probe_header();
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& shape : options.shapes) {
     for (const int64_t micro_batches : {1, 2}) {
       rows.push_back(run_ranks(
-          ranks, "probe",
+          num_ranks, "probe",
           {{"shape", shape}, {"micro_batches", micro_batches}, {"steps", options.steps}, {"corpus", corpus.path()}}));
-      if (!options.json) print_row(rows.back());
+      if (!options.json) print_probe_row(rows.back());
     }
   }
   const auto worst = [&](const char* field) {
@@ -103,7 +103,7 @@ int run_gns_bench(const ProbeCommandOptions& options) {
   if (options.json) {
     const nlohmann::json result{{"overhead_fraction", worst("overhead_fraction")},
                                 {"probe_fraction", worst("probe_fraction")},
-                                {"ranks", ranks},
+                                {"ranks", num_ranks},
                                 {"rows", rows}};
     std::cout << result.dump() << '\n' << std::flush;
   }

@@ -86,14 +86,14 @@ class TemporaryFolder {
 
 constexpr int relayout_widths[] = {6, 48, 6, 24, 10, 10, 9, 10, 12, 8, 22};
 
-void print_header() {
+void print_relayout_header() {
   std::cout << "fp32; medians and quartiles. bound: the bytes moved at the rate at which all ranks copy together; "
                "limit: 1.5 x bound + 20 ms\n\n";
   print_cells(relayout_widths, {"model", "change", "zero", "pause ms (quartiles)", "moved", "bound ms", "/ limit",
                                 "prepare s", "restart s", "/ pause", "peak (promised)"});
 }
 
-void print_row(const nlohmann::json& row) {
+void print_relayout_row(const nlohmann::json& row) {
   const auto number = [](const char* format, const nlohmann::json& value, double factor) {
     return value.is_null() ? std::string("-") : format_number(format, value.get<double>() * factor);
   };
@@ -166,12 +166,12 @@ std::vector<nlohmann::json> measure_change(const std::string& parameters, const 
 int run_relayout_bench(const RelayoutCommandOptions& options) {
   const std::vector<Change> changes = changes_of(options);
   const MemoryFile corpus(random_letters(corpus_bytes));
-  if (!options.json) print_header();
+  if (!options.json) print_relayout_header();
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& parameters : options.parameters) {
     for (const Change& change : changes) {
       for (nlohmann::json& row : measure_change(parameters, change, options, corpus.path())) {
-        if (!options.json) print_row(row);
+        if (!options.json) print_relayout_row(row);
         rows.push_back(std::move(row));
       }
     }

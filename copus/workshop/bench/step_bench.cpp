@@ -143,17 +143,18 @@ double StepBench::run(int64_t steps) {
 // The least seconds that each part of a step could take, given the machine's measured peaks in `result`.
 void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   const ModelDescription& model = options.model;
-  const double tokens = static_cast<double>(tokens_per_step());
+  const double trained_tokens = static_cast<double>(tokens_per_step());
   // The attention term of training_flops_per_token counts the whole score matrix; the causal half of it is needed, and
   // the backward pass forms the scores a second time: (2 + 5) / 6 of the convention's operations per visible score.
   const double attention_convention = 12.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
                                       static_cast<double>(options.sequence_length);
   const double peak = result.matmul_peak_gflops * 1e9;
   const double all = training_flops_per_token(model, options.sequence_length);
-  result.matmul.floor_seconds = tokens * (all - attention_convention) / peak;
-  result.attention.floor_seconds = tokens * attention_convention * (7.0 / 6.0) / 2 / peak;
+  result.matmul.floor_seconds = trained_tokens * (all - attention_convention) / peak;
+  result.attention.floor_seconds = trained_tokens * attention_convention * (7.0 / 6.0) / 2 / peak;
   const double element = precision == Precision::bf16 ? 2 : 4;
-  result.elementwise.floor_seconds = tokens * elementwise_elements_per_token(model) * element / result.memory_bandwidth;
+  result.elementwise.floor_seconds =
+      trained_tokens * elementwise_elements_per_token(model) * element / result.memory_bandwidth;
   // AdamW reads weight, gradient and moments and writes all but the gradient; the norm and zeroing pass once more each;
   // bf16 weights are rounded from the fp32 ones.
   const double optimizer_bytes = 4 * (7 + 2) + (precision == Precision::bf16 ? 4 + 2 : 0);

@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-constexpr double none = std::numeric_limits<double>::quiet_NaN();
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 int sign(double value) { return value > 0 ? 1 : value < 0 ? -1 : 0; }
 
@@ -29,7 +29,7 @@ double kendall_tau(std::span<const double> a, std::span<const double> b) {
       untied_in_b += order_in_b != 0;
     }
   }
-  return untied_in_a > 0 && untied_in_b > 0 ? agreeing / std::sqrt(untied_in_a * untied_in_b) : none;
+  return untied_in_a > 0 && untied_in_b > 0 ? agreeing / std::sqrt(untied_in_a * untied_in_b) : not_a_number;
 }
 
 double top1_regret(std::span<const double> predicted_throughput, std::span<const double> measured_throughput) {
@@ -39,7 +39,9 @@ double top1_regret(std::span<const double> predicted_throughput, std::span<const
   return 1 - measured_throughput[static_cast<size_t>(chosen - predicted_throughput.begin())] / best;
 }
 
-double median_of(std::vector<double> values) { return values.empty() ? none : quantile(std::move(values), 0.5); }
+double median_of(std::vector<double> values) {
+  return values.empty() ? not_a_number : quantile(std::move(values), 0.5);
+}
 
 double corrected_seconds(const FittedConstants& constants, const StepTimeParts& parts) {
   return constants.compute * (parts.compute + parts.bubble + parts.optimizer) +

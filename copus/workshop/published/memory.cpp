@@ -9,8 +9,6 @@
 namespace copus {
 namespace {
 
-bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
 // Bytes of a logit where PyTorch's cross entropy works on all of them: bf16, fp32, the fp32 log-softmax, its fp32
 // gradient, and that in bf16.
 constexpr double eager_logit_bytes = 2 + 4 + 4 + 4 + 2;
@@ -43,7 +41,7 @@ TrainingSystem nanotron() {
 // RMSNorm. Tensors as wide as the stream: both streams, and of each eager norm its input and normalized input in fp32
 // and its result, 5 of bf16, make 12; fused norms keep their results, which makes 4. One more each was
 // fitted to which of the runs failed.
-TrainingSystem aleph_alpha(const PublishedRun& run) {
+TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   TrainingSystem system;
   system.name = "aleph alpha";
   system.gradient_bytes = 2;
@@ -76,7 +74,7 @@ TrainingSystem aleph_alpha(const PublishedRun& run) {
 // a part of the vocabulary, overwritten by their gradient. Layers' tensors as Korthikanti et al. 2022, section 4.1,
 // count them, without dropout: both streams and both norms' results; queries, keys, values and output; the
 // feed-forward's inner tensors.
-TrainingSystem megatron() {
+TrainingSystem megatron_memory() {
   TrainingSystem system;
   system.name = "megatron";
   system.stage_cut = StageCut::equal;
@@ -92,7 +90,7 @@ TrainingSystem megatron() {
 
 // NVIDIA's recipes reduce gradients in bf16.
 TrainingSystem nemo() {
-  TrainingSystem system = megatron();
+  TrainingSystem system = megatron_memory();
   system.name = "nemo";
   system.gradient_bytes = 2;
   return system;
@@ -100,7 +98,7 @@ TrainingSystem nemo() {
 
 // MPT models take flash-attention's fused cross entropy by default: logits, their shifted copy and the gradient, bf16.
 TrainingSystem llm_foundry() {
-  TrainingSystem system = megatron();
+  TrainingSystem system = megatron_memory();
   system.name = "llm-foundry";
   system.memory.logit_bytes = 3 * 2;
   return system;
@@ -108,7 +106,7 @@ TrainingSystem llm_foundry() {
 
 // Selective recompute per operation keeps attention's result and every other matrix product's.
 TrainingSystem torchtitan() {
-  TrainingSystem system = megatron();
+  TrainingSystem system = megatron_memory();
   system.name = "torchtitan";
   system.memory.kept_without_attention = {.hidden = 3, .query = 2, .key_value = 1, .feed_forward = 1};
   system.memory.logit_bytes = eager_logit_bytes;
@@ -149,7 +147,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
   if (contains(run.framework, "nanotron")) {
     described.system = nanotron();
   } else if (contains(run.framework, "Aleph Alpha")) {
-    described.system = aleph_alpha(run);
+    described.system = aleph_alpha_memory(run);
     if (!run.zero_stage_said) zero_stage = 1;
   } else if (contains(run.framework, "NeMo") || contains(run.framework, "Megatron-Bridge")) {
     described.system = nemo();
@@ -164,7 +162,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
   } else if (contains(run.framework, "torchtitan")) {
     described.system = torchtitan();
   } else {
-    described.system = megatron();
+    described.system = megatron_memory();
   }
   described.system.optimizer_group =
       run.zero_group > 0 ? run.zero_group : described.configuration.strategy.data_parallel * run.context_parallel;

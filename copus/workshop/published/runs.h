@@ -50,6 +50,9 @@ struct PublishedRun {
   ModelDescription gated_model() const;
 };
 
+// Says whether one of a run's free texts mentions `part`.
+inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
 enum class PublishedTable {
   throughput,  // of runs that worked: has a column tokens_per_s_per_gpu
   failures,    // of runs that did not: has a column status

@@ -9,8 +9,6 @@ namespace copus {
 
 namespace {
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
 // Kernel by kernel as PyTorch without a compiler runs a layer of Llama's form, with FlashAttention and a fused RMSNorm:
 // forward, a norm reads and writes once and an addition reads twice and writes once, each twice; queries, keys and
 // values are split, rotated and put together; the activation function, then a product. The backward pass reads and
@@ -48,7 +46,7 @@ TrainingSystem nanotron(const PublishedRun& run) {
 
 // Megatron-LM and programs that are built on it. Passes and launches are estimates: about half of what fused kernels
 // leave of eager PyTorch's; no table or profile says them.
-TrainingSystem megatron() {
+TrainingSystem megatron_passes() {
   TrainingSystem system = eager_pytorch();
   system.name = "megatron";
   system.stage_cut = StageCut::equal;
@@ -60,7 +58,7 @@ TrainingSystem megatron() {
 
 // Aleph Alpha's "scaling" (Hagemann et al. 2023): Megatron-LM's layers without its fused kernels but those that a run's
 // note names.
-TrainingSystem aleph_alpha(const PublishedRun& run) {
+TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
   TrainingSystem system = eager_pytorch();
   system.name = "aleph-alpha";
   system.stage_cut = StageCut::equal;
@@ -83,7 +81,7 @@ TrainingSystem aleph_alpha(const PublishedRun& run) {
 
 // PaddlePaddle: fp16 gradients.
 TrainingSystem paddle(const PublishedRun& run) {
-  TrainingSystem system = megatron();
+  TrainingSystem system = megatron_passes();
   system.name = "paddle";
   system.gradient_bytes = 2;
   system.reduced_bytes = 2;
@@ -93,7 +91,7 @@ TrainingSystem paddle(const PublishedRun& run) {
 
 // InternEvo: bf16 gradients; the optimizer state is shared by groups of ranks of a size that the run names.
 TrainingSystem internevo(const PublishedRun& run) {
-  TrainingSystem system = megatron();
+  TrainingSystem system = megatron_passes();
   system.name = "internevo";
   system.gradient_bytes = 2;
   system.reduced_bytes = 2;
@@ -103,7 +101,7 @@ TrainingSystem internevo(const PublishedRun& run) {
 
 // Megatron-DeepSpeed as BLOOM used it: ZeRO-1 by DeepSpeed, gradients reduced after the last micro-batch.
 TrainingSystem megatron_deepspeed() {
-  TrainingSystem system = megatron();
+  TrainingSystem system = megatron_passes();
   system.name = "megatron-deepspeed";
   system.reduced_bytes = 2;
   system.overlaps_reduction = false;
@@ -111,7 +109,7 @@ TrainingSystem megatron_deepspeed() {
 }
 
 TrainingSystem flagscale() {
-  TrainingSystem system = megatron();
+  TrainingSystem system = megatron_passes();
   system.name = "flagscale";
   system.overlaps_reduction = false;  // the table says so
   return system;
@@ -140,7 +138,7 @@ PublishedCase describe_published(const PublishedRun& run) {
     described.system = nanotron(run);
     described.cluster = "h100-playbook";
   } else if (contains(framework, "Aleph Alpha")) {
-    described.system = aleph_alpha(run);
+    described.system = aleph_alpha_passes(run);
   } else if (contains(framework, "Paddle")) {
     described.system = paddle(run);
   } else if (contains(framework, "InternEvo")) {
@@ -152,7 +150,7 @@ PublishedCase describe_published(const PublishedRun& run) {
   } else if (contains(framework, "FlagScale")) {
     described.system = flagscale();
   } else if (contains(framework, "Megatron") || contains(framework, "NeMo")) {
-    described.system = megatron();
+    described.system = megatron_passes();
   } else {
     return left_out("framework not described: " + framework);
   }
