@@ -26,9 +26,10 @@ target_compile_options(copus_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${HOST
 option(COPUS_UNITY "Compile several sources of a folder as one" ON)
 function(compile_together TARGET COUNT)
   get_target_property(SOURCES ${TARGET} SOURCES)
+  list(FILTER SOURCES EXCLUDE REGEX "^/")  # generated ones
   foreach(SOURCE ${SOURCES})
     cmake_path(GET SOURCE PARENT_PATH FOLDER)
-    string(MAKE_C_IDENTIFIER "${TARGET}_${FOLDER}" FOLDER)
+    string(MAKE_C_IDENTIFIER "folder_${FOLDER}" FOLDER)
     math(EXPR NUMBER "${NUMBER_OF_${FOLDER}} + 1")
     set(NUMBER_OF_${FOLDER} ${NUMBER})
     math(EXPR BATCH "(${NUMBER} - 1) / ${COUNT}")
@@ -53,7 +54,7 @@ function(copus_room)
     target_link_libraries(${ROOM_NAME}_test PRIVATE copus_${ROOM_NAME} GTest::gtest GTest::gmock GTest::gtest_main)
     # Tested code is compiled as for users. The tests themselves are mostly templates, which are not worth the
     # compiler's time.
-    target_compile_options(${ROOM_NAME}_test PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_compile_options(${ROOM_NAME}_test PRIVATE $<$<CONFIG:Release>:-O0>)
     # Tests are listed when CTest runs, so that a broken test program fails a test run and never a build. They have one
     # thread, since tests run side by side, and OpenMP threads that outnumber the cores spin; a test about threads sets
     # their number itself.

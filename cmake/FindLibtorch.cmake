@@ -56,7 +56,8 @@ target_include_directories(copus_libtorch SYSTEM INTERFACE
 set(COPUS_LIBTORCH_OPTIONS "" CACHE STRING "More compiler options for the targets whose sources include libtorch")
 target_compile_options(copus_libtorch INTERFACE
   "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:$<TARGET_PROPERTY:COPUS_INCLUDES_LIBTORCH>>>:${COPUS_LIBTORCH_OPTIONS}>")
-target_compile_definitions(copus_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+# AT_PER_OPERATOR_HEADERS keeps ATen's headers from including every operator, which takes seconds in each source.
+target_compile_definitions(copus_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 AT_PER_OPERATOR_HEADERS)
 foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
   if(NOT EXISTS ${TORCH_ROOT}/lib/lib${LIBRARY}.so)
     message(FATAL_ERROR "The libtorch in ${TORCH_ROOT} lacks lib/lib${LIBRARY}.so. "

@@ -1,6 +1,7 @@
 #include "copus/model/caching_allocator.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 namespace copus {

@@ -1,6 +1,8 @@
 // Tests the split of a layer's backward pass: weight gradients that run later are bitwise those that run at once.
 #include "copus/model/decoder_layer.h"
 
+#include <ATen/Context.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include "copus/model/testing/reference_decoder.h"

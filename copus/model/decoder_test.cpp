@@ -2,6 +2,9 @@
 // bitwise.
 #include "copus/model/decoder.h"
 
+#include <ATen/Context.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "copus/model/testing/reference_decoder.h"

@@ -1,7 +1,12 @@
 // Tests what ATen's operators do on the tests' device: products that are added to wider gradients, attention.
 #include "copus/model/kernels_generic.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,9 @@
 // Tests that cutting the layers into chunks changes no bit of losses and gradients.
 #include "copus/model/model_chunk.h"
 
+#include <ATen/Context.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "copus/model/parameters.h"
 
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "copus/model/state_memory.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <memory>

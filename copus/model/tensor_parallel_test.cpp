@@ -2,6 +2,10 @@
 // gradient.
 #include "copus/model/tensor_parallel.h"
 
+#include <ATen/Context.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <mutex>

@@ -238,7 +238,7 @@ TEST(ScriptPolicy, SkipsWhatAResumedRunHasBehindIt) {
 TEST(ScriptPolicy, NamesTheLineThatItCannotRead) {
   RunConfig config = run_config(PolicyKind::script, 16);
   config.adapt.file = "moves.jsonl";
-  EXPECT_EQ(failure(config, ""), "no error");
+  EXPECT_EQ(failure(config, ""), "no UserError");
   EXPECT_THAT(failure(config, "{}\n"), HasSubstr("moves.jsonl:1: \"after_step\" must be a whole number above 0"));
   EXPECT_THAT(failure(config, "\nnonsense\n"), HasSubstr("moves.jsonl:2: expected a JSON object"));
   EXPECT_THAT(failure(config, R"({"after_step": 3})"), HasSubstr("moves.jsonl:1: there is no \"configuration\""));

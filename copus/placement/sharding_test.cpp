@@ -16,7 +16,7 @@ using testing::ElementsAre;
 
 constexpr int64_t sequence_length = 32;
 
-ModelDescription small_model() {
+ModelDescription sharded_model() {
   ModelDescription model;
   model.vocab_size = 11;
   model.hidden_size = 8;
@@ -48,7 +48,7 @@ Box box_by_name(const ModelDescription& model, const ParallelStrategy& strategy,
 }
 
 TEST(Sharding, WithOneRankEverythingIsWhole) {
-  const ModelDescription model = small_model();
+  const ModelDescription model = sharded_model();
   const Placement placement = whole_model(model);
   const auto held = list_local_parameters(model, placement);
   const auto parameters = list_parameters(model);
@@ -64,7 +64,7 @@ TEST(Sharding, WithOneRankEverythingIsWhole) {
 }
 
 TEST(Sharding, CutsEveryKindOfParameterAlongItsAxis) {
-  const ModelDescription model = small_model();
+  const ModelDescription model = sharded_model();
   const ParallelStrategy two{.tensor_parallel = 2};
   const Sharding rows{.axis = 0, .parts = 2};
   const Sharding columns{.axis = 1, .parts = 2};
@@ -93,9 +93,10 @@ TEST(Sharding, CutsEveryKindOfParameterAlongItsAxis) {
 TEST(Sharding, ReplicatesKeysAndValuesWhereHeadsAreFewerThanRanks) {
   const ParallelStrategy four{.tensor_parallel = 4};
   for (const char* name : {"model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.v_proj.bias"}) {
-    EXPECT_EQ(shard_by_name(small_model(), four, name), (Sharding{.parts = 2, .replicas = 2, .partial = true})) << name;
+    EXPECT_EQ(shard_by_name(sharded_model(), four, name), (Sharding{.parts = 2, .replicas = 2, .partial = true}))
+        << name;
   }
-  ModelDescription multi_query = small_model();
+  ModelDescription multi_query = sharded_model();
   multi_query.num_kv_heads = 1;
   EXPECT_EQ(shard_by_name(multi_query, four, "model.layers.1.self_attn.k_proj.weight"),
             (Sharding{.parts = 1, .replicas = 4, .partial = true}));
@@ -103,24 +104,24 @@ TEST(Sharding, ReplicatesKeysAndValuesWhereHeadsAreFewerThanRanks) {
 
 TEST(Sharding, NormsArePartialWithSequenceParallelismAlone) {
   ParallelStrategy strategy{.tensor_parallel = 2, .sequence_parallel = true};
-  EXPECT_TRUE(shard_by_name(small_model(), strategy, "model.norm.weight").partial);
-  EXPECT_FALSE(shard_by_name(small_model(), strategy, "lm_head.weight").partial);
+  EXPECT_TRUE(shard_by_name(sharded_model(), strategy, "model.norm.weight").partial);
+  EXPECT_FALSE(shard_by_name(sharded_model(), strategy, "lm_head.weight").partial);
   strategy.tensor_parallel = 1;
-  EXPECT_FALSE(shard_by_name(small_model(), strategy, "model.norm.weight").partial);
+  EXPECT_FALSE(shard_by_name(sharded_model(), strategy, "model.norm.weight").partial);
 }
 
 TEST(Sharding, OnlyTheVocabularyIsCutUnevenly) {
   const ParallelStrategy four{.tensor_parallel = 4};
   std::vector<int64_t> rows;
   for (int64_t rank = 0; rank < 4; ++rank) {
-    rows.push_back(box_by_name(small_model(), four, rank, "lm_head.weight").shape[0]);
+    rows.push_back(box_by_name(sharded_model(), four, rank, "lm_head.weight").shape[0]);
   }
   EXPECT_THAT(rows, ElementsAre(2, 3, 3, 3));
 }
 
 TEST(Sharding, StagesHoldEmbeddingLayersAndHead) {
   const ParallelStrategy strategy{.pipeline_parallel = 2, .virtual_stages = 2};
-  const ModelDescription model = small_model();
+  const ModelDescription model = sharded_model();
   EXPECT_EQ(shard_by_name(model, strategy, "model.embed_tokens.weight").stage, 0);
   for (int64_t layer = 0; layer < 4; ++layer) {
     EXPECT_EQ(shard_by_name(model, strategy, concat("model.layers.", layer, ".mlp.up_proj.weight")).stage, layer);
@@ -131,7 +132,7 @@ TEST(Sharding, StagesHoldEmbeddingLayersAndHead) {
 
 TEST(Sharding, ListsChunkByChunkInCanonicalOrder) {
   const ParallelStrategy strategy{.pipeline_parallel = 2, .virtual_stages = 2};
-  const ModelDescription model = small_model();
+  const ModelDescription model = sharded_model();
   const auto held = list_local_parameters(model, place(model, strategy, sequence_length, 1));
   ASSERT_EQ(held.size(), 2 * 12 + 2);
   EXPECT_EQ(held.front().info.name, "model.layers.1.self_attn.q_proj.weight");
@@ -142,7 +143,7 @@ TEST(Sharding, ListsChunkByChunkInCanonicalOrder) {
 }
 
 TEST(Sharding, ATiedEmbeddingIsAlsoTheLastStagesHead) {
-  ModelDescription model = small_model();
+  ModelDescription model = sharded_model();
   model.tie_word_embeddings = true;
   for (const int64_t pipeline_parallel : {1, 2}) {
     const ParallelStrategy strategy{.tensor_parallel = 2, .pipeline_parallel = pipeline_parallel};
@@ -163,7 +164,7 @@ TEST(Sharding, ATiedEmbeddingIsAlsoTheLastStagesHead) {
 }
 
 TEST(Sharding, APartThatDoesNotExistIsOurMistake) {
-  const ModelDescription model = small_model();
+  const ModelDescription model = sharded_model();
   const ParameterInfo embedding = list_parameters(model).front();
   const Sharding sharding = shard_by_name(model, {.tensor_parallel = 2}, embedding.name);
   EXPECT_THROW(local_box(embedding, sharding, 2), InternalError);

@@ -1,6 +1,7 @@
 // The offline noise scale against gradients that autograd and the whole data set give.
 #include "copus/train/noise_reference.h"
 
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Tests models that Copus writes: whole in one file, in shards, and rounded to bfloat16. Copus reads back what it
 // wrote, bit for bit, and transformers (check_export.py) finds the model that it wrote itself.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

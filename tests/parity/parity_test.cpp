@@ -1,6 +1,7 @@
 // Compares Copus with transformers: logits, loss, gradients and a short training run of the same small models on the
 // same tokens. The worst errors are printed at the end.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

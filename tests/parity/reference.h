@@ -2,7 +2,8 @@
 // it.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 
 #include <cstring>
 #include <filesystem>

@@ -2,96 +2,37 @@
 // is written from the equations, not from decoder.cpp, and independent of the kernels.
 #pragma once
 
-#include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <ATen/TensorOperators.h>
 
 #include <map>
 #include <string>
 #include <vector>
 
 #include "copus/model/parameters.h"
-#include "copus/model/rotary_table.h"
 
 namespace copus::reference {
 
-inline at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  return x * at::rsqrt(x.pow(2).mean(-1, true) + epsilon) * weight;
-}
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
 
 // Rotates x [batch, heads, sequence, head_dim]; cosine, sine [sequence, head_dim / 2].
-inline at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
-  const std::vector<at::Tensor> halves = x.chunk(2, -1);
-  return at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
-}
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine);
 
 // Attends; query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim].
-inline at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-  const int64_t shared = query.size(1) / key.size(1), sequence = query.size(2);
-  const at::Tensor scores = at::matmul(query, key.repeat_interleave(shared, 1).transpose(2, 3)) /
-                            std::sqrt(static_cast<double>(query.size(3)));
-  const at::Tensor hidden_keys = at::ones({sequence, sequence}, query.options().dtype(at::kBool)).triu(1);
-  return at::matmul(at::softmax(scores.masked_fill(hidden_keys, -INFINITY), -1), value.repeat_interleave(shared, 1));
-}
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
 
 // Returns named leaf copies of the weights.
-inline std::map<std::string, at::Tensor> leaves(const ParameterStore& store) {
-  std::map<std::string, at::Tensor> weights;
-  for (const Parameter& parameter : store.parameters()) {
-    if (parameter.tied_copy) continue;
-    weights[parameter.info.name] = store.master(parameter).detach().clone().set_requires_grad(true);
-  }
-  return weights;
-}
+std::map<std::string, at::Tensor> leaves(const ParameterStore& store);
 
-inline at::Tensor logits(const ModelDescription& model, const std::map<std::string, at::Tensor>& weights,
-                         const at::Tensor& tokens) {
-  const at::TensorOptions options = weights.at("model.norm.weight").options().requires_grad(false);
-  std::vector<double> angles;
-  for (int64_t position = 0; position < tokens.size(1); ++position) {
-    for (const float frequency : rotary_frequencies(model)) angles.push_back(static_cast<float>(position) * frequency);
-  }
-  const at::Tensor angle = at::tensor(angles, at::kDouble).view({tokens.size(1), -1});
-  const at::Tensor cosine = angle.cos().to(options), sine = angle.sin().to(options);
-  at::Tensor x = at::embedding(weights.at("model.embed_tokens.weight"), tokens);
-  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-    const auto weight = [&](const std::string& name) { return weights.at(prefix + name); };
-    const at::Tensor attention_input = rms_norm(x, weight("input_layernorm.weight"), model.rms_norm_eps);
-    const auto heads = [&](const std::string& name, int64_t count) {
-      at::Tensor y = at::matmul(attention_input, weight("self_attn." + name + ".weight").t());
-      if (model.qkv_bias) y = y + weight("self_attn." + name + ".bias");
-      return y.view({tokens.size(0), tokens.size(1), count, model.head_dim}).transpose(1, 2);
-    };
-    const at::Tensor attended =
-        attention(rotate(heads("q_proj", model.num_heads), cosine, sine),
-                  rotate(heads("k_proj", model.num_kv_heads), cosine, sine), heads("v_proj", model.num_kv_heads));
-    x = x + at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t());
-    const at::Tensor y = rms_norm(x, weight("post_attention_layernorm.weight"), model.rms_norm_eps);
-    const at::Tensor activation =
-        at::silu(at::matmul(y, weight("mlp.gate_proj.weight").t())) * at::matmul(y, weight("mlp.up_proj.weight").t());
-    x = x + at::matmul(activation, weight("mlp.down_proj.weight").t());
-  }
-  x = rms_norm(x, weights.at("model.norm.weight"), model.rms_norm_eps);
-  return at::matmul(x, weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight").t());
-}
+at::Tensor logits(const ModelDescription& model, const std::map<std::string, at::Tensor>& weights,
+                  const at::Tensor& tokens);
 
 // Returns the sum of the token losses.
-inline at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) {
-  return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten(), {}, at::Reduction::Sum, ignored_target);
-}
+at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets);
 
-inline std::vector<at::Tensor> gradients(const at::Tensor& scalar, const std::vector<at::Tensor>& inputs,
-                                         const at::Tensor& output_gradient = {}) {
-  std::vector<at::Tensor> outputs_gradient;
-  if (output_gradient.defined()) outputs_gradient.push_back(output_gradient);
-  return torch::autograd::grad({scalar}, inputs, outputs_gradient);
-}
+std::vector<at::Tensor> gradients(const at::Tensor& scalar, const std::vector<at::Tensor>& inputs,
+                                  const at::Tensor& output_gradient = {});
 
 // Returns |a - b| / |b|, norms over every element.
-inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor wide = b.to(at::kDouble);
-  const double size = wide.norm().item<double>();
-  return (a.to(at::kDouble) - wide).norm().item<double>() / (size > 0 ? size : 1.0);
-}
+double relative_error(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace copus::reference

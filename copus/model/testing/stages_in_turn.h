@@ -1,7 +1,9 @@
 // Parts of a whole model, for tests, and the pipeline stages of one tensor-parallel rank run one after the other.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 
 #include <memory>
 #include <utility>

@@ -2,7 +2,10 @@
 // no layout: the gradients of single samples, by the whole model on one rank in float64.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include <bit>
