@@ -29,6 +29,16 @@ struct StepTimeParts {
   bool operator==(const StepTimeParts&) const = default;
 };
 
+// Calls visit(name, seconds) for every part, with its name in JSON files.
+template <class Parts, class Visitor>
+void visit_parts(Parts& parts, Visitor&& visit) {
+  visit("compute", parts.compute);
+  visit("tensor_communication", parts.tensor_communication);
+  visit("bubble", parts.bubble);
+  visit("data_communication", parts.data_communication);
+  visit("optimizer", parts.optimizer);
+}
+
 // Predicts step times. It remembers what configurations have in common, so that a table of many is quick. For one
 // thread.
 class StepTimeModel {

@@ -31,12 +31,8 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
                               .parts = question.knowledge.under_factors(cell.parts),
                               .measured_steps = cell.measured_steps};
   // What was measured of this very configuration says nothing about its parts, so all of them are stretched alike.
-  StepTimeParts& parts = result.parts;
-  const double stretch = result.seconds / parts.total();
-  for (double* part :
-       {&parts.compute, &parts.tensor_communication, &parts.bubble, &parts.data_communication, &parts.optimizer}) {
-    *part *= stretch;
-  }
+  const double stretch = result.seconds / result.parts.total();
+  visit_parts(result.parts, [&](const char* /*name*/, double& seconds) { seconds *= stretch; });
   result.tokens_per_second_per_gpu =
       tokens_per_second_per_rank(cell.configuration, question.sequence_length, result.seconds);
   result.model_flops_utilization =

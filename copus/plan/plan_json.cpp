@@ -19,7 +19,6 @@ Json layout_json(const ParallelStrategy& layout) {
 }
 
 Json to_json(const PlannedConfiguration& planned) {
-  const StepTimeParts& seconds = planned.parts;
   const MemoryParts& memory = planned.memory.parts;
   Json json = Json::parse(to_json(planned.configuration));
   json["num_microbatches"] = planned.configuration.num_microbatches();
@@ -29,11 +28,7 @@ Json to_json(const PlannedConfiguration& planned) {
   json["tokens_per_second_per_gpu"] = planned.tokens_per_second_per_gpu;
   const bool known = std::isfinite(planned.model_flops_utilization);
   json["mfu"] = known ? Json(planned.model_flops_utilization) : Json();
-  json["seconds"] = {{"compute", seconds.compute},
-                     {"tensor_communication", seconds.tensor_communication},
-                     {"bubble", seconds.bubble},
-                     {"data_communication", seconds.data_communication},
-                     {"optimizer", seconds.optimizer}};
+  visit_parts(planned.parts, [&](const char* name, double seconds) { json["seconds"][name] = seconds; });
   json["memory_bytes"] = {{"weights", memory.weights},     {"gradients", memory.gradients},
                           {"optimizer", memory.optimizer}, {"activations", memory.activations},
                           {"logits", memory.logits},       {"workspace", memory.workspace},

@@ -18,15 +18,6 @@ using OrderedJson = nlohmann::ordered_json;
 // and below it squares stay finite.
 constexpr double most_relative_spread = 1e3;
 
-template <class Parts, class Visitor>
-void parts_fields(Parts& parts, Visitor&& visit) {
-  visit("compute", parts.compute);
-  visit("tensor_communication", parts.tensor_communication);
-  visit("bubble", parts.bubble);
-  visit("data_communication", parts.data_communication);
-  visit("optimizer", parts.optimizer);
-}
-
 template <class AMeasurement, class Visitor>
 void measurement_fields(AMeasurement& measurement, Visitor&& visit) {
   visit("steps", measurement.steps);
@@ -38,7 +29,7 @@ OrderedJson to_json(const Configuration& configuration, const MeasuredCell& cell
   OrderedJson object;
   object["configuration"] = OrderedJson::parse(to_json(configuration));
   JsonFieldWriter parts;
-  parts_fields(cell.parts, parts);
+  visit_parts(cell.parts, parts);
   object["predicted_seconds"] = parts.object();
   object["steps"] = cell.steps();
   object["median_seconds"] = cell.seconds();
@@ -65,13 +56,12 @@ void require(bool condition, const char* what) {
 MeasuredCell read_cell(const Json& json) {
   const auto is_duration = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
   MeasuredCell cell;
-  parts_fields(cell.parts, JsonFieldReader(json_member(json, "predicted_seconds")));
-  const StepTimeParts& parts = cell.parts;
-  for (const double seconds :
-       {parts.compute, parts.tensor_communication, parts.bubble, parts.data_communication, parts.optimizer}) {
+  visit_parts(cell.parts, JsonFieldReader(json_member(json, "predicted_seconds")));
+  visit_parts(cell.parts, [&](const char* /*name*/, double seconds) {
     require(is_duration(seconds), "a predicted time is negative or not a number");
-  }
-  require(is_duration(parts.total()) && parts.total() > 0, "the predicted times of a cell are all 0");
+  });
+  const double total = cell.parts.total();
+  require(is_duration(total) && total > 0, "the predicted times of a cell are all 0");
   for (const Json& element : list(json, "measurements")) {
     Measurement measurement;
     measurement_fields(measurement, JsonFieldReader(element));

@@ -42,19 +42,15 @@ Json summary_to_json(const HalfSummary& summary) {
 }
 
 Json run_to_json(const JudgedRun& run) {
-  const StepTimeParts& parts = run.parts;
   const Configuration& configuration = run.run.configuration;
+  Json parts;
+  visit_parts(run.parts, [&](const char* name, double seconds) { parts[name] = seconds; });
   return {{"row_id", run.run.row_id},
           {"strategy", to_string(configuration.strategy)},
           {"micro_batch", configuration.micro_batch},
           {"measured_seconds", run.measured_seconds},
           {"predicted_seconds", run.predicted_seconds},
-          {"parts",
-           {{"compute", parts.compute},
-            {"tensor_communication", parts.tensor_communication},
-            {"bubble", parts.bubble},
-            {"data_communication", parts.data_communication},
-            {"optimizer", parts.optimizer}}}};
+          {"parts", std::move(parts)}};
 }
 
 Json set_to_json(const JudgedSet& set, bool with_runs) {

@@ -13,11 +13,9 @@ namespace copus {
 namespace {
 
 nlohmann::json to_json(const StepTimeParts& parts) {
-  return {{"compute", parts.compute},
-          {"tensor_communication", parts.tensor_communication},
-          {"bubble", parts.bubble},
-          {"data_communication", parts.data_communication},
-          {"optimizer", parts.optimizer}};
+  nlohmann::json json;
+  visit_parts(parts, [&](const char* name, double seconds) { json[name] = seconds; });
+  return json;
 }
 
 }  // namespace
