@@ -10,8 +10,7 @@ Communicator::Communicator(std::vector<int64_t> ranks, int64_t rank) : ranks_(st
 
 Work Communicator::start(const Operation& operation) {
   check(operation);
-  const bool can_be_started = operation.kind <= OperationKind::broadcast || operation.kind == OperationKind::send;
-  COPUS_CHECK(can_be_started, "an operation that only runs is started: ", to_string(operation.kind));
+  COPUS_CHECK(operation.can_be_started(), "an operation that only runs is started: ", to_string(operation.kind));
   return do_start(operation);
 }
 

@@ -1,7 +1,8 @@
 #include "copus/comm/operation.h"
 
-#include <array>
 #include <numeric>
+
+#include "copus/base/error.h"
 
 namespace copus {
 
@@ -12,9 +13,25 @@ int64_t sum_of(std::span<const int64_t> counts) { return std::accumulate(counts.
 }  // namespace
 
 const char* to_string(OperationKind kind) {
-  constexpr std::array names = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                "barrier",    "send",           "receive",    "exchange"};
-  return names[static_cast<int>(kind)];
+  switch (kind) {
+    case OperationKind::all_reduce:
+      return "all_reduce";
+    case OperationKind::reduce_scatter:
+      return "reduce_scatter";
+    case OperationKind::all_gather:
+      return "all_gather";
+    case OperationKind::broadcast:
+      return "broadcast";
+    case OperationKind::barrier:
+      return "barrier";
+    case OperationKind::send:
+      return "send";
+    case OperationKind::receive:
+      return "receive";
+    case OperationKind::exchange:
+      return "exchange";
+  }
+  fail_check("a kind of operation", __FILE__, __LINE__, "");
 }
 
 Operation Operation::reduce_scatter(const void* input, void* output, std::span<const int64_t> counts, DataType type,
@@ -29,6 +46,22 @@ Operation Operation::all_gather(const void* input, void* output, std::span<const
 
 bool Operation::is_message() const {
   return kind == OperationKind::send || kind == OperationKind::receive || kind == OperationKind::exchange;
+}
+
+bool Operation::can_be_started() const {
+  switch (kind) {
+    case OperationKind::all_reduce:
+    case OperationKind::reduce_scatter:
+    case OperationKind::all_gather:
+    case OperationKind::broadcast:
+    case OperationKind::send:
+      return true;
+    case OperationKind::barrier:
+    case OperationKind::receive:
+    case OperationKind::exchange:
+      return false;
+  }
+  fail_check("a kind of operation", __FILE__, __LINE__, "");
 }
 
 VectorPart Operation::part_of(int64_t member) const {

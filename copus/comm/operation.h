@@ -58,6 +58,8 @@ struct Operation {
     return {OperationKind::receive, nullptr, data, count, {}, type, Reduction::sum, from};
   }
 
+  // Whether it may be started and waited for later; the others only run.
+  bool can_be_started() const;
   bool is_message() const;  // and not a collective, in which every member of the group takes part
 
   // Of the whole vector.
