@@ -80,8 +80,8 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
                "config = \"FILE\" (a config.json) or by init_from = \"DIRECTORY\" (of a Hugging Face model)"));
   }
   SettingsReader reader(root);
-  visit_model(config,
-              reader);  // refuses wrong types and ranges, naming the line; parse_model_description does the rest
+  // Refuses wrong types and ranges, and names the line. parse_model_description does the rest.
+  visit_model(config, reader);
 
   const Setting* file = section->find(model_config_key);
   const Setting* init_from = section->find(model_init_from_key);

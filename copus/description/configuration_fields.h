@@ -34,8 +34,8 @@ inline constexpr Range<int64_t> allowed_zero_stages{0, 1};
 inline constexpr Range<int64_t> allowed_batches{1, int64_t{1} << 24};
 
 // Calls visit(field, values...) for every field of a strategy, with its value in each of the strategies `of`. Hashes in
-// old logs were made of these fields in this order, so it must not change. A field that is added comes last, reads as its
-// default where an older file lacks it (configuration_json.cpp), and is hashed only where it is not at its default
+// old logs were made of these fields in this order, so it must not change. A field that is added comes last, reads as
+// its default where an older file lacks it (configuration_json.cpp), and is hashed only where it is not at its default
 // (orchestrator/input_hash.cpp): otherwise old runs can be neither replayed nor resumed.
 template <class Visitor, class... Strategies>
 constexpr void visit_strategy(Visitor&& visit, Strategies&... of) {

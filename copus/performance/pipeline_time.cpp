@@ -97,7 +97,7 @@ class Passes {
 
   std::vector<Pass> passes_of(const Schedule& schedule, int64_t rank, bool weights_trail) {
     std::vector<Pass> passes;
-    int64_t awaits = nothing;
+    int64_t awaits = nothing, backwards = 0;
     const auto begin = [&](int64_t cost) {
       passes.push_back({.rank = static_cast<int32_t>(rank),
                         .cost = static_cast<int32_t>(cost),
@@ -123,10 +123,12 @@ class Passes {
           break;
         case ActionKind::backward_input:
           begin(num_costs * stage + backward_cost);
+          ++backwards;
           break;
         case ActionKind::backward_weight:
           if (!weights_trail) break;  // counted in the backward pass before it
-          if (passes.back().cost % num_costs == backward_cost) {
+          // The W's of a rank trail its B's by as many as its number; those that are left follow after the last B.
+          if (backwards > rank && passes.back().cost % num_costs == backward_cost) {
             ++passes.back().cost;  // turns it into backward_before_weight_cost
           } else {
             ++left_at_the_end_[rank];

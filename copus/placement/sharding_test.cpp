@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr int64_t sequence_length = 32;
+constexpr int64_t tokens_per_sequence = 32;
 
 ModelDescription sharded_model() {
   ModelDescription model;
@@ -31,7 +31,7 @@ ModelDescription sharded_model() {
 
 Sharding shard_by_name(const ModelDescription& model, const ParallelStrategy& strategy, const std::string& name) {
   for (const ParameterInfo& parameter : list_parameters(model)) {
-    if (parameter.name == name) return shard(model, place(model, strategy, sequence_length, 0), parameter);
+    if (parameter.name == name) return shard(model, place(model, strategy, tokens_per_sequence, 0), parameter);
   }
   ADD_FAILURE() << name;
   return {};
@@ -40,7 +40,7 @@ Sharding shard_by_name(const ModelDescription& model, const ParallelStrategy& st
 // Returns the box of one of the parameters that a rank of the world holds.
 Box box_by_name(const ModelDescription& model, const ParallelStrategy& strategy, int64_t rank,
                 const std::string& name) {
-  for (const LocalParameter& held : list_local_parameters(model, place(model, strategy, sequence_length, rank))) {
+  for (const LocalParameter& held : list_local_parameters(model, place(model, strategy, tokens_per_sequence, rank))) {
     if (held.info.name == name) return held.box;
   }
   ADD_FAILURE() << name << " on rank " << rank;
@@ -133,7 +133,7 @@ TEST(Sharding, StagesHoldEmbeddingLayersAndHead) {
 TEST(Sharding, ListsChunkByChunkInCanonicalOrder) {
   const ParallelStrategy strategy{.pipeline_parallel = 2, .virtual_stages = 2};
   const ModelDescription model = sharded_model();
-  const auto held = list_local_parameters(model, place(model, strategy, sequence_length, 1));
+  const auto held = list_local_parameters(model, place(model, strategy, tokens_per_sequence, 1));
   ASSERT_EQ(held.size(), 2 * 12 + 2);
   EXPECT_EQ(held.front().info.name, "model.layers.1.self_attn.q_proj.weight");
   EXPECT_EQ(held.front().chunk, 0);
@@ -149,7 +149,7 @@ TEST(Sharding, ATiedEmbeddingIsAlsoTheLastStagesHead) {
     const ParallelStrategy strategy{.tensor_parallel = 2, .pipeline_parallel = pipeline_parallel};
     // The last rank is the last stage's second tensor-parallel rank.
     const int64_t last_rank = strategy.world_size() - 1;
-    const auto held = list_local_parameters(model, place(model, strategy, sequence_length, last_rank));
+    const auto held = list_local_parameters(model, place(model, strategy, tokens_per_sequence, last_rank));
     const LocalParameter& copy = held.back();
     EXPECT_TRUE(copy.tied_copy);
     EXPECT_EQ(copy.info.name, "model.embed_tokens.weight");
@@ -239,7 +239,7 @@ TEST(ShardingProperty, AllRanksTogetherHoldEveryElementOncePerReplica) {
       counts[parameter.name].resize(parameter.num_elements());
     }
     for (int64_t rank = 0; rank < layout.strategy.world_size(); ++rank) {
-      const Placement placement = place(layout.model, layout.strategy, sequence_length, rank);
+      const Placement placement = place(layout.model, layout.strategy, tokens_per_sequence, rank);
       for (const LocalParameter& held : list_local_parameters(layout.model, placement)) {
         auto& where = held.tied_copy ? tied_counts[held.info.name] : counts[held.info.name];
         where.resize(held.info.num_elements());

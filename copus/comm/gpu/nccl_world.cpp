@@ -203,7 +203,8 @@ class NcclWorld final : public WrappedWorld {
     return std::make_unique<NcclCommunicator>(inner().group(ranks), links_);
   }
 
-  NcclLinks links_;  // ends before the host's world, which it reports to
+  // Ends before the host's world, which it reports to, and before the groups: they must not use it when they end.
+  NcclLinks links_;
 };
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "copus/base/round_up.h"
+
 namespace copus {
 
 namespace {
@@ -33,7 +35,7 @@ PinnedPool::Buffer PinnedPool::take(int64_t bytes) {
   }
   if (buffer.bytes_ < bytes) {
     buffer.memory_.reset();
-    buffer.bytes_ = (bytes + unit - 1) / unit * unit;
+    buffer.bytes_ = round_up(bytes, unit);
     buffer.memory_ = runtime_.allocate_pinned(buffer.bytes_);
   }
   return buffer;

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/write_all.h"
 #include "copus/comm/descriptor.h"
 #include "copus/comm/health/process_state.h"
 #include "copus/comm/health/rank_monitor.h"
@@ -81,14 +82,6 @@ class SignalSource {
   Descriptor descriptor_;
 };
 
-void print_error(const std::string& text) {
-  for (size_t written = 0; written < text.size();) {
-    const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
-    if (count < 0 && errno != EINTR) return;  // nobody reads it any more
-    written += std::max<ssize_t>(count, 0);
-  }
-}
-
 // Passes on what a rank writes to stderr, with the rank before each line. Messages about mistakes of the user are held
 // back, since all ranks find the same ones and rank 0 prints them.
 class ErrorLines {
@@ -136,7 +129,7 @@ class ErrorLines {
         output += concat("rank ", rank_, ": ", line);
       }
     }
-    if (!output.empty()) print_error(output);
+    if (!output.empty()) write_all(STDERR_FILENO, output);
   }
 
   const int64_t rank_;
@@ -330,7 +323,7 @@ class Job {
       const RankProcess& failed = processes_[failure->rank];
       if (failed.exited_with(users_mistake)) {
         // If it is rank 0, its message stands there already. If not, rank 0 may have found the same mistake.
-        if (!first.exited_with(users_mistake)) print_error(failed.errors.held_back());
+        if (!first.exited_with(users_mistake)) write_all(STDERR_FILENO, failed.errors.held_back());
         return users_mistake;
       }
       if (WIFSIGNALED(failed.status) && passed_on_.contains(WTERMSIG(failed.status))) {

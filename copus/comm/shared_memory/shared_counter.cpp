@@ -1,7 +1,6 @@
 #include "copus/comm/shared_memory/shared_counter.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,6 +8,8 @@
 #include <climits>
 #include <ctime>
 #include <utility>
+
+#include "copus/base/cores.h"
 
 namespace copus {
 
@@ -20,14 +21,6 @@ using std::chrono::steady_clock;
 constexpr double slice_seconds = 0.1;
 // More than this passes between two looks only if the process was stopped, perhaps with the whole job.
 constexpr double longest_slice_seconds = 0.5;
-
-int64_t usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  // This fails on machines with more cores than the set holds, which are enough for any number of ranks.
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return CPU_SETSIZE;
-  return CPU_COUNT(&cores);
-}
 
 void pause_briefly() {
 #ifdef __x86_64__

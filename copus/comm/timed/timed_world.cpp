@@ -200,8 +200,8 @@ class TimedCommunicator final : public WrappedCommunicator {
 class TimedWorld final : public WrappedWorld {
  public:
   // Without a clock of its own it is on that of `inner`.
-  TimedWorld(std::unique_ptr<World> inner, ClusterDescription cluster, std::unique_ptr<RankClock> clock)
-      : WrappedWorld(std::move(inner)), cluster_(std::move(cluster)), own_clock_(std::move(clock)) {}
+  TimedWorld(std::unique_ptr<World> inner, ClusterDescription cluster, std::shared_ptr<RankClock> clock)
+      : WrappedWorld(std::move(inner), clock), cluster_(std::move(cluster)), own_clock_(std::move(clock)) {}
 
   RankClock& clock() override { return own_clock_ ? *own_clock_ : inner().clock(); }
 
@@ -211,7 +211,7 @@ class TimedWorld final : public WrappedWorld {
   }
 
   const ClusterDescription cluster_;
-  const std::unique_ptr<RankClock> own_clock_;
+  const std::shared_ptr<RankClock> own_clock_;
 };
 
 }  // namespace
@@ -226,7 +226,7 @@ std::unique_ptr<World> with_links(std::unique_ptr<World> world, const ClusterDes
       return std::make_unique<TimedWorld>(std::move(world), cluster, nullptr);
     case ClockKind::virtual_time:
       return std::make_unique<TimedWorld>(std::move(world), cluster,
-                                          std::make_unique<VirtualClock>(cluster.flops_per_second));
+                                          std::make_shared<VirtualClock>(cluster.flops_per_second));
   }
   fail_check("known clock", __FILE__, __LINE__, "");
 }

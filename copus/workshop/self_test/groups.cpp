@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "copus/base/error.h"
+#include "copus/base/text_distance.h"
 #include "copus/description/mesh.h"
 
 namespace copus {
@@ -24,12 +25,6 @@ Groups groups_along(const Mesh& mesh, MeshAxis axis) {
 }
 
 int64_t spacing(const Groups& groups) { return groups.front()[1] - groups.front()[0]; }
-
-std::string join(const std::set<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += concat(text.empty() ? "" : ", ", word);
-  return text;
-}
 
 }  // namespace
 
@@ -82,7 +77,9 @@ std::vector<GroupFamily> group_families(int64_t ranks) {
   }
   std::vector<GroupFamily> families;
   for (const auto& [groups, names] : kinds) {
-    families.push_back({.kind = join(names), .groups = groups, .neighbours_message = names.contains("pipeline")});
+    families.push_back({.kind = join({names.begin(), names.end()}, ", "),
+                        .groups = groups,
+                        .neighbours_message = names.contains("pipeline")});
   }
   std::sort(families.begin(), families.end(), [](const GroupFamily& a, const GroupFamily& b) {
     return std::tuple(a.members(), spacing(a.groups)) < std::tuple(b.members(), spacing(b.groups));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/text_distance.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
 #include "copus/workshop/table.h"
@@ -29,19 +30,13 @@ const char* name_of(LauncherKind launcher) {
   return "";
 }
 
-std::string join(const std::vector<std::string>& texts) {
-  std::string joined;
-  for (const std::string& text : texts) joined += concat(joined.empty() ? "" : "; ", text);
-  return joined;
-}
-
 // "4 x 2 ranks (data, pipeline): 0, 4; 1, 5; ...".
 std::string describe(const GroupFamily& family) {
   const size_t count = family.groups.size();
   std::vector<std::string> groups;
   for (size_t i = 0; i < std::min<size_t>(count, 2); ++i) groups.push_back(describe_ranks(family.groups[i]));
   if (count > 2) groups.emplace_back("...");
-  return concat(count, " x ", family.members(), " ranks (", family.kind, "): ", join(groups));
+  return concat(count, " x ", family.members(), " ranks (", family.kind, "): ", join(groups, "; "));
 }
 
 // "64.0 KiB 76.6 us, 0.86 GB/s (bus 1.50)".
@@ -83,8 +78,8 @@ void SelfTestReport::introduce(const std::string& gpu_connection, const std::vec
   for (const auto& [host, ranks] : hosts) on_hosts.push_back(concat(host, ": ranks ", describe_ranks(ranks)));
   for (const auto& [device, count] : devices) of_devices.push_back(concat(count, " x ", device));
   tell("ranks", "",
-       concat(places.size(), " started by ", launcher, ", connected by ", connection, "; ", join(on_hosts)));
-  tell("devices", "", join(of_devices));
+       concat(places.size(), " started by ", launcher, ", connected by ", connection, "; ", join(on_hosts, "; ")));
+  tell("devices", "", join(of_devices, "; "));
   if (hosts.size() > 1) tell("clocks", "", concat("of hosts differ by up to ", format_number("%.3f", skew), " s"));
 }
 
