@@ -36,8 +36,8 @@ struct MemoryPrediction {
 // Predicts memory. It remembers what configurations have in common, so that a table of many is quick. For one thread.
 class MemoryModel {
  public:
-  MemoryModel(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system)
-      : model_(model), sequence_length_(sequence_length), system_(system) {}
+  MemoryModel(const ModelDescription& model, int64_t sequence_length, TrainingSystem system)
+      : model_(model), sequence_length_(sequence_length), system_(std::move(system)) {}
 
   // Predicts a configuration that infeasible_reason allows.
   MemoryPrediction predict(const Configuration& configuration);
