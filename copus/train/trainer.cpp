@@ -130,7 +130,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   model_->publish_weights();
   optimizer.set_steps(state.optimizer_steps);
   state.configuration = configuration();
-  state_ = state;
+  state_ = std::move(state);
 }
 
 // The schedule's rate at the batch that it is tuned for, times the factor that the current batch allows (the one that
