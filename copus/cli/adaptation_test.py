@@ -44,7 +44,7 @@ class AdaptationTest(ProgramTest):
 
     def write_script(self, *decisions):
         """Writes a script of these decisions: (step after which, configuration)."""
-        lines = (json.dumps({"after_step": step, "configuration": target, "critical_batch": 100.0})
+        lines = (json.dumps({"after_step": step, "configuration": target, "rate_factor": 1.25})
                  for step, target in decisions)
         self.write("script.jsonl", "".join(line + "\n" for line in lines))
 
@@ -135,6 +135,42 @@ class Batches(AdaptationTest):
         self.assert_done("train", "run.toml", "--run-dir", "r")
         self.assertEqual(self.batches("r")[0], 8)
         self.assertEqual(self.batches("r")[-1], 16)
+
+    # A rate for batches of one: in a larger batch the critical batch caps it from the start.
+    RATE = ("--set", "optimizer.reference_batch=1")
+
+    def outcomes(self, run):
+        return [(record["loss"], record["lr"], record["rate_factor"]) for record in self.records(run)]
+
+    def assert_rate_follows(self, run):
+        records = self.records(run)
+        self.assertAlmostEqual(records[0]["rate_factor"], 8 ** 0.5)
+        changes = [after["rate_factor"] / before["rate_factor"] for before, after in zip(records, records[1:])
+                   if before["global_batch"] == after["global_batch"]]
+        self.assertTrue(any(change != 1 for change in changes), "the rate follows while the batch stays")
+        self.assertTrue(all(1 / 1.05 - 1e-9 < change < 1.05 + 1e-9 for change in changes), changes)
+
+    def test_the_learning_rate_follows_the_noise_scale_and_a_script_repeats_it(self):
+        self.write_adapting_run(policy="copus", steps=80, interval_samples=16, dwell_samples=128)
+        self.assert_done("train", "run.toml", "--run-dir", "r", *self.RATE)
+        self.assert_rate_follows("r")
+        self.assert_done("replay", "r")
+        self.write_adapting_run("again.toml", policy="script", file="r/decisions.jsonl", steps=80)
+        self.assert_done("train", "again.toml", "--run-dir", "again", *self.RATE)
+        self.assertEqual(self.outcomes("again"), self.outcomes("r"))
+
+    def test_the_learning_rate_of_a_resumed_run_follows_as_it_would_have(self):
+        settings = {"policy": "static", "steps": 60, "interval_samples": 16}
+        self.write_adapting_run(**settings)
+        self.assert_done("train", "run.toml", "--run-dir", "whole", *self.RATE)
+        self.assert_rate_follows("whole")
+        self.write_adapting_run("half.toml", checkpoint_interval=7, **settings)
+        process = self.start("train", "half.toml", "--run-dir", "r", *self.RATE)
+        self.wait_for_steps("r", 16, process)
+        process.kill()
+        process.communicate()
+        self.assertNotIn("afresh", self.assert_done("train", "--resume", "--run-dir", "r").stdout)
+        self.assertEqual(self.outcomes("r"), self.outcomes("whole"))
 
     def test_advice_moves_nothing(self):
         settings = {"interval_samples": 64, "dwell_samples": 64}

@@ -28,6 +28,10 @@ ClusterDescription ClusterConfig::as_timed() const {
   return timed;
 }
 
+int64_t reference_batch_of(const RunConfig& config) {
+  return config.optimizer.reference_batch > 0 ? config.optimizer.reference_batch : config.train.global_batch;
+}
+
 int64_t limit_in_tokens(const TrainConfig& train) {
   if (train.max_steps == 0 && train.max_tokens == 0) return 0;
   const int64_t most = std::numeric_limits<int64_t>::max();

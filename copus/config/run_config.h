@@ -25,6 +25,12 @@ inline constexpr auto named_values<LearningRateSchedule> =
                                                      {LearningRateSchedule::cosine, "cosine"},
                                                      {LearningRateSchedule::wsd, "wsd"}});
 
+// How the learning rate follows the batch: with its square root, in proportion, or not at all.
+enum class BatchScaling { square_root, linear, none };
+template <>
+inline constexpr auto named_values<BatchScaling> = std::to_array<NamedValue<BatchScaling>>(
+    {{BatchScaling::square_root, "sqrt"}, {BatchScaling::linear, "linear"}, {BatchScaling::none, "none"}});
+
 // The policy that decides the configuration of a run while it trains.
 enum class PolicyKind {
   none,             // nothing is decided or logged
@@ -98,6 +104,8 @@ struct OptimizerConfig {
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
   double warmup_tokens = 0;   // a value below 1 is a share of the run
   double decay_tokens = 0.2;  // length of the final decay of wsd; a value below 1 is a share of the run
+  BatchScaling batch_scaling = BatchScaling::square_root;
+  int64_t reference_batch = 0;  // the batch that lr is for; 0: train.global_batch
   bool operator==(const OptimizerConfig&) const = default;
 };
 
@@ -115,8 +123,8 @@ struct AdaptConfig {
   PolicyKind policy = PolicyKind::none;
   bool advise = false;  // whether decisions are logged but not carried out
   // The candidates have any parallel degrees. Every other option has one of the values listed here or, where its list
-  // is empty, the value with which the run begins. An empty list of global batches stands for the powers of two from a
-  // quarter of train.global_batch to 64 times it; an empty list of micro-batches for the powers of two.
+  // is empty, the value with which the run begins. An empty list of global batches stands for powers of two
+  // (orchestrator/candidates.h); an empty list of micro-batches for the powers of two.
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;
   std::vector<PipelineSchedule> schedules;
@@ -205,6 +213,9 @@ std::string to_toml(const RunConfig& config);
 
 // Returns the configuration in which the run begins.
 Configuration configuration_of(const RunConfig& config);
+
+// Returns the batch that optimizer.lr is for, in samples.
+int64_t reference_batch_of(const RunConfig& config);
 
 // Returns the number of tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither
 // is set. A run ends with a whole step, the first that reaches the limit.

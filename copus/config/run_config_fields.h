@@ -191,6 +191,8 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("schedule", run.optimizer.schedule);
   visitor.field("warmup_tokens", run.optimizer.warmup_tokens, not_negative);
   visitor.field("decay_tokens", run.optimizer.decay_tokens, not_negative);
+  visitor.field("batch_scaling", run.optimizer.batch_scaling);
+  visitor.field("reference_batch", run.optimizer.reference_batch, at_least_zero);
 
   visitor.section("noise_scale");
   visitor.field("enabled", run.noise_scale.enabled);

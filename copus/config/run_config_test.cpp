@@ -338,6 +338,8 @@ class RandomConfigs {
     config.optimizer.schedule = static_cast<LearningRateSchedule>(whole(0, 2));
     config.optimizer.warmup_tokens = coin() ? share() / 2 : 1 + positive();
     config.optimizer.decay_tokens = coin() ? share() / 2 : 1 + positive();
+    config.optimizer.batch_scaling = static_cast<BatchScaling>(whole(0, 2));
+    config.optimizer.reference_batch = whole(0, INT64_MAX);
     config.noise_scale.enabled = coin();
     config.noise_scale.window_samples = 1 + positive();
     config.noise_scale.split_interval = whole(1, 1000);

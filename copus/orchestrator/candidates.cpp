@@ -24,7 +24,8 @@ SearchSpace search_space_of(const RunConfig& config) {
   space.world_size = own.strategy.world_size();
   space.global_batches = adapt.global_batches;
   if (space.global_batches.empty()) {
-    for (int64_t batch = std::max<int64_t>(1, own.global_batch / 4); batch <= 64 * own.global_batch; batch *= 2) {
+    const int64_t smallest = std::min(own.global_batch, reference_batch_of(config)) / 4;
+    for (int64_t batch = std::max<int64_t>(1, smallest); batch <= 64 * own.global_batch; batch *= 2) {
       space.global_batches.push_back(batch);
     }
   }

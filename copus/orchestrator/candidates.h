@@ -10,7 +10,9 @@
 
 namespace copus {
 
-// The configurations that [adapt] allows around the one that the run describes, which is one of them.
+// The configurations that [adapt] allows around the one that the run describes, which is one of them. Where it names no
+// batches, they are doublings from a quarter of the smaller of the run's batch and the learning rate's reference batch
+// to 64 times the run's: a run that begins in a large batch may find its way to the small one that its rate is for.
 SearchSpace search_space_of(const RunConfig& config);
 
 // Makes candidates of the cells of the table and of `current`, which a resumed or forced run may be in though the table

@@ -43,6 +43,20 @@ TEST(SearchSpaceOf, GoesFromAQuarterToSixtyFourTimesTheBatch) {
   EXPECT_THAT(space.zero_stages, ElementsAre(0));
 }
 
+// A run that begins in a large batch, with a rate for a small one, may find its way there.
+TEST(SearchSpaceOf, ReachesDownToTheBatchThatTheLearningRateIsFor) {
+  RunConfig config = copus_run();
+  config.train.global_batch = 128;
+  config.optimizer.reference_batch = 16;
+  std::vector<int64_t> batches = search_space_of(config).global_batches;
+  EXPECT_EQ(batches.front(), 4);
+  EXPECT_EQ(batches.back(), 64 * 128);
+  config.optimizer.reference_batch = 1024;
+  batches = search_space_of(config).global_batches;
+  EXPECT_EQ(batches.front(), 32);
+  EXPECT_EQ(batches.back(), 64 * 128);
+}
+
 TEST(SearchSpaceOf, AddsTheRunItselfToWhatIsListed) {
   RunConfig config = copus_run();
   config.adapt.global_batches = {16, 32};

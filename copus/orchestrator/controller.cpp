@@ -64,13 +64,16 @@ std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& 
 }  // namespace
 
 Controller::Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge,
-                       const std::string& file)
+                       const std::string& file, std::optional<double> rate_factor)
     : config_(config),
       policy_(make_policy(config, file)),
       other_policy_(other_alpha_policy(config, file)),
       table_(table_of(config, knowledge)),
       learner_(config, initial, std::move(knowledge)),
       current_(initial),
+      rate_cap_(rate_factor ? cap_of_factor(rate_rule_of(config), *rate_factor)
+                            : initial_rate_cap(config, initial.global_batch)),
+      rate_factor_(rate_factor.value_or(initial_rate_factor(config, initial.global_batch))),
       estimated_pause_(estimated_relayout_seconds(config)),
       outcomes_(config) {
   list_candidates();
@@ -90,6 +93,7 @@ Reaction Controller::observe(const Observation& observation) {
   inputs_.add(latest_);
   if (std::isfinite(latest_.loss) && std::isfinite(latest_.grad_norm)) {
     learner_.add(latest_.step_seconds);
+    is_measured_ |= learner_.counted_steps() > 0;
     outcomes_.observe(latest_, learner_.counted_steps() > 0);
   }
   policy_->observe(latest_);
@@ -98,6 +102,7 @@ Reaction Controller::observe(const Observation& observation) {
   if (is_decision_due()) {
     reaction.decision = decide();
     reaction.intent = under_way_;
+    if (!config_.adapt.advise) reaction.rate_factor = rate_factor_;
   }
   if (outcomes_.is_due()) reaction.realised = outcomes_.take(learner_.knowledge());
   return reaction;
@@ -106,14 +111,15 @@ Reaction Controller::observe(const Observation& observation) {
 bool Controller::is_decision_due() const {
   if (under_way_ || pinned_) return false;
   const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples;
-  return policy_->is_due(latest_) || (interval_has_passed && learner_.counted_steps() > 0);
+  return policy_->is_due(latest_) || (interval_has_passed && is_measured_);
 }
 
 Decision Controller::decide() {
   decided_at_ = latest_.consumed_samples;
   correct_candidates();
-  const Situation situation{latest_, current_, candidates_, latest_.consumed_samples - switched_at_,
-                            relayout_seconds()};
+  rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_));
+  const Situation situation{
+      latest_, current_, candidates_, latest_.consumed_samples - switched_at_, relayout_seconds(), rate_cap_};
   inputs_.add(situation.samples_since_switch);
   inputs_.add(situation.relayout_seconds);
 
@@ -125,16 +131,22 @@ Decision Controller::decide() {
   decision.noise_scale = latest_.noise_scale;
   decision.noise_scale_low = latest_.noise_scale_low;
   decision.noise_scale_high = latest_.noise_scale_high;
-  if (latest_.noise_scale) decision.critical_batch = known_critical_batch();
+  if (latest_.noise_scale) {
+    decision.critical_batch = critical_batch(config_.noise_scale.calibration, *latest_.noise_scale);
+  }
   decision.choice = policy_->choose(situation);
   if (other_policy_) decision.other_alpha_choice = other_policy_->choose(situation).target;
   decision.inputs_hash = inputs_.value();
 
   const Choice& choice = decision.choice;
+  rate_factor_ = choice.rate_factor.value_or(rate_factor_in(current_));
+  decision.rate_factor = rate_factor_;
+  if (!choice.rate_factor) decision.rate_cap = rate_cap_;
+  if (choice.target) decision.target_rate_factor = choice.target_rate_factor.value_or(rate_factor_in(*choice.target));
   decision.moves = choice.target && *choice.target != current_ && !config_.adapt.advise;
   if (decision.moves) {
     decision.commit_after_step = std::max(first_boundary(*choice.target), choice.commit_after_step.value_or(0));
-    begin_switch({*choice.target, decision.commit_after_step, choice.critical_batch, decision.inputs_hash},
+    begin_switch({*choice.target, decision.commit_after_step, *decision.target_rate_factor, decision.inputs_hash},
                  choice.predicted_gain, learner_.knowledge());
   }
   return decision;
@@ -175,7 +187,9 @@ void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain,
                            .to = intent.configuration,
                            .predicted_step_seconds = step_in(intent.configuration, knowledge).seconds,
                            .predicted_gain = predicted_gain},
-              .from_step_seconds = step_in(current_, knowledge).seconds};
+              .from_step_seconds = step_in(current_, knowledge).seconds,
+              .from_rate_factor = rate_factor_,
+              .to_rate_factor = intent.rate_factor};
 }
 
 // The first step boundary at which all ranks can be ready for `target`. Where a switch has been made at the present
@@ -186,8 +200,9 @@ int64_t Controller::first_boundary(const Configuration& target) const {
   return latest_.step + (has_just_moved ? 2 : 1) + (is_relayout(current_, target) ? lead_steps : 0);
 }
 
-double Controller::known_critical_batch() const {
-  return latest_.noise_scale ? critical_batch(config_.noise_scale.calibration, *latest_.noise_scale) : 0;
+// The learning rate's factor in a configuration by [optimizer], at the cap of the latest decision.
+double Controller::rate_factor_in(const Configuration& configuration) const {
+  return copus::rate_factor(rate_rule_of(config_), static_cast<double>(configuration.global_batch), rate_cap_);
 }
 
 double Controller::relayout_seconds() const { return pauses_.empty() ? estimated_pause_ : quantile(pauses_, 0.5); }
@@ -207,6 +222,7 @@ void Controller::report(const SwitchReport& report) {
   if (report.outcome == SwitchReport::Outcome::moved) {
     if (is_relayout(current_, report.to)) pauses_.push_back(report.pause_seconds);
     current_ = report.to;
+    rate_factor_ = report.rate_factor.value_or(rate_factor_in(report.to));
     switched_at_ = report.consumed_samples;
     learner_.change_configuration(report.to);
     if (is_own) outcomes_.moved(promise_, report.consumed_samples, learner_.knowledge());
@@ -215,6 +231,7 @@ void Controller::report(const SwitchReport& report) {
     // A roll-back has released and allocated memory again, so the next steps are slower and warm up once more.
     if (report.outcome == SwitchReport::Outcome::rolled_back) learner_.resumed();
   }
+  if (report.outcome != SwitchReport::Outcome::vetoed) is_measured_ = false;
   list_candidates();
 }
 
@@ -250,14 +267,16 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   const Knowledge knowledge = learner_.knowledge();
   double gain = unknown;
   if (latest_.noise_scale) {
-    const auto worth = [&](const Configuration& configuration) {
+    const double critical = critical_batch(config_.noise_scale.calibration, *latest_.noise_scale);
+    const auto worth = [&](const Configuration& configuration, double rate) {
       const auto batch = static_cast<double>(configuration.global_batch);
-      return goodput(batch / step_in(configuration, knowledge).seconds, batch, known_critical_batch(),
-                     static_cast<double>(config_.train.global_batch), config_.adapt.alpha);
+      const double efficiency =
+          statistical_efficiency(batch, critical, static_cast<double>(reference_batch_of(config_)));
+      return goodput(batch / step_in(configuration, knowledge).seconds, efficiency, rate, config_.adapt.alpha);
     };
-    gain = worth(target) / worth(current_) - 1;
+    gain = worth(target, rate_factor_in(target)) / worth(current_, rate_factor_) - 1;
   }
-  begin_switch({target, first_boundary(target), known_critical_batch(), inputs_.value()}, gain, knowledge);
+  begin_switch({target, first_boundary(target), rate_factor_in(target), inputs_.value()}, gain, knowledge);
   return under_way_;
 }
 

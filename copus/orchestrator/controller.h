@@ -28,6 +28,9 @@ struct Decision {
   std::string policy;
   Configuration current;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
+  // Factors on the schedule's learning rate: from the next update on, and in the target (empty: to stay); and the cap
+  // that both count with, in samples (empty: the policy states factors of its own). Logs of earlier versions have none.
+  std::optional<double> rate_factor, target_rate_factor, rate_cap;
   Choice choice;
   // Choice under the other exponent of Goodput (alpha 0 where the run decides by 0.5 and the reverse); empty: to stay.
   std::optional<Configuration> other_alpha_choice;
@@ -40,7 +43,9 @@ struct Decision {
 struct Reaction {
   std::optional<Decision> decision;    // set when a decision was due
   std::optional<SwitchIntent> intent;  // set when the decision moves the job
-  std::vector<Realised> realised;      // outcomes of earlier switches that became known
+  std::optional<double>
+      rate_factor;                 // factor on the learning rate from the next update on, set when a decision was due
+  std::vector<Realised> realised;  // outcomes of earlier switches that became known
 };
 
 class Controller {
@@ -50,11 +55,14 @@ class Controller {
   static constexpr int64_t lead_steps = 2;
 
   // Makes the controller of a run that begins in `initial` (configuration_of(config), or that of a checkpoint) with
-  // `knowledge` of step times, and with the text of adapt.file (empty where none is named). Throws UserError where
-  // there is nothing to choose among or nothing that says how fast the cluster computes, and what make_policy throws.
-  Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge, const std::string& file = "");
+  // `knowledge` of step times, and with the text of adapt.file (empty where none is named). `rate_factor` is the factor
+  // on the learning rate that the run has; empty: the one that a run begins with. Throws UserError where there is
+  // nothing to choose among or nothing that says how fast the cluster computes, and what make_policy throws.
+  Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge, const std::string& file = "",
+             std::optional<double> rate_factor = std::nullopt);
 
   // Notes that the run goes on in a new process, whose first steps set up memory and caches and are not measured.
+  // Decisions are due at the same steps as without, so that the learning rate follows as it would have.
   void resumed() { learner_.resumed(); }
   // Call after every step, before anything else that happens at its boundary.
   Reaction observe(const Observation& observation);
@@ -69,6 +77,8 @@ class Controller {
   const std::optional<SwitchIntent>& under_way() const { return under_way_; }
   bool pinned() const { return pinned_; }
   const Configuration& current() const { return current_; }
+  // The factor on the learning rate from the next update on.
+  double rate_factor() const { return rate_factor_; }
   Knowledge knowledge() const { return learner_.knowledge(); }
   // Expected seconds of a step in the current configuration.
   Corrected expected_step() const { return learner_.expected(); }
@@ -82,7 +92,7 @@ class Controller {
   void correct_candidates();
   void begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge);
   int64_t first_boundary(const Configuration& target) const;
-  double known_critical_batch() const;
+  double rate_factor_in(const Configuration& configuration) const;
   double relayout_seconds() const;
   Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
 
@@ -92,12 +102,14 @@ class Controller {
   PerformanceTable table_;                // uncorrected predictions; the candidates are corrected
   StepTimeLearner learner_;
   Configuration current_;
+  double rate_cap_, rate_factor_;
   std::vector<Candidate> candidates_;
   std::optional<int64_t> corrected_at_;              // revision of the learner that corrected the candidates
   std::map<Configuration, std::string> infeasible_;  // with the reason
   Observation latest_;
-  int64_t decided_at_ = 0;   // in consumed samples
-  int64_t switched_at_ = 0;  // likewise
+  bool is_measured_ = false;  // whether steps of the current configuration were, also before the run was resumed
+  int64_t decided_at_ = 0;    // in consumed samples
+  int64_t switched_at_ = 0;   // likewise
   bool pinned_ = false;
   std::optional<SwitchIntent> under_way_;
   SwitchOutcomes::Promise promise_;  // of the switch under way

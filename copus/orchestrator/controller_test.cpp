@@ -109,8 +109,10 @@ TEST_F(ControllerTest, AnnouncesASwitchOnceAndDecidesNothingUntilItIsReported) {
   const bool is_relayout = intent.configuration.strategy != job.current().strategy;
   EXPECT_EQ(intent.commit_after_step, job.step() + 1 + (is_relayout ? Controller::lead_steps : 0));
   EXPECT_EQ(intent.inputs_hash, decision->inputs_hash);
-  EXPECT_EQ(intent.critical_batch, *decision->critical_batch);
-  EXPECT_EQ(intent.critical_batch, 2 * *decision->noise_scale);
+  EXPECT_EQ(decision->critical_batch, 2 * *decision->noise_scale);
+  const auto batch = static_cast<double>(intent.configuration.global_batch);
+  EXPECT_EQ(intent.rate_factor, rate_factor(rate_rule_of(config_), batch, *decision->critical_batch));
+  EXPECT_EQ(decision->target_rate_factor, intent.rate_factor);
   for (int i = 0; i < 50; ++i) {
     const Reaction meanwhile = steered.observe(job.next_step());
     EXPECT_FALSE(meanwhile.decision || meanwhile.intent);

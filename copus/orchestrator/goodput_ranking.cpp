@@ -13,7 +13,8 @@ namespace copus {
 namespace {
 
 // Values of a sample in a batch of B, at phi and at the ends of its interval, computed once per batch: a table has
-// thousands of candidates, but few batches.
+// thousands of candidates, but few batches. The learning rate is the one that the run will have in this batch; at the
+// ends of the interval the one that it would come to if phi were there.
 class Worths {
  public:
   struct Worth {
@@ -21,45 +22,33 @@ class Worths {
     double at_value = 0, at_low = 0, at_high = 0;
   };
 
-  Worths(const RunConfig& config, const NoiseBelief& noise) : config_(config), noise_(noise) {}
+  Worths(const RunConfig& config, const NoiseBelief& noise, double rate_cap)
+      : config_(config), noise_(noise), rule_(rate_rule_of(config)), rate_cap_(rate_cap) {}
 
   const Worth& of(int64_t batch) {
     const auto known = std::find_if(worths_.begin(), worths_.end(), [&](const Worth& w) { return w.batch == batch; });
     if (known != worths_.end()) return *known;
-    const auto at = [&](double phi) {
-      return goodput(1, static_cast<double>(batch), copus::critical_batch(config_.noise_scale.calibration, phi),
-                     static_cast<double>(config_.train.global_batch), config_.adapt.alpha);
+    const auto samples = static_cast<double>(batch);
+    const auto at = [&](double phi, double rate_cap) {
+      const double critical = critical_batch(config_.noise_scale.calibration, phi);
+      return goodput(1, statistical_efficiency(samples, critical, rule_.reference_batch),
+                     rate_factor(rule_, samples, rate_cap), config_.adapt.alpha);
     };
-    worths_.push_back({batch, at(noise_.value), at(noise_.low), at(noise_.high)});
+    const double low_cap = std::min(rate_cap_, critical_batch(config_.noise_scale.calibration, noise_.low));
+    const double high_cap = std::max(rate_cap_, critical_batch(config_.noise_scale.calibration, noise_.high));
+    worths_.push_back({batch, at(noise_.value, rate_cap_), at(noise_.low, low_cap), at(noise_.high, high_cap)});
     return worths_.back();
   }
 
  private:
   const RunConfig& config_;
   NoiseBelief noise_;
+  RateRule rule_;
+  double rate_cap_;
   std::vector<Worth> worths_;
 };
 
 }  // namespace
-
-NoiseBelief believed_noise(const Observation& observation) {
-  NoiseBelief noise;
-  noise.low = observation.noise_scale_low.value_or(0);
-  if (observation.noise_scale && observation.noise_scale_high) {
-    noise.value = *observation.noise_scale;
-    noise.high = *observation.noise_scale_high;
-  } else {
-    noise.value = noise.low;
-  }
-  return noise;
-}
-
-std::string describe(const NoiseBelief& noise) {
-  const std::string low = format_number("%.3g", noise.low);
-  if (noise.is_bounded()) return concat("noise scale ", low, " .. ", format_number("%.3g", noise.high));
-  if (noise.low > 0) return concat("noise scale at least ", low, " (|G|^2 is not significant)");
-  return "noise scale not measured";
-}
 
 std::string percent(double fraction) { return format_number("%+.1f %%", 100 * fraction); }
 
@@ -76,9 +65,8 @@ std::optional<std::string> dwell_reason(const RunConfig& config, const Situation
 }
 
 GoodputRanking::GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation)
-    : candidates_(situation.candidates),
-      critical_batch_(copus::critical_batch(config.noise_scale.calibration, noise.value)) {
-  Worths worths(config, noise);
+    : candidates_(situation.candidates) {
+  Worths worths(config, noise, situation.rate_cap);
   const Candidate& current = current_candidate(situation);
   const Worths::Worth worth_now = worths.of(current.configuration.global_batch);
   current_goodput_ = current.throughput() * worth_now.at_value;

@@ -32,7 +32,7 @@ struct Observation {
 struct SwitchIntent {
   Configuration configuration;
   int64_t commit_after_step = 0;  // the step boundary
-  double critical_batch = 0;      // B_c in the learning rate's factor until the next switch; 0: not known
+  double rate_factor = 1;         // factor on the learning rate from there on
   uint64_t inputs_hash = 0;       // hash of the inputs of the decision (Decision)
 };
 
@@ -42,10 +42,10 @@ struct SwitchReport {
   int64_t consumed_samples = 0;
   Configuration from, to;
   enum class Outcome { moved, vetoed, rolled_back } outcome = Outcome::moved;
-  std::string reason;          // of a veto or roll-back: which rank, and what it lacked
-  double critical_batch = 0;   // B_c in the learning rate's factor since then; 0: not known
-  double pause_seconds = 0;    // in which training stood still, after the last rank had ended the step
-  double prepare_seconds = 0;  // beside training, on the slowest rank
+  std::string reason;                      // of a veto or roll-back: which rank, and what it lacked
+  std::optional<double> rate_factor = {};  // on the learning rate since then; empty in logs of earlier versions
+  double pause_seconds = 0;                // in which training stood still, after the last rank had ended the step
+  double prepare_seconds = 0;              // beside training, on the slowest rank
   std::map<std::string, double> phase_seconds = {};  // parts of the pause on rank 0, by phase of a change of layout
   int64_t bytes_copied = 0;                          // all ranks together
   int64_t bytes_received = 0;                        // of these, from other ranks

@@ -38,7 +38,6 @@ Choice BaselinePolicy::choose(const Situation& situation) {
   const GoodputRanking ranking(config_, believed_noise(situation.latest), situation);
   Choice choice = decide(situation);
   choice.best = ranking.best();
-  choice.critical_batch = ranking.critical_batch();
   choice.predicted_gain = ranking.gain_of(choice.target.value_or(choice.best.front().configuration));
   return choice;
 }

@@ -11,6 +11,7 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/observation.h"
+#include "copus/orchestrator/rate_rule.h"
 #include "copus/performance/step_time.h"
 
 namespace copus {
@@ -33,6 +34,7 @@ struct Situation {
   const std::vector<Candidate>& candidates;  // all feasible ones; `current` is among them
   int64_t samples_since_switch = 0;          // or since the beginning where none was made
   double relayout_seconds = 0;               // expected pause of a re-layout, by measured ones if any
+  double rate_cap = 0;                       // B_c as the learning rate counts with it from this decision on
 };
 
 // A candidate with its Goodput at the exponent that the run decides by, whichever policy it uses.
@@ -50,8 +52,9 @@ struct Choice {
   std::string reason;                   // reason to move or hold, in words: "Goodput +23 %, ..."
   double predicted_gain = 0;          // Goodput of the target (or of the best candidate, where it holds) / current - 1
   std::vector<RankedCandidate> best;  // at most five, best first
-  // B_c that the choice was made with and that the learning rate is to use after the switch; 0: not known.
-  double critical_batch = 0;
+  // The policy's own factors on the schedule's learning rate, not capped: in the current configuration from the next
+  // update on, and in the target. Empty: those of [optimizer], at the situation's cap (rate_factor).
+  std::optional<double> rate_factor, target_rate_factor;
   // Step boundary of the switch, set by a script that repeats a run. Empty: as soon as possible.
   std::optional<int64_t> commit_after_step;
 };
@@ -66,6 +69,8 @@ class Policy {
   // Tells whether the policy has to be asked after this step, even if the interval between decisions has not passed.
   virtual bool is_due(const Observation&) const { return false; }
   virtual Choice choose(const Situation& situation) = 0;
+  // The belief about the noise scale that the learning rate's cap follows.
+  virtual NoiseBelief belief(const Observation& latest) const { return believed_noise(latest); }
 };
 
 // Makes the policy that adapt.policy names; PolicyKind::none names none. `file_text` is the content of adapt.file, for

@@ -196,24 +196,35 @@ TEST(ConaPolicy, GoesBackOnceTheAverageOfPhiHasFallenAHundredTimes) {
   EXPECT_THAT(run.moves().back().choice.reason, HasSubstr("observations in a row: to d=1,t=2,p=2,B=16,b=1"));
 }
 
+// A run that begins in a pipeline.
+RunConfig scripted_config() {
+  RunConfig config = run_config(PolicyKind::script, 16);
+  config.parallel = pipeline;
+  return config;
+}
+
 TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
-  const RunConfig config = run_config(PolicyKind::script, 16);
+  const RunConfig config = scripted_config();
   ParallelStrategy cut_data = data;
   cut_data.zero_stage = 1;
   const std::string script =
       concat(R"({"event":"begin","policy":"copus"})", "\n", R"({"event":"switch","after_step":12,"to":)",
-             to_json({pipeline, 32, 1}), R"(,"outcome":"moved","critical_batch":70.5})", "\n",
+             to_json({pipeline, 32, 1}), R"(,"outcome":"moved","rate_factor":1.25})", "\n",
              R"({"event":"switch","after_step":20,"to":{},"outcome":"vetoed"})", "\n\n",
              R"({"after_step":40,"configuration":)", to_json({cut_data, 100, 2}), "}\n");
   PaperRun run(config, two_layouts(8, 256), {pipeline, 16, 1}, script);
   run.run_to(4'000, steady(50));
   ASSERT_EQ(run.moves().size(), 2u);
   const Move &first = run.moves()[0], &second = run.moves()[1];
-  EXPECT_EQ(first.after_step, 9);  // announced ahead of the boundary, for all ranks to prepare
+  EXPECT_EQ(first.after_step, 11);  // announced so that all ranks hear of it before the boundary
   EXPECT_EQ(first.choice.commit_after_step, 12);
   EXPECT_EQ(first.to, (Configuration{pipeline, 32, 1}));
-  EXPECT_DOUBLE_EQ(first.choice.critical_batch, 70.5);
+  EXPECT_EQ(first.choice.rate_factor, std::nullopt) << "until then it is as [optimizer] says";
+  EXPECT_EQ(first.choice.target_rate_factor, 1.25);
+  EXPECT_EQ(second.after_step, 37);  // and so that they can prepare a re-layout
   EXPECT_EQ(second.choice.commit_after_step, 40);
+  EXPECT_EQ(second.choice.rate_factor, 1.25) << "what the script has said, until it says otherwise";
+  EXPECT_EQ(second.choice.target_rate_factor, std::nullopt);
   EXPECT_EQ(second.to, (Configuration{data, 128, 1}));
   EXPECT_THAT(
       second.choice.reason,
@@ -221,18 +232,48 @@ TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
 }
 
 TEST(ScriptPolicy, SkipsWhatAResumedRunHasBehindIt) {
-  const RunConfig config = run_config(PolicyKind::script, 16);
+  const RunConfig config = scripted_config();
   const auto policy =
       make_policy(config, concat(R"({"after_step":10,"configuration":)", to_json({pipeline, 32, 1}), "}\n",
                                  R"({"after_step":50,"configuration":)", to_json({pipeline, 64, 1}), "}\n"));
   Observation now;
-  now.step = 45;
+  now.step = 48;
   EXPECT_FALSE(policy->is_due(now));
-  now.step = 47;
+  now.step = 49;
   EXPECT_TRUE(policy->is_due(now));
   Question question{two_layouts(8, 256), {pipeline, 16, 1}, now};
   EXPECT_EQ(question.ask(*policy).target.value().global_batch, 64);
   EXPECT_FALSE(policy->is_due(now));
+}
+
+// The rate of a run changes at its decisions too, and a repeated run has to have it from the same updates on.
+TEST(ScriptPolicy, StatesTheLearningRateWhereTheLoggedRunChangedIt) {
+  const auto decision = [](int64_t step, double factor) {
+    return concat(R"({"event":"decision","step":)", step, R"(,"rate_factor":)", factor, "}\n");
+  };
+  const std::string log = concat(decision(3, 1), decision(5, 1), decision(7, 0.875),
+                                 R"({"event":"switch","outcome":"moved","rate_factor":1.5,"after_step":8,"to":)",
+                                 to_json({pipeline, 32, 1}), "}\n", decision(9, 1.5), decision(12, 1.25));
+  const auto asked_at = [](const std::string& text) {
+    const auto policy = make_policy(scripted_config(), text);
+    std::vector<std::pair<int64_t, std::optional<double>>> asked;
+    Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
+    for (question.latest.step = 1; question.latest.step < 20; ++question.latest.step) {
+      if (!policy->is_due(question.latest)) continue;
+      const Choice choice = question.ask(*policy);
+      asked.emplace_back(question.latest.step, choice.rate_factor);
+      if (choice.target) {
+        EXPECT_EQ(choice.target_rate_factor, 1.5);
+        EXPECT_EQ(choice.commit_after_step, 8);
+        question.current = *choice.target;
+      }
+    }
+    return asked;
+  };
+  const std::vector<std::pair<int64_t, std::optional<double>>> expected = {{3, 1.0}, {7, 0.875}, {12, 1.25}};
+  EXPECT_EQ(asked_at(log), expected) << "the switch after step 8 is announced after step 7";
+  const std::vector<std::pair<int64_t, std::optional<double>>> advised = {{7, std::nullopt}};
+  EXPECT_EQ(asked_at(concat(R"({"event":"begin","advise":true})", "\n", log)), advised);
 }
 
 TEST(ScriptPolicy, NamesTheLineThatItCannotRead) {
@@ -244,6 +285,9 @@ TEST(ScriptPolicy, NamesTheLineThatItCannotRead) {
   EXPECT_THAT(failure(config, R"({"after_step": 3})"), HasSubstr("moves.jsonl:1: there is no \"configuration\""));
   EXPECT_THAT(failure(config, R"({"after_step": 3, "configuration": {"data_parallel": 0}})"),
               HasSubstr("moves.jsonl:1: "));
+  EXPECT_THAT(
+      failure(config, concat(R"({"after_step":3,"rate_factor":0,"configuration":)", to_json({pipeline, 32, 1}), "}")),
+      HasSubstr("moves.jsonl:1: \"rate_factor\" must be a number above 0; found 0"));
 }
 
 }  // namespace

@@ -47,7 +47,6 @@ class GoodputPolicy : public Policy {
     const GoodputRanking ranking(config_, noise, situation);
     Choice choice;
     choice.best = ranking.best();
-    choice.critical_batch = ranking.critical_batch();
     if (const std::optional<std::string> why = dwell_reason(config_, situation)) {
       choice.predicted_gain = ranking.gain_of(choice.best.front().configuration);
       choice.reason = "holds: " + *why;
@@ -83,6 +82,12 @@ class GoodputPolicy : public Policy {
     return choice;
   }
 
+  NoiseBelief belief(const Observation& latest) const override {
+    if (!truth_) return believed_noise(latest);
+    const double phi = noise_at(*truth_, static_cast<double>(latest.consumed_samples));
+    return {phi, phi, phi};
+  }
+
  private:
   static int sign(int64_t difference) { return (difference > 0) - (difference < 0); }
 
@@ -106,12 +111,6 @@ class GoodputPolicy : public Policy {
   // Number of samples after which one more turn costs no more than any other move.
   double patience() const {
     return static_cast<double>(config_.adapt.dwell_samples) * std::pow(price_of_a_turn, turns_);
-  }
-
-  NoiseBelief belief(const Observation& latest) const {
-    if (!truth_) return believed_noise(latest);
-    const double phi = noise_at(*truth_, static_cast<double>(latest.consumed_samples));
-    return {phi, phi, phi};
   }
 
   static bool is_relayout(const Candidate& candidate, const Situation& situation) {

@@ -363,7 +363,6 @@ TEST(GoodputPolicy, SaysWhatItChoseAmongAndWhy) {
   EXPECT_EQ(choice.best[1].configuration.global_batch, 32);
   EXPECT_DOUBLE_EQ(choice.best[1].goodput, choice.best[2].goodput);
   EXPECT_DOUBLE_EQ(choice.predicted_gain, 0.36);
-  EXPECT_DOUBLE_EQ(choice.critical_batch, 256);
   EXPECT_NEAR(choice.best[0].gain_low, 0.8 * 216 / 264 / 0.5 - 1, 1e-12);
   EXPECT_NEAR(choice.best[0].gain_high, 0.8 * 316 / 364 / 0.5 - 1, 1e-12);
   EXPECT_EQ(choice.reason,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -41,47 +42,86 @@ Configuration read_configuration(const Json& object, const char* name, const std
   }
 }
 
+double read_rate_factor(const Json& value, const Json& object, const std::string& source) {
+  if (!value.is_number() || value.get<double>() <= 0) fail(object, "rate_factor", "a number above 0", source);
+  return value.get<double>();
+}
+
 struct ScriptedSwitch {
   int64_t after_step = 0;  // the step boundary
   Configuration configuration;
-  double critical_batch = 0;  // B_c in the learning rate's factor from there on; 0: not known
+  std::optional<double> rate_factor;  // on the learning rate from there on; empty: as [optimizer] says
 };
 
-// Parses lines of {"after_step": N, "configuration": {...}, "critical_batch": x} (description/configuration_json.h),
-// the last optional, in ascending order of after_step. A run's decisions.jsonl is a script too: its lines have a field
-// "event", and of them only the switches that moved count; there the configuration may be called "to". Empty lines are
-// ignored. `source` names the file in messages. Throws UserError naming the line.
-std::vector<ScriptedSwitch> parse_script(std::string_view text, const std::string& source) {
-  std::vector<ScriptedSwitch> script;
+// A change of the learning rate's factor without a switch, from the update of the step after `after_step` on.
+struct ScriptedRate {
+  int64_t after_step = 0;
+  double rate_factor = 1;
+};
+
+struct Script {
+  std::vector<ScriptedSwitch> switches;
+  std::vector<ScriptedRate> rates;
+};
+
+ScriptedSwitch read_switch(const Json& object, const std::string& where) {
+  ScriptedSwitch entry;
+  const auto after_step = object.find("after_step");
+  if (after_step == object.end() || !after_step->is_number_integer() || after_step->get<int64_t>() < 1) {
+    fail(object, "after_step", "a whole number above 0", where);
+  }
+  entry.after_step = after_step->get<int64_t>();
+  const char* name = object.contains("configuration") || !object.contains("to") ? "configuration" : "to";
+  entry.configuration = read_configuration(object, name, where);
+  if (const auto factor = object.find("rate_factor"); factor != object.end() && !factor->is_null()) {
+    entry.rate_factor = read_rate_factor(*factor, object, where);
+  }
+  return entry;
+}
+
+// Gathers a script from the events of a run's log. Decisions state the factor at every decision: what counts is where
+// it changes, unless the run only asked for advice, which changes nothing.
+class LoggedScript {
+ public:
+  // Returns the switch that the line of the log is, if it is one that moved, and keeps the changes of the rate.
+  bool is_switch(const Json& object, Script& script, const std::string& where) {
+    const Json& event = object["event"];
+    if (event == "begin") advises_ = object.value("advise", false);
+    if (event == "switch") return object.contains("outcome") && object["outcome"] == "moved";
+    if (event != "decision" || advises_ || !object.contains("rate_factor") || !object.contains("step")) return false;
+    const double factor = read_rate_factor(object["rate_factor"], object, where);
+    if (std::exchange(factor_, factor) != factor) script.rates.push_back({object["step"].get<int64_t>(), factor});
+    return false;
+  }
+  void follow(const ScriptedSwitch& entry) { factor_ = entry.rate_factor; }
+
+ private:
+  bool advises_ = false;
+  std::optional<double> factor_;
+};
+
+// Parses lines of {"after_step": N, "configuration": {...}, "rate_factor": x} (description/configuration_json.h), the
+// last optional, in ascending order of after_step. A run's decisions.jsonl is a script too: its lines have a field
+// "event", and of them the switches that moved count, where the configuration may be called "to", and the changes of
+// the learning rate's factor. Empty lines are ignored. `source` names the file in messages. Throws UserError naming the
+// line.
+Script parse_script(std::string_view text, const std::string& source) {
+  Script script;
+  LoggedScript log;
   std::istringstream lines{std::string(text)};
   std::string line;
   for (int64_t number = 1; std::getline(lines, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string where = concat(source, ":", number);
     const Json object = parse_object(line, where);
-    if (object.contains("event")) {
-      const bool moved = object["event"] == "switch" && object.contains("outcome") && object["outcome"] == "moved";
-      if (!moved) continue;
-    }
-    ScriptedSwitch entry;
-    const auto after_step = object.find("after_step");
-    if (after_step == object.end() || !after_step->is_number_integer() || after_step->get<int64_t>() < 1) {
-      fail(object, "after_step", "a whole number above 0", where);
-    }
-    entry.after_step = after_step->get<int64_t>();
-    const char* name = object.contains("configuration") || !object.contains("to") ? "configuration" : "to";
-    entry.configuration = read_configuration(object, name, where);
-    if (const auto critical = object.find("critical_batch"); critical != object.end() && !critical->is_null()) {
-      if (!critical->is_number() || critical->get<double>() < 0) {
-        fail(object, "critical_batch", "a number of samples, not negative", where);
-      }
-      entry.critical_batch = critical->get<double>();
-    }
-    if (!script.empty() && entry.after_step <= script.back().after_step) {
+    if (object.contains("event") && !log.is_switch(object, script, where)) continue;
+    const ScriptedSwitch entry = read_switch(object, where);
+    log.follow(entry);
+    if (!script.switches.empty() && entry.after_step <= script.switches.back().after_step) {
       throw UserError(concat(where, ": switches must ascend by \"after_step\", and ", entry.after_step, " follows ",
-                             script.back().after_step));
+                             script.switches.back().after_step));
     }
-    script.push_back(entry);
+    script.switches.push_back(entry);
   }
   return script;
 }
@@ -115,14 +155,19 @@ const Configuration& nearest(const Situation& situation, const Configuration& wa
 class ScriptPolicy : public Policy {
  public:
   ScriptPolicy(const RunConfig& config, std::string_view script)
-      : config_(config), script_(parse_script(script, config.adapt.file)) {}
+      : config_(config), current_(configuration_of(config)), script_(parse_script(script, config.adapt.file)) {}
 
   bool is_due(const Observation& observation) const override {
     const ScriptedSwitch* next = upcoming(observation.step);
-    return next != nullptr && announced_after(*next) <= observation.step;
+    return (next != nullptr && announced_after(*next) <= observation.step) ||
+           (rated_ < script_.rates.size() && script_.rates[rated_].after_step <= observation.step);
   }
 
   Choice choose(const Situation& situation) override {
+    current_ = situation.current;
+    for (; rated_ < script_.rates.size() && script_.rates[rated_].after_step <= situation.latest.step; ++rated_) {
+      rate_factor_ = script_.rates[rated_].rate_factor;
+    }
     Choice choice = decide(situation);
     const GoodputRanking ranking(config_, believed_noise(situation.latest), situation);
     choice.best = ranking.best();
@@ -131,22 +176,24 @@ class ScriptPolicy : public Policy {
   }
 
  private:
-  // The step after which a switch is announced: early enough for all ranks to hear of a re-layout with the next step
-  // and prepare it, but not before a step has run.
-  static int64_t announced_after(const ScriptedSwitch& entry) {
-    return std::max<int64_t>(1, entry.after_step - 1 - Controller::lead_steps);
+  // The step after which a switch is announced: the last one from which the ranks can be ready, as the run that is
+  // repeated may have decided about its learning rate until then, but not before a step has run.
+  int64_t announced_after(const ScriptedSwitch& entry) const {
+    const bool is_relayout = entry.configuration.strategy != current_.strategy;
+    return std::max<int64_t>(1, entry.after_step - 1 - (is_relayout ? Controller::lead_steps : 0));
   }
 
   // The first switch that was not announced and whose boundary has not passed; null where there is none.
   const ScriptedSwitch* upcoming(int64_t step) const {
-    for (size_t i = announced_; i < script_.size(); ++i) {
-      if (script_[i].after_step > step) return &script_[i];
+    for (size_t i = announced_; i < script_.switches.size(); ++i) {
+      if (script_.switches[i].after_step > step) return &script_.switches[i];
     }
     return nullptr;
   }
 
   Choice decide(const Situation& situation) {
     Choice choice;
+    choice.rate_factor = rate_factor_;
     const ScriptedSwitch* next = upcoming(situation.latest.step);
     if (next == nullptr) {
       choice.reason = "holds: the script has no further switch";
@@ -156,26 +203,30 @@ class ScriptPolicy : public Policy {
       choice.reason = concat("holds: the script's next switch follows step ", next->after_step);
       return choice;
     }
-    announced_ = static_cast<size_t>(next - script_.data()) + 1;
+    announced_ = static_cast<size_t>(next - script_.switches.data()) + 1;
     const Configuration& target = nearest(situation, next->configuration);
     choice.reason = concat("the script's switch after step ", next->after_step);
     if (target != next->configuration) {
       choice.reason += concat(": ", to_string(next->configuration),
                               " is not feasible here; the nearest that is: ", to_string(target));
     }
+    rate_factor_ = next->rate_factor;
     if (target == situation.current) {
+      choice.rate_factor = rate_factor_;
       choice.reason = "holds: already there; " + choice.reason;
       return choice;
     }
     choice.target = target;
-    choice.critical_batch = next->critical_batch;
+    choice.target_rate_factor = next->rate_factor;
     choice.commit_after_step = next->after_step;
     return choice;
   }
 
   RunConfig config_;
-  std::vector<ScriptedSwitch> script_;
-  size_t announced_ = 0;
+  Configuration current_;  // at the latest decision
+  Script script_;
+  size_t announced_ = 0, rated_ = 0;   // entries that are done with
+  std::optional<double> rate_factor_;  // stated by the script; empty: as [optimizer] says
 };
 
 }  // namespace

@@ -113,16 +113,19 @@ void SwitchOutcomes::conclude(const Knowledge& knowledge) {
   const auto measured = knowledge.cells().find(realised.from);
   const double from_seconds =
       measured == knowledge.cells().end() ? promise.from_step_seconds : measured->second.seconds();
-  const auto worth = [this](const Configuration& configuration, double seconds) {
+  const auto worth = [this](const Configuration& configuration, double seconds, double rate_factor) {
     const auto batch = static_cast<double>(configuration.global_batch);
-    const double phi =
-        noise_count_ > 0 ? noise_sum_ / static_cast<double>(noise_count_) : std::numeric_limits<double>::quiet_NaN();
-    return goodput(batch / seconds, batch, critical_batch(config_.noise_scale.calibration, phi),
-                   static_cast<double>(config_.train.global_batch), config_.adapt.alpha);
+    const double phi = noise_sum_ / static_cast<double>(noise_count_);
+    const double efficiency = statistical_efficiency(batch, critical_batch(config_.noise_scale.calibration, phi),
+                                                     static_cast<double>(reference_batch_of(config_)));
+    return goodput(batch / seconds, efficiency, rate_factor, config_.adapt.alpha);
   };
-  realised.realised_gain =
-      noise_count_ > 0 ? worth(realised.to, realised.realised_step_seconds) / worth(realised.from, from_seconds) - 1
-                       : std::numeric_limits<double>::quiet_NaN();
+  realised.realised_gain = std::numeric_limits<double>::quiet_NaN();
+  if (noise_count_ > 0) {
+    realised.realised_gain = worth(realised.to, realised.realised_step_seconds, promise.to_rate_factor) /
+                                 worth(realised.from, from_seconds, promise.from_rate_factor) -
+                             1;
+  }
 
   const auto trend_before = significant_trend(before_), trend_after = significant_trend(without_bump(losses_));
   if (trend_before && trend_after) realised.progress_ratio = trend_after->per_second / trend_before->per_second;

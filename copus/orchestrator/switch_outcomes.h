@@ -48,6 +48,7 @@ class SwitchOutcomes {
   struct Promise {
     Realised switched;  // the prediction; nothing is realised yet
     double from_step_seconds = 0;
+    double from_rate_factor = 1, to_rate_factor = 1;  // on the learning rate, before and after the switch
   };
 
   // Adds a step that was not skipped. `counts`: it is no step of a warm-up.

@@ -66,7 +66,8 @@ class SwitchOutcomesTest : public testing::Test {
                                   .to = to_,
                                   .predicted_step_seconds = 1.25,
                                   .predicted_gain = gain},
-                     .from_step_seconds = 1},
+                     .from_step_seconds = 1,
+                     .to_rate_factor = 1.25},
                     samples_, Knowledge());
   }
 
@@ -96,9 +97,8 @@ TEST_F(SwitchOutcomesTest, ComparesWhatWasPromisedWithWhatCame) {
   EXPECT_EQ(realised[0].predicted_step_seconds, 1.25);
   EXPECT_EQ(realised[0].realised_step_seconds, 1.5);
   EXPECT_EQ(realised[0].predicted_gain, 0.5);
-  // Gain at the noise scale since the switch: B_c = 2 x 20, B_ref = 8.
-  EXPECT_NEAR(realised[0].realised_gain, goodput(16 / 1.5, 16, 40, 8, 0.5) / goodput(8 / 1.0, 8, 40, 8, 0.5) - 1,
-              1e-12);
+  // Gain at the noise scale since the switch, B_c = 2 x 20 and B_ref = 8, and with the rates that were used.
+  EXPECT_NEAR(realised[0].realised_gain, 16 / 1.5 * 48 / 56 * 1.25 / (8 / 1.0) - 1, 1e-12);
   ASSERT_TRUE(realised[0].progress_ratio);
   EXPECT_NEAR(*realised[0].progress_ratio, 2, 0.02) << "without the jump after the switch";
   EXPECT_FALSE(outcomes_.is_due());
@@ -140,8 +140,7 @@ TEST_F(SwitchOutcomesTest, CountsWhatWasMeasuredBeforeTheSwitch) {
   move();
   steps(20, to_, 1, 0.01);
   const Knowledge known = observe(Knowledge(), from_, {.compute = 3}, measurement_of({0.5, 0.5}));
-  EXPECT_NEAR(outcomes_.take(known)[0].realised_gain, goodput(16, 16, 24, 8, 0.5) / goodput(8 / 0.5, 8, 24, 8, 0.5) - 1,
-              1e-12);
+  EXPECT_NEAR(outcomes_.take(known)[0].realised_gain, 16.0 * 32 / 40 * 1.25 / (8 / 0.5) - 1, 1e-12);
 }
 
 }  // namespace

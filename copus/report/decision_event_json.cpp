@@ -161,6 +161,7 @@ struct Fields<ControllerBegin> {
     visitor("policy", event.policy);
     visitor("advise", event.advise);
     visitor("configuration", event.configuration);
+    visitor("rate_factor", event.rate_factor);
     visitor("file", event.file);
     visitor("knowledge", event.knowledge);
   }
@@ -191,7 +192,9 @@ struct Fields<Decision> {
     visitor("critical_batch", event.critical_batch);
     visitor("best", event.choice.best);
     visitor("other_alpha_choice", event.other_alpha_choice);
-    visitor("counted_critical_batch", event.choice.critical_batch);
+    visitor("rate_factor", event.rate_factor);
+    visitor("target_rate_factor", event.target_rate_factor);
+    visitor("rate_cap", event.rate_cap);
     visitor("wanted_boundary", event.choice.commit_after_step);
     visitor("inputs_hash", hash_field(event.inputs_hash));
   }
@@ -207,7 +210,7 @@ struct Fields<SwitchReport> {
     visitor("to", event.to);
     visitor("outcome", event.outcome);
     visitor("reason", event.reason);
-    visitor("critical_batch", event.critical_batch);
+    visitor("rate_factor", event.rate_factor);
     visitor("pause_seconds", event.pause_seconds);
     visitor("prepare_seconds", event.prepare_seconds);
     visitor("phase_seconds", event.phase_seconds);

@@ -25,6 +25,8 @@ struct ControllerBegin {
   Configuration configuration;
   Knowledge knowledge;
   std::string file;  // the text of adapt.file
+  // The factor on the learning rate that the run has. Empty: the one that a run begins with in this configuration.
+  std::optional<double> rate_factor = {};
 };
 
 // The resumption of a run by a new process, whose controller knows what the one before it knew.

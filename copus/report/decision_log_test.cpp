@@ -32,6 +32,7 @@ ControllerBegin begin_event() {
   begin.knowledge =
       observe(Knowledge(), configuration(8), {.compute = 0.1, .bubble = 1.0 / 3}, measurement_of({0.1, 0.2, 0.7}));
   begin.file = "0 12\n100 14\n";
+  begin.rate_factor = 1 + 1.0 / 3;
   return begin;
 }
 
@@ -49,7 +50,9 @@ Decision decision_event() {
   decision.choice.reason = "+23 % holds from phi 12 to 31";
   decision.choice.predicted_gain = 0.23;
   decision.choice.best = {{configuration(32), 0.1, 2, 0.2, 0.3}, {configuration(64), 0.2, 3, -0.2, 0.4}};
-  decision.choice.critical_batch = 0.6;
+  decision.rate_factor = 1.0 / 3;
+  decision.target_rate_factor = 1.2;
+  decision.rate_cap = 70.5;
   decision.choice.commit_after_step = 415;
   decision.other_alpha_choice = configuration(64);
   decision.moves = true;
@@ -66,7 +69,7 @@ SwitchReport switch_event() {
   report.to = configuration(32);
   report.outcome = SwitchReport::Outcome::rolled_back;
   report.reason = "rank 1: \"out of memory\"";
-  report.critical_batch = 24.5;
+  report.rate_factor = 1.0 / 7;
   report.pause_seconds = 0.041;
   report.prepare_seconds = 0.2;
   report.phase_seconds = {{"agreeing", 0.001}, {"moving the state", 0.03}};
@@ -121,7 +124,9 @@ void expect_equal(const Decision& a, const Decision& b) {
     EXPECT_EQ(a.choice.best[i].gain_low, b.choice.best[i].gain_low);
     EXPECT_EQ(a.choice.best[i].gain_high, b.choice.best[i].gain_high);
   }
-  EXPECT_EQ(a.choice.critical_batch, b.choice.critical_batch);
+  EXPECT_EQ(a.rate_factor, b.rate_factor);
+  EXPECT_EQ(a.target_rate_factor, b.target_rate_factor);
+  EXPECT_EQ(a.rate_cap, b.rate_cap);
   EXPECT_EQ(a.choice.commit_after_step, b.choice.commit_after_step);
   EXPECT_EQ(a.other_alpha_choice, b.other_alpha_choice);
   EXPECT_EQ(a.moves, b.moves);
@@ -136,7 +141,7 @@ void expect_equal(const SwitchReport& a, const SwitchReport& b) {
   EXPECT_EQ(a.to, b.to);
   EXPECT_EQ(a.outcome, b.outcome);
   EXPECT_EQ(a.reason, b.reason);
-  EXPECT_EQ(a.critical_batch, b.critical_batch);
+  EXPECT_EQ(a.rate_factor, b.rate_factor);
   EXPECT_EQ(a.pause_seconds, b.pause_seconds);
   EXPECT_EQ(a.prepare_seconds, b.prepare_seconds);
   EXPECT_EQ(a.phase_seconds, b.phase_seconds);
@@ -210,14 +215,14 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
     for (const auto& [name, value] : json.items()) names += name + ' ';
     return names;
   };
-  EXPECT_EQ(fields(begin_event()), "event step policy advise configuration file knowledge ");
+  EXPECT_EQ(fields(begin_event()), "event step policy advise configuration rate_factor file knowledge ");
   EXPECT_EQ(fields(ControllerResumed{}), "event step ");
   EXPECT_EQ(fields(decision_event()),
             "event step consumed_samples policy current moves target commit_after_step predicted_gain reason "
             "noise_scale noise_scale_low noise_scale_high critical_batch best other_alpha_choice "
-            "counted_critical_batch wanted_boundary inputs_hash ");
+            "rate_factor target_rate_factor rate_cap wanted_boundary inputs_hash ");
   EXPECT_EQ(fields(switch_event()),
-            "event after_step consumed_samples from to outcome reason critical_batch pause_seconds prepare_seconds "
+            "event after_step consumed_samples from to outcome reason rate_factor pause_seconds prepare_seconds "
             "phase_seconds bytes_copied bytes_received peak_bytes peak_bound_bytes ");
   EXPECT_EQ(fields(realised_event()),
             "event step decision_step from to predicted_step_seconds realised_step_seconds predicted_gain "
@@ -225,6 +230,19 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
   EXPECT_EQ(fields(LoggedCommand{}), "event step command target ");
   EXPECT_THAT(to_line(decision_event()), HasSubstr("\"inputs_hash\":\"0123456789abcdef\""));
   EXPECT_THAT(to_line(switch_event()), HasSubstr("\"outcome\":\"rolled back\""));
+}
+
+TEST_F(DecisionLogTest, ReadsEventsOfBeforeTheLearningRatesFactorWasLogged) {
+  for (const DecisionEvent& event :
+       {DecisionEvent(begin_event()), DecisionEvent(decision_event()), DecisionEvent(switch_event())}) {
+    auto json = nlohmann::json::parse(to_line(event));
+    for (const char* name : {"rate_factor", "target_rate_factor", "rate_cap"}) json.erase(name);
+    const DecisionEvent read = decision_event_from_line(json.dump());
+    EXPECT_EQ(read.index(), event.index());
+    if (const auto* report = std::get_if<SwitchReport>(&read)) {
+      EXPECT_EQ(report->rate_factor, std::nullopt);
+    }
+  }
 }
 
 TEST_F(DecisionLogTest, ReadsSwitchesOfBeforeTheirPhasesWereLogged) {

@@ -41,7 +41,7 @@ EventIterator latest_begin(const Events& events, int64_t until_step) {
 }
 
 Controller controller_of(const ControllerBegin& begin, const RunConfig& config) {
-  return {config, begin.configuration, begin.knowledge, begin.file};
+  return {config, begin.configuration, begin.knowledge, begin.file, begin.rate_factor};
 }
 
 // The events behind a beginning, up to a step boundary.
@@ -190,7 +190,7 @@ std::vector<Decision> replay_open_loop(const RunConfig& config, const std::strin
   RunConfig advising = config;
   advising.adapt.advise = true;
   const auto& begin = std::get<ControllerBegin>(events.front());
-  Controller controller(advising, begin.configuration, begin.knowledge, file);
+  Controller controller(advising, begin.configuration, begin.knowledge, file, begin.rate_factor);
   std::vector<Decision> decisions;
   auto event = events.begin();
   for (const StepRecord& record : records) {

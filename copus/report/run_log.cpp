@@ -15,6 +15,7 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("consumed_tokens", record.consumed_tokens);
   visit("loss", record.loss);
   visit("lr", record.lr);
+  visit("rate_factor", record.rate_factor);
   visit("grad_norm", record.grad_norm);
   visit("step_seconds", record.step_seconds);
   visit("switch_seconds", record.switch_seconds);

@@ -45,11 +45,11 @@ TEST_F(RunLogTest, FieldNames) {
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
   EXPECT_THAT(names, testing::ElementsAre(
-                         "step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm", "step_seconds",
-                         "switch_seconds", "predicted_step_seconds", "tokens_per_second", "strategy", "global_batch",
-                         "micro_batch", "small_batch", "small_batch_squared_norm", "noise_scale", "noise_scale_low",
-                         "noise_scale_high", "noise_scale_tokens", "critical_batch", "statistical_efficiency",
-                         "goodput", "skipped_samples", "held_out_loss", "elapsed_seconds"));
+                         "step", "consumed_samples", "consumed_tokens", "loss", "lr", "rate_factor", "grad_norm",
+                         "step_seconds", "switch_seconds", "predicted_step_seconds", "tokens_per_second", "strategy",
+                         "global_batch", "micro_batch", "small_batch", "small_batch_squared_norm", "noise_scale",
+                         "noise_scale_low", "noise_scale_high", "noise_scale_tokens", "critical_batch",
+                         "statistical_efficiency", "goodput", "skipped_samples", "held_out_loss", "elapsed_seconds"));
 }
 
 TEST_F(RunLogTest, UnknownAndNotFiniteNumbersAreNull) {

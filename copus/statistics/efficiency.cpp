@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "copus/base/error.h"
-#include "copus/statistics/learning_rate_scaling.h"
 
 namespace copus {
 
@@ -16,9 +15,8 @@ double statistical_efficiency(double batch, double critical_batch, double refere
   return 1 - (batch - reference_batch) / (critical_batch + batch);
 }
 
-double goodput(double throughput, double batch, double critical_batch, double reference_batch, double alpha) {
-  return throughput * statistical_efficiency(batch, critical_batch, reference_batch) *
-         std::pow(capped_square_root_factor(batch, critical_batch, reference_batch), 2 * alpha);
+double goodput(double throughput, double efficiency, double rate_factor, double alpha) {
+  return throughput * efficiency * std::pow(rate_factor, 2 * alpha);
 }
 
 }  // namespace copus

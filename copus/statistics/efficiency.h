@@ -10,9 +10,9 @@ double critical_batch(double calibration, double noise_scale);
 // batch of B_ref (Pollux, Qiao et al. 2021, arXiv 2008.12260, equation 7).
 double statistical_efficiency(double batch, double critical_batch, double reference_batch);
 
-// Returns Goodput_alpha = T * SE(B) * r^(2 alpha), r = capped_square_root_factor(B): throughput in samples/s, each
-// worth as much as one of the reference batch. alpha = 0 is plain Goodput; 0.5 is the learning-rate-aware form of arXiv
-// 2604.26687, with the learning rate that is really used.
-double goodput(double throughput, double batch, double critical_batch, double reference_batch, double alpha);
+// Returns Goodput_alpha = T * SE(B) * r^(2 alpha): throughput in samples/s, each worth as much as one of the reference
+// batch, with r the factor on the learning rate in this batch (rate_factor). alpha = 0 is plain Goodput; 0.5 is the
+// learning-rate-aware form of arXiv 2604.26687, with the learning rate that is really used.
+double goodput(double throughput, double efficiency, double rate_factor, double alpha);
 
 }  // namespace copus

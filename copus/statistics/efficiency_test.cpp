@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "copus/base/error.h"
+#include "copus/statistics/learning_rate_scaling.h"
 #include "copus/statistics/testing/infinity.h"
 
 namespace copus {
@@ -45,17 +46,21 @@ TEST(Efficiency, HasItsLimits) {
 }
 
 TEST(Goodput, IsThroughputTimesEfficiencyTimesALearningRate) {
-  EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 0), 50 * 116.0 / 164);
-  EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 0.5), 50 * 116.0 / 164 * 2);
-  EXPECT_DOUBLE_EQ(goodput(50, 400, 64, 16, 0.5), 50 * 80.0 / 464 * 2);  // constant beyond the critical batch
-  EXPECT_DOUBLE_EQ(goodput(50, 64, 100, 16, 1), 50 * 116.0 / 164 * 4);
+  EXPECT_DOUBLE_EQ(goodput(50, 0.25, 2, 0), 12.5);
+  EXPECT_DOUBLE_EQ(goodput(50, 0.25, 2, 0.5), 25);
+  EXPECT_DOUBLE_EQ(goodput(50, 0.25, 2, 1), 50);
+}
+
+// Goodput of a batch of 64 at 50 samples/s where the learning rate's cap is the critical batch.
+double goodput_of_64(double critical, double alpha) {
+  return goodput(50, statistical_efficiency(64, critical, 16), rate_factor({0.5, 16}, 64, critical), alpha);
 }
 
 TEST(Goodput, HasItsLimits) {
-  EXPECT_EQ(goodput(50, 64, infinity, 16, 0), 50);
-  EXPECT_DOUBLE_EQ(goodput(50, 64, infinity, 16, 0.5), 100);
-  EXPECT_DOUBLE_EQ(goodput(50, 64, 0, 16, 0), 12.5);
-  EXPECT_DOUBLE_EQ(goodput(50, 64, 0, 16, 0.5), 12.5);  // without noise the learning rate does not grow either
+  EXPECT_EQ(goodput_of_64(infinity, 0), 50);
+  EXPECT_DOUBLE_EQ(goodput_of_64(infinity, 0.5), 100);
+  EXPECT_DOUBLE_EQ(goodput_of_64(0, 0), 12.5);
+  EXPECT_DOUBLE_EQ(goodput_of_64(0, 0.5), 12.5);  // without noise the learning rate does not grow either
 }
 
 // A step takes a + k B seconds, so T = B / (a + k B).
@@ -65,7 +70,10 @@ TEST(Goodput, IsHighestWhereTheoryPutsIt) {
   const auto throughput = [](double batch) { return batch / (a + k * batch); };
   for (const double critical : {20.0, 200.0, 2000.0}) {
     const auto best = [&](double alpha) {
-      return best_batch([&](double batch) { return goodput(throughput(batch), batch, critical, 1, alpha); });
+      return best_batch([&](double batch) {
+        return goodput(throughput(batch), statistical_efficiency(batch, critical, 1),
+                       rate_factor({0.5, 1}, batch, critical), alpha);
+      });
     };
     const double plain = std::sqrt(critical * a / k);
     EXPECT_NEAR(best(0), plain, 1e-3 * plain);

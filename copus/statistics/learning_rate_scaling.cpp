@@ -8,8 +8,23 @@
 
 namespace copus {
 
-double capped_square_root_factor(double batch, double critical_batch, double reference_batch) {
-  return std::sqrt(linear_factor(std::min(batch, std::max(reference_batch, critical_batch)), reference_batch));
+double rate_factor(const RateRule& rule, double batch, double cap) {
+  const double counted = rule.is_capped ? std::min(batch, std::max(rule.reference_batch, cap)) : batch;
+  return std::pow(linear_factor(counted, rule.reference_batch), rule.exponent);
+}
+
+double cap_towards(const RateRule& rule, double batch, double cap, double wanted) {
+  COPUS_CHECK(cap >= 0 && wanted >= 0, cap, ", ", wanted);
+  const double now = rate_factor(rule, batch, cap);
+  const double then = rate_factor(rule, batch, wanted);
+  const double allowed = std::clamp(then, now / (1 + largest_rate_change), now * (1 + largest_rate_change));
+  return allowed == then ? wanted : cap_of_factor(rule, allowed);
+}
+
+double cap_of_factor(const RateRule& rule, double factor) {
+  COPUS_CHECK(factor > 0, factor);
+  if (rule.exponent == 0) return rule.reference_batch;  // every cap gives the same rate
+  return rule.reference_batch * std::pow(factor, 1 / rule.exponent);
 }
 
 double linear_factor(double batch, double reference_batch) {

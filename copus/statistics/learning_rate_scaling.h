@@ -4,9 +4,32 @@
 
 namespace copus {
 
-// Returns sqrt(min(B, max(B_ref, B_c)) / B_ref): the square-root rule of adaptive optimizers (Malladi et al. 2022,
-// arXiv 2205.10287), followed up to the critical batch, beyond which it no longer holds.
-double capped_square_root_factor(double batch, double critical_batch, double reference_batch);
+// How the learning rate of a run follows its batch.
+struct RateRule {
+  // 1/2: the square-root rule of adaptive optimizers (Malladi et al. 2022, arXiv 2205.10287, the scaling rule for
+  // Adam). 1: the linear rule. 0: the rate does not follow.
+  double exponent = 0.5;
+  double reference_batch = 1;  // B_ref, the batch that the rate is for
+  bool is_capped = true;       // whether the rule is followed up to a cap alone
+  bool operator==(const RateRule&) const = default;
+};
+
+// Returns the factor on the learning rate in a batch of B: (min(B, max(B_ref, cap)) / B_ref)^exponent, or
+// (B / B_ref)^exponent without a cap. The cap is the critical batch as the rate counts with it: where noise no longer
+// rules, a larger batch allows no larger rate. Goodput and the trainer both take the rate from here.
+double rate_factor(const RateRule& rule, double batch, double cap);
+
+// Limit of the change of a rate whose batch stays, at one decision, as a share. The noise scale is known to some 10 %,
+// which the square root halves: a limit of about that lets no single estimate through as a jump, and a rate that has to
+// change by a fifth still does within the samples that the estimate looks back over (four decisions by default).
+constexpr double largest_rate_change = 0.05;
+
+// Returns the cap to count with from a decision on, in a run with a batch of B: `wanted`, or as far towards it as the
+// rate at B may go. Where B is below both caps the rate does not depend on them, and the cap is `wanted` at once.
+double cap_towards(const RateRule& rule, double batch, double cap, double wanted);
+
+// Returns a cap at which a run that has this factor goes on with it, in the batch that it has.
+double cap_of_factor(const RateRule& rule, double factor);
 
 // Returns B / B_ref, the rule of SGD with small batches.
 double linear_factor(double batch, double reference_batch);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/statistics/testing/infinity.h"
@@ -22,7 +23,7 @@ void expect_limits(Rule rule, double without_noise, double noise_alone) {
 
 TEST(LearningRateScaling, AtTheReferenceEveryRuleGivesOne) {
   for (const double noise_scale : {0.0, 1.0, 16.0, 1000.0, infinity}) {
-    EXPECT_DOUBLE_EQ(capped_square_root_factor(16, noise_scale, 16), 1);
+    for (const double exponent : {0.0, 0.5, 1.0}) EXPECT_EQ(rate_factor({exponent, 16}, 16, noise_scale), 1);
     EXPECT_DOUBLE_EQ(adascale_factor(16, noise_scale, 16), 1);
     EXPECT_DOUBLE_EQ(surge_factor(16, noise_scale, 16), 1);
   }
@@ -30,14 +31,63 @@ TEST(LearningRateScaling, AtTheReferenceEveryRuleGivesOne) {
 }
 
 TEST(LearningRateScaling, TheSquareRootEndsAtTheCriticalBatch) {
-  EXPECT_DOUBLE_EQ(capped_square_root_factor(64, 100, 16), 2);
-  EXPECT_DOUBLE_EQ(capped_square_root_factor(100, 100, 16), 2.5);
-  EXPECT_DOUBLE_EQ(capped_square_root_factor(6400, 100, 16), 2.5);
+  const RateRule square_root{0.5, 16};
+  EXPECT_DOUBLE_EQ(rate_factor(square_root, 64, 100), 2);
+  EXPECT_DOUBLE_EQ(rate_factor(square_root, 100, 100), 2.5);
+  EXPECT_DOUBLE_EQ(rate_factor(square_root, 6400, 100), 2.5);
+  EXPECT_DOUBLE_EQ(rate_factor({0.5, 16, false}, 6400, 100), 20);  // without a cap
   // The rate tuned at the reference batch stays, even beyond the critical batch; a smaller batch always gets less.
-  EXPECT_DOUBLE_EQ(capped_square_root_factor(64, 4, 16), 1);
-  EXPECT_DOUBLE_EQ(capped_square_root_factor(4, 1, 16), 0.5);
-  expect_limits([](double critical) { return capped_square_root_factor(64, critical, 16); }, 1, 2);
-  expect_limits([](double critical) { return capped_square_root_factor(4, critical, 16); }, 0.5, 0.5);
+  EXPECT_DOUBLE_EQ(rate_factor(square_root, 64, 4), 1);
+  EXPECT_DOUBLE_EQ(rate_factor(square_root, 4, 1), 0.5);
+  expect_limits([&](double critical) { return rate_factor(square_root, 64, critical); }, 1, 2);
+  expect_limits([&](double critical) { return rate_factor(square_root, 4, critical); }, 0.5, 0.5);
+}
+
+TEST(LearningRateScaling, TheOtherRulesEndThereToo) {
+  EXPECT_DOUBLE_EQ(rate_factor({1, 16}, 64, 100), 4);
+  EXPECT_DOUBLE_EQ(rate_factor({1, 16}, 6400, 100), 6.25);
+  EXPECT_DOUBLE_EQ(rate_factor({0, 16}, 6400, 100), 1);
+}
+
+// Follows a critical batch that has moved: the rate ends where it belongs, and never jumps.
+TEST(LearningRateScaling, TheCapFollowsTheCriticalBatchInSmallSteps) {
+  for (const double exponent : {0.5, 1.0}) {
+    const RateRule rule{exponent, 8};
+    for (const auto& [from, to] : {std::pair{20.0, 600.0}, {600.0, 20.0}, {20.0, 1.0}, {64.0, 9.0}}) {
+      double cap = from, rate = rate_factor(rule, 64, cap);
+      int decisions = 0;
+      for (; cap != to; ++decisions) {
+        ASSERT_LT(decisions, 100) << cap;
+        cap = cap_towards(rule, 64, cap, to);
+        const double next = rate_factor(rule, 64, cap);
+        EXPECT_LE(std::abs(std::log(next / rate)), std::log1p(largest_rate_change) + 1e-12);
+        EXPECT_GE((next - rate) * (to - from), 0) << "the wrong way";
+        rate = next;
+      }
+      EXPECT_GT(decisions, 5);
+      EXPECT_EQ(rate, rate_factor(rule, 64, to));
+    }
+  }
+}
+
+TEST(LearningRateScaling, ACapThatIsNotReachedMovesAtOnce) {
+  const RateRule rule{0.5, 8};
+  EXPECT_EQ(cap_towards(rule, 8, 8, 500), 500);  // the rate at the reference batch is 1 whatever the cap
+  EXPECT_EQ(cap_towards(rule, 8, 500, 12), 12);
+  EXPECT_EQ(cap_towards(rule, 64, 64, 500), 500);
+  EXPECT_EQ(cap_towards({0, 8}, 64, 20, 500), 500);
+}
+
+TEST(LearningRateScaling, AFactorGoesOnWithItsCap) {
+  for (const double exponent : {0.5, 1.0}) {
+    const RateRule rule{exponent, 16};
+    for (const double batch : {4.0, 16.0, 40.0, 64.0}) {
+      const double factor = rate_factor(rule, batch, 40);
+      EXPECT_NEAR(rate_factor(rule, batch, cap_of_factor(rule, factor)), factor, 1e-12);
+    }
+  }
+  EXPECT_EQ(cap_of_factor({0, 16}, 1), 16);
+  EXPECT_THROW(cap_of_factor({0.5, 16}, 0), InternalError);
 }
 
 TEST(LearningRateScaling, LinearDoesNotKnowNoise) {

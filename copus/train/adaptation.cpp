@@ -29,7 +29,8 @@ std::string pause_of(double seconds) {
 
 }  // namespace
 
-ControllerStart start_controller(const RunPlan& plan, int64_t after_step, const Knowledge& known) {
+ControllerStart start_controller(const RunPlan& plan, const TrainingState& state, const Knowledge& known) {
+  const int64_t after_step = state.step;
   std::optional<std::string> note;
   if (plan.resume) {
     const std::vector<DecisionEvent> events = read_decision_log(plan.directory / "decisions.jsonl");
@@ -50,10 +51,10 @@ ControllerStart start_controller(const RunPlan& plan, int64_t after_step, const 
   }
   const AdaptConfig& adapt = plan.config.adapt;
   std::string text = file_text(plan.config);
-  Controller controller(plan.config, plan.start, known, text);
+  Controller controller(plan.config, plan.start, known, text, state.rate_factor);
   return {std::move(controller),
           ControllerBegin{after_step, std::string(to_string(adapt.policy)), adapt.advise, plan.start, known,
-                          std::move(text)},
+                          std::move(text), state.rate_factor},
           std::move(note)};
 }
 

@@ -82,7 +82,7 @@ TEST(PreparedGroups, ComeBeforeTheModelsThatUseThem) {
         EXPECT_EQ(world.preparations(), 1);
         if (world.rank() == 0) {
           trainer.announce(
-              {.configuration = configuration_of(end), .commit_after_step = 2, .critical_batch = 0, .inputs_hash = 0});
+              {.configuration = configuration_of(end), .commit_after_step = 2, .rate_factor = 1, .inputs_hash = 0});
         }
         trainer.step();
         EXPECT_FALSE(trainer.switch_if_due());

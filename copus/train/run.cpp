@@ -59,12 +59,12 @@ struct Predictions {
 };
 
 // Prepares them. Throws UserError as knowledge_of_run and start_controller do.
-Predictions prepare_predictions(const RunPlan& plan, int64_t after_step) {
+Predictions prepare_predictions(const RunPlan& plan, const TrainingState& state) {
   Predictions predictions;
   predictions.known = knowledge_of_run(plan.config, plan.resume ? profile_path(plan) : std::filesystem::path());
   if (plan.config.adapt.policy != PolicyKind::none) {
     predictions.controller.emplace(
-        start_controller(plan, after_step, predictions.known ? predictions.known->profile.knowledge : Knowledge()));
+        start_controller(plan, state, predictions.known ? predictions.known->profile.knowledge : Knowledge()));
   }
   return predictions;
 }
@@ -96,7 +96,7 @@ class Run {
 
   // Trains until the run is complete or has been told to stop. Returns with a checkpoint under way.
   RunEnd until_end() {
-    if (adaptation_) announce(adaptation_->controller().under_way());  // under way when the run was interrupted
+    if (adaptation_) go_on_adapting();
     while (!trainer_.finished()) {
       StepRecord record = step();
       const bool pause = trainer_.stop_reason() == StopReason::pause;
@@ -147,6 +147,7 @@ class Run {
     if (adaptation_) {
       const Reaction reaction = adaptation_->after_step(record);
       if (reaction.decision) output_->add(*reaction.decision);
+      if (reaction.rate_factor) trainer_.announce_rate_factor(*reaction.rate_factor);
       announce(reaction.intent);
     }
     if (const std::optional<SwitchReport> report = trainer_.switch_if_due()) {
@@ -159,6 +160,13 @@ class Run {
       }
     }
     if (control_) announce(control_->look(record.step, /*standing=*/false));
+  }
+
+  // Announces what was decided before the run was interrupted and no step has heard of.
+  void go_on_adapting() {
+    const Controller& controller = adaptation_->controller();
+    if (!plan_.config.adapt.advise) trainer_.announce_rate_factor(controller.rate_factor());
+    announce(controller.under_way());
   }
 
   void announce(const std::optional<SwitchIntent>& intent) {
@@ -313,7 +321,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
     }
 
     std::optional<Predictions> predictions;
-    if (world.rank() == 0) predictions = prepare_predictions(plan, trainer.state().step);
+    if (world.rank() == 0) predictions = prepare_predictions(plan, trainer.state());
 
     const StopRequest stop(max_seconds, start);
     world.everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more

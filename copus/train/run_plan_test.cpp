@@ -86,6 +86,8 @@ TEST(CheckChanges, RefusesAnotherModelDataOrSeedNamingTheFieldAndBothValues) {
               ThrowsMessage<UserError>(AllOf(HasSubstr("model.hidden_size"), HasSubstr("32"), HasSubstr("64"))));
   EXPECT_THAT(resume_with("train.sequence_length=8"), ThrowsMessage<UserError>(HasSubstr("train.sequence_length")));
   EXPECT_THAT(resume_with("data.held_out_fraction=0.5"), ThrowsMessage<UserError>(HasSubstr("data.held_out_fraction")));
+  EXPECT_THAT(resume_with("optimizer.reference_batch=8"), ThrowsMessage<UserError>(HasSubstr("cannot change")));
+  EXPECT_THAT(resume_with("optimizer.batch_scaling=none"), ThrowsMessage<UserError>(HasSubstr("cannot change")));
 }
 
 TEST(CheckChanges, ChangesTheTrainingFunctionOnlyByAnOverride) {

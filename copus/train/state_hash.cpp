@@ -60,7 +60,7 @@ uint64_t hash_counters(const TrainingState& state) {
   TrainingState lasting = state;
   lasting.elapsed_seconds = 0;
   lasting.configuration.reset();
-  lasting.critical_batch = 0;
+  lasting.rate_factor.reset();
   lasting.variance_ratio = 1;
   return stream_key(0, to_json(lasting));
 }

@@ -13,8 +13,9 @@ namespace copus {
 
 namespace {
 
-// Layout of the message: the sums, rank 0's intent, then one entry for each rank, which only that rank fills, so that
-// the sum over ranks holds every rank's entry. Numbers in entries travel as the bits of their doubles.
+// Layout of the message: the sums, rank 0's intent, its factor on the learning rate (0: none), then one entry for each
+// rank, which only that rank fills, so that the sum over ranks holds every rank's entry. Numbers in entries travel as
+// the bits of their doubles.
 constexpr int64_t words_per_rank = 3 + num_step_parts;  // stop, begin, now, seconds by part
 
 // Appends an exact sum as integers, whose sum over the ranks is then that of the values.
@@ -42,7 +43,7 @@ std::array<int64_t, words_of_intent> to_words(const SwitchIntent& intent) {
   const ConfigurationWords configuration = to_words(intent.configuration);
   int64_t* const rest = std::copy(configuration.begin(), configuration.end(), words.data());
   rest[0] = intent.commit_after_step;
-  rest[1] = to_word(intent.critical_batch);
+  rest[1] = to_word(intent.rate_factor);
   rest[2] = std::bit_cast<int64_t>(intent.inputs_hash);
   return words;
 }
@@ -54,7 +55,7 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
   if (configuration.front() == 0) return std::nullopt;
   return SwitchIntent{.configuration = configuration_of_words(configuration),
                       .commit_after_step = rest[0],
-                      .critical_batch = to_double(rest[1]),
+                      .rate_factor = to_double(rest[1]),
                       .inputs_hash = std::bit_cast<uint64_t>(rest[2])};
 }
 
@@ -67,6 +68,7 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
   const std::array<int64_t, words_of_intent> intent =
       tells ? to_words(*report.intent) : std::array<int64_t, words_of_intent>{};
   words.insert(words.end(), intent.begin(), intent.end());
+  words.push_back(everyone.rank() == 0 ? to_word(report.rate_factor.value_or(0)) : 0);
   const int64_t first_entry = std::ssize(words);
   words.resize(first_entry + everyone.size() * words_per_rank);
   int64_t* const mine = &words[first_entry + everyone.rank() * words_per_rank];
@@ -83,6 +85,8 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
   agreement.small_squared_norms = take_sum(entries).value();
   agreement.loss = take_sum(entries).value();
   agreement.intent = take_intent(entries);
+  if (entries.front() != 0) agreement.rate_factor = to_double(entries.front());
+  entries = entries.subspan(1);
   agreement.stop = static_cast<StopReason>(entries[0]);
   agreement.now = to_double(entries[2]);
   for (int64_t entry = 0; entry < std::ssize(entries); entry += words_per_rank) {

@@ -25,6 +25,7 @@ struct StepReport {
   double now = 0;                      // time at which the rank has come this far
   PartSeconds seconds{};               // of computing, since the last report
   std::optional<SwitchIntent> intent;  // switch that the others are to know of; rank 0's counts
+  std::optional<double> rate_factor;   // factor on the learning rate from this step's update on; rank 0's counts
 };
 
 struct StepAgreement {
@@ -35,6 +36,7 @@ struct StepAgreement {
   double seconds = 0;  // from rank 0's begin until the last rank has come this far
   double now = 0;      // time at which the last rank has come this far
   std::optional<SwitchIntent> intent;
+  std::optional<double> rate_factor;
   std::vector<PartSeconds> by_rank;  // in the order of the world's ranks
 
   double gradient_norm() const { return std::sqrt(squared_norm); }

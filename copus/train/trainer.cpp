@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -10,6 +9,7 @@
 #include "copus/model/device_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
+#include "copus/orchestrator/rate_rule.h"
 #include "copus/statistics/efficiency.h"
 #include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/state_transfer.h"
@@ -62,7 +62,7 @@ void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepR
   record.noise_scale_tokens = *noise->value * static_cast<double>(config.train.sequence_length);
   record.critical_batch = critical;
   record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);
-  record.goodput = goodput(batch / record.step_seconds, batch, critical, reference_batch, /*alpha=*/0);
+  record.goodput = batch / record.step_seconds * *record.statistical_efficiency;
 }
 
 template <class Value>
@@ -98,6 +98,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   state_.byte_tokens = dataset.bytes();
   state_.data_fingerprint = dataset.fingerprint();
   state_.configuration = configuration;
+  state_.rate_factor = initial_rate_factor(config, configuration.global_batch);
   plan_steps();
 }
 
@@ -129,18 +130,18 @@ void Trainer::restore(const Checkpoint& checkpoint) {
              [&](const std::string& name) -> const TensorView& { return checkpoint.optimizer("exp_avg_sq." + name); });
   model_->publish_weights();
   optimizer.set_steps(state.optimizer_steps);
+  // A factor is that of the batch which the checkpoint was written in.
+  const bool has_its_batch = state.configuration && state.configuration->global_batch == configuration().global_batch;
+  if (!has_its_batch || !state.rate_factor) state.rate_factor = state_.rate_factor;
   state.configuration = configuration();
   state_ = std::move(state);
 }
 
-// The schedule's rate at the batch that it is tuned for, times the factor that the current batch allows (the one that
-// Goodput counts with), and lower for a while after the batch has shrunk.
+// The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
+// counts with), and lower for a while after the batch has shrunk.
 double Trainer::learning_rate(int64_t tokens, double seconds) const {
-  const double critical = state_.critical_batch > 0 ? state_.critical_batch : std::numeric_limits<double>::infinity();
-  const double factor = capped_square_root_factor(static_cast<double>(configuration().global_batch), critical,
-                                                  static_cast<double>(config_.train.global_batch));
   const double variance_ratio = variance_ratio_after_update(state_.variance_ratio, config_.optimizer.beta2);
-  return learning_rate_.at({tokens, seconds}) * factor * shrink_ramp_factor(variance_ratio);
+  return learning_rate_.at({tokens, seconds}) * *state_.rate_factor * shrink_ramp_factor(variance_ratio);
 }
 
 StepRecord Trainer::step(const StopQuestion& stop) {
@@ -169,6 +170,7 @@ StepRecord Trainer::compute_step(const StopQuestion& stop) {
   recorder_.begin_step(state_.step + 1, std::exchange(trace_next_step_, false));
   const ProbePlan plan = plan_probe(config_, configuration(), state_.step + 1, measures_noise_);
   const StepAgreement agreed = accumulate_gradients(plan, stop);
+  if (agreed.rate_factor) state_.rate_factor = agreed.rate_factor;
   const double lr = learning_rate(state_.consumed_tokens + tokens_per_step(), state_.elapsed_seconds + agreed.seconds);
   std::optional<NormObservation> norms;
   if (agreed.is_finite()) {
@@ -220,6 +222,7 @@ StepRecord Trainer::record_of(const StepAgreement& agreed, double learning_rate,
   record.consumed_tokens = state_.consumed_tokens;
   record.loss = agreed.loss;
   record.lr = learning_rate;
+  record.rate_factor = state_.rate_factor;
   record.grad_norm = agreed.gradient_norm();
   record.step_seconds = agreed.seconds;
   record.tokens_per_second = static_cast<double>(tokens_per_step()) / agreed.seconds;
@@ -287,6 +290,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   report.now = world_.clock().now();
   report.seconds = recorder_.take_seconds();
   report.intent = announced_;
+  report.rate_factor = std::exchange(announced_rate_factor_, std::nullopt);
   StepAgreement agreed = agree(report, model_->groups.everyone());
   agreed.loss /= loss_tokens;
   stop_reason_ = agreed.stop;

@@ -70,6 +70,11 @@ class Trainer {
   // passed by then. Announce one switch at a time: the one before has been reported.
   void announce(const SwitchIntent& intent);
 
+  // Announces the factor on the schedule's learning rate, between two steps and on rank 0 alone. All ranks count with
+  // it from the next step's update on, until another is announced or a switch brings its own. At first it is the one
+  // that [optimizer] gives for the batch (initial_rate_factor).
+  void announce_rate_factor(double factor);
+
   // Makes the switch that is due; call it after every step on all ranks. Returns its outcome, the same on all ranks
   // except for the pause of a switch that left the layout as it was, which is each rank's own. Empty where none was
   // due. The pause counts in state().elapsed_seconds.
@@ -152,8 +157,9 @@ class Trainer {
   StateMover mover_;
   std::unique_ptr<RankModel> model_;
   Schedule schedule_;
-  Schedule split_schedule_;                // of a step that is cut in two; set only where one can be
-  std::optional<SwitchIntent> announced_;  // on rank 0: the switch that the others do not know of yet
+  Schedule split_schedule_;                      // of a step that is cut in two; set only where one can be
+  std::optional<SwitchIntent> announced_;        // on rank 0: the switch that the others do not know of yet
+  std::optional<double> announced_rate_factor_;  // likewise
   std::optional<PendingSwitch> pending_;
   StopReason stop_reason_ = StopReason::none;
   bool trace_next_step_ = false;

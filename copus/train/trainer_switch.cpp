@@ -79,6 +79,11 @@ void Trainer::announce(const SwitchIntent& intent) {
   announced_ = intent;
 }
 
+void Trainer::announce_rate_factor(double factor) {
+  COPUS_CHECK(world_.rank() == 0, "rank ", world_.rank(), " announces a learning rate");
+  announced_rate_factor_ = factor;
+}
+
 // Prepares the switch beside training; all ranks know of it now.
 void Trainer::prepare_switch(const SwitchIntent& intent) {
   announced_.reset();
@@ -116,7 +121,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.consumed_samples = state_.consumed_samples;
   report.from = configuration();
   report.to = intent.configuration;
-  report.critical_batch = intent.critical_batch;
+  report.rate_factor = intent.rate_factor;
   if (pending.refusal) {
     report.outcome = SwitchReport::Outcome::vetoed;
     report.reason = *pending.refusal;
@@ -157,7 +162,7 @@ void Trainer::change_configuration(const SwitchIntent& intent) {
   state_.variance_ratio =
       variance_ratio_after_switch(state_.variance_ratio, static_cast<double>(configuration().global_batch),
                                   static_cast<double>(intent.configuration.global_batch));
-  state_.critical_batch = intent.critical_batch;
+  state_.rate_factor = intent.rate_factor;
   state_.configuration = intent.configuration;
   clock_.forget_expectation();
   plan_steps();

@@ -49,11 +49,11 @@ constexpr const char* noise_average = "noise_average";
 template <class State, class Visit>
 void for_each_adaptive_field(State& state, Visit visit) {
   visit("observed_samples", state.observed_samples);
-  visit("critical_batch", state.critical_batch);
   visit("variance_ratio", state.variance_ratio);
 }
 
 constexpr const char* configuration_name = "configuration";
+constexpr const char* rate_factor_name = "rate_factor";
 
 }  // namespace
 
@@ -63,6 +63,7 @@ std::string to_json(const TrainingState& state) {
   for_each_average(state.noise_average,
                    [&](const char* name, const auto& field) { json[noise_average][name] = field; });
   for_each_adaptive_field(state, [&](const char* name, const auto& field) { json[name] = field; });
+  if (state.rate_factor) json[rate_factor_name] = *state.rate_factor;
   if (state.configuration) {
     json[configuration_name] = nlohmann::ordered_json::parse(to_json(*state.configuration));
   }
@@ -98,6 +99,7 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
     return state;
   }
   for_each_adaptive_field(state, [&](const char* name, auto& field) { read(json, name, field); });
+  if (json.contains(rate_factor_name)) read(json, rate_factor_name, state.rate_factor.emplace());
   try {
     state.configuration = configuration_from_json(json.at(configuration_name).dump());
   } catch (const UserError& error) {

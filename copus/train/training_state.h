@@ -30,7 +30,8 @@ struct TrainingState {
   int64_t observed_samples = 0;
   // Configuration that the run was in; empty in checkpoints from before runs could change theirs.
   std::optional<Configuration> configuration;
-  double critical_batch = 0;  // in samples, used in the learning rate's factor; 0: not known
+  // Factor on the schedule's learning rate for the batch; empty in checkpoints from before it was kept.
+  std::optional<double> rate_factor;
   double variance_ratio = 1;  // of AdamW's second moments, see statistics/learning_rate_scaling.h
 
   bool operator==(const TrainingState&) const = default;

@@ -49,7 +49,7 @@ TrainingState some_state() {
                                       .recompute = Recompute::full},
                          .global_batch = 48,
                          .micro_batch = 6};
-  state.critical_batch = 100.0 / 3;
+  state.rate_factor = 100.0 / 3;
   state.variance_ratio = 0.1;
   return state;
 }
@@ -67,11 +67,17 @@ TEST(TrainingState, OlderOnesHaveNoAverages) {
   expected.noise_average = {};
   expected.observed_samples = expected.consumed_samples - expected.skipped_samples;
   expected.configuration.reset();
-  expected.critical_batch = 0;
+  expected.rate_factor.reset();
   expected.variance_ratio = 1;
   EXPECT_EQ(parse_training_state(text, "state"), expected);
   EXPECT_THAT([&] { parse_training_state(text.substr(0, comma) + ", \"noise_average\": 3}", "x"); },
               ThrowsMessage<UserError>(HasSubstr("'steps'")));
+}
+
+TEST(TrainingState, OlderOnesHaveNoFactorOfTheLearningRate) {
+  TrainingState older = some_state();
+  older.rate_factor.reset();
+  EXPECT_EQ(parse_training_state(to_json(older), "state"), older);
 }
 
 TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {

@@ -2,6 +2,7 @@
 // asked as a run's controller would, its choices followed at once.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "copus/orchestrator/policy.h"
+#include "copus/statistics/efficiency.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus::policy_test {
@@ -90,11 +92,15 @@ struct Question {
   double relayout_seconds = 0;
   int64_t samples_since_switch = 1'000'000;
 
-  Choice ask(Policy& policy) const {
+  // Asks where the learning rate has followed the critical batch for long.
+  Choice ask(Policy& policy, double calibration = NoiseScaleConfig().calibration) const {
     policy.observe(latest);
-    return policy.choose({latest, current, candidates, samples_since_switch, relayout_seconds});
+    const NoiseBelief noise = policy.belief(latest);
+    const double at_least = noise.is_bounded() ? 0 : static_cast<double>(current.global_batch);
+    const double rate_cap = std::max(at_least, critical_batch(calibration, noise.value));
+    return policy.choose({latest, current, candidates, samples_since_switch, relayout_seconds, rate_cap});
   }
-  Choice ask(const RunConfig& config) const { return ask(*make_policy(config)); }
+  Choice ask(const RunConfig& config) const { return ask(*make_policy(config), config.noise_scale.calibration); }
 };
 
 struct Move {
@@ -115,7 +121,8 @@ class PaperRun {
       : config_(config),
         candidates_(std::move(candidates)),
         policy_(make_policy(config, file_text)),
-        current_(initial) {}
+        current_(initial),
+        rate_cap_(initial_rate_cap(config, initial.global_batch)) {}
 
   const Configuration& current() const { return current_; }
   const std::vector<Move>& moves() const { return moves_; }
@@ -137,8 +144,9 @@ class PaperRun {
  private:
   void decide() {
     decided_at_ = latest_.consumed_samples;
-    const Choice choice =
-        policy_->choose({latest_, current_, candidates_, latest_.consumed_samples - switched_at_, relayout_seconds});
+    rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_));
+    const Choice choice = policy_->choose(
+        {latest_, current_, candidates_, latest_.consumed_samples - switched_at_, relayout_seconds, rate_cap_});
     if (!choice.target) return;
     moves_.push_back({latest_.step, latest_.consumed_samples, current_, *choice.target, choice,
                       latest_.noise_scale_high.has_value()});
@@ -152,6 +160,7 @@ class PaperRun {
   std::vector<Candidate> candidates_;
   std::unique_ptr<Policy> policy_;
   Configuration current_;
+  double rate_cap_;
   Observation latest_;
   int64_t decided_at_ = 0, switched_at_ = 0;
   std::vector<Move> moves_;

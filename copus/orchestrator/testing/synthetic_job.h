@@ -67,7 +67,7 @@ class SyntheticJob {
     report.consumed_samples = consumed_samples_;
     report.from = current_;
     report.to = current_ = intent.configuration;
-    report.critical_batch = intent.critical_batch;
+    report.rate_factor = intent.rate_factor;
     report.pause_seconds = report.from.strategy == report.to.strategy ? 0 : 0.04;
     elapsed_seconds_ += report.pause_seconds;
     return report;
