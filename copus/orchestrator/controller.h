@@ -55,7 +55,7 @@ class Controller {
   Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge, const std::string& file = "");
 
   // Notes that the run goes on in a new process, whose first steps set up memory and caches and are not measured.
-  void resumed() { learner_.resumed(); }
+  void resumed();
   // Call after every step, before anything else that happens at its boundary.
   Reaction observe(const Observation& observation);
   // Notes the outcome of an intent. A configuration that was vetoed or rolled back for memory is not chosen again. A
