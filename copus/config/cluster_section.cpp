@@ -47,16 +47,19 @@ const Setting* find_inline_field(const Setting& section) {
 }  // namespace
 
 ClusterDescription parse_cluster(std::string_view toml_text, const std::string& source) {
-  const Setting root = read_settings(toml_text, source, {});
+  return describe_cluster(read_settings(toml_text, source, {}), source);
+}
+
+ClusterDescription describe_cluster(const Setting& table, const std::string& where) {
   const std::vector<std::string> keys = cluster_keys();
-  for (const Setting& setting : root.children) {
+  for (const Setting& setting : table.children) {
     if (contains(keys, setting.name)) continue;
     throw UserError(concat(setting.origin, ": unknown key \"", setting.name, "\" in the description of a cluster; ",
                            suggest(setting.name, keys, "its keys are")));
   }
-  require_needed_keys(root, source);
+  require_needed_keys(table, where);
   ClusterDescription description;
-  SettingsReader reader(root);
+  SettingsReader reader(table);
   reader.section("");
   visit_cluster(description, reader);
   return description;

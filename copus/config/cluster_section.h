@@ -15,4 +15,8 @@ namespace copus {
 // read, and where a clock needs a cluster and there is none.
 void read_cluster_section(const Setting& root, const std::string& source, RunConfig& config);
 
+// Makes a description from a table with the fields of a cluster file. `where` names it in messages. Throws UserError
+// where a field is unknown, wrong or missing.
+ClusterDescription describe_cluster(const Setting& table, const std::string& where);
+
 }  // namespace copus

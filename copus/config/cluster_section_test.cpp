@@ -74,12 +74,12 @@ TEST_F(ClusterSection, MayBeInline) {
 TEST_F(ClusterSection, IsWrittenInline) {
   const RunConfig config = parse_with_cluster(by_file_ + "clock = 'wall'\n");
   const std::string written = to_toml(config);
-  EXPECT_THAT(
-      written,
-      HasSubstr("[cluster]\nclock = \"wall\"\nprofile = \"\"\nnum_ranks = 0\nranks_per_node = 4\ndevices_per_node = 0\n"
-                "within_node = { latency_microseconds = 3.0, gigabytes_per_second = 450.0 }\n"
-                "between_nodes = { latency_microseconds = 10.0, gigabytes_per_second = 12.5 }\nrails = 1\n"
-                "teraflops_per_rank = 0.3\n"));
+  EXPECT_THAT(written,
+              HasSubstr("profile = \"\"\nnum_ranks = 0\nranks_per_node = 4\ndevices_per_node = 0\n"
+                        "within_node = { latency_microseconds = 3.0, gigabytes_per_second = 450.0 }\n"
+                        "between_nodes = { latency_microseconds = 10.0, gigabytes_per_second = 12.5 }\nrails = 1\n"
+                        "teraflops_per_rank = 0.3\n"));
+  EXPECT_THAT(written, HasSubstr("[cluster]\nclock = \"wall\"\n"));
   fs::remove(file_);
   EXPECT_EQ(parse_run_config(written, "config.toml"), config) << "the file is needed no more";
 }
@@ -105,6 +105,55 @@ TEST_F(ClusterSection, ClocksOtherThanRealNeedIt) {
                 AllOf(HasSubstr(concat("cluster.clock \"", clock, "\"")), HasSubstr("cluster.config"),
                       HasSubstr("configs/clusters/")));
   }
+}
+
+TEST_F(ClusterSection, TheModelledClockStandsForAnotherJob) {
+  const RunConfig own = parse_with_cluster(by_file_ + "clock = 'modelled'\n");
+  EXPECT_EQ(predicted_job(own).model, own.model);
+  EXPECT_EQ(predicted_job(own).sequence_length, own.train.sequence_length);
+  EXPECT_EQ(own.cluster.true_cluster(), expected_);
+  EXPECT_EQ(own.cluster.as_timed().flops_per_second, 0.3e12);
+
+  const RunConfig other = parse_with_cluster(
+      concat(by_file_, "clock = 'modelled'\nstands_for = 'llama-3.1-8b'\nstands_for_sequence_length = 8192\n",
+             "stands_for_precision = 'bf16'\ntruth = 'h100-sxm'\n"),
+      {"parallel.data_parallel=8", "parallel.tensor_parallel=8", "train.micro_batch=1"});
+  const PredictedJob job = predicted_job(other);
+  EXPECT_EQ(job.model.num_layers, 32);
+  EXPECT_EQ(job.sequence_length, 8192);
+  EXPECT_EQ(job.precision, Precision::bf16);
+  EXPECT_EQ(other.model, own.model);
+  EXPECT_EQ(num_training_ranks(other), 1);
+  EXPECT_EQ(other.cluster.description, expected_);
+  EXPECT_EQ(other.cluster.true_cluster().device.name, "H100 SXM 80GB");
+  EXPECT_EQ(parse_run_config(to_toml(other), "config.toml"), other);
+}
+
+TEST_F(ClusterSection, MistakesOfTheModelledClockAreNamed) {
+  const std::string modelled = by_file_ + "clock = 'modelled'\n";
+  EXPECT_THAT(error_with_cluster("[cluster]\nclock = 'modelled'\n"), HasSubstr("none is described"));
+  EXPECT_THAT(error_with_cluster(concat(inline_cluster, "clock = 'modelled'\n")),
+              AllOf(HasSubstr("cluster.config does not say how fast"), HasSubstr("h100-sxm")));
+  EXPECT_THAT(error_with_cluster(concat(by_file_, "stands_for = 'llama-3.1-8b'\n")),
+              AllOf(HasSubstr("cluster.stands_for"), HasSubstr("cluster.clock is \"real\"")));
+  for (const std::string key :
+       {"stands_for_sequence_length=8", "stands_for_precision=bf16", "truth=h100-sxm", "truth_layout_error=0.1"}) {
+    EXPECT_THAT(error_with_cluster(by_file_, {"cluster." + key}), HasSubstr("set cluster.clock = \"modelled\"")) << key;
+  }
+  EXPECT_THAT(error_with_cluster(modelled, {"cluster.truth=configs/clusters/no-such.toml"}),
+              AllOf(HasSubstr("cluster.truth"), HasSubstr("no-such.toml")));
+  EXPECT_THAT(error_with_cluster(concat(modelled, "truth = { ranks_per_nodes = 4 }\n")),
+              HasSubstr("did you mean \"ranks_per_node\"?"));
+  EXPECT_THAT(error_with_cluster(modelled, {"cluster.stands_for=no-such-model"}),
+              AllOf(HasSubstr("cluster.stands_for"), HasSubstr("no-such-model")));
+  EXPECT_THAT(error_with_cluster(concat(modelled, "stands_for = { vocabulary_size = 4 }\n")),
+              HasSubstr("did you mean \"vocab_size\"?"));
+  EXPECT_THAT(error_with_cluster(concat(modelled, "stands_for = 'mistral-7b-v0.3'\n"),
+                                 {"cluster.stands_for_sequence_length=100000"}),
+              HasSubstr("exceeds max_position_embeddings (32768)"));
+  EXPECT_THAT(error_with_cluster(modelled, {"parallel.pipeline_parallel=32", "cluster.stands_for=llama-3.2-1b"}),
+              HasSubstr("pipeline_parallel"))
+      << "the layout is that of the job that it stands for";
 }
 
 TEST_F(ClusterSection, FilesThatCannotBeReadAreNamed) {

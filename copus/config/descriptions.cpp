@@ -55,15 +55,21 @@ ClusterDescription find_cluster(const std::string& name_or_path) {
   return read_cluster_file(name_or_path, "--cluster");
 }
 
-ModelDescription find_model(const std::string& name_or_path) {
-  if (const ShippedFile* file = find_shipped(shipped_models(), name_or_path)) {
-    return parse_model_description(file->text, concat(name_or_path, ".json"));
+ModelDescription read_model_file(const std::string& path, const std::string& asked_by) {
+  if (const ShippedFile* file = find_shipped(shipped_models(), path)) {
+    return parse_model_description(file->text, concat(path, ".json"));
   }
-  std::filesystem::path path = name_or_path;
-  if (!std::filesystem::exists(path)) refuse("model", name_or_path, ".json", shipped_models());
-  if (std::filesystem::is_directory(path)) path /= "config.json";
-  const std::string text = read_named_file(path, "--model", "a Hugging Face config.json, or the folder that holds it");
-  return parse_model_description(text, path.string());
+  std::filesystem::path file = path;
+  if (std::filesystem::is_directory(file)) file /= "config.json";
+  const std::string text = read_named_file(file, asked_by, "a Hugging Face config.json, or the folder that holds it");
+  return parse_model_description(text, file.string());
+}
+
+ModelDescription find_model(const std::string& name_or_path) {
+  if (find_shipped(shipped_models(), name_or_path) == nullptr && !std::filesystem::exists(name_or_path)) {
+    refuse("model", name_or_path, ".json", shipped_models());
+  }
+  return read_model_file(name_or_path, "--model");
 }
 
 }  // namespace copus

@@ -20,6 +20,9 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
 // be read.
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by);
 
+// Reads a model's description likewise: from a config.json, the folder that holds one, or one that ships.
+ModelDescription read_model_file(const std::string& path, const std::string& asked_by);
+
 // Writes a description that parse_cluster reads back to an equal value.
 std::string to_toml(const ClusterDescription& cluster);
 

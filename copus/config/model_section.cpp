@@ -38,17 +38,6 @@ Json to_json(const Setting& setting) {
   }
 }
 
-// Reads inline fields by the rules of config.json, whose fields they are. Two defaults of transformers would surprise a
-// reader of the section and do not hold here: the number of key/value heads, and Mistral's window.
-ModelDescription describe_inline(const Setting& section, const Architecture architecture) {
-  Json config = {
-      {"model_type", to_string(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
-  for (const Setting& field : section.children) {
-    if (field.name != "architecture" && field.name != model_init_from_key) config[field.name] = to_json(field);
-  }
-  return parse_model_description(config.dump(), concat(section.origin, ": [model]"));
-}
-
 ModelDescription describe_file(const std::filesystem::path& path, const std::string& asked_by) {
   return parse_model_description(read_named_file(path, asked_by, "a Hugging Face config.json"), path.string());
 }
@@ -71,6 +60,17 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 }
 
 }  // namespace
+
+// Two defaults of transformers would surprise a reader of the table and do not hold here: the number of key/value
+// heads, and Mistral's window.
+ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
+  Json config = {
+      {"model_type", to_string(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
+  for (const Setting& field : table.children) {
+    if (field.name != "architecture" && field.name != model_init_from_key) config[field.name] = to_json(field);
+  }
+  return parse_model_description(config.dump(), where);
+}
 
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config) {
   const Setting* section = root.find("model");
@@ -105,7 +105,7 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
     config.model = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));
     return;
   }
-  config.model = describe_inline(*section, config.model.architecture);
+  config.model = describe_inline_model(*section, config.model.architecture, concat(section->origin, ": [model]"));
   std::error_code ignored;
   if (no_init || !std::filesystem::exists(directory_config, ignored)) return;
   const ModelDescription theirs = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));

@@ -15,4 +15,8 @@ namespace copus {
 // read.
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config);
 
+// Makes a description from a table of inline fields, by the rules of config.json, whose fields they are. `where` names
+// the table in messages. Throws UserError where a field is wrong or missing.
+ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where);
+
 }  // namespace copus

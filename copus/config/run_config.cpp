@@ -22,15 +22,31 @@ Configuration configuration_of(const RunConfig& config) {
       .strategy = config.parallel, .global_batch = config.train.global_batch, .micro_batch = config.train.micro_batch};
 }
 
+PredictedJob predicted_job(const RunConfig& config) {
+  const ClusterConfig& cluster = config.cluster;
+  PredictedJob job{config.model, config.train.sequence_length, config.train.precision};
+  if (!cluster.is_modelled()) return job;
+  if (cluster.stands_for) job.model = *cluster.stands_for;
+  if (cluster.stands_for_sequence_length > 0) job.sequence_length = cluster.stands_for_sequence_length;
+  if (cluster.stands_for_precision != Precision::automatic) job.precision = cluster.stands_for_precision;
+  return job;
+}
+
+int64_t num_training_ranks(const RunConfig& config) {
+  return config.cluster.is_modelled() ? 1 : config.parallel.world_size();
+}
+
 ClusterDescription ClusterConfig::as_timed() const {
   ClusterDescription timed = description;
-  if (clock != ClockKind::virtual_time) timed.flops_per_second = 0;
+  if (clock != ClockKind::virtual_time && !is_modelled()) timed.flops_per_second = 0;
   return timed;
 }
 
 int64_t reference_batch_of(const RunConfig& config) {
   return config.optimizer.reference_batch > 0 ? config.optimizer.reference_batch : config.train.global_batch;
 }
+
+ClusterDescription ClusterConfig::true_cluster() const { return truth.value_or(description); }
 
 int64_t limit_in_tokens(const TrainConfig& train) {
   if (train.max_steps == 0 && train.max_tokens == 0) return 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -152,8 +153,21 @@ struct ClusterConfig {
   ClusterDescription description;
   std::string profile;  // profile.json of earlier measurements from which steps are predicted; empty: none
 
-  // Returns the description without what the chosen clock ignores: flops_per_second counts on the virtual clock alone.
+  // The following count on the modelled clock alone.
+  std::optional<ModelDescription> stands_for;  // the model of the job that the clock is of; empty: the run's own
+  int64_t stands_for_sequence_length = 0;      // 0: that of the run
+  Precision stands_for_precision = Precision::automatic;  // automatic: that of the run
+  std::optional<ClusterDescription> truth;                // what the clock follows; empty: the description
+  // One standard deviation of the logarithm of a layout's true step time over the predicted one; 0: none.
+  double truth_layout_error = 0;
+  uint64_t truth_seed = 1234;  // of these deviations
+
+  bool is_modelled() const { return clock == ClockKind::modelled; }
+  // Returns the description without what the chosen clock ignores: flops_per_second counts on the virtual and the
+  // modelled clock.
   ClusterDescription as_timed() const;
+  // Returns the cluster that the modelled clock follows.
+  ClusterDescription true_cluster() const;
   bool operator==(const ClusterConfig&) const = default;
 };
 
@@ -216,6 +230,18 @@ Configuration configuration_of(const RunConfig& config);
 
 // Returns the batch that optimizer.lr is for, in samples.
 int64_t reference_batch_of(const RunConfig& config);
+
+// What step times, memory and possible layouts are predicted for: the run itself or, on the modelled clock, the job
+// that it stands for.
+struct PredictedJob {
+  ModelDescription model;
+  int64_t sequence_length = 0;
+  Precision precision = Precision::automatic;
+};
+PredictedJob predicted_job(const RunConfig& config);
+
+// Returns the number of ranks that train: those of the layout or, on the modelled clock, one.
+int64_t num_training_ranks(const RunConfig& config);
 
 // Returns the number of tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither
 // is set. A run ends with a whole step, the first that reaches the limit.

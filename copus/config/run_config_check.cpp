@@ -22,7 +22,8 @@ void check_data(const DataConfig& data, const std::string& source) {
 }
 
 void check_layout(const RunConfig& config, const std::string& source) {
-  const auto reason = infeasible_reason(config.model, configuration_of(config), config.train.sequence_length);
+  const PredictedJob job = predicted_job(config);
+  const auto reason = infeasible_reason(job.model, configuration_of(config), job.sequence_length);
   if (reason) throw UserError(concat(source, ": ", *reason));
 }
 
@@ -39,6 +40,37 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
     throw UserError(concat(source, ": optimizer.warmup_tokens (", optimizer.warmup_tokens,
                            ") and optimizer.decay_tokens (", optimizer.decay_tokens,
                            ") are shares of the run that together exceed all of it"));
+  }
+}
+
+// Checks what the modelled clock is of, and that nothing is said of it on another clock.
+void check_modelled_clock(const RunConfig& config, const std::string& source) {
+  const ClusterConfig& cluster = config.cluster;
+  if (!cluster.is_modelled()) {
+    const char* given = cluster.stands_for                                     ? "stands_for"
+                        : cluster.stands_for_sequence_length > 0               ? "stands_for_sequence_length"
+                        : cluster.stands_for_precision != Precision::automatic ? "stands_for_precision"
+                        : cluster.truth                                        ? "truth"
+                        : cluster.truth_layout_error > 0                       ? "truth_layout_error"
+                                                                               : nullptr;
+    if (given == nullptr) return;
+    throw UserError(concat(source, ": cluster.", given, " says what the modelled clock is of, and cluster.clock is \"",
+                           to_string(cluster.clock), "\"; set cluster.clock = \"modelled\", or leave it out"));
+  }
+  const auto check_speed = [&](const ClusterDescription& of, const char* key) {
+    if (is_speed_known(of)) return;
+    throw UserError(
+        concat(source, ": cluster.clock \"modelled\" shows how long the steps of a job take, and cluster.", key,
+               " does not say how fast the cluster's devices compute: describe them (matmul_teraflops in ",
+               "device, or teraflops_per_rank), or name a cluster of configs/clusters/, such as \"h100-sxm\""));
+  };
+  check_speed(cluster.description, "config");
+  if (cluster.truth) check_speed(*cluster.truth, "truth");
+  const PredictedJob job = predicted_job(config);
+  if (job.sequence_length > job.model.max_position_embeddings) {
+    throw UserError(concat(source, ": cluster.stands_for_sequence_length (", job.sequence_length,
+                           ") exceeds max_position_embeddings (", job.model.max_position_embeddings,
+                           ") of the model that the run stands for; shorten it"));
   }
 }
 
@@ -88,6 +120,7 @@ void check_run_config(const RunConfig& config, const std::string& source) {
                            ") exceeds the model's max_position_embeddings (", config.model.max_position_embeddings,
                            "); shorten the sequences or raise it in the model's description"));
   }
+  check_modelled_clock(config, source);
   check_layout(config, source);
   check_length_of_run(config, source);
   check_adaptation(config, source);

@@ -55,30 +55,36 @@ inline constexpr const char* efficiency_key = "efficiency";
 inline constexpr Range<double> curve_place{.low = 0.0, .above_low = true};
 inline constexpr Range<double> curve_share{.low = 0.0, .high = 2.0, .above_low = true};
 
-// Visits the fields of [model].
+// Visits the fields of a model's description.
 //
 // A visitor has section(name), field(key, member), field(key, member, range) for numbers, quantity(key, member, unit,
 // range) for numbers in another unit than the program's own, duration(key, member, range) for seconds that may also be
 // given as text, and cluster(member). A visitor may go on with visit_cluster for the member of cluster(), and with
-// visit_device for a field that is a Device. `Run` is RunConfig or const RunConfig.
+// visit_device for a field that is a Device.
+template <class Model, class Visitor>
+void visit_model_fields(Model& model, Visitor& visitor) {
+  visitor.field("architecture", model.architecture);
+  visitor.field("vocab_size", model.vocab_size, at_least_one);
+  visitor.field("hidden_size", model.hidden_size, at_least_one);
+  visitor.field("intermediate_size", model.intermediate_size, at_least_one);
+  visitor.field("num_hidden_layers", model.num_layers, at_least_one);
+  visitor.field("num_attention_heads", model.num_heads, at_least_one);
+  visitor.field("num_key_value_heads", model.num_kv_heads, at_least_one);
+  visitor.field("head_dim", model.head_dim, at_least_one);
+  visitor.field("max_position_embeddings", model.max_position_embeddings, at_least_one);
+  visitor.field("rms_norm_eps", model.rms_norm_eps, positive);
+  visitor.field("rope_theta", model.rope_theta, positive);
+  visitor.field("rope_scaling", model.rope_scaling);
+  visitor.field("tie_word_embeddings", model.tie_word_embeddings);
+  visitor.field("initializer_range", model.initializer_range, positive);
+}
+
+// Visits the fields of [model]. `Run` is RunConfig or const RunConfig.
 template <class Run, class Visitor>
 void visit_model(Run& run, Visitor& visitor) {
   visitor.section("model");
   visitor.field(model_init_from_key, run.init_from);
-  visitor.field("architecture", run.model.architecture);
-  visitor.field("vocab_size", run.model.vocab_size, at_least_one);
-  visitor.field("hidden_size", run.model.hidden_size, at_least_one);
-  visitor.field("intermediate_size", run.model.intermediate_size, at_least_one);
-  visitor.field("num_hidden_layers", run.model.num_layers, at_least_one);
-  visitor.field("num_attention_heads", run.model.num_heads, at_least_one);
-  visitor.field("num_key_value_heads", run.model.num_kv_heads, at_least_one);
-  visitor.field("head_dim", run.model.head_dim, at_least_one);
-  visitor.field("max_position_embeddings", run.model.max_position_embeddings, at_least_one);
-  visitor.field("rms_norm_eps", run.model.rms_norm_eps, positive);
-  visitor.field("rope_theta", run.model.rope_theta, positive);
-  visitor.field("rope_scaling", run.model.rope_scaling);
-  visitor.field("tie_word_embeddings", run.model.tie_word_embeddings);
-  visitor.field("initializer_range", run.model.initializer_range, positive);
+  visit_model_fields(run.model, visitor);
 }
 
 // A visitor that gathers the known keys, so that unknown ones can be detected: as "section.key" where a key is in a
@@ -227,6 +233,12 @@ void visit_sections(Run& run, Visitor& visitor) {
 
   visitor.section("cluster");
   visitor.field("clock", run.cluster.clock);
+  visitor.field("stands_for", run.cluster.stands_for);
+  visitor.field("stands_for_sequence_length", run.cluster.stands_for_sequence_length, at_least_zero);
+  visitor.field("stands_for_precision", run.cluster.stands_for_precision);
+  visitor.field("truth", run.cluster.truth);
+  visitor.field("truth_layout_error", run.cluster.truth_layout_error, not_negative);
+  visitor.field("truth_seed", run.cluster.truth_seed, at_least_zero);
   visitor.field("profile", run.cluster.profile);
   visitor.cluster(run.cluster.description);
 

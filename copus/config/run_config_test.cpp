@@ -347,8 +347,9 @@ class RandomConfigs {
     draw_layout(config);
     config.wait_limit = 1 + positive();
     if (coin()) {
-      config.cluster.clock = static_cast<ClockKind>(whole(0, 2));
+      config.cluster.clock = static_cast<ClockKind>(whole(0, 3));
       config.cluster.description = draw_cluster();
+      if (config.cluster.is_modelled()) draw_modelled_job(config);
     }
     config.cluster.profile = text();
     draw_adaptation(config);
@@ -399,6 +400,24 @@ class RandomConfigs {
       config.train.global_batch =
           config.train.micro_batch * parallel.data_parallel * parallel.pipeline_parallel * whole(1, 100);
     } while (infeasible_reason(config.model, configuration_of(config), config.train.sequence_length));
+  }
+
+  // Draws what the modelled clock is of: sometimes nothing but the run itself.
+  void draw_modelled_job(RunConfig& config) {
+    ClusterConfig& cluster = config.cluster;
+    cluster.description.flops_per_second = (share() + 1e-3) * 1e12;
+    if (coin()) {
+      cluster.stands_for = config.model;
+      cluster.stands_for->vocab_size = whole(1, 300000);
+      cluster.stands_for_sequence_length = config.train.sequence_length;
+      cluster.stands_for_precision = static_cast<Precision>(whole(0, 2));
+    }
+    if (coin()) {
+      cluster.truth = draw_cluster();
+      cluster.truth->flops_per_second = (share() + 1e-3) * 1e12;
+      cluster.truth_layout_error = share();
+      cluster.truth_seed = static_cast<uint64_t>(whole(0, 1000));
+    }
   }
 
   // Draws until no values contradict each other.

@@ -66,10 +66,19 @@ class Writer {
     if (device == Device{}) return;
     Writer table;
     visit_device(device, table);
-    std::string text;
-    for (const WrittenField& field : table.take())
-      text += concat(text.empty() ? "" : ", ", field.key, " = ", field.value);
-    add(key, concat("{ ", text, " }"));
+    add_table(key, table);
+  }
+  void field(const char* key, const std::optional<ModelDescription>& model) {
+    if (!model) return;
+    Writer table;
+    visit_model_fields(*model, table);
+    add_table(key, table);
+  }
+  void field(const char* key, const std::optional<ClusterDescription>& cluster) {
+    if (!cluster) return;
+    Writer table;
+    visit_cluster(*cluster, table);
+    add_table(key, table);
   }
   void field(const char* key, uint64_t value, const Range<int64_t>& range) {
     COPUS_CHECK(value <= static_cast<uint64_t>(range.high), key, " = ", value, " is no TOML integer");
@@ -86,6 +95,12 @@ class Writer {
   std::vector<WrittenField> take() { return std::move(fields_); }
 
  private:
+  void add_table(const char* key, Writer& table) {
+    std::string text;
+    for (const WrittenField& field : table.take())
+      text += concat(text.empty() ? "" : ", ", field.key, " = ", field.value);
+    add(key, concat("{ ", text, " }"));
+  }
   void add(const char* key, std::string value) { fields_.push_back({section_, key, std::move(value)}); }
 
   std::string section_;

@@ -4,6 +4,9 @@
 #include <cmath>
 
 #include "copus/base/duration.h"
+#include "copus/config/cluster_section.h"
+#include "copus/config/descriptions.h"
+#include "copus/config/model_section.h"
 
 namespace copus {
 
@@ -229,6 +232,38 @@ void SettingsReader::field(const char* key, Device& device) {
   refuse_other_keys(*setting, known.keys());
   SettingsReader table(*setting, concat(section_name_, section_name_.empty() ? "" : ".", key));
   visit_device(device, table);
+}
+
+void SettingsReader::field(const char* key, std::optional<ModelDescription>& model) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  const std::string where = concat(setting->origin, ": ", section_name_, ".", key);
+  if (setting->kind == Setting::Kind::text) {
+    model = read_model_file(path(*setting), where);
+    return;
+  }
+  if (setting->kind != Setting::Kind::table) {
+    fail(*setting, "must be the path of a config.json, or its fields as a table, got ", copus::describe(*setting));
+  }
+  FieldKeys known;
+  visit_model_fields(model.emplace(), known);
+  refuse_other_keys(*setting, known.keys());
+  SettingsReader table(*setting, concat(section_name_, ".", key));
+  visit_model_fields(*model, table);  // refuses wrong types and ranges
+  model = describe_inline_model(*setting, model->architecture, where);
+}
+
+void SettingsReader::field(const char* key, std::optional<ClusterDescription>& cluster) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  const std::string where = concat(setting->origin, ": ", section_name_, ".", key);
+  if (setting->kind == Setting::Kind::text) {
+    cluster = read_cluster_file(path(*setting), where);
+  } else if (setting->kind == Setting::Kind::table) {
+    cluster = describe_cluster(*setting, where);
+  } else {
+    fail(*setting, "must be the path of a cluster's file, or its fields as a table, got ", copus::describe(*setting));
+  }
 }
 
 void SettingsReader::refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const {

@@ -37,6 +37,9 @@ class SettingsReader {
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
   void field(const char* key, Device& device);
+  // Read a description that is a table here, or the file or the shipped description that a text names.
+  void field(const char* key, std::optional<ModelDescription>& model);
+  void field(const char* key, std::optional<ClusterDescription>& cluster);
   void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }

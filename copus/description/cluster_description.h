@@ -83,10 +83,14 @@ enum class ClockKind {
   real,          // not at all
   wall,          // messages really arrive late
   virtual_time,  // nobody sleeps: a rank's clock advances by what its device and links would have taken
+  modelled,      // one process trains, and time runs as predicted for the job on the cluster that it stands for
 };
 
 template <>
-inline constexpr auto named_values<ClockKind> = std::to_array<NamedValue<ClockKind>>(
-    {{ClockKind::real, "real"}, {ClockKind::wall, "wall"}, {ClockKind::virtual_time, "virtual"}});
+inline constexpr auto named_values<ClockKind> =
+    std::to_array<NamedValue<ClockKind>>({{ClockKind::real, "real"},
+                                          {ClockKind::wall, "wall"},
+                                          {ClockKind::virtual_time, "virtual"},
+                                          {ClockKind::modelled, "modelled"}});
 
 }  // namespace copus

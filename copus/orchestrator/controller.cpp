@@ -36,7 +36,8 @@ PerformanceTable table_of(const RunConfig& config, const Knowledge& knowledge) {
                            "[cluster] (matmul_teraflops, as `copus profile` measures it), or set adapt.policy to ",
                            "\"none\""));
   }
-  return make_table(config.model, config.train.sequence_length, config.cluster.as_timed(), training_system_of(config),
+  const PredictedJob job = predicted_job(config);
+  return make_table(job.model, job.sequence_length, config.cluster.as_timed(), training_system_of(config),
                     search_space_of(config), knowledge);
 }
 
@@ -46,7 +47,7 @@ double estimated_relayout_seconds(const RunConfig& config) {
   const TrainingSystem system = training_system_of(config);
   // Counts master weights and moments; compute weights are derived from them.
   const double bytes_per_parameter = system.weight_bytes == 4 ? 4 + system.optimizer_bytes : system.optimizer_bytes;
-  const double bytes = bytes_per_parameter * static_cast<double>(count_parameters(config.model));
+  const double bytes = bytes_per_parameter * static_cast<double>(count_parameters(predicted_job(config).model));
   const ClusterDescription& cluster = config.cluster.description;
   const bool is_on_one_node = config.parallel.world_size() <= cluster.ranks_per_node;
   const double link = (is_on_one_node ? cluster.within_node : cluster.between_nodes).bytes_per_second;
@@ -85,6 +86,11 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, Kn
                table_.too_large > 0 ? concat(" (", table_.too_large, " need more memory than the device has)") : "",
                "; allow more batches (adapt.global_batches) or set adapt.policy to \"static\""));
   }
+}
+
+// On the modelled clock nothing has to warm up: a resumed run decides as if it had never been interrupted.
+void Controller::resumed() {
+  if (!config_.cluster.is_modelled()) learner_.resumed();
 }
 
 Reaction Controller::observe(const Observation& observation) {
@@ -285,14 +291,15 @@ void Controller::check_feasible(const Configuration& target) const {
     throw UserError(concat(to_string(target), " needs ", target.strategy.world_size(), " ranks, and the job has ",
                            current_.strategy.world_size()));
   }
-  if (const auto reason = infeasible_reason(config_.model, target, config_.train.sequence_length)) {
+  const PredictedJob job = predicted_job(config_);
+  if (const auto reason = infeasible_reason(job.model, target, job.sequence_length)) {
     throw UserError(*reason);
   }
   if (const auto refused = infeasible_.find(target); refused != infeasible_.end()) {
     throw UserError(concat("it was tried and is not possible: ", refused->second));
   }
   const MemoryPrediction memory =
-      MemoryModel(config_.model, config_.train.sequence_length, training_system_of(config_)).predict(target);
+      MemoryModel(job.model, job.sequence_length, training_system_of(config_)).predict(target);
   if (const auto reason = out_of_memory_reason(memory, config_.cluster.description.device.memory_bytes)) {
     throw UserError(concat(to_string(target), " ", *reason));
   }

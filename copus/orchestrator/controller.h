@@ -63,7 +63,7 @@ class Controller {
 
   // Notes that the run goes on in a new process, whose first steps set up memory and caches and are not measured.
   // Decisions are due at the same steps as without, so that the learning rate follows as it would have.
-  void resumed() { learner_.resumed(); }
+  void resumed();
   // Call after every step, before anything else that happens at its boundary.
   Reaction observe(const Observation& observation);
   // Notes the outcome of an intent. A configuration that was vetoed or rolled back for memory is not chosen again. A

@@ -15,6 +15,12 @@ std::string describe(const Corrected& step) {
                 format_number("%.0f %%", 100 * step.relative_deviation));
 }
 
+std::unique_ptr<StepTimeModel> make_model(const RunConfig& config) {
+  const PredictedJob job = predicted_job(config);
+  return std::make_unique<StepTimeModel>(job.model, job.sequence_length, config.cluster.as_timed(),
+                                         training_system_of(config));
+}
+
 }  // namespace
 
 Processor processor_of(const RunConfig& config) {
@@ -22,14 +28,16 @@ Processor processor_of(const RunConfig& config) {
 }
 
 TrainingSystem training_system_of(const RunConfig& config) {
-  COPUS_CHECK(config.train.precision != Precision::automatic, "not resolved");
+  const Precision precision = predicted_job(config).precision;
+  COPUS_CHECK(precision != Precision::automatic, "not resolved");
+  const bool is_bf16 = precision == Precision::bf16;
+  if (config.cluster.is_modelled()) return is_bf16 ? copus_in_bf16() : copus_in_fp32();  // as `copus plan` predicts
   const Processor processor = processor_of(config);
-  return config.train.precision == Precision::bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor);
+  return is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor);
 }
 
 StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& initial, Knowledge known)
-    : model_(std::make_unique<StepTimeModel>(config.model, config.train.sequence_length, config.cluster.as_timed(),
-                                             training_system_of(config))),
+    : model_(make_model(config)),
       configuration_(initial),
       parts_(model_->predict(initial)),
       known_before_(std::move(known)),

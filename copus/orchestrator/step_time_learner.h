@@ -15,10 +15,10 @@
 
 namespace copus {
 
-// The processor that a run computes on.
+// The processor that a run itself computes on.
 Processor processor_of(const RunConfig& config);
 
-// The training system of a run, whose precision is not automatic.
+// The training system of the job that is predicted (predicted_job), whose precision is not automatic.
 TrainingSystem training_system_of(const RunConfig& config);
 
 class StepTimeLearner {

@@ -182,9 +182,9 @@ std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const
                            "device (matmul_teraflops), or leave the profile out"));
   }
   StepTimeKnowledge known;
-  known.profile.subject =
-      profile_subject(config.model, config.train.sequence_length, std::string(to_string(config.train.precision)),
-                      config.cluster.description, config.cluster.clock);
+  const PredictedJob job = predicted_job(config);
+  known.profile.subject = profile_subject(job.model, job.sequence_length, std::string(to_string(job.precision)),
+                                          config.cluster.description, config.cluster.clock);
   known.grounds = "nothing was measured yet";
   if (!own_profile.empty() && std::filesystem::exists(own_profile)) {
     PerformanceProfile profile = read_profile(own_profile);

@@ -23,6 +23,12 @@ constexpr int users_mistake = 2;
 
 void check_ranks(const RunConfig& config, int64_t ranks) {
   const ParallelStrategy layout = layout_of(config.parallel);
+  if (config.cluster.is_modelled()) {
+    if (ranks == 1) return;
+    throw UserError(concat("cluster.clock \"modelled\" trains in one process, whose clock is that of ",
+                           layout.world_size(), " ranks, and the job was started with ", ranks,
+                           "; start one process, or choose another clock"));
+  }
   if (ranks != layout.world_size()) {
     throw UserError(concat("the layout ", to_string(layout), " is one of ", layout.world_size(),
                            " ranks, and the job was started with ", ranks,
@@ -34,7 +40,7 @@ void check_ranks(const RunConfig& config, int64_t ranks) {
 // one.
 void check_device(const RunConfig& config) {
   const std::string& device = config.train.device;
-  if (config.parallel.world_size() == 1 || device == "cpu" || device == "cuda") return;
+  if (num_training_ranks(config) == 1 || device == "cpu" || device == "cuda") return;
   throw UserError(concat("train.device = \"", device,
                          "\": several ranks train on \"cpu\", or on \"cuda\", where those of a ",
                          "machine take its GPUs in turn; set one of these, or all degrees of [parallel] to 1"));
@@ -80,7 +86,7 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
   }
 
   if (!environment) {
-    const int64_t size = plan->config.parallel.world_size();
+    const int64_t size = num_training_ranks(plan->config);
     if (size > 1) {
       plan.reset();  // the ranks read the plan for themselves
       return launch_ranks(size, arguments);

@@ -30,7 +30,7 @@ std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, co
     return "a step is one sample, and two batch sizes are needed: raise train.global_batch to at least 2";
   }
   const ParallelStrategy& strategy = configuration.strategy;
-  const int64_t length = config.train.sequence_length;
+  const int64_t length = predicted_job(config).sequence_length;
   if (can_run(half, strategy, length) && can_run(samples - half, strategy, length)) return std::nullopt;
   return concat("a step is one micro-batch, and parallel.tensor_parallel ", strategy.tensor_parallel,
                 " ranks cannot share the tokens of half of it: lower train.micro_batch or raise train.global_batch so "

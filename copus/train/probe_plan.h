@@ -29,7 +29,7 @@ int64_t samples_per_rank(const Configuration& configuration);
 
 // Plans what step `step` (from 1) measures in a configuration. Where the whole step is one micro-batch, every
 // noise_scale.split_interval-th step is cut in two. Without `measure` no step measures anything or is cut. `config`
-// gives the sequence length and the interval.
+// gives the interval, and the sequence length of the job whose ranks measure.
 ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure);
 
 // Explains why no step can measure the noise scale in this configuration, and what to change; empty where some can.

@@ -304,7 +304,9 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   install_caching_allocator();
   // Limits the memory of a run that adapts on the CPU, since it may try more than there is and has to notice before the
   // machine does; a GPU refuses by itself.
-  if (plan.config.adapt.policy != PolicyKind::none && device.is_cpu()) {
+  // On the modelled clock the described memory is that of other devices.
+  const bool is_modelled = plan.config.cluster.is_modelled();
+  if (plan.config.adapt.policy != PolicyKind::none && device.is_cpu() && !is_modelled) {
     set_host_memory_limit(static_cast<int64_t>(plan.config.cluster.description.device.memory_bytes));
   }
   const bool have_cores = configure_aten(plan.config.train.threads, local_ranks);
@@ -327,8 +329,9 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
     world.everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     Run run(plan, dataset, trainer, world, stop);
     if (world.rank() == 0) {
-      // A rank on a GPU knows when its host asked for an operation, not how long that took.
-      const bool can_measure = have_cores && device.is_cpu();
+      // A rank on a GPU knows when its host asked for an operation, not how long that took. The ranks of a modelled job
+      // are all alike.
+      const bool can_measure = have_cores && device.is_cpu() && !is_modelled;
       run.lead(std::move(*predictions), can_measure || plan.config.cluster.clock == ClockKind::virtual_time);
     }
     return run.until_end();

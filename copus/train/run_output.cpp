@@ -85,6 +85,12 @@ void RunOutput::introduce(const Dataset& dataset, const std::optional<std::strin
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
   const int64_t ranks = plan_.start.strategy.world_size();
   note(concat("runs in    ", to_string(plan_.start), " on ", ranks, ranks == 1 ? " rank" : " ranks"));
+  if (config_.cluster.is_modelled()) {
+    const PredictedJob job = predicted_job(config_);
+    note(concat("stands for ", to_string(job.model.architecture), ", ", count(count_parameters(job.model)),
+                " parameters in ", to_string(job.precision), ", sequences of ", job.sequence_length,
+                " tokens: one process trains, and all times are those of this job on its cluster"));
+  }
   if (adapts(config_)) {
     note(concat("adapting   policy ", to_string(config_.adapt.policy),
                 config_.adapt.advise ? ", which advises and moves nothing" : ""));

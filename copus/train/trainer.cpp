@@ -87,8 +87,10 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
       recorder_(world),
       clock_(world),
       learning_rate_(config.optimizer, config.train),
+      modelled_(config.cluster.is_modelled() ? std::optional<ModelledJob>(config) : std::nullopt),
+      executed_(executed_configuration(config, configuration)),
       mover_(world, device, config.adapt.policy != PolicyKind::none && world.size() > 1),
-      model_(make_model(config, configuration.strategy, world, recorder_, mover_.memory())),
+      model_(make_model(config, executed_.strategy, world, recorder_, mover_.memory())),
       measures_noise_(config.noise_scale.enabled) {
   mover_.settle(model_->state());
   model_->parameters.initialize(config.train.seed);
@@ -103,10 +105,10 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
 }
 
 void Trainer::plan_steps() {
-  const ParallelStrategy& strategy = configuration().strategy;
-  schedule_ = schedule_of(strategy, plan_probe(config_, configuration(), 1, false));
-  split_schedule_ =
-      schedule_of(strategy, plan_probe(config_, configuration(), config_.noise_scale.split_interval, true));
+  executed_ = executed_configuration(config_, configuration());
+  const ParallelStrategy& strategy = executed_.strategy;
+  schedule_ = schedule_of(strategy, plan_probe(config_, executed_, 1, false));
+  split_schedule_ = schedule_of(strategy, plan_probe(config_, executed_, config_.noise_scale.split_interval, true));
 }
 
 void Trainer::load(const std::map<std::string, TensorView, std::less<>>& weights) {
@@ -266,24 +268,19 @@ std::optional<NormObservation> Trainer::observe_noise(const ProbePlan& plan, con
 StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop) {
   const auto loss_tokens = static_cast<double>(
       dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), configuration().global_batch));
-  recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
-  const std::vector<MicroBatch> micro_batches = read_micro_batches(plan, 1 / loss_tokens);
   model_->parameters.zero_gradients();
-
   StepReport report;
-  const bool is_split = std::ssize(micro_batches) != schedule_.num_microbatches;
-  model_->probe.begin(plan.source, micro_batches.front());
-  const at::Tensor losses = model_->executor.run(is_split ? split_schedule_ : schedule_, micro_batches,
-                                                 model_->reduction, model_->probe, recorder_);
-  recorder_.wait_at("adding up gradients");
-  model_->reduction.finish();
-  model_->probe.finish();
+  const StepGradients gradients =
+      modelled_ ? compute_modelled_gradients(plan, 1 / loss_tokens) : compute_gradients(plan, 1 / loss_tokens);
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
   // The only place at which the host waits for a GPU, as every rank has to before the ranks agree: the norm is the last
   // of the device's work, so everything before it is done as well.
   report.squared_norm = model_->optimizer.squared_gradient_norm();
-  report.small_squared_norms = model_->probe.take();
-  if (model_->groups.here().tensor == 0) report.loss = add_up(losses);
+  report.small_squared_norms = gradients.small_squared_norms;
+  report.small_squared_norms.add(model_->probe.take());
+  if (model_->groups.here().tensor == 0) {
+    for (const at::Tensor& losses : gradients.losses) report.loss.add(add_up(losses));
+  }
   recorder_.wait_at("waiting for all ranks");
   report.stop = stop ? stop() : StopReason::none;
   report.begin = clock_.begun_at();
@@ -293,9 +290,24 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   report.rate_factor = std::exchange(announced_rate_factor_, std::nullopt);
   StepAgreement agreed = agree(report, model_->groups.everyone());
   agreed.loss /= loss_tokens;
+  if (modelled_) agreed.seconds = modelled_->step_seconds(configuration());
   stop_reason_ = agreed.stop;
   seconds_by_rank_ = agreed.by_rank;
   return agreed;
+}
+
+// Adds this rank's gradients to the main ones, and those of the other ranks.
+Trainer::StepGradients Trainer::compute_gradients(const ProbePlan& plan, double loss_scale) {
+  recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
+  const std::vector<MicroBatch> micro_batches = read_micro_batches(plan, loss_scale);
+  const bool is_split = std::ssize(micro_batches) != schedule_.num_microbatches;
+  model_->probe.begin(plan.source, micro_batches.front());
+  const at::Tensor losses = model_->executor.run(is_split ? split_schedule_ : schedule_, micro_batches,
+                                                 model_->reduction, model_->probe, recorder_);
+  recorder_.wait_at("adding up gradients");
+  model_->reduction.finish();
+  model_->probe.finish();
+  return {{losses}, {}};
 }
 
 // Reads this rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
@@ -320,9 +332,9 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
 // Evaluates the held-out data. Micro-batches are dealt to the data-parallel ranks in rounds.
 std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
   world_.health().set_place(concat("evaluation after step ", state_.step));
-  const ParallelStrategy& strategy = configuration().strategy;
+  const ParallelStrategy& strategy = executed_.strategy;
   RankGroups& groups = model_->groups;
-  const int64_t batch_size = configuration().micro_batch;
+  const int64_t batch_size = executed_.micro_batch;
   int64_t samples = dataset_.held_out_samples();
   if (config_.evaluate.max_batches > 0) {  // keeps the samples the same after the micro-batch has changed
     samples = std::min(samples, config_.evaluate.max_batches * config_.train.micro_batch);
@@ -337,7 +349,7 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
     const int64_t count = std::min(batch_size, samples - first);
     Batch batch = dataset_.held_out_batch(first, count);
     loss_tokens += batch.loss_tokens;
-    const int64_t sequences = fill_up(batch, count, configuration(), config_.train.sequence_length);
+    const int64_t sequences = fill_up(batch, count, executed_, config_.train.sequence_length);
     loss.add(model_->executor.evaluate(to_micro_batch(batch, sequences, 1)));
   }
   // One rank of those that have seen a micro-batch counts it.

@@ -20,6 +20,7 @@
 #include "copus/schedule/schedule.h"
 #include "copus/statistics/gradient_noise.h"
 #include "copus/train/learning_rate.h"
+#include "copus/train/modelled_job.h"
 #include "copus/train/probe_plan.h"
 #include "copus/train/rank_model.h"
 #include "copus/train/relayout.h"
@@ -121,9 +122,16 @@ class Trainer {
     std::future<PreparedRelayout> preparation = {};  // only for a change of layout
   };
 
+  // Gradients of a step, not yet agreed on: the losses of its micro-batches, as the executor returns them, and the
+  // squared norms of smaller batches that have been read already.
+  struct StepGradients {
+    std::vector<at::Tensor> losses;
+    ExactSum small_squared_norms;
+  };
+
   void plan_steps();
   void prepare_switch(const SwitchIntent& intent);
-  std::optional<std::string> why_not(const Configuration& configuration) const;
+  std::optional<std::string> why_not(const Configuration& configuration);
   RelayoutRequest request_to(const ParallelStrategy& strategy) const;
   void change_configuration(const SwitchIntent& intent);
   void change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report);
@@ -138,6 +146,7 @@ class Trainer {
   StepRecord compute_step(const StopQuestion& stop);
   std::string needs_too_much_memory() const;
   StepAgreement accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop);
+  StepGradients compute_gradients(const ProbePlan& plan, double loss_scale);
   std::vector<MicroBatch> read_micro_batches(const ProbePlan& plan, double loss_scale) const;
   MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;
   void update_weights(const StepAgreement& agreed, double learning_rate);
@@ -145,6 +154,12 @@ class Trainer {
   std::optional<NormObservation> observe_noise(const ProbePlan& plan, const StepAgreement& agreed);
   void advance(double step_seconds);
   StepRecord record_of(const StepAgreement& agreed, double learning_rate, const std::optional<NormObservation>& norms);
+
+  // On the modelled clock (trainer_modelled.cpp):
+  StepGradients compute_modelled_gradients(const ProbePlan& plan, double loss_scale);
+  void run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSource source, StepGradients& gradients);
+  std::vector<MicroBatch> read_unprobed(const ProbePlan& plan, double loss_scale) const;
+  void make_modelled_switch(const SwitchIntent& intent, SwitchReport& report);
 
   RunConfig config_;
   const Dataset& dataset_;
@@ -154,6 +169,8 @@ class Trainer {
   StepClock clock_;
   LearningRate learning_rate_;
   TrainingState state_;
+  std::optional<ModelledJob> modelled_;  // only on the modelled clock
+  Configuration executed_;               // what the ranks execute: configuration(), or what stands for it
   StateMover mover_;
   std::unique_ptr<RankModel> model_;
   Schedule schedule_;

@@ -23,7 +23,8 @@ namespace copus {
 namespace {
 
 MemoryModel memory_model(const RunConfig& config) {
-  return {config.model, config.train.sequence_length, training_system_of(config)};
+  const PredictedJob job = predicted_job(config);
+  return {job.model, job.sequence_length, training_system_of(config)};
 }
 
 }  // namespace
@@ -89,12 +90,13 @@ void Trainer::prepare_switch(const SwitchIntent& intent) {
   announced_.reset();
   pending_.emplace(PendingSwitch{.intent = intent, .refusal = why_not(intent.configuration)});
   const ParallelStrategy& strategy = intent.configuration.strategy;
-  if (pending_->refusal || strategy == configuration().strategy) return;
+  if (pending_->refusal || modelled_ || strategy == configuration().strategy) return;
   pending_->preparation = mover_.prepare(request_to(strategy), model_->state(), model_->parameters.compute_dtype());
 }
 
 // Reason against the configuration that every rank can find without the others.
-std::optional<std::string> Trainer::why_not(const Configuration& configuration) const {
+std::optional<std::string> Trainer::why_not(const Configuration& configuration) {
+  if (modelled_) return modelled_->why_not(configuration);
   const int64_t ranks = configuration.strategy.world_size();
   if (ranks != world_.size()) return concat("a layout of ", ranks, " ranks in a job of ", world_.size());
   if (auto reason = infeasible_reason(config_.model, configuration, config_.train.sequence_length)) return reason;
@@ -125,6 +127,10 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   if (pending.refusal) {
     report.outcome = SwitchReport::Outcome::vetoed;
     report.reason = *pending.refusal;
+    return report;
+  }
+  if (modelled_) {
+    make_modelled_switch(intent, report);
     return report;
   }
   SwitchPhases phases(world_, state_.step);

@@ -217,10 +217,11 @@ class TimedWorld final : public WrappedWorld {
 }  // namespace
 
 std::unique_ptr<World> with_links(std::unique_ptr<World> world, const ClusterDescription& cluster, ClockKind clock) {
-  COPUS_CHECK(clock == ClockKind::real ||
+  COPUS_CHECK(clock == ClockKind::real || clock == ClockKind::modelled ||
               (cluster.within_node.bytes_per_second > 0 && cluster.between_nodes.bytes_per_second > 0));
   switch (clock) {
     case ClockKind::real:
+    case ClockKind::modelled:
       return world;
     case ClockKind::wall:
       return std::make_unique<TimedWorld>(std::move(world), cluster, nullptr);

@@ -19,9 +19,9 @@
 
 namespace copus {
 
-// ClockKind::real gives the world back as it is. The results of all operations are those of `world`. The virtual clock
-// begins at 0 on every rank, on the thread that calls this. done() goes by the clock, and the virtual one stands still
-// while a rank only polls: it may poll for ever.
+// ClockKind::real and ClockKind::modelled, which knows nothing of messages, give the world back as it is. The results
+// of all operations are those of `world`. The virtual clock begins at 0 on every rank, on the thread that calls this.
+// done() goes by the clock, and the virtual one stands still while a rank only polls: it may poll for ever.
 std::unique_ptr<World> with_links(std::unique_ptr<World> world, const ClusterDescription& cluster, ClockKind clock);
 
 }  // namespace copus

@@ -123,7 +123,7 @@ inline void train_on_every_rank(const RunConfig& config,
                                 const std::function<void(Trainer&, World&, const Dataset&)>& body,
                                 const Connect& connect = on_test_device) {
   run_ranks_as_threads(
-      config.parallel.world_size(),
+      num_training_ranks(config),
       [&](World& plain) {
         kernels::set_num_threads(1);
         const std::unique_ptr<World> world = connect(plain);

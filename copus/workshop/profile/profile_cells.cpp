@@ -45,6 +45,11 @@ RunConfig read_config(const ProfileOptions& options) {
     throw UserError(concat("--cluster ", options.cluster, ": it does not say how fast its devices are; 'copus profile ",
                            "--machine FILE' describes this machine"));
   }
+  if (config.cluster.is_modelled()) {
+    throw UserError(concat(options.config,
+                           ": on cluster.clock \"modelled\" all times are predicted, so there is nothing ",
+                           "to measure; give a run on another clock"));
+  }
   return config;
 }
 

@@ -1,0 +1,127 @@
+"""Tests runs on the modelled clock as processes: one small model trains, and time, layouts and decisions are those of a
+large job on a cluster that is only described.
+
+Usage: modelled_clock_test.py PATH_TO_COPUS [unittest options].
+"""
+
+import json
+import os
+import signal
+import socket
+import unittest
+
+from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
+
+JOB = """
+[parallel]
+data_parallel = 8
+tensor_parallel = 2
+pipeline_parallel = 4
+[cluster]
+clock = "modelled"
+config = "h100-sxm"
+stands_for = "llama-3.1-8b"
+stands_for_sequence_length = 8192
+stands_for_precision = "bf16"
+truth_layout_error = 0.1
+"""
+# Few candidates, so that a controller begins quickly.
+ADAPT = """
+[adapt]
+policy = "{policy}"
+global_batches = [8, 16, 32]
+micro_batches = [1, 2]
+interval_samples = 32
+dwell_samples = 64
+"""
+
+
+class ModelledClockTest(ProgramTest):
+    def write_job(self, name="run.toml", policy="copus", cluster=JOB, **run):
+        self.write_run(name, more=cluster + ADAPT.format(policy=policy), **run)
+        text = (self.folder / name).read_text().replace("micro_batch = 4", "micro_batch = 1")
+        self.write(name, text)
+
+    def lines(self, run, name):
+        return [json.loads(line) for line in (self.folder / run / name).read_text().splitlines()]
+
+
+class Mistakes(ModelledClockTest):
+    @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+    def test_what_the_clock_is_of(self):
+        self.write_job(cluster=JOB.replace('clock = "modelled"\n', ""))
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["stands_for", 'cluster.clock = "modelled"'])
+        self.write_job(cluster=JOB.replace('config = "h100-sxm"\n', ""))
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["none is described"])
+        links = "{ latency_microseconds = 2.0, gigabytes_per_second = 8.0 }"
+        self.write_job(cluster=JOB.replace(
+            'config = "h100-sxm"', f"ranks_per_node = 4\nwithin_node = {links}\nbetween_nodes = {links}"))
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["does not say how fast"])
+        self.write_job()
+        self.assert_refused("profile", "--config", "run.toml", says=["nothing to measure"])
+        self.write_job(cluster=JOB.replace("tensor_parallel = 2", "tensor_parallel = 64"))
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["tensor_parallel"])
+
+    @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+    def test_several_processes(self):
+        self.write_job()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        ranks = [self.start("train", "run.toml", "--run-dir", "r",
+                            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+                                              "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                              "MASTER_PORT": port}) for rank in range(2)]
+        errors = "".join(rank.communicate(timeout=TIMEOUT)[1] for rank in ranks)
+        self.assertEqual([rank.returncode for rank in ranks], [2, 2], errors)
+        self.assertEqual(errors.count("copus: error:"), 1, errors)
+        self.assertIn("trains in one process, whose clock is that of 64 ranks, and the job was started with 2", errors)
+        self.assertFalse((self.folder / "r").exists())
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class Runs(ModelledClockTest):
+    def test_a_killed_run_goes_on_bitwise_and_its_decisions_replay(self):
+        self.write_job("whole.toml", steps=60)
+        output = self.assert_done("train", "whole.toml", "--run-dir", "whole").stdout
+        self.assertIn("stands for llama, 8.0 B parameters in bf16", output)
+        self.assertIn("on 64 ranks", output)
+        switches = [event for event in self.lines("whole", "decisions.jsonl") if event["event"] == "switch"]
+        self.assertTrue(switches, "the test is of no use without a switch")
+        self.assert_done("replay", "whole")
+
+        self.write_job("half.toml", steps=60, checkpoint_interval=7)
+        process = self.start("train", "half.toml", "--run-dir", "r")
+        self.wait_for_steps("r", 24, process)
+        process.kill()
+        process.communicate()
+        output = self.assert_done("train", "--resume", "--run-dir", "r").stdout
+        self.assertIn("resumed", output)
+        self.assertNotIn("afresh", output)
+        # A pause before the checkpoint is told with the step after it, and so not after a resume.
+        of_steps = lambda run: [{**record, "switch_seconds": None} for record in self.lines(run, "run.jsonl")]
+        self.assertEqual(of_steps("r"), of_steps("whole"), "times and decisions included")
+        events = lambda run: [event for event in self.lines(run, "decisions.jsonl") if event["event"] != "resumed"]
+        self.assertEqual(events("r"), events("whole"))
+        self.assert_done("replay", "r")
+
+    def test_a_person_moves_the_job(self):
+        self.write_job(policy="static", steps=100000)
+        process = self.start("train", "run.toml", "--run-dir", "r")
+        self.addCleanup(process.kill)
+        self.wait_for_steps("r", 3, process)
+        told = self.assert_done("ctl", "r", "force", "d=16,t=4,p=1,B=16").stdout
+        self.assertIn("d=8,t=2,p=4,B=8 -> d=16,t=4,p=1,B=16", told)
+        self.assertIn("; pause ", told)
+        self.assert_refused("ctl", "r", "force", "d=32,t=1,p=1,B=32", says=["the job has 64"], leaves_run_dir=True)
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 75, output + errors)
+        records = self.lines("r", "run.jsonl")
+        self.assertEqual(records[-1]["strategy"], "16x4x1")
+        self.assertEqual(records[-1]["global_batch"], 16)
+        self.assertEqual(len({record["step_seconds"] for record in records}), 2, "one time for each configuration")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[__file__] + __import__("sys").argv[2:])

@@ -1,0 +1,41 @@
+#include "copus/train/modelled_job.h"
+
+#include <algorithm>
+
+#include "copus/base/error.h"
+#include "copus/orchestrator/step_time_learner.h"
+
+namespace copus {
+
+namespace {
+
+// Tokens of a micro-batch that is executed: enough for the matrix products of a small model to be quick.
+constexpr int64_t executed_tokens = 2048;
+
+}  // namespace
+
+ModelledJob::ModelledJob(const RunConfig& config)
+    : job_(predicted_job(config)),
+      num_ranks_(config.parallel.world_size()),
+      truth_(job_.model, job_.sequence_length, config.cluster.true_cluster(), training_system_of(config),
+             {.size = config.cluster.truth_layout_error, .seed = config.cluster.truth_seed}) {}
+
+double ModelledJob::pause_seconds(const Configuration& from, const Configuration& to) {
+  return from.strategy == to.strategy ? 0 : truth_.relayout_seconds(from.strategy, to.strategy);
+}
+
+std::optional<std::string> ModelledJob::why_not(const Configuration& configuration) {
+  const int64_t ranks = configuration.strategy.world_size();
+  if (ranks != num_ranks_) return concat("a layout of ", ranks, " ranks in a job of ", num_ranks_);
+  if (auto reason = infeasible_reason(job_.model, configuration, job_.sequence_length)) return reason;
+  return truth_.why_too_large(configuration);
+}
+
+Configuration executed_configuration(const RunConfig& config, const Configuration& configuration) {
+  if (!config.cluster.is_modelled()) return configuration;
+  return {.strategy = {},
+          .global_batch = configuration.global_batch,
+          .micro_batch = std::max<int64_t>(1, executed_tokens / config.train.sequence_length)};
+}
+
+}  // namespace copus

@@ -1,0 +1,33 @@
+// The job that a run on the modelled clock stands for, as its trainer sees it: how long steps and switches take, which
+// configurations are possible, and what the one rank that trains executes in place of the job's ranks.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "copus/config/run_config.h"
+#include "copus/performance/modelled_truth.h"
+
+namespace copus {
+
+class ModelledJob {
+ public:
+  explicit ModelledJob(const RunConfig& config);
+
+  double step_seconds(const Configuration& configuration) { return truth_.step_seconds(configuration); }
+  // Seconds for which a change of the configuration stops training; 0 where the layout stays.
+  double pause_seconds(const Configuration& from, const Configuration& to);
+  // Reason why the job cannot change to a configuration; empty where it can.
+  std::optional<std::string> why_not(const Configuration& configuration);
+
+ private:
+  PredictedJob job_;
+  int64_t num_ranks_;
+  ModelledTruth truth_;
+};
+
+// Returns what the ranks of a run in `configuration` execute: that or, on the modelled clock, its global batch on one
+// rank, in micro-batches of a size at which this rank is quick, whatever the job's.
+Configuration executed_configuration(const RunConfig& config, const Configuration& configuration);
+
+}  // namespace copus
