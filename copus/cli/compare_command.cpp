@@ -118,7 +118,7 @@ int run_experiment(const ExperimentDirectory& directory, const CompareOptions& o
   const Experiment& experiment = directory.experiment();
   create_directories_durably(directory.path());
   const DirectoryLock lock(directory.path());
-  directory.check();  // once more, since another process may have been at it until now
+  directory.check_runs();
   directory.record();
 
   std::ostream& people = options.json ? std::cerr : std::cout;
@@ -149,8 +149,10 @@ int run_compare(const CompareOptions& options) {
   const fs::path path =
       options.directory.empty() ? fs::path("runs") / fs::path(options.experiment).stem() : fs::path(options.directory);
   const ExperimentDirectory directory(path, options.experiment, text, base_text);
-  directory.check();
-  return options.dry_run ? list_runs(directory, options) : run_experiment(directory, options);
+  directory.check_place();
+  if (!options.dry_run) return run_experiment(directory, options);
+  directory.check_runs();
+  return list_runs(directory, options);
 }
 
 }  // namespace

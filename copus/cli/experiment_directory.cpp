@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::chrono::seconds patience(10);
 constexpr std::chrono::milliseconds between_looks(20);
 
+constexpr const char* record_name = "experiment.toml";
 constexpr const char* wall_seconds_key = "wall_seconds";
 
 template <class Item>
@@ -127,19 +128,22 @@ void ExperimentDirectory::check_what_was_written_down(const Experiment& then) co
   }
 }
 
-void ExperimentDirectory::check() const {
+void ExperimentDirectory::check_place() const {
+  if (!fs::exists(directory_) || fs::exists(directory_ / record_name)) return;
   const std::vector<fs::path> entries = entries_of(directory_);
-  if (entries.empty() && !fs::exists(directory_)) return;
-  const fs::path record = directory_ / "experiment.toml";
-  if (!fs::exists(record)) {
-    const bool is_ours = fs::is_directory(directory_) && std::all_of(entries.begin(), entries.end(), [](const auto& e) {
-                           return e.filename() == ".lock" || e.extension() == partial_suffix;
-                         });
-    if (is_ours) return;
+  const bool is_new =
+      fs::is_directory(directory_) && std::all_of(entries.begin(), entries.end(), [](const auto& entry) {
+        return entry.filename() == ".lock" || entry.extension() == partial_suffix;
+      });
+  if (!is_new) {
     throw UserError(concat(directory_.string(), " holds something else than an experiment; give another --dir"));
   }
+}
+
+void ExperimentDirectory::check_runs() const {
   const std::vector<ExperimentRun> done = runs_that_are_done();
   if (done.empty()) return;
+  const fs::path record = directory_ / record_name;
   check_what_was_written_down(parse_experiment(read_text_file(record), record.string()));
   for (const ExperimentRun& run : done) {
     const bool is_known = find_arm(run.arm) != nullptr &&
@@ -157,7 +161,7 @@ void ExperimentDirectory::check() const {
   }
 }
 
-void ExperimentDirectory::record() const { write_file_durably(directory_ / "experiment.toml", text_); }
+void ExperimentDirectory::record() const { write_file_durably(directory_ / record_name, text_); }
 
 std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) const {
   const fs::path directory = run_directory(run);

@@ -37,10 +37,12 @@ class ExperimentDirectory {
   std::filesystem::path log(const ExperimentRun& run) const;
   ExperimentRunState state(const ExperimentRun& run) const;
 
+  // Throws UserError where the directory holds something else than an experiment.
+  void check_place() const;
+
   // Throws UserError where runs that are done would not be those of this experiment: they have other settings, or it
-  // no longer has their arm or seed, or looks for something else than what was written down before they ran; and where
-  // the directory holds something else.
-  void check() const;
+  // no longer has their arm or seed, or looks for something else than what was written down before they ran.
+  void check_runs() const;
 
   // Writes experiment.toml.
   void record() const;

@@ -153,7 +153,7 @@ void ExperimentRunner::stop() {
 
 void ExperimentRunner::handle_end(const Started& started, int exit_code) {
   const ExperimentRun& run = started.run;
-  if (exit_code == 0 && directory_.state(run) == ExperimentRunState::done) {
+  if (directory_.state(run) == ExperimentRunState::done) {  // also where it was killed behind its last word
     note_done(started);
     return;
   }
