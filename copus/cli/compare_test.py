@@ -92,6 +92,9 @@ class CompareTest(ProgramTest):
         self.assertIn(old, text)
         self.write(name, text.replace(old, new))
 
+    def child_of(self, pid):
+        return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
     def results(self, directory="c"):
         return (self.folder / directory / "results.json").read_text()
 
@@ -234,9 +237,6 @@ class Comparisons(CompareTest):
         self.assertIn("not reported: seed 1 failed", output)
         self.assertEqual(self.assert_compared().stdout.count(": begins"), 1)
 
-    def child_of(self, pid):
-        return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-
     def test_what_no_run_can_do_is_the_users_mistake(self):
         (self.folder / "corpus.txt").unlink()
         self.assert_mistake("batch-8, seed 1", "corpus.txt")
@@ -255,21 +255,49 @@ class Comparisons(CompareTest):
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Interruptions(CompareTest):
     def test_kills_at_random_moments_change_no_byte_of_the_results(self):
-        self.write_run("run.toml", steps=30, checkpoint_interval=4, more=CLUSTER)  # from which no run may go on here
-        started = time.monotonic()
+        self.write_run("run.toml", steps=60, checkpoint_interval=3, more=CLUSTER)  # from which no run may go on here
+        self.change("train.max_steps=15", "train.max_steps=30")
+        self.change("[5.2, 5.15]", "[4.72, 4]")  # late in the runs, so that the times of all steps before count
         self.assert_compared("--jobs", "2", directory="whole")
-        seconds = time.monotonic() - started
         seed = random.randrange(2**32)
         print(f"seed of the kills: {seed}")
         moments = random.Random(seed)
         for round_number in range(KILL_ROUNDS):
-            jobs = 1 + round_number % 2
-            process = self.start("compare", "e.toml", "--dir", "c", "--jobs", str(jobs))
-            time.sleep(moments.uniform(0, seconds / 2))
+            process = self.start("compare", "e.toml", "--dir", "c", "--jobs", str(1 + round_number % 2))
+            self.wait_for_a_run(moments.randrange(28), process)
+            time.sleep(moments.uniform(0, 0.05))
             process.kill()
             process.communicate()
         self.assert_compared("--jobs", "2")
         self.assertEqual(self.results(), self.results("whole"))
+
+    def wait_for_a_run(self, steps, process):
+        """Waits until a run has so many steps behind it and goes on, or none is left."""
+        begun = time.time()
+
+        def is_there(log):
+            try:
+                return log.stat().st_mtime > begun and log.read_bytes().count(b"\n") >= steps
+            except FileNotFoundError:  # the run begins anew
+                return False
+
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline and process.poll() is None:
+            if any(is_there(log) for log in (self.folder / "c").glob("runs/*/*/run.jsonl")):
+                return
+            time.sleep(0.002)
+
+    def test_no_run_outlives_the_comparison(self):
+        self.write_run("run.toml", steps=5000, more=CLUSTER)
+        process = self.start("compare", "e.toml", "--dir", "c")
+        self.wait_for_steps("c/runs/batch-8/seed-1", 3, process)
+        trainer = pathlib.Path(f"/proc/{self.child_of(process.pid)}/stat")
+        process.kill()
+        process.communicate()
+        deadline = time.monotonic() + 5
+        while trainer.exists() and trainer.read_text().rpartition(")")[2].split()[0] != "Z":
+            self.assertLess(time.monotonic(), deadline, "the run goes on")
+            time.sleep(0.01)
 
     def test_on_the_real_clock_a_run_goes_on_from_its_checkpoint(self):
         self.write_run("run.toml", steps=300)
