@@ -37,6 +37,7 @@ int run_program(int argc, const char* const* argv) {
       "  copus generate --checkpoint r1 --prompt 'The sea '          let the model write\n"
       "  copus convert --from r1 --to r1-hf --dtype bf16             export for Hugging Face transformers\n"
       "  copus replay r1                                             check that its decisions follow from its log\n"
+      "  copus compare EXPERIMENT.toml                               train policies with the same seeds, compare them\n"
       "  copus gns --checkpoint r1                                   measure its gradient noise scale\n"
       "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8 predict the fastest layouts\n"
       "'copus COMMAND --help' says more about a command.");
@@ -50,6 +51,7 @@ int run_program(int argc, const char* const* argv) {
   add_replay(program, action);
   add_gns(program, action);
   add_plan(program, action);
+  add_compare(program, action);
   RankJobs jobs;
   add_profile(program, action, jobs);
   CLI::App& bench = *program.add_subcommand("bench", "Measure this machine")->require_subcommand(1);

@@ -18,6 +18,7 @@ void add_convert(CLI::App& program, CommandAction& action);
 void add_ctl(CLI::App& program, CommandAction& action);
 void add_report(CLI::App& program, CommandAction& action);
 void add_replay(CLI::App& program, CommandAction& action);
+void add_compare(CLI::App& program, CommandAction& action);
 void add_gns(CLI::App& program, CommandAction& action);
 void add_plan(CLI::App& program, CommandAction& action);
 

@@ -173,8 +173,9 @@ struct ClusterConfig {
 
 // Section [evaluate].
 struct EvaluateConfig {
-  int64_t interval = 200;    // steps; 0: only at the end
-  int64_t max_batches = 16;  // micro-batches per evaluation; 0: all held-out data
+  int64_t interval = 200;       // steps; 0: no evaluation by steps
+  int64_t interval_tokens = 0;  // tokens, which do not change with the batch; 0: no evaluation by tokens
+  int64_t max_batches = 16;     // micro-batches per evaluation; 0: all held-out data
   bool operator==(const EvaluateConfig&) const = default;
 };
 
@@ -224,6 +225,9 @@ RunConfig parse_run_config(std::string_view toml_text, const std::string& source
 // Writes the resolved configuration as TOML that parse_run_config reads back to an equal value: with every key, and the
 // model and the cluster as inline fields.
 std::string to_toml(const RunConfig& config);
+
+// Returns the keys, in the order of run_config_keys, whose values differ.
+std::vector<std::string> differing_keys(const RunConfig& one, const RunConfig& other);
 
 // Returns the configuration in which the run begins.
 Configuration configuration_of(const RunConfig& config);

@@ -244,6 +244,7 @@ void visit_sections(Run& run, Visitor& visitor) {
 
   visitor.section("evaluate");
   visitor.field("interval", run.evaluate.interval, at_least_zero);
+  visitor.field("interval_tokens", run.evaluate.interval_tokens, at_least_zero);
   visitor.field("max_batches", run.evaluate.max_batches, at_least_zero);
 
   visitor.section("checkpoint");

@@ -1,4 +1,6 @@
 // Writes a run configuration as TOML, and lists its keys.
+#include <map>
+
 #include "copus/base/error.h"
 #include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
@@ -143,6 +145,23 @@ std::string to_toml(const RunConfig& config) {
     text += concat(field.key, " = ", field.value, "\n");
   }
   return text;
+}
+
+std::vector<std::string> differing_keys(const RunConfig& one, const RunConfig& other) {
+  const auto values_of = [](const RunConfig& config) {
+    std::map<std::string, std::string> values;
+    for (WrittenField& field : write_fields(config)) values[field.section + "." + field.key] = std::move(field.value);
+    return values;
+  };
+  const auto ours = values_of(one), theirs = values_of(other);
+  std::vector<std::string> keys;
+  for (const std::string& key : run_config_keys()) {
+    const auto our = ours.find(key), their = theirs.find(key);
+    const bool same = our == ours.end() || their == theirs.end() ? our == ours.end() && their == theirs.end()
+                                                                 : our->second == their->second;
+    if (!same) keys.push_back(key);
+  }
+  return keys;
 }
 
 }  // namespace copus

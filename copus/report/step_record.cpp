@@ -19,6 +19,14 @@ Observation observation_of(const StepRecord& record, const RunConfig& config) {
           .seconds_left = seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds)};
 }
 
+bool is_evaluation_due(const StepRecord& record, const RunConfig& config) {
+  const EvaluateConfig& evaluate = config.evaluate;
+  if (evaluate.interval > 0 && record.step % evaluate.interval == 0) return true;
+  const int64_t before = record.consumed_tokens - record.global_batch * config.train.sequence_length;
+  return evaluate.interval_tokens > 0 &&
+         record.consumed_tokens / evaluate.interval_tokens > before / evaluate.interval_tokens;
+}
+
 double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds) {
   double left = std::numeric_limits<double>::infinity();
   const auto limit = static_cast<double>(limit_in_tokens(limits));

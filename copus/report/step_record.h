@@ -48,6 +48,10 @@ struct StepRecord {
 // Makes the observation that a controller is told of a step: in the run and in a replay alike.
 Observation observation_of(const StepRecord& record, const RunConfig& config);
 
+// Tells whether the held-out loss is evaluated after the step: every evaluate.interval steps, and where the consumed
+// tokens have reached another multiple of evaluate.interval_tokens.
+bool is_evaluation_due(const StepRecord& record, const RunConfig& config);
+
 // Seconds of training left until the first of a run's limits, at the pace so far; infinite where no limit is known.
 double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds);
 

@@ -101,7 +101,7 @@ class Run {
       StepRecord record = step();
       const bool pause = trainer_.stop_reason() == StopReason::pause;
       held_out_loss_.reset();
-      if (trainer_.finished() || is_due(record.step, plan_.config.evaluate.interval)) {
+      if (trainer_.finished() || is_evaluation_due(record, plan_.config)) {
         held_out_loss_ = record.held_out_loss = evaluate();
       }
       if (output_) write_down(record);

@@ -1,0 +1,96 @@
+#include "copus/cli/child_processes.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int cannot_execute = 127;
+
+// Runs in the child, where only async-signal-safe functions may be called.
+[[noreturn]] void become_run(pid_t parent, int log, const char* program, char* const* arguments, const sigset_t& mask) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(cannot_execute);  // the parent died before this process would have been told
+  ::close(STDIN_FILENO);
+  ::open("/dev/null", O_RDONLY);  // takes the lowest number that is free, which is that of stdin
+  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDERR_FILENO);
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  ::execv(program, arguments);
+  ::_exit(cannot_execute);
+}
+
+}  // namespace
+
+ChildProcesses::ChildProcesses() {
+  sigemptyset(&taken_);
+  for (const int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&taken_, number);
+  COPUS_CHECK(::pthread_sigmask(SIG_BLOCK, &taken_, &mask_before_) == 0);
+  // Whoever started this process may have set SIGCHLD to be ignored. The kernel would then forget how children ended.
+  child_before_ = ::signal(SIGCHLD, SIG_DFL);
+}
+
+ChildProcesses::~ChildProcesses() {
+  send(SIGKILL);
+  for (const auto& [pid, number] : running_) ::waitpid(pid, nullptr, 0);
+  // Takes signals that came too late for news, so that they do not end this process after its last message.
+  const timespec at_once{};
+  while (::sigtimedwait(&taken_, nullptr, &at_once) > 0) {
+  }
+  ::signal(SIGCHLD, child_before_);
+  ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
+}
+
+size_t ChildProcesses::start(const std::vector<std::string>& arguments, const std::filesystem::path& log) {
+  const int descriptor = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor < 0) throw UserError(concat("cannot write ", log.string(), ": ", std::strerror(errno)));
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  std::vector<std::string> texts = {program_invocation_name};
+  texts.insert(texts.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) become_run(parent, descriptor, program.c_str(), pointers.data(), mask_before_);
+  const int error = errno;
+  ::close(descriptor);
+  if (pid < 0) {
+    throw UserError(concat("cannot start another process: ", std::strerror(error),
+                           "; run fewer at once (--jobs), or raise the limit on processes (ulimit -u)"));
+  }
+  running_[pid] = started_;
+  return started_++;
+}
+
+ChildProcesses::News ChildProcesses::wait() {
+  COPUS_CHECK(!running_.empty());
+  while (true) {
+    for (const auto& [pid, number] : running_) {
+      int status = 0;
+      if (::waitpid(pid, &status, WNOHANG) != pid) continue;
+      const News news{number, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), 0};
+      running_.erase(running_.find(pid));
+      return news;
+    }
+    const int signal = ::sigwaitinfo(&taken_, nullptr);
+    if (signal == SIGINT || signal == SIGTERM) return {.signal = signal};
+  }
+}
+
+void ChildProcesses::send(int signal) const {
+  for (const auto& [pid, number] : running_) ::kill(pid, signal);
+}
+
+}  // namespace copus

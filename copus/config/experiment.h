@@ -1,0 +1,50 @@
+// An experiment: the training policies, called arms, that `copus compare` tries on the same seeds, and what is measured
+// of them. What the user writes in TOML, checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copus/config/run_config.h"
+
+namespace copus {
+
+struct ExperimentArm {
+  std::string name;              // also the folder of its runs
+  std::string group;             // arms of a group are screened, and the fastest is compared; empty: it is compared
+  std::vector<std::string> set;  // "section.key=value" strings, as `copus train --set` takes them
+  bool operator==(const ExperimentArm&) const = default;
+};
+
+struct Experiment {
+  std::string base;                      // path of the run configuration of all arms
+  std::vector<std::string> set;          // settings of all arms; those of the arm come after them
+  std::vector<int64_t> seeds;            // of the runs that are compared: train.seed, the same ones for each arm
+  std::vector<int64_t> screening_seeds;  // on which the arms of a group are told apart
+  std::vector<double> targets;           // held-out losses, nats per token
+  bool final_loss = false;               // whether held-out losses at the end of the runs are compared
+  std::string reference;                 // the arm or group that the others are compared with
+  std::vector<ExperimentArm> arms;
+  bool operator==(const Experiment&) const = default;
+
+  // What is compared: arms without group, and groups, in the order of the file.
+  std::vector<std::string> contenders() const;
+  std::vector<ExperimentArm> arms_of(std::string_view group) const;
+};
+
+// Reads an experiment. `source` names the file in messages. Throws UserError for malformed TOML, an unknown or missing
+// key, a wrong type, and contradictions within the file. What the settings mean is not looked at.
+Experiment parse_experiment(std::string_view toml_text, const std::string& source);
+
+// Returns the configuration of one run. `base_text` is the content of experiment.base. Throws UserError, which names
+// the arm, as parse_run_config does.
+RunConfig run_config_of(const Experiment& experiment, std::string_view base_text, const ExperimentArm& arm,
+                        int64_t seed);
+
+// Throws UserError where runs of the arms cannot be compared: for other text or other lengths of sequences, another
+// clock, another sample of held-out text, and where held-out losses are wanted that no run measures.
+void check_arms_are_comparable(const Experiment& experiment, std::string_view base_text, const std::string& source);
+
+}  // namespace copus

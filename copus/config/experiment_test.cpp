@@ -1,0 +1,130 @@
+#include "copus/config/experiment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* base_text = R"(
+[model]
+vocab_size = 256
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+[data]
+train = "corpus.txt"
+[train]
+sequence_length = 32
+global_batch = 8
+micro_batch = 4
+max_steps = 20
+)";
+
+constexpr const char* screened = R"(
+base = "run.toml"
+set = ["train.max_steps=40"]
+seeds = [1, 2]
+screening_seeds = [11, 12]
+targets = [2.5, 2]
+reference = "fixed"
+[[arm]]
+name = "fixed-8"
+group = "fixed"
+[[arm]]
+name = "large-rate"
+set = ["optimizer.lr=0.01", "train.max_steps=50"]
+[[arm]]
+name = "fixed-16"
+group = "fixed"
+set = ["train.global_batch=16"]
+)";
+
+std::string replaced(std::string text, const std::string& old, const std::string& now) {
+  const size_t place = text.find(old);
+  EXPECT_NE(place, std::string::npos) << old;
+  return text.replace(place, old.size(), now);
+}
+
+// Checks that the experiment with `now` in place of `old` is refused with a message that says all of `parts`.
+void expect_refused(const std::string& old, const std::string& now, const std::vector<std::string>& parts) {
+  try {
+    const Experiment experiment = parse_experiment(replaced(screened, old, now), "e.toml");
+    check_arms_are_comparable(experiment, base_text, "e.toml");
+    FAIL() << "accepted: " << now;
+  } catch (const UserError& error) {
+    for (const std::string& part : parts) EXPECT_THAT(error.what(), HasSubstr(part)) << now;
+  }
+}
+
+TEST(Experiment, IsReadAsItIsWritten) {
+  const Experiment experiment = parse_experiment(screened, "e.toml");
+  EXPECT_EQ(experiment.base, "run.toml");
+  EXPECT_EQ(experiment.seeds, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(experiment.screening_seeds, (std::vector<int64_t>{11, 12}));
+  EXPECT_EQ(experiment.targets, (std::vector<double>{2.5, 2}));
+  EXPECT_FALSE(experiment.final_loss);
+  EXPECT_EQ(experiment.contenders(), (std::vector<std::string>{"fixed", "large-rate"}));
+  EXPECT_EQ(experiment.arms_of("fixed"),
+            (std::vector<ExperimentArm>{{"fixed-8", "fixed", {}}, {"fixed-16", "fixed", {"train.global_batch=16"}}}));
+  check_arms_are_comparable(experiment, base_text, "e.toml");
+}
+
+TEST(Experiment, SettingsOfTheArmComeLastAndTheSeedIsTheRuns) {
+  const Experiment experiment = parse_experiment(screened, "e.toml");
+  const RunConfig fixed = run_config_of(experiment, base_text, experiment.arms[0], 11);
+  EXPECT_EQ(fixed.train.max_steps, 40);
+  EXPECT_EQ(fixed.train.seed, 11);
+  const RunConfig large = run_config_of(experiment, base_text, experiment.arms[1], 2);
+  EXPECT_EQ(large.train.max_steps, 50);
+  EXPECT_EQ(large.train.seed, 2);
+  EXPECT_EQ(large.optimizer.lr, 0.01);
+  EXPECT_EQ(differing_keys(fixed, large), (std::vector<std::string>{"train.max_steps", "train.seed", "optimizer.lr"}));
+}
+
+TEST(Experiment, MistakesInTheFileAreNamed) {
+  expect_refused("seeds = [1, 2]", "seeds = [1, 2", {"e.toml:", "not valid TOML"});
+  expect_refused("targets", "target", {"e.toml:6: unknown key \"target\"", "did you mean \"targets\"?"});
+  expect_refused("group = \"fixed\"\nset", "role = \"fixed\"\nset", {"unknown key \"role\" in [[arm]]", "group"});
+  expect_refused("base = \"run.toml\"", "", {"e.toml", "base is missing"});
+  expect_refused("base = \"run.toml\"", "base = 3", {"e.toml:2: base must be a string", "got 3"});
+  expect_refused("[1, 2]", "[1, 1]", {"seeds has the seed 1 twice"});
+  expect_refused("[1, 2]", "[1]", {"seeds has 1", "two at least"});
+  expect_refused("[1, 2]", "[1, 2.5]", {"e.toml:4", "whole numbers", "2.5"});
+  expect_refused("[11, 12]", "[2, 12]", {"the seed 2 is in both"});
+  expect_refused("screening_seeds = [11, 12]", "", {"give screening_seeds"});
+  expect_refused("[2.5, 2]", "[2.5, -2]", {"targets", "greater than 0", "-2"});
+  expect_refused("[2.5, 2]", "[]", {"nothing says what to compare"});
+  expect_refused("[2.5, 2]", "[2.5, 2]\nfinal_loss = 1", {"final_loss must be true or false"});
+  expect_refused("reference = \"fixed\"", "reference = \"fixd\"", {"\"fixd\"", "did you mean \"fixed\"?"});
+  expect_refused("reference = \"fixed\"", "reference = \"fixed-8\"", {"one arm of the group \"fixed\""});
+  expect_refused("name = \"large-rate\"", "name = \"fixed-8\"", {"two arms are called \"fixed-8\""});
+  expect_refused("name = \"large-rate\"", "name = \"fixed\"", {"\"fixed\" is the name of an arm and of a group"});
+  expect_refused("name = \"large-rate\"", "name = \"../x\"", {"e.toml:12", "letters, digits", "../x"});
+  expect_refused("name = \"large-rate\"", "name = \"large-rate\"\ngroup = \"fixed\"", {"nothing to compare"});
+  expect_refused("name = \"large-rate\"", "name = \"large-rate\"\ngroup = \"rates\"", {"\"rates\" has one arm"});
+  expect_refused("optimizer.lr=0.01", "train.seed=3", {"train.seed is set by seeds"});
+}
+
+TEST(Experiment, MistakesInSettingsNameTheArm) {
+  expect_refused("optimizer.lr=0.01", "optimizer.lrr=1", {"arm \"large-rate\"", "optimizer.lrr=1", "lr"});
+  expect_refused("global_batch=16", "global_batch=6", {"arm \"fixed-16\"", "train.global_batch 6"});
+}
+
+TEST(Experiment, ArmsThatCannotBeComparedAreRefused) {
+  expect_refused("optimizer.lr=0.01", "train.sequence_length=16",
+                 {"arm \"large-rate\" has another train.sequence_length than arm \"fixed-8\""});
+  expect_refused("optimizer.lr=0.01", "data.held_out=other.txt", {"another data.held_out"});
+  expect_refused("train.max_steps=40", "data.held_out_fraction=0", {"holds no text out"});
+  expect_refused("train.max_steps=40", "evaluate.interval=0", {"evaluate.interval_tokens"});
+  expect_refused("optimizer.lr=0.01", "train.micro_batch=2",
+                 {"evaluate.max_batches x train.micro_batch is 32 and 64", "make them equal"});
+}
+
+}  // namespace
+}  // namespace copus
