@@ -43,9 +43,8 @@ struct ClairvoyantRun {
 
 // Returns the run that ends first, or gets furthest, over all sequences of configurations from any first one, where a
 // change of strategy takes `pause_seconds` and a change of batch or micro-batch nothing. Within a piece of the truth a
-// run's seconds are linear in where it changes, so that to change at the pieces' borders alone is no restriction, and
-// dynamic programming over them finds the optimum. No run over the same truth is faster. Where the end is in seconds,
-// changes are at borders too, the last one included.
+// run's seconds are linear in where it changes, so that to change at the borders of pieces alone is no restriction, and
+// dynamic programming over them finds the optimum: no run over the same truth is faster.
 ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds, const RunEnd& end);
 
 }  // namespace copus
