@@ -84,6 +84,13 @@ TEST(Scenario, ARunInItsFirstBatchHasFiveHundredToFourThousandSteps) {
   }
 }
 
+// The laws' share 1, the border of piece 256, is where the run ends, or the best static run where seconds end it.
+TEST(Scenario, TheLawsEndWhereTheRunEnds) {
+  for (const Scenario& scenario : scenarios()) {
+    EXPECT_NEAR(scenario.truth.pieces()[256].begin / scenario.best_static.progress, 1, 1e-9) << describe(scenario);
+  }
+}
+
 // The end of the run as the families have it: hyperbola and others keep critical batch / noise scale, a run that is
 // bound by steps does not in its beginning.
 TEST(Scenario, TheNoiseScaleTellsTheCriticalBatchOrDoesNot) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 
 #include "copus/base/error.h"
 
@@ -81,7 +82,7 @@ double kaplan_critical_batch(double share, double tokens) {
 
 double olmo_critical_batch(double share, double tokens) {
   constexpr double half = 168e9, plateau = 503e9;  // tokens
-  static const double exponent = std::log(2.0) / std::log(plateau / half);
+  static const double exponent = std::numbers::ln2 / std::log(plateau / half);
   return std::pow(std::clamp(share * tokens / plateau, 1e-4, 1.0), exponent);
 }
 
