@@ -61,6 +61,7 @@ int run_program(int argc, const char* const* argv) {
   add_comm_bench(bench, action, jobs);
   add_model_bench(bench, action);
   add_decide_bench(bench, action);
+  add_regret_bench(bench, action);
   add_selftest(program, action, jobs);
   add_run_rank(program, action, std::move(jobs));
 

@@ -161,6 +161,59 @@ class BenchDecide(ProgramTest):
         self.assert_refused("bench", "decide", "--rounds", "0", says=["--rounds", "at least 1"])
 
 
+class BenchRegret(ProgramTest):
+    def test_json(self):
+        arguments = ("bench", "regret", "--json", "--scenarios", "6", "--policy", "static", "copus")
+        result, again = (json.loads(self.assert_done(*arguments).stdout) for _ in range(2))
+        self.assertEqual((result["half"], result["scenarios"]), ("chosen", 6))
+        self.assertEqual(result["rules"], again["rules"])
+        self.assertEqual([rule["policy"] for rule in result["rules"]], ["static", "copus"])
+        for rule in result["rules"]:
+            self.assertEqual([outcome["scenario"] for outcome in rule["outcomes"]], [0, 2, 4, 6, 8, 10])
+            for families in ("by_worth", "by_growth", "by_job"):
+                self.assertEqual(sum(family["scenarios"] for family in rule[families].values()), 6)
+            for outcome in rule["outcomes"]:
+                self.assertLessEqual(outcome["clairvoyant_slowdown"], 1e-9)
+                self.assertLessEqual(outcome["clairvoyant_slowdown"], outcome["slowdown"] + 1e-9)
+            gains = sum(-outcome["slowdown"] for outcome in rule["outcomes"])
+            possible = sum(-outcome["clairvoyant_slowdown"] for outcome in rule["outcomes"])
+            self.assertAlmostEqual(rule["captured"], gains / possible, places=6)
+        static, copus = result["rules"]
+        self.assertEqual((static["relayouts"], static["batch_changes"]), (0, 0))
+        self.assertGreaterEqual(static["outcomes"][0]["slowdown"], -1e-9)
+        self.assertGreater(copus["relayouts"] + copus["batch_changes"], 0)
+
+    def test_held_back_half(self):
+        result = json.loads(self.assert_done("bench", "regret", "--json", "--scenarios", "2", "--half", "held-back",
+                                             "--policy", "static").stdout)
+        self.assertEqual([outcome["scenario"] for outcome in result["rules"][0]["outcomes"]], [1, 3])
+
+    def test_settings_reach_the_rule(self):
+        runs = (self.assert_done("bench", "regret", "--scenario", "12", "--set", f"adapt.batch_threshold={threshold}")
+                for threshold in (0.03, 1e3))
+        usual, never = (run.stdout for run in runs)
+        self.assertIn(" 0 changes of batch", never)
+        self.assertNotIn(" 0 changes of batch", usual)
+
+    def test_text(self):
+        table = self.assert_done("bench", "regret", "--scenarios", "2", "--policy", "static").stdout
+        self.assertRegex(table, r"(?m)^static +2 ")
+        self.assertRegex(table, r"worst for static:\n +[+-][0-9.]+ %  \d+: ")
+        one = self.assert_done("bench", "regret", "--scenario", "12", "--trace").stdout
+        self.assertRegex(one, r"(?m)^12: ")
+        self.assertRegex(one, r"(?m)^clairvoyant: ")
+        self.assertRegex(one, r"(?m)^step \d+, .*holds: ")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "regret", "--trace", says=["--trace", "--scenario"])
+        self.assert_refused("bench", "regret", "--scenarios", "0", says=["--scenarios", "at least 1"])
+        self.assert_refused("bench", "regret", "--half", "other", says=["--half", "held-back"])
+        self.assert_refused("bench", "regret", "--policy", "copsu", says=["adapt.policy", "copsu"])
+        self.assert_refused("bench", "regret", "--policy", "none", says=["none"])
+        self.assert_refused("bench", "regret", "--set", "train.seed=1", says=["train.seed", "[adapt]"])
+        self.assert_refused("bench", "regret", "--set", "adapt.global_batches=[8, 16]", says=["the scenario's"])
+
+
 class BenchModel(ProgramTest):
     PUBLISHED_COLUMNS = (
         "row_id,rank_set,group,source,framework,hardware,n_gpus,gpus_per_node,interconnect,params_b,n_layers,hidden,"

@@ -1,0 +1,117 @@
+#include "copus/simulate/gradient_norms.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "copus/orchestrator/testing/small_run.h"
+#include "copus/statistics/noise_scale.h"
+
+namespace copus {
+namespace {
+
+constexpr GradientNoise true_noise{.squared_gradient = 2, .trace = 60};  // a noise scale of 30
+constexpr uint64_t norms_seed = 11;
+
+Configuration in_batches(int64_t ranks, int64_t global_batch, int64_t micro_batch) {
+  return {.strategy = {.data_parallel = ranks}, .global_batch = global_batch, .micro_batch = micro_batch};
+}
+
+// Configurations whose small batches are: ranks' shares, one first micro-batch, first micro-batches of several ranks,
+// and half of the step.
+const std::vector<Configuration> all_sources = {in_batches(4, 16, 4), in_batches(1, 16, 4), in_batches(2, 32, 4),
+                                                in_batches(1, 16, 16)};
+
+struct EstimateMoments {
+  GradientNoise mean, variance;
+};
+
+EstimateMoments moments_of_estimates(const Configuration& configuration, const NormSpread& spread) {
+  constexpr int count = 100000;
+  RunConfig config = small_run();
+  config.noise_scale.split_interval = 1;
+  Draws draws(norms_seed, "norms");
+  double x = 0, y = 0, xx = 0, yy = 0;
+  for (int i = 0; i < count; ++i) {
+    const GradientNoise seen = estimate(*draw_norms(config, configuration, 1, true_noise, spread, draws));
+    x += seen.squared_gradient / count;
+    y += seen.trace / count;
+    xx += seen.squared_gradient * seen.squared_gradient / count;
+    yy += seen.trace * seen.trace / count;
+  }
+  return {{x, y}, {xx - x * x, yy - y * y}};
+}
+
+TEST(GradientNorms, EstimatesFromThemAreUnbiased) {
+  for (const Configuration& configuration : all_sources) {
+    const EstimateMoments moments = moments_of_estimates(configuration, {.dimensions = 64});
+    const double error = 4 / std::sqrt(1e5);
+    EXPECT_NEAR(moments.mean.squared_gradient, 2, error * std::sqrt(moments.variance.squared_gradient))
+        << to_string(configuration);
+    EXPECT_NEAR(moments.mean.trace, 60, error * std::sqrt(moments.variance.trace)) << to_string(configuration);
+  }
+}
+
+// With Sigma = S / D in each direction G'Sigma G = S |G|^2 / D and tr(Sigma^2) = S^2 / D.
+TEST(GradientNorms, SpreadAsGaussianNoiseDoes) {
+  constexpr double dimensions = 64;
+  const EstimateMoments moments = moments_of_estimates(in_batches(4, 16, 4), {.dimensions = dimensions});
+  const GradientNoise expected = variance_of_estimate(4, 4, 60.0 * 2 / dimensions, 60.0 * 60 / dimensions);
+  EXPECT_NEAR(moments.variance.squared_gradient / expected.squared_gradient, 1, 0.03);
+  EXPECT_NEAR(moments.variance.trace / expected.trace, 1, 0.03);
+}
+
+// The sum of all gradients' covariance with that of a part is the part's: A and C of one first micro-batch are
+// correlated through it, which the difference A - C shows.
+TEST(GradientNorms, ThePartIsPartOfTheWhole) {
+  constexpr double dimensions = 64, batch = 16, small = 4;
+  Draws draws(norms_seed, "part");
+  const RunConfig config = small_run();
+  double covariance = 0, mean_a = 0, mean_c = 0;
+  constexpr int count = 200000;
+  for (int i = 0; i < count; ++i) {
+    const auto norms = draw_norms(config, in_batches(1, 16, 4), 1, true_noise, {.dimensions = dimensions}, draws);
+    covariance += norms->small_squared_norm * norms->large_squared_norm / count;
+    mean_a += norms->small_squared_norm / count;
+    mean_c += norms->large_squared_norm / count;
+  }
+  covariance -= mean_a * mean_c;
+  // Cov(A, C) = 4 |G|^2 w s + 2 D (w s)^2, where s = S / (b D) is a direction's variance and w = b / B.
+  const double shared = small / batch * 60 / (small * dimensions);
+  const double expected = 4 * 2 * shared + 2 * dimensions * shared * shared;
+  EXPECT_NEAR(covariance / expected, 1, 0.05);
+}
+
+TEST(GradientNorms, AStepOfOneMicroBatchIsMeasuredEveryFewSteps) {
+  RunConfig config = small_run();
+  config.noise_scale.split_interval = 8;
+  Draws draws(norms_seed, "steps");
+  for (int64_t step = 1; step <= 16; ++step) {
+    EXPECT_EQ(draw_norms(config, in_batches(1, 16, 16), step, true_noise, {}, draws).has_value(), step % 8 == 0);
+    EXPECT_TRUE(draw_norms(config, in_batches(2, 16, 8), step, true_noise, {}, draws).has_value());
+  }
+  EXPECT_FALSE(draw_norms(config, in_batches(1, 1, 1), 8, true_noise, {}, draws).has_value());
+}
+
+TEST(GradientNorms, TheEstimatorOfARunFindsTheNoiseScale) {
+  const RunConfig config = small_run();
+  for (const Configuration& configuration : {in_batches(4, 16, 4), in_batches(1, 16, 4), in_batches(2, 32, 4)}) {
+    int covered = 0;
+    constexpr int runs = 200;
+    for (uint64_t run = 0; run < runs; ++run) {
+      Draws draws(run, "run");
+      NoiseAverage average;
+      for (int64_t step = 1; step <= 400; ++step) {
+        const NormSpread spread{.dimensions = 200, .step_deviation = 0.05};
+        average = observe(average, *draw_norms(config, configuration, step, true_noise, spread, draws), {});
+      }
+      const NoiseScale seen = *noise_scale(average);
+      covered += seen.high && seen.low <= 30 && 30 <= *seen.high;
+    }
+    EXPECT_GE(covered, runs * 0.89) << to_string(configuration) << ": the interval is one of 95 %";
+  }
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,47 @@
+// What a rule of decision has lost and gained over many scenarios, against the best single configuration of hindsight
+// and against the clairvoyant.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "copus/simulate/scenario.h"
+#include "copus/simulate/simulated_run.h"
+
+namespace copus {
+
+// One rule in one scenario. Times are in units of the best static run's. Where the end is in seconds, a run's time is
+// that of the best static run over the seconds in which the static run would have got as far: both kinds of ends say
+// how much longer one has to wait for the same progress.
+struct RegretOutcome {
+  int64_t scenario = 0;
+  std::string job, worth, growth;  // names of its families
+  double time = 1;
+  double clairvoyant_time = 1;  // at most 1, and at most `time`
+  int64_t steps = 0, relayouts = 0, batch_changes = 0;
+  double pause_share = 0;  // of the run's seconds
+
+  double slowdown() const { return time - 1; }
+};
+
+// Compares a scenario's run with what was possible.
+RegretOutcome outcome_of(const Scenario& scenario, const SimulatedRun& run);
+
+struct RegretSummary {
+  int64_t scenarios = 0;
+  double clairvoyant_gain = 0;  // mean over scenarios of 1 - clairvoyant_time
+  double captured = 0;          // sum of 1 - time over the sum of 1 - clairvoyant_time; NaN where that is 0
+  double within_1_percent = 0;  // shares of the scenarios with a slowdown of at most 1 % and 3 %
+  double within_3_percent = 0;
+  double median_slowdown = 0, worst_slowdown = 0;
+  double relayouts = 0, batch_changes = 0;  // means
+};
+
+// Summarises these outcomes, one at least.
+RegretSummary summarise(const std::vector<RegretOutcome>& outcomes);
+
+// Sorts the outcomes by slowdown, the worst first, and returns the first `count`.
+std::vector<RegretOutcome> worst_of(std::vector<RegretOutcome> outcomes, size_t count);
+
+}  // namespace copus

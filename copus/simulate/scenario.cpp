@@ -1,0 +1,209 @@
+#include "copus/simulate/scenario.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/base/units.h"
+#include "copus/orchestrator/candidates.h"
+
+namespace copus {
+
+namespace {
+
+// Pieces of the truth up to the share 1 of a run; they are short where a run begins, since most changes there.
+constexpr int64_t pieces_of_a_run = 256;
+// Share of the run up to which the truth goes on: a run of so many seconds may get further than the best static one.
+constexpr double furthest_share = 2.5;
+
+// The numbers of a truth, before its scale in samples is known.
+struct TruthDraw {
+  WorthFamily worth;
+  Growth growth;
+  double calibration;
+  double critical_batch;  // at the end
+  double tokens;          // of the run, in the laws of others
+  double bound_share;     // of the run that is bound by steps
+  double bound_batch;     // the critical batch there
+  double gradient_exponent;
+};
+
+WorthShape shape_of(WorthFamily family) {
+  if (family == WorthFamily::root) return WorthShape::root;
+  return family == WorthFamily::measured ? WorthShape::measured : WorthShape::hyperbola;
+}
+
+Growth draw_growth(GrowthFamily family, Draws& draws) {
+  return {.family = family,
+          .exponent = 0.2 + 0.6 * draws.uniform(),
+          .time_constant = draws.log_uniform(0.05, 0.5),
+          .excess = draws.log_uniform(3, 30),
+          .jump = draws.log_uniform(1.5, 4)};
+}
+
+template <class Family>
+Family one_of(const std::vector<Family>& families, Draws& draws) {
+  return families[static_cast<size_t>(draws.one_of(std::ssize(families)))];
+}
+
+TruthDraw draw_truth(ScenarioHalf half, int64_t first_batch, int64_t largest_batch, Draws& draws) {
+  TruthDraw draw;
+  draw.worth = one_of(worth_families(half), draws);
+  draw.growth = draw_growth(one_of(growth_families(half), draws), draws);
+  draw.critical_batch = draws.log_uniform(static_cast<double>(first_batch), static_cast<double>(largest_batch));
+  draw.calibration = draws.log_uniform(0.5, 8);
+  if (draw.worth == WorthFamily::measured) draw.calibration = measured_calibration * std::exp(0.25 * draws.normal());
+  if (draw.worth == WorthFamily::olmo) draw.calibration = draws.log_uniform(2, 50);
+  draw.tokens = draw.worth == WorthFamily::olmo ? draws.log_uniform(1e11, 1e12) : draws.log_uniform(1e9, 1e11);
+  draw.bound_share = draws.log_uniform(0.03, 0.3);
+  draw.bound_batch = static_cast<double>(first_batch) * draws.log_uniform(0.25, 1.5);
+  draw.gradient_exponent = draws.log_uniform(0.2, 0.8);
+  return draw;
+}
+
+// The truth at a share of the run. The measured curves are a factor of 3 in progress apart; the second one stands for
+// the end of the run.
+TruthPiece piece_at(const TruthDraw& draw, double share) {
+  TruthPiece piece;
+  const double end_noise = draw.critical_batch / draw.calibration;
+  piece.noise_scale = end_noise * draw.growth.at(share);
+  piece.critical_batch = draw.calibration * piece.noise_scale;
+  if (draw.worth == WorthFamily::kaplan) {
+    piece.critical_batch = draw.critical_batch * kaplan_critical_batch(share, draw.tokens);
+    piece.noise_scale = piece.critical_batch / draw.calibration;
+  }
+  if (draw.worth == WorthFamily::olmo) {
+    piece.critical_batch = draw.critical_batch * olmo_critical_batch(share, draw.tokens);
+  }
+  if (draw.worth == WorthFamily::step_bound && share < draw.bound_share) piece.critical_batch = draw.bound_batch;
+  piece.maturity = std::clamp(1 + std::log(std::max(share, 1e-6)) / std::log(3.0), 0.0, 1.0);
+  piece.squared_gradient = std::pow(1 + share / 0.01, -draw.gradient_exponent);
+  return piece;
+}
+
+// Makes the truth of a run whose end is at `length` samples of progress.
+Truth truth_of(const TruthDraw& draw, double length) {
+  const auto border = [](int64_t i) { return std::pow(static_cast<double>(i) / pieces_of_a_run, 2); };
+  std::vector<TruthPiece> pieces;
+  for (int64_t i = 0; border(i) < furthest_share; ++i) {
+    pieces.push_back(piece_at(draw, (border(i) + border(i + 1)) / 2));
+    pieces.back().begin = length * border(i);
+  }
+  return {shape_of(draw.worth), std::move(pieces)};
+}
+
+// The run as it begins: in the plan's fastest layout at its first batch.
+RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
+  RunConfig config = job.config;
+  config.adapt.policy = PolicyKind::none;
+  config.parallel = first.strategy;
+  config.train.global_batch = first.global_batch;
+  config.train.micro_batch = first.micro_batch;
+  config.train.max_steps = config.train.max_tokens = 0;
+  config.train.max_seconds = 0;
+  // The controller adds options of its first configuration to those that are listed; the truth knows those of the job.
+  const SearchSpace space = search_space_of(config);
+  const AdaptConfig& listed = config.adapt;
+  COPUS_CHECK(space.recomputes.size() == listed.recomputes.size() &&
+                  space.schedules.size() == listed.schedules.size() &&
+                  space.virtual_stages.size() == listed.virtual_stages.size() &&
+                  space.sequence_parallel.size() == listed.sequence_parallel.size() &&
+                  space.zero_stages.size() == listed.zero_stages.size(),
+              job.name, " lists not all options of ", to_string(first));
+  return config;
+}
+
+// Sets the limit that the run itself knows of. A run to a progress is not told when it will be there: its limit is
+// twice the samples that it would take in its first batch, as a user would give it who stops it by its loss.
+void set_limit(RunConfig& config, const Truth& truth, const RunEnd& end) {
+  if (end.kind == RunEnd::Kind::seconds) {
+    config.train.max_seconds = end.value;
+  } else {
+    const double samples = 2 * truth.samples_to(end.value, config.train.global_batch);
+    config.train.max_tokens = static_cast<int64_t>(samples) * config.train.sequence_length;
+  }
+}
+
+}  // namespace
+
+ScenarioHalf half_of(int64_t number) { return number % 2 == 0 ? ScenarioHalf::chosen : ScenarioHalf::held_back; }
+
+int64_t number_in(ScenarioHalf half, int64_t index) { return 2 * index + (half == ScenarioHalf::chosen ? 0 : 1); }
+
+std::vector<WorthFamily> worth_families(ScenarioHalf half) {
+  std::vector<WorthFamily> families = all_values<WorthFamily>();
+  if (half == ScenarioHalf::chosen) {
+    std::erase_if(families, [](WorthFamily f) { return f == WorthFamily::root || f == WorthFamily::olmo; });
+  }
+  return families;
+}
+
+std::vector<GrowthFamily> growth_families(ScenarioHalf half) {
+  std::vector<GrowthFamily> families = all_values<GrowthFamily>();
+  if (half == ScenarioHalf::chosen) std::erase(families, GrowthFamily::decay_jump);
+  return families;
+}
+
+Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs) {
+  COPUS_CHECK(number >= 0 && !jobs.empty(), number, ", ", jobs.size());
+  const uint64_t seed = mix_bits(static_cast<uint64_t>(number) + 1);
+  Draws draws(seed, "scenario");
+  const SimulatedJob& job = jobs[static_cast<size_t>(draws.one_of(std::ssize(jobs)))];
+  const int64_t first_batch = one_of(job.first_batches, draws);
+  const std::vector<int64_t>& batches = job.config.adapt.global_batches;
+  const TruthDraw draw =
+      draw_truth(half_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
+
+  // The length is such that the run in its first batch has so many steps.
+  const double steps = draws.log_uniform(500, 4000);
+  const double samples_per_progress = truth_of(draw, 1).samples_to(1, first_batch);
+  const double length = steps * static_cast<double>(first_batch) / samples_per_progress;
+  const Truth truth = truth_of(draw, length);
+
+  const StepTimeError error{.residual = draws.log_uniform(0.03, 0.2)};
+  const TrueSeconds seconds = draw_true_seconds(*job.believed, error, seed);
+  const TableCell& first = fastest_believed(*job.believed, first_batch);
+  // Measured pauses are from a tenth of a step (in memory, on one machine) to some steps (the 30 to 56 s of arXiv
+  // 2604.26687 beside steps of seconds).
+  const double pause = draws.log_uniform(0.1, 20) * first.parts.total();
+
+  RunEnd end{RunEnd::Kind::progress, length};
+  if (draws.uniform() < 0.5) end = {RunEnd::Kind::seconds, best_static(truth, seconds, end).seconds};
+  RunConfig config = beginning(job, first.configuration);
+  set_limit(config, truth, end);
+  const NormSpread spread{.dimensions = draws.log_uniform(100, 10000),
+                          .step_deviation = draws.log_uniform(0.03, 0.3),
+                          .spike_probability = 0.002,
+                          .spike_factor = draws.log_uniform(3, 100)};
+  return {.number = number,
+          .job = job.name,
+          .worth = draw.worth,
+          .growth = draw.growth,
+          .calibration = draw.calibration,
+          .config = config,
+          .truth = truth,
+          .seconds = seconds,
+          .pause_seconds = pause,
+          .step_deviation = draws.log_uniform(0.01, 0.06),
+          .rate_feedback = draws.uniform() < 0.5 ? 0 : draws.uniform(),
+          .spread = spread,
+          .end = end,
+          .best_static = best_static(truth, seconds, end),
+          .clairvoyant = clairvoyant(truth, seconds, pause, end)};
+}
+
+std::string describe(const Scenario& scenario) {
+  const auto number = [](double value) { return format_number("%.3g", value); };
+  const bool by_progress = scenario.end.kind == RunEnd::Kind::progress;
+  const std::string end = by_progress ? concat("a progress of ", number(scenario.end.value), " samples")
+                                      : concat(number(scenario.end.value), " s");
+  return concat(scenario.number, ": ", scenario.job, ", worth ", to_string(scenario.worth), ", noise scale ",
+                to_string(scenario.growth.family), " from ", number(scenario.truth.pieces().front().noise_scale),
+                ", calibration ", number(scenario.calibration), "; begins in ",
+                to_string(configuration_of(scenario.config)), "; a re-layout pauses for ",
+                number(scenario.pause_seconds), " s; ends at ", end);
+}
+
+}  // namespace copus

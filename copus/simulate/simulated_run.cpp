@@ -1,0 +1,159 @@
+#include "copus/simulate/simulated_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/statistics/noise_scale.h"
+
+namespace copus {
+
+namespace {
+
+// Steps that something outside has slowed down.
+constexpr double slow_step_probability = 0.005;
+constexpr double slow_step_factor = 2;
+
+class SimulatedTraining {
+ public:
+  SimulatedTraining(const Scenario& scenario, const RunConfig& config)
+      : scenario_(scenario),
+        config_(config),
+        controller_(config, configuration_of(config), Knowledge()),
+        walk_(scenario.truth),
+        draws_(mix_bits(static_cast<uint64_t>(scenario.number) + 1), "steps"),
+        target_(scenario.end.kind == RunEnd::Kind::progress ? scenario.end.value
+                                                            : std::numeric_limits<double>::infinity()) {
+    enter(configuration_of(config));
+  }
+
+  SimulatedRun run(const DecisionListener& listener) {
+    while (true) {
+      const TruthPiece before = walk_.piece();
+      if (step()) break;
+      const Reaction reaction = controller_.observe(observation(before));
+      if (listener && reaction.decision) listener({*reaction.decision, walk_.piece(), run_.seconds});
+      if (reaction.intent) intent_ = reaction.intent;
+      if (intent_ && intent_->commit_after_step == run_.steps && carry_out(*std::exchange(intent_, std::nullopt)))
+        break;
+    }
+    run_.last = current_;
+    run_.progress = walk_.progress();
+    return run_;
+  }
+
+ private:
+  // Trains one step, or the part of it that is left; tells whether the run has ended.
+  bool step() {
+    const auto batch = static_cast<double>(current_.global_batch);
+    double samples = batch;
+    const bool ends_by_time = scenario_.end.kind == RunEnd::Kind::seconds;
+    if (ends_by_time) samples *= std::min(1.0, (scenario_.end.value - run_.seconds) / step_seconds_);
+    const double needed = walk_.advance(samples, current_.global_batch, target_);
+    run_.seconds += step_seconds_ * needed / batch;
+    ++run_.steps;
+    consumed_samples_ += current_.global_batch;
+    return ends_by_time ? samples < batch : walk_.progress() >= target_;
+  }
+
+  // Makes the observation of the step that was trained, as the trainer and its log would.
+  Observation observation(const TruthPiece& truth) {
+    Observation seen;
+    seen.step = run_.steps;
+    seen.consumed_samples = consumed_samples_;
+    const bool is_slow = draws_.uniform() < slow_step_probability;
+    seen.step_seconds =
+        step_seconds_ * std::exp(scenario_.step_deviation * draws_.normal()) * (is_slow ? slow_step_factor : 1);
+    seen.elapsed_seconds = observed_seconds_ += seen.step_seconds;
+    seen.seconds_left = seconds_left();
+    seen.loss = 2 + 5 / std::pow(1 + walk_.progress(), 0.2) + 0.02 * draws_.normal();
+    add_noise(truth, seen);
+    return seen;
+  }
+
+  // The noise scale is that at the learning rate of this batch, which goes by the square root of the batch.
+  void add_noise(const TruthPiece& truth, Observation& seen) {
+    const double rate =
+        std::sqrt(static_cast<double>(current_.global_batch) / static_cast<double>(config_.train.global_batch));
+    const double noise = truth.noise_scale * std::pow(rate, -scenario_.rate_feedback);
+    const GradientNoise gradient{truth.squared_gradient, noise * truth.squared_gradient};
+    const auto norms = draw_norms(config_, current_, run_.steps, gradient, scenario_.spread, draws_);
+    seen.grad_norm = std::sqrt(gradient.squared_gradient + gradient.trace / static_cast<double>(current_.global_batch));
+    if (norms) {
+      seen.small_batch = norms->small_batch;
+      seen.small_batch_squared_norm = norms->small_squared_norm;
+      seen.grad_norm = std::sqrt(norms->large_squared_norm);
+      const NoiseWindow window{.samples = config_.noise_scale.window_samples};
+      const auto samples = static_cast<double>(consumed_samples_ - measured_samples_);
+      average_ = copus::observe(average_, *norms, samples, window);
+      measured_samples_ = consumed_samples_;
+    }
+    if (const std::optional<NoiseScale> scale = noise_scale(average_)) {
+      seen.noise_scale = scale->value;
+      seen.noise_scale_low = scale->low;
+      seen.noise_scale_high = scale->high;
+    }
+  }
+
+  // Estimates as a run's log does: by the tokens that are left at the pace so far, or by the seconds.
+  double seconds_left() const {
+    const TrainConfig& limits = config_.train;
+    if (limits.max_seconds > 0) return std::max(0.0, limits.max_seconds - observed_seconds_);
+    const double tokens = static_cast<double>(consumed_samples_) * static_cast<double>(limits.sequence_length);
+    return std::max(0.0, (static_cast<double>(limit_in_tokens(limits)) - tokens) * observed_seconds_ / tokens);
+  }
+
+  // Carries the switch out; tells whether the run has ended in its pause.
+  bool carry_out(const SwitchIntent& intent) {
+    const Configuration& target = intent.configuration;
+    const bool is_relayout = target.strategy != current_.strategy;
+    SwitchReport report;
+    report.after_step = run_.steps;
+    report.consumed_samples = consumed_samples_;
+    report.from = current_;
+    report.to = target;
+    report.critical_batch = intent.critical_batch;
+    report.pause_seconds = is_relayout ? scenario_.pause_seconds : 0;
+    ++(is_relayout ? run_.relayouts : run_.batch_changes);
+    run_.pause_seconds += report.pause_seconds;
+    run_.seconds += report.pause_seconds;
+    enter(target);
+    if (scenario_.end.kind == RunEnd::Kind::seconds && run_.seconds >= scenario_.end.value) return true;
+    controller_.report(report);
+    return false;
+  }
+
+  void enter(const Configuration& configuration) {
+    const auto seconds = scenario_.seconds.find(configuration);
+    COPUS_CHECK(seconds != scenario_.seconds.end(), to_string(configuration), " is no candidate of the scenario");
+    current_ = configuration;
+    step_seconds_ = seconds->second;
+  }
+
+  const Scenario& scenario_;
+  const RunConfig& config_;
+  Controller controller_;
+  TruthWalk walk_;
+  Draws draws_;
+  double target_;  // progress; infinite where seconds end the run
+  Configuration current_;
+  double step_seconds_ = 0;
+  std::optional<SwitchIntent> intent_;
+  NoiseAverage average_;
+  int64_t consumed_samples_ = 0;
+  int64_t measured_samples_ = 0;  // samples up to the latest step that measured norms
+  double observed_seconds_ = 0;
+  SimulatedRun run_;
+};
+
+}  // namespace
+
+SimulatedRun simulate(const Scenario& scenario, const RunConfig& config, const DecisionListener& listener) {
+  return SimulatedTraining(scenario, config).run(listener);
+}
+
+}  // namespace copus

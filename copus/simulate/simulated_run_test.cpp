@@ -1,0 +1,120 @@
+#include "copus/simulate/simulated_run.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "copus/base/testing/test_support.h"
+#include "copus/simulate/regret.h"
+#include "copus/simulate/testing/small_job.h"
+
+namespace copus {
+namespace {
+
+Scenario scenario_of(int64_t number) { return make_scenario(number, {small_job()}); }
+
+TEST(SimulatedRun, ThatNeverMovesTakesTheSecondsOfItsConfiguration) {
+  std::set<RunEnd::Kind> ends;
+  for (int64_t number = 0; number < 10; ++number) {
+    const Scenario scenario = scenario_of(number);
+    const SimulatedRun run = simulate(scenario, under_policy(scenario, PolicyKind::fixed));
+    const Configuration first = configuration_of(scenario.config);
+    ends.insert(scenario.end.kind);
+    EXPECT_EQ(run.last, first);
+    EXPECT_EQ(run.relayouts + run.batch_changes, 0);
+    if (scenario.end.kind == RunEnd::Kind::progress) {
+      const double seconds = static_seconds(scenario.truth, first, scenario.seconds.at(first), scenario.end.value);
+      EXPECT_NEAR(run.seconds / seconds, 1, 1e-9) << describe(scenario);
+    } else {
+      EXPECT_NEAR(run.seconds / scenario.end.value, 1, 1e-9) << describe(scenario);
+      EXPECT_NEAR(static_seconds(scenario.truth, first, scenario.seconds.at(first), run.progress) / run.seconds, 1,
+                  1e-9);
+    }
+  }
+  EXPECT_EQ(ends.size(), 2);
+}
+
+TEST(SimulatedRun, IsTheSameAgain) {
+  const Scenario scenario = scenario_of(4);
+  const auto hashes_of = [&] {
+    std::vector<uint64_t> hashes;
+    simulate(scenario, under_policy(scenario, PolicyKind::copus),
+             [&](const SimulatedDecision& simulated) { hashes.push_back(simulated.decision.inputs_hash); });
+    return hashes;
+  };
+  const std::vector<uint64_t> hashes = hashes_of();
+  EXPECT_GT(hashes.size(), 5);
+  EXPECT_EQ(hashes, hashes_of());
+}
+
+TEST(SimulatedRun, NoPolicyIsFasterThanTheClairvoyant) {
+  int64_t moved = 0;
+  for (int64_t number = 0; number < 16; ++number) {
+    const Scenario scenario = scenario_of(number);
+    for (const PolicyKind policy : {PolicyKind::copus, PolicyKind::cona, PolicyKind::cbs_optimistic}) {
+      const RegretOutcome outcome = outcome_of(scenario, simulate(scenario, under_policy(scenario, policy)));
+      EXPECT_LE(outcome.clairvoyant_time, 1 + 1e-12);
+      EXPECT_GE(outcome.time, outcome.clairvoyant_time * (1 - 1e-9)) << describe(scenario);
+      moved += outcome.relayouts;
+    }
+  }
+  EXPECT_GT(moved, 5);
+}
+
+TEST(SimulatedRun, SwitchesTakeTheirTruePauses) {
+  int64_t relayouts = 0, batch_changes = 0;
+  for (int64_t number = 0; number < 10; ++number) {
+    const Scenario scenario = scenario_of(number);
+    const SimulatedRun run = simulate(scenario, under_policy(scenario, PolicyKind::copus));
+    EXPECT_DOUBLE_EQ(run.pause_seconds, static_cast<double>(run.relayouts) * scenario.pause_seconds);
+    relayouts += run.relayouts;
+    batch_changes += run.batch_changes;
+  }
+  EXPECT_GT(relayouts, 0);
+  EXPECT_GT(batch_changes, 0);
+}
+
+// Where a run to a progress moves once, the first pause comes after all that it could change.
+TEST(SimulatedRun, ALongerPauseMakesARunAsMuchLonger) {
+  int64_t compared = 0;
+  for (int64_t number = 0; number < 30 && compared < 3; ++number) {
+    Scenario scenario = scenario_of(number);
+    if (scenario.end.kind != RunEnd::Kind::progress) continue;
+    scenario.pause_seconds = 0;
+    const SimulatedRun quick = simulate(scenario, under_policy(scenario, PolicyKind::copus));
+    scenario.pause_seconds = quick.seconds / 100;
+    const SimulatedRun slow = simulate(scenario, under_policy(scenario, PolicyKind::copus));
+    if (quick.relayouts != 1 || slow.relayouts != 1 || slow.steps != quick.steps) continue;
+    EXPECT_NEAR(slow.seconds / quick.seconds, 1.01, 1e-9) << describe(scenario);
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
+}
+
+// The controller sees phi through the estimator alone, and finds it.
+TEST(SimulatedRun, TheControllerSeesTheNoiseScale) {
+  double logarithms = 0, count = 0;
+  for (int64_t number = 0; number < 15; ++number) {
+    Scenario scenario = scenario_of(number);
+    scenario.rate_feedback = 0;
+    scenario.truth = Truth(WorthShape::hyperbola, {{.begin = 0, .noise_scale = 20, .critical_batch = 40}});
+    simulate(scenario, under_policy(scenario, PolicyKind::fixed), [&](const SimulatedDecision& simulated) {
+      if (!simulated.decision.noise_scale) return;
+      logarithms += std::log(*simulated.decision.noise_scale / 20);
+      ++count;
+    });
+  }
+  ASSERT_GT(count, 100);
+  EXPECT_NEAR(logarithms / count, 0, 0.05);
+}
+
+TEST(SimulatedRun, RefusesCandidatesThatTheScenarioDoesNotKnow) {
+  const Scenario scenario = scenario_of(0);
+  RunConfig config = under_policy(scenario, PolicyKind::fixed);
+  config.train.global_batch = 12;
+  EXPECT_THROW(simulate(scenario, config), InternalError);
+}
+
+}  // namespace
+}  // namespace copus

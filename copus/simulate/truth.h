@@ -1,0 +1,59 @@
+// The truth about one simulated training: noise scale and worth of samples along its progress, in pieces within which
+// they are constant, so that a run and the best in hindsight are exact over the same truth.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "copus/simulate/worth.h"
+
+namespace copus {
+
+// One piece of a training's progress.
+struct TruthPiece {
+  double begin = 0;             // progress, in samples of a batch of B -> 0
+  double noise_scale = 1;       // phi in samples, at the learning rate of the reference batch
+  double critical_batch = 1;    // that of the worth, in samples
+  double maturity = 0;          // as worth_of takes it
+  double squared_gradient = 1;  // |G|^2
+};
+
+class Truth {
+ public:
+  // Takes pieces that begin one after the other, the first at 0; the last one goes on for ever.
+  Truth(WorthShape shape, std::vector<TruthPiece> pieces);
+
+  const std::vector<TruthPiece>& pieces() const { return pieces_; }
+  // Returns the end of a piece; infinite for the last one.
+  double end_of(size_t piece) const;
+  // Returns the worth of a sample in this batch within a piece.
+  double worth(int64_t batch, size_t piece) const;
+
+  // Returns the samples that a batch needs from the beginning to this progress.
+  double samples_to(double progress, int64_t batch) const;
+
+ private:
+  WorthShape shape_;
+  std::vector<TruthPiece> pieces_;
+};
+
+// The way of a training through the truth.
+class TruthWalk {
+ public:
+  explicit TruthWalk(const Truth& truth) : truth_(&truth) {}
+
+  double progress() const { return progress_; }
+  // Returns the piece that it is in.
+  const TruthPiece& piece() const { return truth_->pieces()[piece_]; }
+
+  // Takes so many samples in this batch and returns how many of them it needed to get to `target`; all of them where it
+  // did not get there.
+  double advance(double samples, int64_t batch, double target);
+
+ private:
+  const Truth* truth_;
+  size_t piece_ = 0;
+  double progress_ = 0;
+};
+
+}  // namespace copus

@@ -1,0 +1,89 @@
+#include "copus/simulate/worth.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+// Efficiencies of larger batches, measured by branching 75 short runs off a model of 0.87 million parameters that
+// learns bytes of English, at 4096 and at 12288 samples: the held-out loss of a branch, as samples of batch 8 that
+// reach the same loss, with the learning rate by the square-root rule; scatter of one branch 3 to 5 %. The noise scale
+// was 22.7 and 35. Efficiencies are relative to a batch of 8, which itself was worth 1 / (1 + 8 / (4.7 phi)) by the fit
+// to them.
+struct MeasuredStage {
+  double noise_scale;
+  std::array<double, 5> efficiency;
+};
+constexpr std::array<double, 5> measured_batches = {8, 16, 32, 64, 128};
+constexpr MeasuredStage measured_stages[] = {{22.7, {1, .912, .787, .648, .495}}, {35, {1, .913, .805, .752, .615}}};
+
+double hyperbola(double ratio) { return 1 / (1 + ratio); }
+
+// The worth at `ratio` = B / phi: linear between the logarithms of the points, on with the last slope beyond them, and
+// before them by the hyperbola that the first point lies on.
+double measured_at(const MeasuredStage& stage, double ratio) {
+  const double batch = ratio * stage.noise_scale;
+  if (batch <= measured_batches.front()) return hyperbola(ratio / measured_calibration);
+  const auto above = std::upper_bound(measured_batches.begin() + 1, measured_batches.end() - 1, batch);
+  const auto i = static_cast<size_t>(above - measured_batches.begin());
+  const double share =
+      std::log(batch / measured_batches[i - 1]) / std::log(measured_batches[i] / measured_batches[i - 1]);
+  const double first = hyperbola(measured_batches.front() / (measured_calibration * stage.noise_scale));
+  return first * std::exp(std::lerp(std::log(stage.efficiency[i - 1]), std::log(stage.efficiency[i]), share));
+}
+
+constexpr double earliest_share = 0.01;  // where the power laws begin, so that they do not begin at nothing
+constexpr double least_saturated = 0.03;
+constexpr double fall_share = 0.04;  // after which the excess of the beginning has fallen to 1/e
+constexpr double decay_share = 0.8;  // where the learning rate begins to decay
+
+}  // namespace
+
+double worth_of(WorthShape shape, double batch, double critical, double maturity) {
+  COPUS_CHECK(batch > 0 && critical > 0, batch, ", ", critical);
+  const double ratio = batch / critical;
+  switch (shape) {
+    case WorthShape::hyperbola:
+      return hyperbola(ratio);
+    case WorthShape::root:
+      return std::sqrt(hyperbola(ratio));
+    case WorthShape::measured:
+      return std::lerp(measured_at(measured_stages[0], measured_calibration * ratio),
+                       measured_at(measured_stages[1], measured_calibration * ratio), maturity);
+  }
+  fail_check("a shape", __FILE__, __LINE__, "");
+}
+
+double Growth::at(double share) const {
+  const double power = std::pow((share + earliest_share) / (1 + earliest_share), exponent);
+  switch (family) {
+    case GrowthFamily::power:
+      return power;
+    case GrowthFamily::saturating:
+      return std::max(least_saturated, std::expm1(-share / time_constant) / std::expm1(-1 / time_constant));
+    case GrowthFamily::falling_first:
+      return power * (1 + excess * std::exp(-share / fall_share));
+    case GrowthFamily::decay_jump:
+      return power * (share > decay_share ? jump : 1);
+  }
+  fail_check("a growth", __FILE__, __LINE__, "");
+}
+
+double kaplan_critical_batch(double share, double tokens) {
+  const auto loss = [](double seen) { return std::min(std::log(32000.0), 1.69 + 410.7 / std::pow(seen, 0.28)); };
+  return std::pow(loss(tokens) / loss(std::max(share * tokens, 1.0)), 1 / 0.21);
+}
+
+double olmo_critical_batch(double share, double tokens) {
+  constexpr double half = 168e9, plateau = 503e9;  // tokens
+  static const double exponent = std::numbers::ln2 / std::log(plateau / half);
+  return std::pow(std::clamp(share * tokens / plateau, 1e-4, 1.0), exponent);
+}
+
+}  // namespace copus
