@@ -50,6 +50,7 @@ int run_program(int argc, const char* const* argv) {
   add_report(program, action);
   add_replay(program, action);
   add_gns(program, action);
+  add_calibrate(program, action);
   add_plan(program, action);
   add_compare(program, action);
   RankJobs jobs;

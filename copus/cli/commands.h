@@ -20,6 +20,7 @@ void add_report(CLI::App& program, CommandAction& action);
 void add_replay(CLI::App& program, CommandAction& action);
 void add_compare(CLI::App& program, CommandAction& action);
 void add_gns(CLI::App& program, CommandAction& action);
+void add_calibrate(CLI::App& program, CommandAction& action);
 void add_plan(CLI::App& program, CommandAction& action);
 
 // Adds a stand-in for a command that a build without libtorch does not have, so that the answer is helpful. `program`

@@ -12,6 +12,7 @@
 #include "copus/cli/commands.h"
 #include "copus/cli/gns_report.h"
 #include "copus/cli/option_checks.h"
+#include "copus/cli/seconds_since.h"
 #include "copus/cli/stored_model.h"
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
@@ -53,8 +54,6 @@ struct Samples {
   int64_t sequence_length;
   uint64_t first;
 };
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 void check_options(const GnsOptions& options) {
   if (options.checkpoint.empty() == options.model.empty()) {

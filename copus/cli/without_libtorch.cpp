@@ -23,4 +23,6 @@ void add_generate(CLI::App& program, CommandAction& action) { add_missing(progra
 
 void add_gns(CLI::App& program, CommandAction& action) { add_missing(program, action, "copus", "gns"); }
 
+void add_calibrate(CLI::App& program, CommandAction& action) { add_missing(program, action, "copus", "calibrate"); }
+
 }  // namespace copus

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
@@ -39,6 +40,17 @@ std::string read_named_file(const std::filesystem::path& path, const std::string
   } catch (const UserError& error) {
     throw UserError(concat(asked_by, ": ", error.what(), "; expected ", expected));
   }
+}
+
+double read_calibration_file(const std::filesystem::path& path, const std::string& asked_by) {
+  const char* const expected = "a number, or the calibration.json that `copus calibrate` has written";
+  const std::string text = read_named_file(path, asked_by, expected);
+  const nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto found = object.is_object() ? object.find("calibration") : object.end();
+  if (!object.is_object() || found == object.end() || !found->is_number()) {
+    throw UserError(concat(asked_by, ": ", path.string(), " holds no \"calibration\"; expected ", expected));
+  }
+  return found->get<double>();
 }
 
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {

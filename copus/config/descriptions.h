@@ -33,6 +33,10 @@ std::string to_toml(const ClusterDescription& cluster);
 ClusterDescription find_cluster(const std::string& name_or_path);
 ModelDescription find_model(const std::string& name_or_path);
 
+// Reads the critical batch / noise scale that `copus calibrate` has found, from its calibration.json. Throws UserError,
+// which begins with `asked_by`, where the file cannot be read or holds no such number.
+double read_calibration_file(const std::filesystem::path& path, const std::string& asked_by);
+
 // Reads a file that `asked_by` has named. Throws UserError where it cannot be read; the message says who named it and
 // what was expected there.
 std::string read_named_file(const std::filesystem::path& path, const std::string& asked_by,

@@ -104,6 +104,10 @@ class FieldKeys {
     field(key);
   }
   template <class... Ignored>
+  void calibration(const char* key, const Ignored&...) {
+    field(key);
+  }
+  template <class... Ignored>
   void duration(const char* key, const Ignored&...) {
     field(key);
   }
@@ -204,7 +208,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("enabled", run.noise_scale.enabled);
   visitor.field("window_samples", run.noise_scale.window_samples, at_least_one_sample);
   visitor.field("split_interval", run.noise_scale.split_interval, at_least_one);
-  visitor.field("calibration", run.noise_scale.calibration, positive);
+  visitor.calibration("calibration", run.noise_scale.calibration, positive);
 
   visitor.section("parallel");
   visit_configuration_keys("parallel", run, visitor);

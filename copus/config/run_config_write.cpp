@@ -89,6 +89,7 @@ class Writer {
   void quantity(const char* key, double value, const Unit& unit, const Range<double>&) {
     if (value != 0) add(key, write(unit.to_theirs(value)));  // 0 stands for a value that is not given
   }
+  void calibration(const char* key, double value, const Range<double>&) { add(key, write(value)); }
   void duration(const char* key, double seconds, const Range<double>&) { add(key, write(seconds)); }
   void cluster(const ClusterDescription& description) {
     if (description != ClusterDescription{}) visit_cluster(description, *this);

@@ -119,6 +119,16 @@ void SettingsReader::duration(const char* key, double& seconds, const Range<doub
   check_range(*setting, seconds, range);
 }
 
+void SettingsReader::calibration(const char* key, double& value, const Range<double>& range) {
+  const Setting* setting = find(key);
+  if (!setting) return;
+  value = setting->kind == Setting::Kind::text
+              ? read_calibration_file(std::get<std::string>(setting->value),
+                                      concat(setting->origin, ": ", section_name_, ".", key))
+              : number(*setting);
+  check_range(*setting, value, range);
+}
+
 std::string SettingsReader::path(const Setting& setting) const {
   if (setting.kind != Setting::Kind::text) fail(setting, "must hold paths (strings), got ", copus::describe(setting));
   if (std::get<std::string>(setting.value).empty()) fail(setting, "has an empty path");

@@ -41,6 +41,8 @@ class SettingsReader {
   void field(const char* key, std::optional<ModelDescription>& model);
   void field(const char* key, std::optional<ClusterDescription>& cluster);
   void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
+  // Reads a number, or the path of a calibration.json that holds it.
+  void calibration(const char* key, double& value, const Range<double>& range);
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }
 

@@ -139,6 +139,19 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   state_ = std::move(state);
 }
 
+void Trainer::branch_from(const Checkpoint& checkpoint, int64_t skipped_samples) {
+  const std::string source = (checkpoint.directory() / "training_state.json").string();
+  const std::optional<Configuration> before = parse_training_state(checkpoint.training_state(), source).configuration;
+  restore(checkpoint);
+  state_.consumed_samples += skipped_samples;
+  state_.rate_factor = 1;
+  if (before) {
+    state_.variance_ratio =
+        variance_ratio_after_switch(state_.variance_ratio, static_cast<double>(before->global_batch),
+                                    static_cast<double>(configuration().global_batch));
+  }
+}
+
 // The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
 // counts with), and lower for a while after the batch has shrunk.
 double Trainer::learning_rate(int64_t tokens, double seconds) const {

@@ -56,6 +56,9 @@ class Trainer {
   // later steps are bitwise those of the run that wrote it. Throws UserError naming the field and both values when
   // seed, sequence length or data are not the checkpoint's, and for missing tensors.
   void restore(const Checkpoint& checkpoint);
+  // The same, for a branch: it trains on the samples that come `skipped_samples` after those that the run would have
+  // read next, and its first updates allow for moments of another batch, as after a switch.
+  void branch_from(const Checkpoint& checkpoint, int64_t skipped_samples);
 
   // Makes one step: forward and backward of this rank's share of the global batch in micro-batches, reduction,
   // clipping, AdamW. A step whose loss or gradient norm is not finite changes no weight and is counted as skipped.

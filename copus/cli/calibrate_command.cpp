@@ -1,0 +1,305 @@
+// `copus calibrate`: finds, by short branches from a run's checkpoint, what a batch is worth to this model with these
+// data at this rate, for noise_scale.calibration.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/checkpoint/checkpoint.h"
+#include "copus/cli/calibration_plan.h"
+#include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
+#include "copus/cli/seconds_since.h"
+#include "copus/config/run_config.h"
+#include "copus/model/decoder.h"
+#include "copus/model/precision.h"
+#include "copus/report/calibration_files.h"
+#include "copus/statistics/noise_scale.h"
+#include "copus/train/branch.h"
+#include "copus/train/device.h"
+#include "copus/train/noise_reference.h"
+#include "copus/train/run.h"
+#include "copus/train/state_transfer.h"
+#include "copus/train/stop_request.h"
+
+namespace copus {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t most_repetitions = 8;
+
+// Batches of sequences in which the noise scale is measured at the checkpoint.
+constexpr int64_t noise_batches = 16, noise_batch = 64;
+
+struct CalibrateOptions {
+  std::string run;
+  std::string time = "10m";
+  double learning_rate = 0;  // 0: the run's highest
+  bool json = false;
+};
+
+std::string number(double value) { return format_number("%.3g", value); }
+
+fs::path newest_checkpoint(const fs::path& run) {
+  if (!fs::is_directory(run)) throw UserError(concat("calibrate: ", run.string(), " is no run directory"));
+  const std::optional<fs::path> checkpoint = latest_checkpoint(run / "checkpoints");
+  if (!checkpoint) {
+    throw UserError(concat("calibrate: ", run.string(), " has no checkpoint yet, which branches could leave; wait for ",
+                           "one, or set checkpoint.interval"));
+  }
+  return *checkpoint;
+}
+
+// One calibration: what it runs on, how far it is, and what it says.
+class Calibration {
+ public:
+  explicit Calibration(const CalibrateOptions& options)
+      : options_(options),
+        run_(options.run),
+        checkpoint_(newest_checkpoint(run_)),
+        state_(parse_training_state(checkpoint_.training_state(), checkpoint_.directory().string())),
+        config_(parse_run_config(checkpoint_.run_config(), (checkpoint_.directory() / "config.toml").string())),
+        dataset_(config_.data, config_.train.sequence_length, config_.model.vocab_size, config_.train.seed),
+        device_(find_device("cpu")),
+        reference_batch_(reference_batch_of(config_)),
+        learning_rate_(options.learning_rate > 0 ? options.learning_rate : config_.optimizer.lr),
+        plan_(plan_calibration(reference_batch_, most_repetitions)),
+        stop_(0) {
+    configure_aten(config_.train.threads);
+    config_.train.precision = resolve_precision(config_.train.precision, device_);
+    if (dataset_.held_out_samples() == 0) {
+      throw UserError(concat("calibrate: the run in ", run_.string(),
+                             " has no held-out data, by which branches are compared; it needs data.held_out or ",
+                             "data.held_out_fraction"));
+    }
+  }
+
+  int run() {
+    const fs::path file = run_ / "calibration" / checkpoint_.directory().filename() /
+                          concat("branches-", format_number("%g", learning_rate_), ".jsonl");
+    done_ = read_branch_log(file);
+    const double limit = read_duration("--time", options_.time);
+    const Clock::time_point start = Clock::now();
+    measure_speed();
+    announce(limit);
+    const NoiseScale noise = measure_noise();
+    create_directories_durably(file.parent_path());
+    BranchLog log(file);
+    for (const BranchOutcome& planned : plan_.branches) {
+      if (is_done(planned)) continue;
+      const double seconds = predicted_seconds(planned.samples);
+      if (seconds_since(start) + seconds > limit && done_count() >= plan_.needed) break;
+      show_progress(limit - seconds_since(start));
+      const std::optional<double> loss = train(planned);
+      if (!loss) return interrupted();
+      BranchOutcome outcome = planned;
+      outcome.loss = *loss;
+      log.append(outcome);
+      done_.push_back(outcome);
+    }
+    return conclude(noise);
+  }
+
+ private:
+  bool is_done(const BranchOutcome& planned) const {
+    return std::any_of(done_.begin(), done_.end(), [&](const BranchOutcome& done) {
+      return done.batch == planned.batch && done.rate_exponent == planned.rate_exponent &&
+             done.samples == planned.samples && done.repetition == planned.repetition;
+    });
+  }
+  int64_t done_count() const {
+    return std::count_if(plan_.branches.begin(), plan_.branches.end(),
+                         [this](const auto& branch) { return is_done(branch); });
+  }
+
+  std::optional<double> train(const BranchOutcome& planned) const {
+    const auto batch = static_cast<int64_t>(planned.batch);
+    const double kappa = planned.batch / static_cast<double>(reference_batch_);
+    const Branch branch{.global_batch = batch,
+                        .learning_rate = learning_rate_ * std::pow(kappa, planned.rate_exponent),
+                        .samples = static_cast<int64_t>(planned.samples),
+                        .skipped_samples = skipped_samples(plan_, planned.repetition)};
+    return train_branch(config_, checkpoint_, branch, dataset_, device_, [this] { return stop_.reason(0); });
+  }
+
+  // Times two short branches; the difference is training, the rest what every branch costs.
+  void measure_speed() {
+    const auto seconds_of = [&](int64_t updates) {
+      const Clock::time_point start = Clock::now();
+      train(
+          {.batch = static_cast<double>(reference_batch_), .samples = static_cast<double>(updates * reference_batch_)});
+      return seconds_since(start);
+    };
+    constexpr int64_t few = 4, more = 24;
+    const double short_seconds = seconds_of(few);
+    const double long_seconds = seconds_of(more);
+    seconds_per_sample_ =
+        std::max(1e-9, (long_seconds - short_seconds) / static_cast<double>((more - few) * reference_batch_));
+    seconds_per_branch_ =
+        std::max(0.0, short_seconds - seconds_per_sample_ * static_cast<double>(few * reference_batch_));
+  }
+  double predicted_seconds(double samples) const { return seconds_per_branch_ + samples * seconds_per_sample_; }
+
+  void announce(double limit) const {
+    double needed = 0, all = 0;
+    for (size_t i = 0; i < plan_.branches.size(); ++i) {
+      if (is_done(plan_.branches[i])) continue;
+      const double seconds = predicted_seconds(plan_.branches[i].samples);
+      all += seconds;
+      if (static_cast<int64_t>(i) < plan_.needed) needed += seconds;
+    }
+    const std::string known = done_.empty() ? "" : concat(done_.size(), " branches are there already; ");
+    if (needed > limit) {
+      throw UserError(concat("calibrate: ", known, "the branches that an interval needs would take about ",
+                             format_duration(needed), " here, and --time gives ", format_duration(limit),
+                             ": give more (all of them would take ", format_duration(all),
+                             "), or calibrate a smaller model of the same kind"));
+    }
+    std::cerr << "copus: branches of " << checkpoint_.directory().string() << " at batches of " << reference_batch_
+              << " to " << static_cast<int64_t>(plan_.branches.back().batch) << " sequences, learning rate "
+              << number(learning_rate_) << " at " << reference_batch_ << ": " << known << "about "
+              << format_duration(needed) << " for the least, " << format_duration(all) << " for all; it ends after "
+              << format_duration(std::min(limit, all)) << "\n";
+  }
+
+  void show_progress(double seconds_left) const {
+    std::cerr << "copus: " << done_count() << " of " << plan_.branches.size() << " branches, at most "
+              << format_duration(std::max(0.0, seconds_left)) << " left\n";
+  }
+
+  NoiseScale measure_noise() const {
+    ParameterStore parameters(config_.model, at::kFloat, device_);
+    load_weights(parameters, checkpoint_weights());
+    Decoder decoder(parameters, Recompute::none);
+    NoiseReference reference(parameters, decoder, dataset_);
+    NoiseAverage average;
+    for (int64_t batch = 0; batch < noise_batches; ++batch) {
+      const auto first = static_cast<uint64_t>(state_.consumed_samples + batch * noise_batch);
+      average = observe_alike(average, reference.observe(first, noise_batch));
+    }
+    const std::optional<NoiseScale> noise = noise_scale(average);
+    if (!noise || !noise->value) {
+      throw UserError(concat("calibrate: the noise scale at ", checkpoint_.directory().string(), " is not significant ",
+                             "in ", noise_batches * noise_batch, " sequences (`copus gns` says more), and c is ",
+                             "relative to it; train a little further, or less far beyond where the loss falls"));
+    }
+    return *noise;
+  }
+
+  std::map<std::string, TensorView, std::less<>> checkpoint_weights() const {
+    std::map<std::string, TensorView, std::less<>> weights;
+    for (const ParameterInfo& parameter : list_parameters(config_.model)) {
+      weights.emplace(parameter.name, checkpoint_.weight(parameter.name));
+    }
+    return weights;
+  }
+
+  int interrupted() const {
+    std::cerr << "copus: interrupted after " << done_.size() << " branches; the same command goes on\n";
+    return static_cast<int>(RunEnd::interrupted);
+  }
+
+  int conclude(const NoiseScale& noise) const {
+    const auto reference = static_cast<double>(reference_batch_);
+    const BranchEfficiencies efficiencies = branch_efficiencies(done_, reference);
+    CalibrationReport report;
+    report.step = state_.step;
+    report.consumed_samples = state_.consumed_samples;
+    report.noise_scale = *noise.value;
+    report.noise_scale_low = noise.low;
+    report.noise_scale_high = *noise.high;
+    report.reference_batch = reference;
+    report.learning_rate = learning_rate_;
+    report.branches = std::ssize(done_);
+    report.outside = efficiencies.outside;
+    report.alpha = config_.adapt.alpha;
+    const std::optional<BranchCalibration> fit =
+        fit_calibration(efficiencies, reference, report.noise_scale, report.alpha);
+    if (!fit) {
+      throw UserError(concat("calibrate: ", efficiencies.outside, " of ", done_.size(),
+                             " branches ended beyond the losses ",
+                             "of the reference batch, so nothing can be fitted; the learning rate ",
+                             number(learning_rate_), " may be too high: give a lower one by --learning-rate"));
+    }
+    report.fit = *fit;
+    report.rate_exponent = best_rate_exponent(efficiencies);
+    const fs::path file = run_ / "calibration.json";
+    write_file_durably(file, to_json(report) + '\n');
+    std::cout << (options_.json ? to_json(report) + '\n' : describe(report, file)) << std::flush;
+    return 0;
+  }
+
+  static std::string describe(const CalibrationReport& report, const fs::path& file) {
+    const auto with_interval = [](const Estimate& estimate) {
+      return concat(number(estimate.value), " (95 % interval: ", number(estimate.low), " to ", number(estimate.high),
+                    ")");
+    };
+    const std::string rate =
+        report.rate_exponent
+            ? concat("best rate      lr x (B / ", number(report.reference_batch), ")^",
+                     number(report.rate_exponent->value), "; exponents ", number(report.rate_exponent->low), " to ",
+                     number(report.rate_exponent->high), " are not significantly worse\n")
+            : std::string("best rate      not compared: give more --time\n");
+    return concat("critical batch / noise scale   ", with_interval(report.fit.calibration),
+                  " with alpha = ", number(report.alpha), "\n  both fitted    ",
+                  with_interval(report.fit.free_calibration), ", alpha ", with_interval(report.fit.free_alpha),
+                  "\nnoise scale    ", number(report.noise_scale), " (", number(report.noise_scale_low), " to ",
+                  number(report.noise_scale_high), ") after ", report.consumed_samples, " sequences\n", rate,
+                  "branches       ", report.branches, ", of which ", report.outside,
+                  " were beyond comparison\nTo use it: --set noise_scale.calibration=", file.string(), "\n");
+  }
+
+  CalibrateOptions options_;
+  fs::path run_;
+  Checkpoint checkpoint_;
+  TrainingState state_;
+  RunConfig config_;
+  Dataset dataset_;
+  at::Device device_;
+  int64_t reference_batch_;
+  double learning_rate_;
+  CalibrationPlan plan_;
+  StopRequest stop_;
+  std::vector<BranchOutcome> done_;
+  double seconds_per_sample_ = 0, seconds_per_branch_ = 0;
+};
+
+}  // namespace
+
+void add_calibrate(CLI::App& program, CommandAction& action) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App& command =
+      *program.add_subcommand("calibrate", "Find what a batch is worth to a run, by short branches of it");
+  command.add_option("run", options->run, "The run directory; branches leave its newest checkpoint")
+      ->required()
+      ->type_name("RUN");
+  command.add_option("--time", options->time, "Begin no branch that would end later, such as 90s, 10m, 2h")
+      ->capture_default_str();
+  command
+      .add_option("--learning-rate", options->learning_rate,
+                  "Of the run's first batch (default: optimizer.lr of the run)")
+      ->check(CLI::PositiveNumber);
+  command.add_flag("--json", options->json, "Print calibration.json instead of a table");
+  command.footer(
+      "Branches go on from the checkpoint with other batches and learning rates, on this machine alone. What they "
+      "need\n"
+      "to reach the same loss gives c in: critical batch = c x noise scale. The result is RUN/calibration.json. An\n"
+      "interrupted calibration goes on by the same command, and more --time narrows the intervals.\n"
+      "Examples:\n"
+      "  copus calibrate runs/r1\n"
+      "  copus train my.toml --set noise_scale.calibration=runs/r1/calibration.json");
+  command.callback([options, &action] { action = [options] { return Calibration(*options).run(); }; });
+}
+
+}  // namespace copus
