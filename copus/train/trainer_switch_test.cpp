@@ -381,10 +381,12 @@ TEST_F(TrainerSwitch, TheRateOfTheUpdatesIsTheOneThatGoodputCountedWith) {
       const StepRecord record = trainer.step();
       ASSERT_NEAR(*record.rate_factor, expected, 1e-9) << "step " << step;
       ASSERT_LE(record.lr, begin.optimizer.lr * expected * (1 + 1e-9));
-      // Lets the noise scale grow and then fall, so that the batch grows and the cap follows.
+      // Lets the noise scale grow and then fall, and large batches be fast, so that the batch grows and the cap
+      // follows.
       const double phi = step < 40 ? 4 + 0.5 * static_cast<double>(step) : 5;
       Observation seen = observation_of(record, begin);
       seen.noise_scale = seen.noise_scale_low = seen.noise_scale_high = phi;
+      seen.step_seconds = 1 + 0.001 * static_cast<double>(record.global_batch);  // whatever the machine is doing
       const Reaction reaction = controller.observe(seen);
       if (reaction.rate_factor) trainer.announce_rate_factor(*reaction.rate_factor);
       if (reaction.intent) trainer.announce(*reaction.intent);
