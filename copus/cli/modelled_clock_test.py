@@ -57,6 +57,8 @@ class Mistakes(ModelledClockTest):
         self.write_job(cluster=JOB.replace(
             'config = "h100-sxm"', f"ranks_per_node = 4\nwithin_node = {links}\nbetween_nodes = {links}"))
         self.assert_refused("train", "run.toml", "--run-dir", "r", says=["does not say how fast"])
+        self.write_job(cluster=JOB.replace("llama-3.1-8b", "llama-3.1-405b"))
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["cannot begin in d=8,t=2,p=4", "needs", "GiB"])
         self.write_job()
         self.assert_refused("profile", "--config", "run.toml", says=["nothing to measure"])
         self.write_job(cluster=JOB.replace("tensor_parallel = 2", "tensor_parallel = 64"))

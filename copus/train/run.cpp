@@ -20,6 +20,7 @@
 #include "copus/report/timeline.h"
 #include "copus/train/adaptation.h"
 #include "copus/train/device.h"
+#include "copus/train/modelled_job.h"
 #include "copus/train/run_control.h"
 #include "copus/train/run_output.h"
 #include "copus/train/step_agreement.h"
@@ -272,6 +273,16 @@ class Run {
   std::optional<StragglerNotes> stragglers_;
 };
 
+// Checks that the job of a modelled clock could begin: its devices are not there to refuse.
+void check_modelled_job(const RunPlan& plan) {
+  if (!plan.config.cluster.is_modelled()) return;
+  const auto reason = ModelledJob(plan.config).why_not(plan.start);
+  if (!reason) return;
+  throw UserError(concat("the job that the run stands for cannot begin in ", to_string(plan.start), ": it ", *reason,
+                         "; begin in a layout that `copus plan` finds to fit ([parallel], train.micro_batch, ",
+                         "train.recompute)"));
+}
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
@@ -311,6 +322,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   }
   const bool have_cores = configure_aten(plan.config.train.threads, local_ranks);
   plan.config.train.precision = agree_on_precision(plan.config.train.precision, device, world);
+  check_modelled_job(plan);
   const TrainConfig& train = plan.config.train;
   const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
   check_all_ranks_begin_alike(plan, dataset, world);
