@@ -40,7 +40,7 @@ struct JudgedRule {
 
 // Gives the scenario's run the rule: a policy and settings, as a run's configuration would have them.
 RunConfig with_rule(const Scenario& scenario, const std::string& policy, const std::vector<std::string>& settings) {
-  std::vector<std::string> overrides = {"adapt.policy=" + policy};
+  std::vector<std::string> overrides;
   for (const std::string& setting : settings) {
     if (!setting.starts_with("adapt.") && !setting.starts_with("noise_scale.")) {
       throw UserError(concat("--set ", setting, ": a rule is a policy with settings of [adapt] and [noise_scale]; ",
@@ -48,6 +48,7 @@ RunConfig with_rule(const Scenario& scenario, const std::string& policy, const s
     }
     overrides.push_back(setting);
   }
+  overrides.push_back("adapt.policy=" + policy);
   RunConfig config = parse_run_config(to_toml(scenario.config), "the scenario", overrides);
   const AdaptConfig& own = scenario.config.adapt;
   AdaptConfig candidates = config.adapt;
