@@ -122,7 +122,9 @@ int run_experiment(const ExperimentDirectory& directory, const CompareOptions& o
   directory.record();
 
   std::ostream& people = options.json ? std::cerr : std::cout;
-  ExperimentRunner runner(directory, options.jobs, [&](const std::string& line) { people << line << std::endl; });
+  ExperimentRunner runner(directory, options.jobs, [&](const std::string& line) {
+    people << line << '\n' << std::flush;
+  });
   const std::vector<ExperimentRun> screening = screening_runs(experiment);
   if (const int signal = runner.run(screening)) return say_how_to_go_on(signal, options);
   std::vector<RunOutcome> outcomes = runner.outcomes(screening);

@@ -8,6 +8,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/text_distance.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/report/run_summary.h"
@@ -93,10 +94,10 @@ RunConfig ExperimentDirectory::config_of(const ExperimentRun& run) const {
 
 std::vector<std::string> ExperimentDirectory::changes_of(const ExperimentRun& run) const {
   const fs::path path = run_directory(run) / "config.toml";
-  const RunConfig then = parse_run_config(read_text_file(path), path.string());
-  RunConfig now = config_of(run);
-  if (now.train.precision == Precision::automatic) now.train.precision = then.train.precision;
-  return differing_keys(then, now);
+  const RunConfig begun = parse_run_config(read_text_file(path), path.string());
+  RunConfig wanted = config_of(run);
+  if (wanted.train.precision == Precision::automatic) wanted.train.precision = begun.train.precision;
+  return differing_keys(begun, wanted);
 }
 
 std::vector<ExperimentRun> ExperimentDirectory::runs_that_are_done() const {

@@ -102,7 +102,7 @@ std::vector<std::reference_wrapper<const RunOutcome>> runs_of(const std::vector<
                                                               const std::string& arm,
                                                               const std::vector<int64_t>& seeds) {
   std::vector<std::reference_wrapper<const RunOutcome>> runs;
-  for (const int64_t seed : seeds) runs.push_back(find_outcome(outcomes, arm, seed));
+  for (const int64_t seed : seeds) runs.emplace_back(find_outcome(outcomes, arm, seed));
   return runs;
 }
 

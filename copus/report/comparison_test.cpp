@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numbers>
 
 namespace copus {
 namespace {
@@ -48,7 +49,7 @@ TEST(Comparison, TimesAreComparedSeedBySeedInTheirLogarithms) {
   EXPECT_EQ(difference.pairs, 2);
   EXPECT_DOUBLE_EQ(difference.mean, std::log(0.5 * 0.25) / 2);
   // Of two pairs the standard error is half of their distance; t(0.975) of one degree of freedom is tan(0.475 pi).
-  const double half_width = std::tan(0.475 * std::acos(-1.0)) * std::log(2.0) / 2;
+  const double half_width = std::tan(0.475 * std::numbers::pi) * std::numbers::ln2 / 2;
   EXPECT_NEAR(difference.low.value(), difference.mean - half_width, 1e-5);
   EXPECT_NEAR(difference.high.value(), difference.mean + half_width, 1e-5);
 }
