@@ -61,7 +61,7 @@ class ClairvoyantSearch {
   ClairvoyantSearch(const Truth& truth, const TrueSeconds& seconds, double pause)
       : truth_(truth), options_(options_of(seconds)), pause_(pause), entering_(options_.size(), 0) {}
 
-  ClairvoyantRun run(const RunEnd& end) {
+  ClairvoyantRun run(const ScenarioEnd& end) {
     COPUS_CHECK(!options_.empty() && end.value > 0, options_.size(), ", ", end.value);
     ClairvoyantRun run;
     size_t last = 0;
@@ -74,10 +74,10 @@ class ClairvoyantSearch {
   size_t piece() const { return ways_.size() - 1; }
 
   // Goes on to where the run ends if that is within this piece; `last` is then its strategy there.
-  bool ends_here(const RunEnd& end, ClairvoyantRun& run, size_t& last) {
+  bool ends_here(const ScenarioEnd& end, ClairvoyantRun& run, size_t& last) {
     ways_.push_back(best_in_piece(truth_, ways_.size(), options_));
     const double begin = truth_.pieces()[piece()].begin, border = truth_.end_of(piece());
-    if (end.kind == RunEnd::Kind::progress) {
+    if (end.kind == ScenarioEnd::Kind::progress) {
       if (border < end.value) return false;
       run = {.seconds = never, .progress = end.value, .by_piece = {}, .relayouts = 0};
       for (size_t i = 0; i < options_.size(); ++i) {
@@ -135,13 +135,13 @@ double static_seconds(const Truth& truth, const Configuration& configuration, do
          static_cast<double>(configuration.global_batch);
 }
 
-StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const RunEnd& end) {
+StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const ScenarioEnd& end) {
   StraightRun best{.configuration = {}, .seconds = never, .progress = 0};
   std::map<int64_t, double> samples;  // to the end, by batch
   for (const auto& [configuration, step] : seconds) {
     const int64_t batch = configuration.global_batch;
     const double per_sample = step / static_cast<double>(batch);
-    if (end.kind == RunEnd::Kind::progress) {
+    if (end.kind == ScenarioEnd::Kind::progress) {
       const auto [needed, is_new] = samples.try_emplace(batch);
       if (is_new) needed->second = truth.samples_to(end.value, batch);
       const double taken = needed->second * per_sample;
@@ -155,7 +155,7 @@ StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const Ru
   return best;
 }
 
-ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds, const RunEnd& end) {
+ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds, const ScenarioEnd& end) {
   return ClairvoyantSearch(truth, seconds, pause_seconds).run(end);
 }
 

@@ -15,7 +15,7 @@ namespace copus {
 using TrueSeconds = std::map<Configuration, double>;
 
 // How a run ends: at a progress, or after so many seconds.
-struct RunEnd {
+struct ScenarioEnd {
   enum class Kind { progress, seconds } kind = Kind::progress;
   double value = 0;
 };
@@ -28,7 +28,7 @@ struct StraightRun {
 };
 
 // Returns the run that never changes its configuration and ends first, or gets furthest; of equal ones the first.
-StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const RunEnd& end);
+StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const ScenarioEnd& end);
 
 // Returns the seconds from the beginning to `progress` in one configuration with steps of `step_seconds`.
 double static_seconds(const Truth& truth, const Configuration& configuration, double step_seconds, double progress);
@@ -45,6 +45,6 @@ struct ClairvoyantRun {
 // change of strategy takes `pause_seconds` and a change of batch or micro-batch nothing. Within a piece of the truth a
 // run's seconds are linear in where it changes, so that to change at the borders of pieces alone is no restriction, and
 // dynamic programming over them finds the optimum: no run over the same truth is faster.
-ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds, const RunEnd& end);
+ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds, const ScenarioEnd& end);
 
 }  // namespace copus

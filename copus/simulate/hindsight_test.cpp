@@ -73,7 +73,7 @@ TEST(Clairvoyant, IsTheBestOfAllSequences) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const TinyCase tiny = with_one_micro_batch(draw_case(seed));
     const double target = tiny.truth.pieces().back().begin + 60;
-    const ClairvoyantRun run = clairvoyant(tiny.truth, tiny.seconds, tiny.pause, {RunEnd::Kind::progress, target});
+    const ClairvoyantRun run = clairvoyant(tiny.truth, tiny.seconds, tiny.pause, {ScenarioEnd::Kind::progress, target});
     EXPECT_NEAR(run.seconds / by_brute_force(tiny, target), 1, 1e-12) << "seed " << seed;
     relayouts += run.relayouts;
   }
@@ -84,7 +84,7 @@ TEST(Clairvoyant, ItsSequenceTakesTheSecondsThatItSays) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const TinyCase tiny = draw_case(seed);
     const double target = tiny.truth.pieces().back().begin + 60;
-    const ClairvoyantRun run = clairvoyant(tiny.truth, tiny.seconds, tiny.pause, {RunEnd::Kind::progress, target});
+    const ClairvoyantRun run = clairvoyant(tiny.truth, tiny.seconds, tiny.pause, {ScenarioEnd::Kind::progress, target});
     ASSERT_EQ(run.by_piece.size(), tiny.truth.pieces().size());
     double seconds = static_cast<double>(run.relayouts) * tiny.pause;
     int64_t changes = 0;
@@ -102,9 +102,9 @@ TEST(Clairvoyant, GetsInTheseSecondsWhereItNeedsThemToGetTo) {
     const TinyCase tiny = draw_case(seed);
     for (const double target : {30.0, 333.0, 900.0}) {
       const ClairvoyantRun to_target =
-          clairvoyant(tiny.truth, tiny.seconds, tiny.pause, {RunEnd::Kind::progress, target});
+          clairvoyant(tiny.truth, tiny.seconds, tiny.pause, {ScenarioEnd::Kind::progress, target});
       const ClairvoyantRun in_seconds =
-          clairvoyant(tiny.truth, tiny.seconds, tiny.pause, {RunEnd::Kind::seconds, to_target.seconds});
+          clairvoyant(tiny.truth, tiny.seconds, tiny.pause, {ScenarioEnd::Kind::seconds, to_target.seconds});
       EXPECT_NEAR(in_seconds.progress / target, 1, 1e-12) << "seed " << seed;
     }
   }
@@ -113,7 +113,7 @@ TEST(Clairvoyant, GetsInTheseSecondsWhereItNeedsThemToGetTo) {
 TEST(BestStatic, IsNoSlowerThanAnyAndNoFasterThanTheClairvoyant) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const TinyCase tiny = draw_case(seed);
-    const RunEnd end{RunEnd::Kind::progress, 500};
+    const ScenarioEnd end{ScenarioEnd::Kind::progress, 500};
     const StraightRun best = best_static(tiny.truth, tiny.seconds, end);
     for (const auto& [configuration, seconds] : tiny.seconds) {
       EXPECT_LE(best.seconds, static_seconds(tiny.truth, configuration, seconds, 500) * (1 + 1e-12));
@@ -122,7 +122,7 @@ TEST(BestStatic, IsNoSlowerThanAnyAndNoFasterThanTheClairvoyant) {
                      static_seconds(tiny.truth, best.configuration, tiny.seconds.at(best.configuration), 500));
     EXPECT_LE(clairvoyant(tiny.truth, tiny.seconds, tiny.pause, end).seconds, best.seconds * (1 + 1e-12));
 
-    const RunEnd in_seconds{RunEnd::Kind::seconds, best.seconds};
+    const ScenarioEnd in_seconds{ScenarioEnd::Kind::seconds, best.seconds};
     EXPECT_NEAR(best_static(tiny.truth, tiny.seconds, in_seconds).progress, 500, 1e-9);
     EXPECT_GE(clairvoyant(tiny.truth, tiny.seconds, tiny.pause, in_seconds).progress, 500 - 1e-9);
   }
@@ -131,7 +131,7 @@ TEST(BestStatic, IsNoSlowerThanAnyAndNoFasterThanTheClairvoyant) {
 TEST(Clairvoyant, StaysWhereAPauseIsTooDear) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const TinyCase tiny = draw_case(seed);
-    EXPECT_EQ(clairvoyant(tiny.truth, tiny.seconds, 1e9, {RunEnd::Kind::progress, 900}).relayouts, 0);
+    EXPECT_EQ(clairvoyant(tiny.truth, tiny.seconds, 1e9, {ScenarioEnd::Kind::progress, 900}).relayouts, 0);
   }
 }
 

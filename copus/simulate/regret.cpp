@@ -11,7 +11,7 @@ namespace copus {
 RegretOutcome outcome_of(const Scenario& scenario, const SimulatedRun& run) {
   const StraightRun& straight = scenario.best_static;
   const auto time_of = [&](double seconds, double progress) {
-    if (scenario.end.kind == RunEnd::Kind::progress) return seconds / straight.seconds;
+    if (scenario.end.kind == ScenarioEnd::Kind::progress) return seconds / straight.seconds;
     const double step = scenario.seconds.at(straight.configuration);
     return straight.seconds / static_seconds(scenario.truth, straight.configuration, step, progress);
   };

@@ -42,21 +42,21 @@ TEST(Regret, TheWorstComeFirst) {
 // late by either kind of end.
 TEST(Regret, BothKindsOfEndsMeasureTheSameTime) {
   Scenario scenario = make_scenario(0, {small_job()});
-  const StraightRun straight = best_static(scenario.truth, scenario.seconds, {RunEnd::Kind::progress, 1000});
+  const StraightRun straight = best_static(scenario.truth, scenario.seconds, {ScenarioEnd::Kind::progress, 1000});
   const double step = scenario.seconds.at(straight.configuration);
-  const auto time_of = [&](RunEnd end, const SimulatedRun& run) {
+  const auto time_of = [&](ScenarioEnd end, const SimulatedRun& run) {
     scenario.end = end;
     scenario.best_static = best_static(scenario.truth, scenario.seconds, end);
     scenario.clairvoyant = clairvoyant(scenario.truth, scenario.seconds, scenario.pause_seconds, end);
     return outcome_of(scenario, run).time;
   };
-  EXPECT_DOUBLE_EQ(time_of({RunEnd::Kind::progress, 1000}, {.seconds = 2 * straight.seconds, .progress = 1000}), 2);
-  EXPECT_DOUBLE_EQ(time_of({RunEnd::Kind::progress, 1000}, {.seconds = straight.seconds, .progress = 1000}), 1);
+  EXPECT_DOUBLE_EQ(time_of({ScenarioEnd::Kind::progress, 1000}, {.seconds = 2 * straight.seconds, .progress = 1000}), 2);
+  EXPECT_DOUBLE_EQ(time_of({ScenarioEnd::Kind::progress, 1000}, {.seconds = straight.seconds, .progress = 1000}), 1);
   TruthWalk walk(scenario.truth);
   const int64_t batch = straight.configuration.global_batch;
   walk.advance(straight.seconds / 2 / step * static_cast<double>(batch), batch, 1e18);
   EXPECT_NEAR(
-      time_of({RunEnd::Kind::seconds, straight.seconds}, {.seconds = straight.seconds, .progress = walk.progress()}), 2,
+      time_of({ScenarioEnd::Kind::seconds, straight.seconds}, {.seconds = straight.seconds, .progress = walk.progress()}), 2,
       1e-9);
 }
 

@@ -117,8 +117,8 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
 
 // Sets the limit that the run itself knows of. A run to a progress is not told when it will be there: its limit is
 // twice the samples that it would take in its first batch, as a user would give it who stops it by its loss.
-void set_limit(RunConfig& config, const Truth& truth, const RunEnd& end) {
-  if (end.kind == RunEnd::Kind::seconds) {
+void set_limit(RunConfig& config, const Truth& truth, const ScenarioEnd& end) {
+  if (end.kind == ScenarioEnd::Kind::seconds) {
     config.train.max_seconds = end.value;
   } else {
     const double samples = 2 * truth.samples_to(end.value, config.train.global_batch);
@@ -169,8 +169,8 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs) {
   // 2604.26687 beside steps of seconds).
   const double pause = draws.log_uniform(0.1, 20) * first.parts.total();
 
-  RunEnd end{RunEnd::Kind::progress, length};
-  if (draws.uniform() < 0.5) end = {RunEnd::Kind::seconds, best_static(truth, seconds, end).seconds};
+  ScenarioEnd end{ScenarioEnd::Kind::progress, length};
+  if (draws.uniform() < 0.5) end = {ScenarioEnd::Kind::seconds, best_static(truth, seconds, end).seconds};
   RunConfig config = beginning(job, first.configuration);
   set_limit(config, truth, end);
   const NormSpread spread{.dimensions = draws.log_uniform(100, 10000),
@@ -196,7 +196,7 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs) {
 
 std::string describe(const Scenario& scenario) {
   const auto number = [](double value) { return format_number("%.3g", value); };
-  const bool by_progress = scenario.end.kind == RunEnd::Kind::progress;
+  const bool by_progress = scenario.end.kind == ScenarioEnd::Kind::progress;
   const std::string end = by_progress ? concat("a progress of ", number(scenario.end.value), " samples")
                                       : concat(number(scenario.end.value), " s");
   return concat(scenario.number, ": ", scenario.job, ", worth ", to_string(scenario.worth), ", noise scale ",

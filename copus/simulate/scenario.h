@@ -62,7 +62,7 @@ struct Scenario {
   double step_deviation = 0;  // standard deviation of the logarithm of a step's seconds
   double rate_feedback = 0;   // the noise scale falls by the learning rate to this power (0: not at all)
   NormSpread spread;
-  RunEnd end;
+  ScenarioEnd end;
   StraightRun best_static;
   ClairvoyantRun clairvoyant;
 };

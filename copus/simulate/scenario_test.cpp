@@ -65,7 +65,7 @@ TEST(Scenario, BeginsInThePlansFastestConfigurationOfItsBatch) {
 }
 
 TEST(Scenario, ClairvoyantIsNoSlowerThanBestStatic) {
-  std::set<RunEnd::Kind> ends;
+  std::set<ScenarioEnd::Kind> ends;
   for (const Scenario& scenario : scenarios()) {
     ends.insert(scenario.end.kind);
     EXPECT_LE(scenario.clairvoyant.seconds, scenario.best_static.seconds * (1 + 1e-12)) << describe(scenario);

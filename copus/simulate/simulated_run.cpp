@@ -26,7 +26,7 @@ class SimulatedTraining {
         controller_(config, configuration_of(config), Knowledge()),
         walk_(scenario.truth),
         draws_(mix_bits(static_cast<uint64_t>(scenario.number) + 1), "steps"),
-        target_(scenario.end.kind == RunEnd::Kind::progress ? scenario.end.value
+        target_(scenario.end.kind == ScenarioEnd::Kind::progress ? scenario.end.value
                                                             : std::numeric_limits<double>::infinity()) {
     enter(configuration_of(config));
   }
@@ -51,7 +51,7 @@ class SimulatedTraining {
   bool step() {
     const auto batch = static_cast<double>(current_.global_batch);
     double samples = batch;
-    const bool ends_by_time = scenario_.end.kind == RunEnd::Kind::seconds;
+    const bool ends_by_time = scenario_.end.kind == ScenarioEnd::Kind::seconds;
     if (ends_by_time) samples *= std::min(1.0, (scenario_.end.value - run_.seconds) / step_seconds_);
     const double needed = walk_.advance(samples, current_.global_batch, target_);
     run_.seconds += step_seconds_ * needed / batch;
@@ -116,13 +116,13 @@ class SimulatedTraining {
     report.consumed_samples = consumed_samples_;
     report.from = current_;
     report.to = target;
-    report.critical_batch = intent.critical_batch;
+    report.rate_factor = intent.rate_factor;
     report.pause_seconds = is_relayout ? scenario_.pause_seconds : 0;
     ++(is_relayout ? run_.relayouts : run_.batch_changes);
     run_.pause_seconds += report.pause_seconds;
     run_.seconds += report.pause_seconds;
     enter(target);
-    if (scenario_.end.kind == RunEnd::Kind::seconds && run_.seconds >= scenario_.end.value) return true;
+    if (scenario_.end.kind == ScenarioEnd::Kind::seconds && run_.seconds >= scenario_.end.value) return true;
     controller_.report(report);
     return false;
   }

@@ -15,7 +15,7 @@ namespace {
 Scenario scenario_of(int64_t number) { return make_scenario(number, {small_job()}); }
 
 TEST(SimulatedRun, ThatNeverMovesTakesTheSecondsOfItsConfiguration) {
-  std::set<RunEnd::Kind> ends;
+  std::set<ScenarioEnd::Kind> ends;
   for (int64_t number = 0; number < 10; ++number) {
     const Scenario scenario = scenario_of(number);
     const SimulatedRun run = simulate(scenario, under_policy(scenario, PolicyKind::fixed));
@@ -23,7 +23,7 @@ TEST(SimulatedRun, ThatNeverMovesTakesTheSecondsOfItsConfiguration) {
     ends.insert(scenario.end.kind);
     EXPECT_EQ(run.last, first);
     EXPECT_EQ(run.relayouts + run.batch_changes, 0);
-    if (scenario.end.kind == RunEnd::Kind::progress) {
+    if (scenario.end.kind == ScenarioEnd::Kind::progress) {
       const double seconds = static_seconds(scenario.truth, first, scenario.seconds.at(first), scenario.end.value);
       EXPECT_NEAR(run.seconds / seconds, 1, 1e-9) << describe(scenario);
     } else {
@@ -80,7 +80,7 @@ TEST(SimulatedRun, ALongerPauseMakesARunAsMuchLonger) {
   int64_t compared = 0;
   for (int64_t number = 0; number < 30 && compared < 3; ++number) {
     Scenario scenario = scenario_of(number);
-    if (scenario.end.kind != RunEnd::Kind::progress) continue;
+    if (scenario.end.kind != ScenarioEnd::Kind::progress) continue;
     scenario.pause_seconds = 0;
     const SimulatedRun quick = simulate(scenario, under_policy(scenario, PolicyKind::copus));
     scenario.pause_seconds = quick.seconds / 100;

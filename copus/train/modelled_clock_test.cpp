@@ -68,7 +68,7 @@ class ModelledClock : public NoiseScaleTest {
       History mine;
       for (int64_t step = 1; step <= steps; ++step) {
         if (target && step == announced && world.rank() == 0) {
-          trainer.announce({.configuration = *target, .commit_after_step = announced + 1, .critical_batch = 16});
+          trainer.announce({.configuration = *target, .commit_after_step = announced + 1, .rate_factor = 1.25});
         }
         mine.records.push_back(trainer.step());
         if (auto report = trainer.switch_if_due()) mine.reports.push_back(*report);
