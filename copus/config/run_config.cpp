@@ -9,6 +9,7 @@ bool decides_by_noise_scale(PolicyKind policy) {
   switch (policy) {
     case PolicyKind::none:
     case PolicyKind::fixed:
+    case PolicyKind::static_best:
     case PolicyKind::steps:
     case PolicyKind::script:
       return false;

@@ -36,7 +36,9 @@ inline constexpr auto named_values<BatchScaling> = std::to_array<NamedValue<Batc
 enum class PolicyKind {
   none,             // nothing is decided or logged
   fixed,            // "static": decisions are logged, and only commands change anything
+  static_best,      // likewise, begun in the layout that is fastest at its batch
   copus,            // the configuration with the highest Goodput
+  copus_paper,      // the rule of arXiv 2604.26687 as it is published
   cbs_pessimistic,  // the batch follows the critical batch, in the layout that is fastest at the initial batch
   cbs_optimistic,   // likewise in the layout that is fastest at the largest batch
   steps,            // a schedule of batches by consumed samples or tokens (Megatron-LM's step batch size schedule)
@@ -50,7 +52,9 @@ template <>
 inline constexpr auto named_values<PolicyKind> =
     std::to_array<NamedValue<PolicyKind>>({{PolicyKind::none, "none"},
                                            {PolicyKind::fixed, "static"},
+                                           {PolicyKind::static_best, "static-best"},
                                            {PolicyKind::copus, "copus"},
+                                           {PolicyKind::copus_paper, "copus-paper"},
                                            {PolicyKind::cbs_pessimistic, "cbs-pessimistic"},
                                            {PolicyKind::cbs_optimistic, "cbs-optimistic"},
                                            {PolicyKind::steps, "steps"},

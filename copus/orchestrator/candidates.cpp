@@ -4,6 +4,9 @@
 #include <map>
 #include <utility>
 
+#include "copus/base/error.h"
+#include "copus/orchestrator/step_time_learner.h"
+
 namespace copus {
 
 namespace {
@@ -43,6 +46,18 @@ SearchSpace search_space_of(const RunConfig& config) {
                                   ? adapt.max_tensor_parallel
                                   : std::max(config.cluster.description.ranks_per_node, own.strategy.tensor_parallel);
   return space;
+}
+
+PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowledge) {
+  if (!is_speed_known(config.cluster.as_timed())) {
+    throw UserError(concat("adapt.policy \"", to_string(config.adapt.policy), "\" compares configurations by their ",
+                           "step times, and nothing says how fast the cluster computes: describe its device in ",
+                           "[cluster] (matmul_teraflops, as `copus profile` measures it), or set adapt.policy to ",
+                           "\"none\""));
+  }
+  const PredictedJob job = predicted_job(config);
+  return make_table(job.model, job.sequence_length, config.cluster.as_timed(), training_system_of(config),
+                    search_space_of(config), knowledge);
 }
 
 std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candidate& current, const RunConfig& config) {

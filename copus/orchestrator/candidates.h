@@ -15,6 +15,10 @@ namespace copus {
 // to 64 times the run's: a run that begins in a large batch may find its way to the small one that its rate is for.
 SearchSpace search_space_of(const RunConfig& config);
 
+// Predicts the steps of all configurations that [adapt] allows. Throws UserError where nothing says how fast the
+// cluster computes.
+PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowledge);
+
 // Makes candidates of the cells of the table and of `current`, which a resumed or forced run may be in though the table
 // does not have it. For a policy that goes by the noise scale, configurations that would leave it blind are left out,
 // except `current`: a batch of one sample never shows the noise scale, and where a step is one micro-batch only every

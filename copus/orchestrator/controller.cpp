@@ -29,18 +29,6 @@ Observation as_logged(Observation observation) {
 
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
-PerformanceTable table_of(const RunConfig& config, const Knowledge& knowledge) {
-  if (!is_speed_known(config.cluster.as_timed())) {
-    throw UserError(concat("adapt.policy \"", to_string(config.adapt.policy), "\" compares configurations by their ",
-                           "step times, and nothing says how fast the cluster computes: describe its device in ",
-                           "[cluster] (matmul_teraflops, as `copus profile` measures it), or set adapt.policy to ",
-                           "\"none\""));
-  }
-  const PredictedJob job = predicted_job(config);
-  return make_table(job.model, job.sequence_length, config.cluster.as_timed(), training_system_of(config),
-                    search_space_of(config), knowledge);
-}
-
 // Estimates the seconds for which training would stand still while one rank takes the whole state over the slowest link
 // of the job. A plan cannot ask more of a rank; the estimate is used until a re-layout has been measured.
 double estimated_relayout_seconds(const RunConfig& config) {
@@ -69,7 +57,7 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, Kn
     : config_(config),
       policy_(make_policy(config, file)),
       other_policy_(other_alpha_policy(config, file)),
-      table_(table_of(config, knowledge)),
+      table_(predicted_table(config, knowledge)),
       learner_(config, initial, std::move(knowledge)),
       current_(initial),
       rate_cap_(rate_factor ? cap_of_factor(rate_rule_of(config), *rate_factor)
@@ -79,7 +67,8 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, Kn
       outcomes_(config) {
   list_candidates();
   const PolicyKind policy = config.adapt.policy;
-  if (candidates_.size() < 2 && policy != PolicyKind::fixed && policy != PolicyKind::script) {
+  if (candidates_.size() < 2 && policy != PolicyKind::fixed && policy != PolicyKind::static_best &&
+      policy != PolicyKind::script) {
     throw UserError(
         concat("adapt.policy \"", to_string(policy), "\" has nothing to choose among: ",
                "of the configurations that [adapt] allows, only the one that the run begins in is feasible",

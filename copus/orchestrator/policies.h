@@ -1,5 +1,5 @@
 // Policies, and what they share. They are one file each or a few that belong together: policy_goodput.cpp,
-// policy_batch.cpp, policy_cona.cpp, policy_script.cpp. make_policy chooses among them.
+// policy_batch.cpp, policy_cona.cpp, policy_paper.cpp, policy_script.cpp. make_policy chooses among them.
 #pragma once
 
 #include <functional>
@@ -30,6 +30,7 @@ std::unique_ptr<Policy> make_goodput_policy(const RunConfig& config, std::option
 // Makes one of the policies that set the batch alone, or the one that never moves, by config.adapt.policy.
 std::unique_ptr<Policy> make_batch_policy(const RunConfig& config);
 std::unique_ptr<Policy> make_cona_policy(const RunConfig& config);
+std::unique_ptr<Policy> make_paper_policy(const RunConfig& config);
 std::unique_ptr<Policy> make_script_policy(const RunConfig& config, std::string_view script);
 
 // The base of the policies that Copus is compared with: logs Goodput beside the decision of their own rule.

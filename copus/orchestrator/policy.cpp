@@ -19,7 +19,10 @@ std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view fi
       return make_goodput_policy(config, std::nullopt);
     case PolicyKind::oracle:
       return make_goodput_policy(config, parse_noise_trace(file_text, adapt.file));
+    case PolicyKind::copus_paper:
+      return make_paper_policy(config);
     case PolicyKind::fixed:
+    case PolicyKind::static_best:
     case PolicyKind::cbs_pessimistic:
     case PolicyKind::cbs_optimistic:
     case PolicyKind::steps:

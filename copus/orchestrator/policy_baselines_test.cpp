@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "copus/base/error.h"
 #include "copus/description/configuration_json.h"
 #include "copus/orchestrator/policies.h"
@@ -33,6 +36,34 @@ TEST(StaticPolicy, NeverMovesAndSaysWhatCopusWouldHaveSeen) {
   EXPECT_FALSE(choice.target);
   EXPECT_EQ(choice.best.size(), 5u);
   EXPECT_GT(choice.predicted_gain, 1);
+}
+
+TEST(PaperPolicy, TakesTheHighestThroughputTimesEfficiencyTimesRootOfTheBatch) {
+  Question question{two_layouts(8, 256), {pipeline, 8, 1}, {}};
+  set_noise(question.latest, 20);
+  const RunConfig config = without_dwell(PolicyKind::copus_paper, 8);
+  const auto worth = [&](const Candidate& candidate) {
+    const auto batch = static_cast<double>(candidate.configuration.global_batch);
+    return candidate.throughput() / (2 * 20 + batch) * std::sqrt(batch);
+  };
+  const auto best = std::max_element(question.candidates.begin(), question.candidates.end(),
+                                     [&](const Candidate& a, const Candidate& b) { return worth(a) < worth(b); });
+  EXPECT_EQ(question.ask(config).target.value(), best->configuration);
+  EXPECT_GT(best->configuration.global_batch, 40) << "beyond the critical batch, where a capped rate gains nothing";
+  question.current = best->configuration;
+  EXPECT_FALSE(question.ask(config).target);
+}
+
+TEST(PaperPolicy, HoldsForLessThanATenthAndWhileTheNoiseScaleIsNotKnown) {
+  const RunConfig config = without_dwell(PolicyKind::copus_paper, 8);
+  Question question{{{{data, 8, 1}, 1.09, 0, 1}, {{data, 8, 2}, 1, 0, 1}}, {data, 8, 1}, {}};
+  set_noise(question.latest, 20);
+  EXPECT_FALSE(question.ask(config).target);
+  question.candidates.front().step_seconds = 1.11;
+  EXPECT_TRUE(question.ask(config).target);
+  question.latest = {};
+  question.latest.noise_scale_low = 20;
+  EXPECT_FALSE(question.ask(config).target);
 }
 
 // The batch is the power of two nearest to c phi = 2 phi by ratio.

@@ -234,6 +234,7 @@ StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length)
 std::unique_ptr<Policy> make_batch_policy(const RunConfig& config) {
   switch (config.adapt.policy) {
     case PolicyKind::fixed:
+    case PolicyKind::static_best:
       return std::make_unique<FixedPolicy>(config);
     case PolicyKind::cbs_pessimistic:
     case PolicyKind::cbs_optimistic:

@@ -46,7 +46,7 @@ std::string describe(const NoiseBelief& noise) {
 RateRule rate_rule_of(const RunConfig& config) {
   return {.exponent = exponent_of(config.optimizer.batch_scaling),
           .reference_batch = static_cast<double>(reference_batch_of(config)),
-          .is_capped = true};
+          .is_capped = config.adapt.policy != PolicyKind::copus_paper};
 }
 
 double initial_rate_cap(const RunConfig& config, int64_t batch) {

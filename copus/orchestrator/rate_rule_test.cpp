@@ -144,5 +144,13 @@ TEST_F(RateInARun, WhoOnlyAdvisesChangesNothing) {
   for (int i = 0; i < 60; ++i) EXPECT_FALSE(controller.observe(job.next_step()).rate_factor);
 }
 
+TEST(RateRule, IsCappedUnlessThePolicySaysOtherwise) {
+  RunConfig config = small_run();
+  config.adapt.policy = PolicyKind::copus;
+  EXPECT_TRUE(rate_rule_of(config).is_capped);
+  config.adapt.policy = PolicyKind::copus_paper;
+  EXPECT_FALSE(rate_rule_of(config).is_capped);
+}
+
 }  // namespace
 }  // namespace copus

@@ -155,7 +155,8 @@ StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const Sc
   return best;
 }
 
-ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds, const ScenarioEnd& end) {
+ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds,
+                           const ScenarioEnd& end) {
   return ClairvoyantSearch(truth, seconds, pause_seconds).run(end);
 }
 

@@ -45,6 +45,7 @@ struct ClairvoyantRun {
 // change of strategy takes `pause_seconds` and a change of batch or micro-batch nothing. Within a piece of the truth a
 // run's seconds are linear in where it changes, so that to change at the borders of pieces alone is no restriction, and
 // dynamic programming over them finds the optimum: no run over the same truth is faster.
-ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds, const ScenarioEnd& end);
+ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds,
+                           const ScenarioEnd& end);
 
 }  // namespace copus

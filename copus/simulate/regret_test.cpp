@@ -50,14 +50,15 @@ TEST(Regret, BothKindsOfEndsMeasureTheSameTime) {
     scenario.clairvoyant = clairvoyant(scenario.truth, scenario.seconds, scenario.pause_seconds, end);
     return outcome_of(scenario, run).time;
   };
-  EXPECT_DOUBLE_EQ(time_of({ScenarioEnd::Kind::progress, 1000}, {.seconds = 2 * straight.seconds, .progress = 1000}), 2);
+  EXPECT_DOUBLE_EQ(time_of({ScenarioEnd::Kind::progress, 1000}, {.seconds = 2 * straight.seconds, .progress = 1000}),
+                   2);
   EXPECT_DOUBLE_EQ(time_of({ScenarioEnd::Kind::progress, 1000}, {.seconds = straight.seconds, .progress = 1000}), 1);
   TruthWalk walk(scenario.truth);
   const int64_t batch = straight.configuration.global_batch;
   walk.advance(straight.seconds / 2 / step * static_cast<double>(batch), batch, 1e18);
-  EXPECT_NEAR(
-      time_of({ScenarioEnd::Kind::seconds, straight.seconds}, {.seconds = straight.seconds, .progress = walk.progress()}), 2,
-      1e-9);
+  EXPECT_NEAR(time_of({ScenarioEnd::Kind::seconds, straight.seconds},
+                      {.seconds = straight.seconds, .progress = walk.progress()}),
+              2, 1e-9);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class SimulatedTraining {
         walk_(scenario.truth),
         draws_(mix_bits(static_cast<uint64_t>(scenario.number) + 1), "steps"),
         target_(scenario.end.kind == ScenarioEnd::Kind::progress ? scenario.end.value
-                                                            : std::numeric_limits<double>::infinity()) {
+                                                                 : std::numeric_limits<double>::infinity()) {
     enter(configuration_of(config));
   }
 

@@ -15,6 +15,7 @@
 #include "copus/data/dataset.h"
 #include "copus/description/mesh.h"
 #include "copus/model/caching_allocator.h"
+#include "copus/orchestrator/starting_configuration.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/stragglers.h"
 #include "copus/report/timeline.h"
@@ -322,6 +323,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   }
   const bool have_cores = configure_aten(plan.config.train.threads, local_ranks);
   plan.config.train.precision = agree_on_precision(plan.config.train.precision, device, world);
+  if (!plan.checkpoint) plan.start = starting_configuration(plan.config);
   check_modelled_job(plan);
   const TrainConfig& train = plan.config.train;
   const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
