@@ -78,6 +78,11 @@ class Calibration {
         stop_(0) {
     configure_aten(config_.train.threads);
     config_.train.precision = resolve_precision(config_.train.precision, device_);
+    if (config_.optimizer.batch_scaling != BatchScaling::square_root) {
+      throw UserError(concat("calibrate: optimizer.batch_scaling of the run in ", run_.string(), " is \"",
+                             to_string(config_.optimizer.batch_scaling), "\", and branches are fitted at the rates of ",
+                             "the square-root rule alone; give noise_scale.calibration as a number"));
+    }
     if (dataset_.held_out_samples() == 0) {
       throw UserError(concat("calibrate: the run in ", run_.string(),
                              " has no held-out data, by which branches are compared; it needs data.held_out or ",
@@ -91,11 +96,15 @@ class Calibration {
     done_ = read_branch_log(file);
     const double limit = read_duration("--time", options_.time);
     const Clock::time_point start = Clock::now();
-    measure_speed();
-    announce(limit);
+    std::cerr << "copus: measuring the noise scale, and how fast branches are here\n";
     const NoiseScale noise = measure_noise();
+    if (stop_.reason(0) != StopReason::none) return interrupted();
+    measure_speed();
+    if (stop_.reason(0) != StopReason::none) return interrupted();
+    announce(limit - seconds_since(start));
     create_directories_durably(file.parent_path());
     BranchLog log(file);
+    done_ = read_branch_log(file);  // nobody else adds to it any more
     for (const BranchOutcome& planned : plan_.branches) {
       if (is_done(planned)) continue;
       const double seconds = predicted_seconds(planned.samples);
@@ -162,7 +171,7 @@ class Calibration {
     const std::string known = done_.empty() ? "" : concat(done_.size(), " branches are there already; ");
     if (needed > limit) {
       throw UserError(concat("calibrate: ", known, "the branches that an interval needs would take about ",
-                             format_duration(needed), " here, and --time gives ", format_duration(limit),
+                             format_duration(needed), " here, and --time leaves ", format_duration(limit),
                              ": give more (all of them would take ", format_duration(all),
                              "), or calibrate a smaller model of the same kind"));
     }
@@ -184,11 +193,12 @@ class Calibration {
     Decoder decoder(parameters, Recompute::none);
     NoiseReference reference(parameters, decoder, dataset_);
     NoiseAverage average;
-    for (int64_t batch = 0; batch < noise_batches; ++batch) {
+    for (int64_t batch = 0; batch < noise_batches && stop_.reason(0) == StopReason::none; ++batch) {
       const auto first = static_cast<uint64_t>(state_.consumed_samples + batch * noise_batch);
       average = observe_alike(average, reference.observe(first, noise_batch));
     }
     const std::optional<NoiseScale> noise = noise_scale(average);
+    if (stop_.reason(0) != StopReason::none) return {};
     if (!noise || !noise->value) {
       throw UserError(concat("calibrate: the noise scale at ", checkpoint_.directory().string(), " is not significant ",
                              "in ", noise_batches * noise_batch, " sequences (`copus gns` says more), and c is ",
@@ -207,7 +217,7 @@ class Calibration {
 
   int interrupted() const {
     std::cerr << "copus: interrupted after " << done_.size() << " branches; the same command goes on\n";
-    return static_cast<int>(RunEnd::interrupted);
+    return static_cast<int>(stop_.reason(0) == StopReason::terminate ? RunEnd::requeue : RunEnd::interrupted);
   }
 
   int conclude(const NoiseScale& noise) const {
@@ -238,6 +248,10 @@ class Calibration {
     write_file_durably(file, to_json(report) + '\n');
     std::cout << (options_.json ? to_json(report) + '\n' : describe(report, file)) << std::flush;
     return 0;
+  }
+
+  static bool is_at_an_end(const Estimate& calibration) {
+    return calibration.value <= smallest_calibration || calibration.value >= largest_calibration;
   }
 
   static std::string describe(const CalibrationReport& report, const fs::path& file) {
@@ -288,7 +302,7 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
       ->capture_default_str();
   command
       .add_option("--learning-rate", options->learning_rate,
-                  "Of the run's first batch (default: optimizer.lr of the run)")
+                  "Of the batch that the run's rate is for (default: optimizer.lr of the run)")
       ->check(CLI::PositiveNumber);
   command.add_flag("--json", options->json, "Print calibration.json instead of a table");
   command.footer(

@@ -24,7 +24,8 @@ struct CalibrationPlan {
 // are needed.
 CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions);
 
-// The samples between a checkpoint's and the first of a repetition's branches, so that no two repetitions share any.
+// The samples between a checkpoint's and the first of a repetition's branches, so that repetitions share
+// none as long as an epoch has enough.
 int64_t skipped_samples(const CalibrationPlan& plan, int64_t repetition);
 
 }  // namespace copus

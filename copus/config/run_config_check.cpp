@@ -99,6 +99,12 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
         "\"machine.toml\", or describe the cluster's device (matmul_teraflops; on the virtual clock ",
         "teraflops_per_rank will do)"));
   }
+  if (adapt.policy == PolicyKind::copus_paper && config.optimizer.batch_scaling != BatchScaling::square_root) {
+    throw UserError(concat(source,
+                           ": adapt.policy \"copus-paper\" is the paper's rule, whose learning rate follows the ",
+                           "square root of the batch, and optimizer.batch_scaling is \"",
+                           to_string(config.optimizer.batch_scaling), "\"; set it to \"sqrt\""));
+  }
   if (adapt.policy == PolicyKind::steps && adapt.schedule.empty()) {
     throw UserError(concat(source, ": ", policy, " needs adapt.schedule, batches from so many consumed samples or ",
                            "tokens on: \"0:32 1M:64\""));

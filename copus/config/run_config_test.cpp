@@ -166,7 +166,7 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"parallel.sequence_parallel", "2", "true or false, got 2"},
            BadValue{"parallel.zero_stage", "3", "at least 0 and at most 1, got 3"},
            BadValue{"parallel.wait_limit", "0s", "at least 1, got the string \"0s\""},
-           BadValue{"adapt.policy", "copuss", "one of \"none\", \"static\", \"copus\", \"cbs-pessimistic\""},
+           BadValue{"adapt.policy", "copuss", "one of \"none\", \"static\", \"static-best\", \"copus\""},
            BadValue{"adapt.global_batches", "[8, 0]", "at least 1 and at most 16777216, got 0"},
            BadValue{"adapt.micro_batches", "['4']", "a whole number, got the string \"4\""},
            BadValue{"adapt.schedules", "['1f1b', 'zb']", "\"zb-h1\", got the string \"zb\""},
@@ -196,6 +196,15 @@ TEST(RunConfig, ContradictionsAreRefused) {
   EXPECT_THAT(message_of(minimal("[optimizer]\nschedule = 'wsd'\nwarmup_tokens = 0.5\ndecay_tokens = 0.6")),
               AllOf(HasSubstr("(0.5)"), HasSubstr("(0.6)"), HasSubstr("shares")));
   EXPECT_THAT(message_of(minimal(), {"train.device="}), HasSubstr("train.device is empty"));
+}
+
+TEST(RunConfig, ThePaperSRuleNeedsThePaperSRate) {
+  const std::vector<std::string> as_published = {"adapt.policy=copus-paper", "cluster.clock=virtual",
+                                                 "cluster.config=two-small-nodes"};
+  EXPECT_EQ(message_of(minimal(), as_published), "no UserError");
+  std::vector<std::string> linear = as_published;
+  linear.emplace_back("optimizer.batch_scaling=linear");
+  EXPECT_THAT(message_of(minimal(), linear), AllOf(HasSubstr("copus-paper"), HasSubstr("\"linear\"")));
 }
 
 TEST(RunConfig, BatchesThatDoNotDivideNameTheNearestThatDo) {
@@ -424,7 +433,8 @@ class RandomConfigs {
   void draw_adaptation(RunConfig& config) {
     AdaptConfig& adapt = config.adapt;
     do {
-      adapt.policy = static_cast<PolicyKind>(whole(0, 10));
+      adapt.policy = static_cast<PolicyKind>(whole(0, 12));
+      if (adapt.policy == PolicyKind::copus_paper) config.optimizer.batch_scaling = BatchScaling::square_root;
     } while ((decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) ||
              (adapt.policy != PolicyKind::none && config.cluster.description.device.matmul_flops_per_second == 0));
     adapt.advise = adapt.policy != PolicyKind::none && coin();

@@ -57,7 +57,9 @@ class FixedPolicy : public BaselinePolicy {
   using BaselinePolicy::BaselinePolicy;
 
  private:
-  Choice decide(const Situation&) override { return hold("adapt.policy \"static\" never moves"); }
+  Choice decide(const Situation&) override {
+    return hold(concat("adapt.policy \"", to_string(config().adapt.policy), "\" never moves"));
+  }
 };
 
 // The baselines of arXiv 2604.26687: the batch follows B_c = c phi in a layout that is settled at the first decision

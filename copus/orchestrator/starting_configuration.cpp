@@ -1,7 +1,8 @@
 #include "copus/orchestrator/starting_configuration.h"
 
 #include <algorithm>
-#include <functional>
+#include <limits>
+#include <vector>
 
 #include "copus/orchestrator/candidates.h"
 
@@ -9,21 +10,20 @@ namespace copus {
 
 namespace {
 
-using CellFilter = std::function<bool(const Configuration&)>;
-
-// The fastest cell of a batch among those that `allowed` lets through; null where there is none.
-const TableCell* fastest(const PerformanceTable& table, int64_t batch, const CellFilter& allowed) {
-  const TableCell* best = nullptr;
-  for (const TableCell& cell : table.cells) {
-    if (cell.configuration.global_batch != batch || !allowed(cell.configuration)) continue;
-    if (best == nullptr || cell.step.seconds < best->step.seconds) best = &cell;
+// The fastest candidate of a batch; of one strategy, if that is given. Null where there is none.
+const Candidate* fastest(const std::vector<Candidate>& candidates, int64_t batch, const ParallelStrategy* strategy) {
+  const Candidate* best = nullptr;
+  for (const Candidate& candidate : candidates) {
+    const Configuration& configuration = candidate.configuration;
+    if (configuration.global_batch != batch || (strategy != nullptr && configuration.strategy != *strategy)) continue;
+    if (best == nullptr || candidate.step_seconds < best->step_seconds) best = &candidate;
   }
   return best;
 }
 
-int64_t largest_batch(const PerformanceTable& table) {
+int64_t largest_batch(const std::vector<Candidate>& candidates) {
   int64_t largest = 0;
-  for (const TableCell& cell : table.cells) largest = std::max(largest, cell.configuration.global_batch);
+  for (const Candidate& candidate : candidates) largest = std::max(largest, candidate.configuration.global_batch);
   return largest;
 }
 
@@ -33,17 +33,17 @@ Configuration starting_configuration(const RunConfig& config) {
   const Configuration described = configuration_of(config);
   const PolicyKind policy = config.adapt.policy;
   const bool is_optimistic = policy == PolicyKind::cbs_optimistic;
-  if (policy != PolicyKind::static_best && policy != PolicyKind::cbs_pessimistic && !is_optimistic) return described;
-  const PerformanceTable table = predicted_table(config, Knowledge());
-  CellFilter allowed = [](const Configuration&) { return true; };
-  if (is_optimistic) {
-    if (const TableCell* const at_largest = fastest(table, largest_batch(table), allowed)) {
-      allowed = [strategy = at_largest->configuration.strategy](const Configuration& configuration) {
-        return configuration.strategy == strategy;
-      };
-    }
-  }
-  const TableCell* const best = fastest(table, described.global_batch, allowed);
+  const bool has_its_layout =
+      policy == PolicyKind::static_best || policy == PolicyKind::cbs_pessimistic || is_optimistic;
+  if (!has_its_layout || config.adapt.advise) return described;
+
+  // What is described counts as infinitely slow unless the table has it: it may not be possible on the cluster.
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const std::vector<Candidate> candidates = candidates_of(
+      predicted_table(config, Knowledge()), {.configuration = described, .step_seconds = infinity}, config);
+  const Candidate* const at_largest = is_optimistic ? fastest(candidates, largest_batch(candidates), nullptr) : nullptr;
+  const Candidate* const best = fastest(candidates, described.global_batch,
+                                        at_largest != nullptr ? &at_largest->configuration.strategy : nullptr);
   return best != nullptr ? best->configuration : described;
 }
 

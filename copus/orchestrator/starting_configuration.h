@@ -9,8 +9,8 @@ namespace copus {
 
 // Returns configuration_of(config), except for the policies `static-best` and `cbs-pessimistic`, which begin in the
 // fastest layout and micro-batch of train.global_batch, and `cbs-optimistic`, which begins at that batch in the layout
-// that is fastest at the largest one; as the cluster's description predicts. The precision is not automatic. Throws
-// UserError where nothing says how fast the cluster computes.
+// that is fastest at the largest one; as the cluster's description predicts. A run that only advises begins as
+// described. The precision is not automatic. Throws UserError where nothing says how fast the cluster computes.
 Configuration starting_configuration(const RunConfig& config);
 
 }  // namespace copus

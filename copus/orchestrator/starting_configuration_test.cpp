@@ -35,6 +35,12 @@ TEST(StartingConfiguration, IsWhatIsDescribedUnderMostPolicies) {
   }
 }
 
+TEST(StartingConfiguration, OfARunThatOnlyAdvisesIsWhatIsDescribed) {
+  RunConfig config = slow_network(PolicyKind::static_best);
+  config.adapt.advise = true;
+  EXPECT_EQ(starting_configuration(config), configuration_of(config));
+}
+
 TEST(StartingConfiguration, IsTheFastestOfItsBatch) {
   for (const PolicyKind policy : {PolicyKind::static_best, PolicyKind::cbs_pessimistic}) {
     const RunConfig config = slow_network(policy);

@@ -8,6 +8,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/orchestrator/starting_configuration.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {
@@ -23,12 +24,12 @@ class SimulatedTraining {
   SimulatedTraining(const Scenario& scenario, const RunConfig& config)
       : scenario_(scenario),
         config_(config),
-        controller_(config, configuration_of(config), Knowledge()),
+        controller_(config, starting_configuration(config), Knowledge()),
         walk_(scenario.truth),
         draws_(mix_bits(static_cast<uint64_t>(scenario.number) + 1), "steps"),
         target_(scenario.end.kind == ScenarioEnd::Kind::progress ? scenario.end.value
                                                                  : std::numeric_limits<double>::infinity()) {
-    enter(configuration_of(config));
+    enter(starting_configuration(config));
   }
 
   SimulatedRun run(const DecisionListener& listener) {
@@ -75,11 +76,9 @@ class SimulatedTraining {
     return seen;
   }
 
-  // The noise scale is that at the learning rate of this batch, which goes by the square root of the batch.
+  // The noise scale is that at the learning rate that this step had.
   void add_noise(const TruthPiece& truth, Observation& seen) {
-    const double rate =
-        std::sqrt(static_cast<double>(current_.global_batch) / static_cast<double>(config_.train.global_batch));
-    const double noise = truth.noise_scale * std::pow(rate, -scenario_.rate_feedback);
+    const double noise = truth.noise_scale * std::pow(controller_.rate_factor(), -scenario_.rate_feedback);
     const GradientNoise gradient{truth.squared_gradient, noise * truth.squared_gradient};
     const auto norms = draw_norms(config_, current_, run_.steps, gradient, scenario_.spread, draws_);
     seen.grad_norm = std::sqrt(gradient.squared_gradient + gradient.trace / static_cast<double>(current_.global_batch));

@@ -19,8 +19,7 @@ namespace {
 
 constexpr double square_root_rule = 0.5;
 
-// The range in which c and alpha are searched, and the steps; c geometrically.
-constexpr double smallest_calibration = 1.0 / 64, largest_calibration = 256;
+// The steps in which c is searched, geometrically, and the range and steps of alpha.
 constexpr int calibration_steps = 560;
 constexpr double smallest_alpha = -1, largest_alpha = 1.5;
 constexpr int alpha_steps = 500;
@@ -28,10 +27,10 @@ constexpr int alpha_steps = 500;
 using Ladder = std::map<double, double>;  // loss by samples
 
 std::optional<double> equivalent_samples(const Ladder& ladder, double loss) {
+  if (!std::isfinite(loss)) return std::nullopt;
   for (auto few = ladder.begin(); few != ladder.end() && std::next(few) != ladder.end(); ++few) {
     const auto many = std::next(few);
-    const bool is_between = few->second >= loss && loss >= many->second;  // false where the loss is no number
-    if (!is_between) continue;
+    if (loss > few->second || loss < many->second) continue;
     const double share = few->second > many->second ? (few->second - loss) / (few->second - many->second) : 0;
     return few->first * std::pow(many->first / few->first, share);
   }
@@ -135,7 +134,8 @@ class Fit {
 BranchEfficiencies branch_efficiencies(const std::vector<BranchOutcome>& outcomes, double reference_batch) {
   std::map<int64_t, Ladder> ladders;
   for (const BranchOutcome& outcome : outcomes) {
-    if (outcome.batch == reference_batch) ladders[outcome.repetition][outcome.samples] = outcome.loss;
+    const bool is_rung = outcome.batch == reference_batch && std::isfinite(outcome.loss);
+    if (is_rung) ladders[outcome.repetition][outcome.samples] = outcome.loss;
   }
   BranchEfficiencies efficiencies;
   for (const BranchOutcome& outcome : outcomes) {

@@ -33,7 +33,7 @@ struct BranchEfficiencies {
   int outside = 0;  // branches whose loss lies beyond their ladder: nothing is known of them
 };
 
-// Reads the ladders: linear in the logarithm of the samples between two rungs.
+// Reads the ladders, of the rungs whose loss is finite: linear in the logarithm of the samples between two rungs.
 BranchEfficiencies branch_efficiencies(const std::vector<BranchOutcome>& outcomes, double reference_batch);
 
 // A value with the ends of its 95 % interval, which may be the ends of the range that was searched.
@@ -42,6 +42,9 @@ struct Estimate {
 
   bool operator==(const Estimate&) const = default;
 };
+
+// The range in which c is searched.
+constexpr double smallest_calibration = 1.0 / 64, largest_calibration = 256;
 
 struct BranchCalibration {
   Estimate calibration;       // c, with the exponent alpha as given

@@ -59,6 +59,22 @@ TEST(BranchEfficiencies, ALossBeyondTheLadderIsCountedAndNotGuessed) {
   EXPECT_EQ(found.values.size(), 20U);
 }
 
+// The rungs that diverged are no rungs: a branch that diverged too is not worth as much as they are.
+TEST(BranchEfficiencies, WhatDivergedIsWorthNothingThatIsKnown) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
+  for (BranchOutcome& outcome : outcomes) {
+    const bool is_short_rung = outcome.batch == reference && outcome.samples < length / 4;
+    if (outcome.repetition == 1 && (is_short_rung || outcome.batch == 128)) outcome.loss = infinity;
+  }
+  const BranchEfficiencies found = branch_efficiencies(outcomes, reference);
+  EXPECT_EQ(found.outside, 1);
+  EXPECT_EQ(found.values.size(), 19U);
+  for (const BranchEfficiency& value : found.values) {
+    EXPECT_NEAR(value.logarithm, std::log(statistical_efficiency(value.batch, 2 * phi, reference)), 0.05);
+  }
+}
+
 TEST(FitCalibration, FindsTheConstantsOfBranchesWithoutNoise) {
   for (const double c : {0.5, 2.0, 4.5}) {
     for (const double alpha : {0.0, 0.5}) {
