@@ -177,9 +177,9 @@ std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencie
   std::erase_if(by_branch, [&](const auto& branch) { return branch.second.size() < exponents.size(); });
   if (by_branch.size() < 2 || exponents.size() < 2) return std::nullopt;
   const auto count = static_cast<double>(by_branch.size());
-  const auto mean_difference = [&](double exponent, double other) {
+  const auto mean_difference = [&](double one, double other) {
     double sum = 0;
-    for (const auto& [branch, values] : by_branch) sum += values.at(exponent) - values.at(other);
+    for (const auto& [branch, values] : by_branch) sum += values.at(one) - values.at(other);
     return sum / count;
   };
   const double best = *std::max_element(exponents.begin(), exponents.end(),
