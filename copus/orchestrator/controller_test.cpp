@@ -132,6 +132,24 @@ TEST_F(ControllerTest, ARelayoutIsAnnouncedEarlyEnoughToPrepare) {
   EXPECT_EQ(kinds.size(), 2) << "both kinds of switches happen in this job";
 }
 
+TEST_F(ControllerTest, AScriptIsCarriedOutWhereItsRelayoutsFollowEachOtherClosely) {
+  config_.adapt.policy = PolicyKind::script;
+  config_.adapt.interval_samples = int64_t{1} << 30;  // the script alone asks for decisions
+  const Configuration here = configuration_of(config_);
+  Configuration there = here;
+  there.strategy.data_parallel = 4;
+  there.strategy.pipeline_parallel = 1;
+  const std::string script = concat(R"({"after_step":20,"configuration":)", to_json(there), "}\n",
+                                    R"({"after_step":24,"configuration":)", to_json(here), "}\n");
+  SyntheticJob job(config_);
+  Controller steered(config_, here, Knowledge(), script);
+  Course course;
+  run_steps(job, steered, 30, course);
+  ASSERT_EQ(course.switches.size(), 2);
+  EXPECT_EQ(course.switches[0].after_step, 20);
+  EXPECT_EQ(course.switches[1].after_step, 24);
+}
+
 TEST_F(ControllerTest, WhileItIsPinnedNothingIsDecided) {
   SyntheticJob job(config_);
   Controller steered = controller();

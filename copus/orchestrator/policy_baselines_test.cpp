@@ -307,6 +307,81 @@ TEST(ScriptPolicy, StatesTheLearningRateWhereTheLoggedRunChangedIt) {
   EXPECT_EQ(asked_at(concat(R"({"event":"begin","advise":true})", "\n", log)), advised);
 }
 
+// What a run has after a veto or in another batch than the script's is not what the script's factor was for.
+TEST(ScriptPolicy, StatesAFactorOnlyInTheBatchThatItIsFor) {
+  const auto moved = [](int64_t step, const Configuration& to, double factor) {
+    return concat(R"({"event":"switch","outcome":"moved","after_step":)", step, R"(,"rate_factor":)", factor,
+                  R"(,"to":)", to_json(to), "}\n");
+  };
+  const std::string log =
+      concat(R"({"event":"decision","step":2,"rate_factor":0.5})", "\n", moved(8, {pipeline, 32, 1}, 1.5),
+             R"({"event":"decision","step":12,"rate_factor":1.25})", "\n");
+  Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
+  const auto factor_at = [&](Policy& policy, int64_t step) {
+    question.latest.step = step;
+    return question.ask(policy).rate_factor;
+  };
+  for (const bool is_vetoed : {false, true}) {
+    question.current = {pipeline, 16, 1};
+    const auto policy = make_policy(scripted_config(), log);
+    EXPECT_EQ(factor_at(*policy, 7), 0.5);  // announces the switch
+    if (!is_vetoed) question.current = {pipeline, 32, 1};
+    EXPECT_EQ(factor_at(*policy, 9), is_vetoed ? 0.5 : 1.5);
+    EXPECT_EQ(factor_at(*policy, 12), is_vetoed ? std::nullopt : std::optional(1.25));
+    question.current = {pipeline, 64, 1};  // because a user wants it
+    EXPECT_EQ(factor_at(*policy, 13), std::nullopt);
+  }
+  question.current = {pipeline, 16, 1};
+  question.latest.step = 7;
+  const auto policy = make_policy(scripted_config(), moved(8, {pipeline, 100, 1}, 1.5));
+  const Choice choice = question.ask(*policy);
+  EXPECT_EQ(choice.target.value().global_batch, 128);
+  EXPECT_EQ(choice.target_rate_factor, std::nullopt);
+  question.current = *choice.target;
+  EXPECT_EQ(factor_at(*policy, 9), std::nullopt);
+}
+
+TEST(ScriptPolicy, StatesTheFactorThatALoggedRunHasBegunWith) {
+  const auto begin = [](int64_t step, const std::string& more) {
+    return concat(R"({"event":"begin","step":)", step, R"(,"configuration":)", to_json({pipeline, 16, 1}), more, "}\n");
+  };
+  const std::string log =
+      concat(begin(0, R"(,"rate_factor":null)"), R"({"event":"decision","step":2,"rate_factor":0.5})", "\n",
+             begin(6, R"(,"advise":true,"rate_factor":0.75)"), R"({"event":"decision","step":8,"rate_factor":0.5})");
+  Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
+  const auto policy = make_policy(scripted_config(), log);
+  std::vector<std::pair<int64_t, double>> asked;
+  for (question.latest.step = 1; question.latest.step < 12; ++question.latest.step) {
+    if (policy->is_due(question.latest)) {
+      asked.emplace_back(question.latest.step, question.ask(*policy).rate_factor.value());
+    }
+  }
+  EXPECT_THAT(asked, ElementsAre(Pair(2, 0.5), Pair(6, 0.75)));
+  question.current.global_batch = 32;
+  EXPECT_EQ(question.ask(*make_policy(scripted_config(), log)).rate_factor, std::nullopt) << "of another batch";
+}
+
+// Whether the switch before has been made is not known when the next one has to be announced.
+TEST(ScriptPolicy, AnnouncesARelayoutInTimeWhateverCameOfTheSwitchBefore) {
+  const auto entry = [](int64_t step, const Configuration& to) {
+    return concat(R"({"after_step":)", step, R"(,"configuration":)", to_json(to), "}\n");
+  };
+  for (const bool is_vetoed : {false, true}) {
+    for (const ParallelStrategy& second : {pipeline, data}) {
+      const auto policy = make_policy(scripted_config(), concat(entry(20, {data, 16, 1}), entry(24, {second, 32, 1})));
+      Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
+      question.latest.step = 17;
+      EXPECT_EQ(question.ask(*policy).commit_after_step, 20);
+      if (!is_vetoed) question.current = {data, 16, 1};
+      const int64_t expected = question.current.strategy == second ? 23 : 21;
+      for (question.latest.step = 21; question.latest.step < 24; ++question.latest.step) {
+        if (policy->is_due(question.latest) && question.ask(*policy).target) break;
+      }
+      EXPECT_EQ(question.latest.step, expected) << "vetoed: " << is_vetoed << ", to " << to_string(second);
+    }
+  }
+}
+
 TEST(ScriptPolicy, NamesTheLineThatItCannotRead) {
   RunConfig config = run_config(PolicyKind::script, 16);
   config.adapt.file = "moves.jsonl";
@@ -319,6 +394,12 @@ TEST(ScriptPolicy, NamesTheLineThatItCannotRead) {
   EXPECT_THAT(
       failure(config, concat(R"({"after_step":3,"rate_factor":0,"configuration":)", to_json({pipeline, 32, 1}), "}")),
       HasSubstr("moves.jsonl:1: \"rate_factor\" must be a number above 0; found 0"));
+  EXPECT_THAT(failure(config, R"({"event":"begin","advise":"no"})"),
+              HasSubstr("moves.jsonl:1: \"advise\" must be true or false; found \"no\""));
+  for (const char* step : {"\"5\"", "2.5", "-1"}) {
+    EXPECT_THAT(failure(config, concat(R"({"event":"decision","rate_factor":1,"step":)", step, "}")),
+                HasSubstr(concat("moves.jsonl:1: \"step\" must be a whole number of at least 0; found ", step)));
+  }
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ struct ScriptedSwitch {
 struct ScriptedRate {
   int64_t after_step = 0;
   double rate_factor = 1;
+  std::optional<int64_t> global_batch;  // that it is for; empty where the script has not said
 };
 
 struct Script {
@@ -79,25 +80,47 @@ ScriptedSwitch read_switch(const Json& object, const std::string& where) {
   return entry;
 }
 
-// Gathers a script from the events of a run's log. Decisions state the factor at every decision: what counts is where
-// it changes, unless the run only asked for advice, which changes nothing.
+// Gathers a script from the events of a run's log. A beginning and every decision state the factor that the run has:
+// what counts is where it changes. A run that only asked for advice keeps the one that it began with.
 class LoggedScript {
  public:
   // Returns the switch that the line of the log is, if it is one that moved, and keeps the changes of the rate.
   bool is_switch(const Json& object, Script& script, const std::string& where) {
     const Json& event = object["event"];
-    if (event == "begin") advises_ = object.value("advise", false);
     if (event == "switch") return object.contains("outcome") && object["outcome"] == "moved";
-    if (event != "decision" || advises_ || !object.contains("rate_factor") || !object.contains("step")) return false;
-    const double factor = read_rate_factor(object["rate_factor"], object, where);
-    if (std::exchange(factor_, factor) != factor) script.rates.push_back({object["step"].get<int64_t>(), factor});
+    if (event == "begin") begin(object, where);
+    if (event == "begin" || (event == "decision" && !advises_)) read_rate(object, script, where);
     return false;
   }
-  void follow(const ScriptedSwitch& entry) { factor_ = entry.rate_factor; }
+  void follow(const ScriptedSwitch& entry) {
+    factor_ = entry.rate_factor;
+    global_batch_ = entry.configuration.global_batch;
+  }
 
  private:
+  void begin(const Json& object, const std::string& where) {
+    const auto advise = object.find("advise");
+    if (advise != object.end() && !advise->is_boolean()) fail(object, "advise", "true or false", where);
+    advises_ = advise != object.end() && advise->get<bool>();
+    if (object.contains("configuration")) {
+      global_batch_ = read_configuration(object, "configuration", where).global_batch;
+    }
+  }
+
+  void read_rate(const Json& object, Script& script, const std::string& where) {
+    const auto factor = object.find("rate_factor");
+    if (factor == object.end() || factor->is_null()) return;  // of an earlier version
+    const double value = read_rate_factor(*factor, object, where);
+    const auto step = object.find("step");
+    if (step == object.end() || !step->is_number_integer() || step->get<int64_t>() < 0) {
+      fail(object, "step", "a whole number of at least 0", where);
+    }
+    if (std::exchange(factor_, value) != value) script.rates.push_back({step->get<int64_t>(), value, global_batch_});
+  }
+
   bool advises_ = false;
   std::optional<double> factor_;
+  std::optional<int64_t> global_batch_;
 };
 
 // Parses lines of {"after_step": N, "configuration": {...}, "rate_factor": x} (description/configuration_json.h), the
@@ -164,10 +187,7 @@ class ScriptPolicy : public Policy {
   }
 
   Choice choose(const Situation& situation) override {
-    current_ = situation.current;
-    for (; rated_ < script_.rates.size() && script_.rates[rated_].after_step <= situation.latest.step; ++rated_) {
-      rate_factor_ = script_.rates[rated_].rate_factor;
-    }
+    follow(situation);
     Choice choice = decide(situation);
     const GoodputRanking ranking(config_, believed_noise(situation.latest), situation);
     choice.best = ranking.best();
@@ -176,10 +196,29 @@ class ScriptPolicy : public Policy {
   }
 
  private:
+  // Brings the factor up to date. It is for one batch: where a switch has failed, or has led to another batch than that
+  // of the script, the script states none.
+  void follow(const Situation& situation) {
+    const int64_t global_batch = situation.current.global_batch;
+    if (global_batch != current_.global_batch) rate_factor_.reset();
+    if (awaited_ && awaited_->configuration == situation.current) rate_factor_ = awaited_->rate_factor;
+    awaited_.reset();
+    current_ = situation.current;
+    for (; rated_ < script_.rates.size() && script_.rates[rated_].after_step <= situation.latest.step; ++rated_) {
+      const ScriptedRate& rate = script_.rates[rated_];
+      const bool is_for_it = rate.global_batch.value_or(global_batch) == global_batch;
+      rate_factor_ = is_for_it ? std::optional(rate.rate_factor) : std::nullopt;
+    }
+  }
+
   // The step after which a switch is announced: the last one from which the ranks can be ready, as the run that is
-  // repeated may have decided about its learning rate until then, but not before a step has run.
+  // repeated may have decided about its learning rate until then, but not before a step has run. Until the next
+  // decision nothing tells whether the switch before has moved the run, so that there has to be time enough from either
+  // side.
   int64_t announced_after(const ScriptedSwitch& entry) const {
-    const bool is_relayout = entry.configuration.strategy != current_.strategy;
+    const ParallelStrategy& strategy = entry.configuration.strategy;
+    const bool is_relayout =
+        strategy != current_.strategy || (awaited_ && strategy != awaited_->configuration.strategy);
     return std::max<int64_t>(1, entry.after_step - 1 - (is_relayout ? Controller::lead_steps : 0));
   }
 
@@ -210,20 +249,23 @@ class ScriptPolicy : public Policy {
       choice.reason += concat(": ", to_string(next->configuration),
                               " is not feasible here; the nearest that is: ", to_string(target));
     }
-    rate_factor_ = next->rate_factor;
+    const bool is_its_batch = target.global_batch == next->configuration.global_batch;
+    const std::optional<double> target_factor = is_its_batch ? next->rate_factor : std::nullopt;
     if (target == situation.current) {
-      choice.rate_factor = rate_factor_;
+      choice.rate_factor = rate_factor_ = target_factor;
       choice.reason = "holds: already there; " + choice.reason;
       return choice;
     }
+    awaited_ = ScriptedSwitch{next->after_step, target, target_factor};
     choice.target = target;
-    choice.target_rate_factor = next->rate_factor;
+    choice.target_rate_factor = target_factor;
     choice.commit_after_step = next->after_step;
     return choice;
   }
 
   RunConfig config_;
-  Configuration current_;  // at the latest decision
+  Configuration current_;                  // at the latest decision
+  std::optional<ScriptedSwitch> awaited_;  // announced by it
   Script script_;
   size_t announced_ = 0, rated_ = 0;   // entries that are done with
   std::optional<double> rate_factor_;  // stated by the script; empty: as [optimizer] says

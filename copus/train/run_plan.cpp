@@ -74,6 +74,16 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
+// Holds the batch that optimizer.lr is for where `now` leaves it to train.global_batch and that has changed: a run that
+// goes on in another batch follows the rule from the batch that it began with. `then` says it in the same way, so that
+// no change is seen.
+void keep_reference_batch(RunConfig& then, RunConfig& now) {
+  const int64_t reference_batch = reference_batch_of(then);
+  int64_t& wanted = now.optimizer.reference_batch;
+  if (wanted == 0 && now.train.global_batch != reference_batch) wanted = reference_batch;
+  then.optimizer.reference_batch = reference_batch_of(now) == reference_batch ? wanted : reference_batch;
+}
+
 // Takes the configuration from the checkpoint: a run that adapts goes on as it was when that was written, unless the
 // user gives other ranks or other settings.
 void go_on_in_its_configuration(const RunRequest& request, RunPlan& plan) {
@@ -169,7 +179,8 @@ RunPlan plan_run(const RunRequest& request) {
   }
   if (plan.checkpoint) {
     const std::string source = (plan.checkpoint->directory() / "config.toml").string();
-    const RunConfig then = parse_run_config(plan.checkpoint->run_config(), source);
+    RunConfig then = parse_run_config(plan.checkpoint->run_config(), source);
+    keep_reference_batch(then, plan.config);
     plan.changes = check_changes(then, plan.config, request.overrides);
     if (plan.config.train.precision == Precision::automatic) plan.config.train.precision = then.train.precision;
   }

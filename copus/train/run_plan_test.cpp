@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
+#include "copus/orchestrator/rate_rule.h"
 
 namespace copus {
 namespace {
@@ -113,15 +115,15 @@ class PlanRun : public ::testing::Test {
   std::string run_directory() const { return (folder_.path() / "run").string(); }
 
   // Creates a run that has begun, with a checkpoint where `step` > 0.
-  void begin_run(int64_t step) const {
+  void begin_run(int64_t step, const RunConfig& config = config_with({})) const {
     fs::create_directories(run_directory());
-    std::ofstream(fs::path(run_directory()) / "config.toml") << to_toml(config_with({}));
+    std::ofstream(fs::path(run_directory()) / "config.toml") << to_toml(config);
     if (step == 0) return;
     CheckpointWriter writer(fs::path(run_directory()) / "checkpoints", 1);
     Snapshot snapshot;
     snapshot.step = step;
-    snapshot.model_config = to_hugging_face_config(config_with({}).model, "float32");
-    snapshot.run_config = to_toml(config_with({}));
+    snapshot.model_config = to_hugging_face_config(config.model, "float32");
+    snapshot.run_config = to_toml(config);
     snapshot.training_state = "{}";
     snapshot.weights.push_back(make_host_tensor("w", DType::f32, {1}));
     snapshot.optimizer.push_back(make_host_tensor("exp_avg.w", DType::f32, {1}));
@@ -163,6 +165,28 @@ TEST_F(PlanRun, ResumesFromTheNewestCheckpointWithTheRunsOwnConfiguration) {
   EXPECT_EQ(plan.checkpoint->step(), 7);
   EXPECT_EQ(plan.config, config_with({"train.max_steps=50"}));
   EXPECT_THAT(plan.changes, ElementsAre(HasSubstr("train.max_steps: 10 -> 50")));
+}
+
+// optimizer.lr is for the batch that the run began with, and train.global_batch is another one from here on.
+TEST_F(PlanRun, AnotherBatchIsScaledFromTheOneThatTheRateIsFor) {
+  const std::string batch = "train.global_batch=64";  // 32 before
+  begin_run(7);
+  const RunPlan plan = plan_run({"", {batch}, run_directory(), true});
+  EXPECT_EQ(plan.config, config_with({batch, "optimizer.reference_batch=32"}));
+  EXPECT_THAT(plan.changes, ElementsAre("train.global_batch: 32 -> 64"));
+  EXPECT_DOUBLE_EQ(initial_rate_factor(plan.config, plan.start.global_batch), std::sqrt(2));
+
+  // The same command again, now that a checkpoint was written in that batch, and the way back.
+  begin_run(8, plan.config);
+  EXPECT_EQ(plan_run({"", {}, run_directory(), true}).config, plan.config);
+  const RunPlan again = plan_run({config_path(), {batch}, run_directory(), true});
+  EXPECT_EQ(again.config, plan.config);
+  EXPECT_THAT(again.changes, IsEmpty());
+  const RunPlan back = plan_run({"", {"train.global_batch=32"}, run_directory(), true});
+  EXPECT_EQ(reference_batch_of(back.config), 32);
+  EXPECT_THAT(back.changes, ElementsAre("train.global_batch: 64 -> 32"));
+  EXPECT_THAT([&] { plan_run({"", {"optimizer.reference_batch=64"}, run_directory(), true}); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("optimizer.reference_batch was 32"), HasSubstr("it is 64"))));
 }
 
 TEST_F(PlanRun, ARunWithoutACheckpointBeginsAgain) {

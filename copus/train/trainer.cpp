@@ -65,6 +65,16 @@ void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepR
   record.goodput = batch / record.step_seconds * *record.statistical_efficiency;
 }
 
+// The factor on the learning rate that a checkpoint has in its batch; empty where it tells nothing of it. Earlier
+// versions followed the square-root rule up to the critical batch of the latest switch, whatever the policy.
+std::optional<double> kept_rate_factor(const RunConfig& config, const TrainingState& state) {
+  if (state.rate_factor || !state.critical_batch || !state.configuration) return state.rate_factor;
+  const RateRule rule{.exponent = 0.5,
+                      .reference_batch = static_cast<double>(reference_batch_of(config)),
+                      .is_capped = *state.critical_batch > 0};
+  return rate_factor(rule, static_cast<double>(state.configuration->global_batch), *state.critical_batch);
+}
+
 template <class Value>
 void check_same(const Checkpoint& checkpoint, const char* field, const Value& now, const Value& then) {
   if (now == then) return;
@@ -134,7 +144,9 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   optimizer.set_steps(state.optimizer_steps);
   // A factor is that of the batch which the checkpoint was written in.
   const bool has_its_batch = state.configuration && state.configuration->global_batch == configuration().global_batch;
-  if (!has_its_batch || !state.rate_factor) state.rate_factor = state_.rate_factor;
+  const std::optional<double> kept = has_its_batch ? kept_rate_factor(config_, state) : std::nullopt;
+  state.rate_factor = kept ? kept : state_.rate_factor;
+  state.critical_batch.reset();
   state.configuration = configuration();
   state_ = std::move(state);
 }

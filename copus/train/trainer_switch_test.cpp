@@ -347,6 +347,34 @@ TEST_F(TrainerSwitch, AFactorThatIsAnnouncedCountsFromTheNextUpdateOnAllRanks) {
   });
 }
 
+// Checkpoints of the version before hold the critical batch that its factor sqrt(min(B, max(B_ref, B_c)) / B_ref) was
+// computed with; 0 where it was not known.
+TEST_F(TrainerSwitch, ARunGoesOnWithTheRateOfACheckpointThatHasNoFactor) {
+  RunConfig begin = config({ranks(1, 1, 1), global_batch(32)});
+  begin.optimizer.reference_batch = 8;
+  int64_t number = 0;
+  for (const auto& [critical, factor] : {std::pair{"18", 1.5}, {"4", 1.0}, {"0", 2.0}, {"1e9", 2.0}}) {
+    std::optional<Snapshot> snapshot;
+    train_on_every_rank(begin, [&](Trainer& trainer, World&, const Dataset&) {
+      trainer.step();
+      snapshot = trainer.snapshot("");
+    });
+    std::string& state = snapshot->training_state;
+    const size_t name = state.find("\"rate_factor\"");
+    ASSERT_NE(name, std::string::npos);
+    state.replace(name, state.find(',', name) - name, concat("\"critical_batch\": ", critical));
+    CheckpointWriter writer(folder_.path() / concat("checkpoints", ++number), 1);
+    writer.write(std::move(*snapshot));
+    writer.finish();
+    const Checkpoint checkpoint(*writer.last_written());
+    train_on_every_rank(begin, [&](Trainer& trainer, World&, const Dataset&) {
+      trainer.restore(checkpoint);
+      EXPECT_EQ(trainer.state().rate_factor, factor) << critical;
+      EXPECT_EQ(trainer.state().critical_batch, std::nullopt);
+    });
+  }
+}
+
 // The learning rate's factor that a decision has counted with for one of the candidates that it lists: taken out of its
 // Goodput, T SE r^(2 alpha).
 double counted_rate_factor(const Decision& decision, const Configuration& configuration, double critical,

@@ -54,6 +54,7 @@ void for_each_adaptive_field(State& state, Visit visit) {
 
 constexpr const char* configuration_name = "configuration";
 constexpr const char* rate_factor_name = "rate_factor";
+constexpr const char* critical_batch_name = "critical_batch";
 
 }  // namespace
 
@@ -99,7 +100,11 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
     return state;
   }
   for_each_adaptive_field(state, [&](const char* name, auto& field) { read(json, name, field); });
-  if (json.contains(rate_factor_name)) read(json, rate_factor_name, state.rate_factor.emplace());
+  if (json.contains(rate_factor_name)) {
+    read(json, rate_factor_name, state.rate_factor.emplace());
+  } else if (json.contains(critical_batch_name)) {
+    read(json, critical_batch_name, state.critical_batch.emplace());
+  }
   try {
     state.configuration = configuration_from_json(json.at(configuration_name).dump());
   } catch (const UserError& error) {

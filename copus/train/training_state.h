@@ -32,6 +32,9 @@ struct TrainingState {
   std::optional<Configuration> configuration;
   // Factor on the schedule's learning rate for the batch; empty in checkpoints from before it was kept.
   std::optional<double> rate_factor;
+  // What some of these held instead, in samples: the batch up to which the square-root rule was followed; 0: no limit.
+  // It is read and never written.
+  std::optional<double> critical_batch;
   double variance_ratio = 1;  // of AdamW's second moments, see statistics/learning_rate_scaling.h
 
   bool operator==(const TrainingState&) const = default;

@@ -78,6 +78,12 @@ TEST(TrainingState, OlderOnesHaveNoFactorOfTheLearningRate) {
   TrainingState older = some_state();
   older.rate_factor.reset();
   EXPECT_EQ(parse_training_state(to_json(older), "state"), older);
+  std::string text = to_json(older);
+  text.insert(text.find("\"variance_ratio\""), "\"critical_batch\": 4.5, ");
+  older.critical_batch = 4.5;
+  EXPECT_EQ(parse_training_state(text, "state"), older);
+  text.replace(text.find("4.5"), 3, "\"\"");
+  EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("'critical_batch'")));
 }
 
 TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {
