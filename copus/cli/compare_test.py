@@ -36,6 +36,8 @@ pipeline_parallel = 4
 clock = "modelled"
 config = "h100-sxm"
 stands_for = "llama-3.1-8b"
+stands_for_sequence_length = 8192
+stands_for_precision = "bf16"
 truth_layout_error = 0.1
 [adapt]
 policy = "copus"
