@@ -27,6 +27,25 @@ between_nodes = { latency_microseconds = 30.0, gigabytes_per_second = 0.5 }
 teraflops_per_rank = 0.001
 """
 
+MODELLED = """
+[parallel]
+data_parallel = 2
+tensor_parallel = 8
+pipeline_parallel = 4
+[cluster]
+clock = "modelled"
+config = "h100-sxm"
+stands_for = "llama-3.1-8b"
+stands_for_sequence_length = 8192
+stands_for_precision = "bf16"
+truth_layout_error = 0.1
+[adapt]
+policy = "copus"
+global_batches = [8, 16, 32]
+interval_samples = 32
+dwell_samples = 64
+"""
+
 EXPERIMENT = """
 base = "run.toml"
 set = ["evaluate.interval=0", "evaluate.interval_tokens=1024"]
@@ -112,6 +131,7 @@ class Mistakes(CompareTest):
                 ("run.toml", "nowhere.toml", ["nowhere.toml"]),
                 ("train.global_batch=16", "train.globl_batch=16", ["arm \"batch-16\"", "global_batch"]),
                 ("train.global_batch=16", "train.micro_batch=8", ["evaluate.max_batches x train.micro_batch"]),
+                ("train.global_batch=16", "cluster.teraflops_per_rank=1", ["another cluster.teraflops_per_rank"]),
                 ("evaluate.interval_tokens=1024", "train.clip_norm=1", ["evaluate.interval_tokens"])]:
             self.write("e.toml", EXPERIMENT)
             self.change(old, new)
@@ -141,6 +161,8 @@ class Mistakes(CompareTest):
                                 capture_output=True, text=True, timeout=TIMEOUT)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("21 of 21 runs left", result.stdout)
+        self.assertEqual(example.count("optimizer.reference_batch"), 1)
+        self.assertNotIn("optimizer.lr=", example, "rates follow from the reference batch")
 
     @unittest.skipIf(WITH_TORCH, "this build has libtorch")
     def test_without_libtorch_nothing_can_run(self):
@@ -255,7 +277,13 @@ class Comparisons(CompareTest):
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Interruptions(CompareTest):
     def test_kills_at_random_moments_change_no_byte_of_the_results(self):
-        self.write_run("run.toml", steps=60, checkpoint_interval=3, more=CLUSTER)  # from which no run may go on here
+        self.check_kills(CLUSTER)  # where no run may go on from its checkpoints
+
+    def test_nor_do_they_where_runs_go_on_from_their_checkpoints(self):
+        self.check_kills(MODELLED)
+
+    def check_kills(self, cluster):
+        self.write_run("run.toml", steps=60, checkpoint_interval=3, more=cluster)
         self.change("train.max_steps=15", "train.max_steps=30")
         self.change("[5.2, 5.15]", "[4.72, 4]")  # late in the runs, so that the times of all steps before count
         self.assert_compared("--jobs", "2", directory="whole")
@@ -300,7 +328,15 @@ class Interruptions(CompareTest):
             time.sleep(0.01)
 
     def test_on_the_real_clock_a_run_goes_on_from_its_checkpoint(self):
-        self.write_run("run.toml", steps=300)
+        self.check_going_on("")
+
+    def test_on_the_modelled_clock_a_run_goes_on_from_its_checkpoint(self):
+        self.check_going_on(MODELLED)
+        self.assert_compared(directory="whole")
+        self.assertEqual(self.results(), self.results("whole"))
+
+    def check_going_on(self, cluster):
+        self.write_run("run.toml", steps=300, more=cluster)
         process = self.start("compare", "e.toml", "--dir", "c")
         self.wait_for_steps("c/runs/batch-8/seed-1", 20, process)
         process.send_signal(signal.SIGINT)

@@ -31,9 +31,11 @@ bool contains(const std::vector<Item>& items, const Item& item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-// Tells whether a run's times are those of this machine. Elsewhere they are counted.
-bool takes_real_time(const RunConfig& config) {
-  return config.cluster.clock == ClockKind::real || config.cluster.clock == ClockKind::wall;
+// Tells whether an interrupted run may go on: its times are those of this machine, of which no two are alike anyway, or
+// modelled, and then the same as without the interruption.
+bool may_go_on(const RunConfig& config) {
+  return config.cluster.clock == ClockKind::real || config.cluster.clock == ClockKind::wall ||
+         config.cluster.is_modelled();
 }
 
 // Lists what a directory holds; nothing where it does not exist.
@@ -54,6 +56,12 @@ std::optional<int64_t> seed_of(const fs::path& directory) {
     return std::nullopt;
   }
   return std::stoll(name.substr(prefix.size()));
+}
+
+std::vector<std::string> names_of(const std::vector<ExperimentArm>& arms) {
+  std::vector<std::string> names;
+  for (const ExperimentArm& arm : arms) names.push_back(arm.name);
+  return names;
 }
 
 std::string name_of(const ExperimentRun& run) { return concat("arm \"", run.arm, "\", seed ", run.seed); }
@@ -129,6 +137,21 @@ void ExperimentDirectory::check_what_was_written_down(const Experiment& then) co
   }
 }
 
+void ExperimentDirectory::check_groups(const Experiment& then, const std::vector<ExperimentRun>& done) const {
+  for (const ExperimentArm& arm : experiment_.arms) {
+    if (arm.group.empty() || contains(names_of(then.arms), arm.name)) continue;
+    const std::vector<std::string> members = names_of(then.arms_of(arm.group));
+    const auto run = std::find_if(done.begin(), done.end(), [&](const ExperimentRun& candidate) {
+      return contains(members, candidate.arm) && !contains(then.screening_seeds, candidate.seed);
+    });
+    if (run == done.end()) continue;
+    throw UserError(concat(source_, ": arm \"", arm.name, "\" is new in the group \"", arm.group, "\", of which ",
+                           name_of(*run), " has finished in ", directory_.string(),
+                           "; if another arm were chosen now, the results would no longer tell of that run: take the ",
+                           "new arm out of the group, so that it is compared by itself, or give another --dir"));
+  }
+}
+
 void ExperimentDirectory::check_place() const {
   if (!fs::exists(directory_) || fs::exists(directory_ / record_name)) return;
   const std::vector<fs::path> entries = entries_of(directory_);
@@ -145,7 +168,9 @@ void ExperimentDirectory::check_runs() const {
   const std::vector<ExperimentRun> done = runs_that_are_done();
   if (done.empty()) return;
   const fs::path record = directory_ / record_name;
-  check_what_was_written_down(parse_experiment(read_text_file(record), record.string()));
+  const Experiment then = parse_experiment(read_text_file(record), record.string());
+  check_what_was_written_down(then);
+  check_groups(then, done);
   for (const ExperimentRun& run : done) {
     const bool is_known = find_arm(run.arm) != nullptr &&
                           (contains(experiment_.seeds, run.seed) || contains(experiment_.screening_seeds, run.seed));
@@ -174,7 +199,7 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
     throw UserError(concat("another process is writing into ", directory.string(), "; wait for it to end, or end it"));
   }
   const RunConfig config = config_of(run);
-  if (state(run) == ExperimentRunState::interrupted && takes_real_time(config) && changes_of(run).empty() &&
+  if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run).empty() &&
       latest_checkpoint(directory / "checkpoints")) {
     return {"train", "--resume", "--run-dir", directory.string()};
   }

@@ -41,14 +41,15 @@ class ExperimentDirectory {
   void check_place() const;
 
   // Throws UserError where runs that are done would not be those of this experiment: they have other settings, or it
-  // no longer has their arm or seed, or looks for something else than what was written down before they ran.
+  // no longer has their arm or seed, or looks for something else than what was written down before they ran; or where
+  // an arm joins a group of which one is chosen and has such a run with the seeds that are compared.
   void check_runs() const;
 
   // Writes experiment.toml.
   void record() const;
 
   // Makes everything ready for the run and returns the arguments of the process that does it: to go on from its
-  // checkpoint, or from the beginning. Runs on a clock that counts begin anew, since their times would else depend on
+  // checkpoint, or from the beginning. Runs on the virtual clock begin anew, since their times would else depend on
   // where they were interrupted. Throws UserError where a process still writes into it.
   std::vector<std::string> prepare(const ExperimentRun& run) const;
 
@@ -63,6 +64,7 @@ class ExperimentDirectory {
   std::vector<std::string> changes_of(const ExperimentRun& run) const;
   std::vector<ExperimentRun> runs_that_are_done() const;
   void check_what_was_written_down(const Experiment& then) const;
+  void check_groups(const Experiment& then, const std::vector<ExperimentRun>& done) const;
 
   std::filesystem::path directory_;
   std::string source_;

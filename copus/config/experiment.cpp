@@ -7,6 +7,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/text_distance.h"
+#include "copus/config/run_config_fields.h"
 #include "copus/config/settings.h"
 
 namespace copus {
@@ -173,6 +174,41 @@ void check_reference(const Experiment& experiment, const std::string& source) {
                          suggest(experiment.reference, contenders, "there are")));
 }
 
+// Finds the first of the keys that is one of `wanted`, or begins with one of them that ends with a dot.
+std::string first_of(const std::vector<std::string>& keys, const std::vector<std::string>& wanted) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) {
+    return std::any_of(wanted.begin(), wanted.end(), [&](const std::string& one) {
+      return key == one || (one.ends_with('.') && key.starts_with(one));
+    });
+  });
+  COPUS_CHECK(found != keys.end(), join(wanted, ", "));
+  return *found;
+}
+
+// Names what makes the clocks of two runs show the times of other jobs or clusters; empty where nothing does. What the
+// controllers believe is their own: on the modelled clock this is the description, where `truth` is given.
+std::string find_other_times(RunConfig one, RunConfig other) {
+  for (RunConfig* run : {&one, &other}) run->cluster.description = run->cluster.as_timed();
+  const std::vector<std::string> keys = differing_keys(one, other);
+  FieldKeys described;
+  described.section("cluster");
+  described.cluster({});
+  const ClusterConfig &our = one.cluster, &their = other.cluster;
+  if (our.clock == ClockKind::real) return "";
+  if (!our.is_modelled()) return our.description == their.description ? "" : first_of(keys, described.keys());
+
+  if (our.true_cluster() != their.true_cluster()) {
+    return our.truth || their.truth ? "cluster.truth" : first_of(keys, described.keys());
+  }
+  const PredictedJob ours = predicted_job(one), theirs = predicted_job(other);
+  if (ours.model != theirs.model) return first_of(keys, {"cluster.stands_for", "model."});
+  if (ours.sequence_length != theirs.sequence_length) return "cluster.stands_for_sequence_length";
+  if (ours.precision != theirs.precision) return first_of(keys, {"cluster.stands_for_precision", "train.precision"});
+  if (one.parallel.world_size() != other.parallel.world_size()) return "number of ranks in [parallel]";
+  if (our.truth_layout_error != their.truth_layout_error) return "cluster.truth_layout_error";
+  return our.truth_seed == their.truth_seed ? "" : "cluster.truth_seed";
+}
+
 }  // namespace
 
 std::vector<std::string> Experiment::contenders() const {
@@ -253,6 +289,12 @@ void check_arms_are_comparable(const Experiment& experiment, std::string_view ba
       if (!key.starts_with("data.") && key != "train.sequence_length" && key != "cluster.clock") continue;
       complain("has another ", key, " than arm \"", experiment.arms.front().name, "\"; their ",
                key == "cluster.clock" ? "times" : "held-out losses", " cannot be compared");
+    }
+    if (const std::string other = find_other_times(*first, config); !other.empty()) {
+      complain(
+          "has another ", other, " than arm \"", experiment.arms.front().name, "\", so that their clocks show the ",
+          "times of different jobs or clusters; set it alike for all arms (on the modelled clock arms may believe ",
+          "other clusters, where cluster.truth gives all of them the same one)");
     }
     const auto evaluated = [](const RunConfig& run) { return run.evaluate.max_batches * run.train.micro_batch; };
     if (evaluated(config) != evaluated(*first)) {

@@ -44,7 +44,8 @@ RunConfig run_config_of(const Experiment& experiment, std::string_view base_text
                         int64_t seed);
 
 // Throws UserError where runs of the arms cannot be compared: for other text or other lengths of sequences, another
-// clock, another sample of held-out text, and where held-out losses are wanted that no run measures.
+// clock or a clock of another job or cluster, another sample of held-out text, and where held-out losses are wanted
+// that no run measures.
 void check_arms_are_comparable(const Experiment& experiment, std::string_view base_text, const std::string& source);
 
 }  // namespace copus

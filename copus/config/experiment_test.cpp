@@ -126,5 +126,62 @@ TEST(Experiment, ArmsThatCannotBeComparedAreRefused) {
                  {"evaluate.max_batches x train.micro_batch is 32 and 64", "make them equal"});
 }
 
+// Settings of all arms for a clock, and a cluster that is fit for each.
+std::string clocked(const std::string& settings) {
+  return concat("train.max_steps=40\", \"cluster.ranks_per_node=4\", \"cluster.rails=2\", ",
+                "\"cluster.teraflops_per_rank=1\", ",
+                "\"cluster.within_node={latency_microseconds=2.0, gigabytes_per_second=8.0}\", ",
+                "\"cluster.between_nodes={latency_microseconds=9.0, gigabytes_per_second=2.0}\", \"", settings);
+}
+constexpr const char* modelled = "cluster.clock=modelled\", \"parallel.data_parallel=2";
+
+// Returns the experiment whose arm "large-rate" has one more setting, which may differ from those of all.
+std::string with_arm(const std::string& all, const std::string& arm) {
+  return replaced(replaced(screened, "train.max_steps=40", clocked(all)), "optimizer.lr=0.01", arm);
+}
+void expect_comparable(const std::string& all, const std::string& arm) {
+  EXPECT_NO_THROW(check_arms_are_comparable(parse_experiment(with_arm(all, arm), "e.toml"), base_text, "e.toml"))
+      << all << "; " << arm;
+}
+void expect_other_times(const std::string& all, const std::string& arm, const std::string& key) {
+  SCOPED_TRACE(concat(all, "; ", arm));
+  expect_refused(screened, with_arm(all, arm),
+                 {concat("arm \"large-rate\" has another ", key, " than arm \"fixed-8\""), "clocks"});
+}
+
+TEST(Experiment, ClocksOfOneClusterAreCompared) {
+  for (const char* clock : {"cluster.clock=virtual", "cluster.clock=wall", modelled}) {
+    expect_comparable(clock, "optimizer.lr=0.01");
+    expect_other_times(clock, "cluster.rails=1", "cluster.rails");
+    expect_other_times(clock, "cluster.between_nodes={latency_microseconds=9.0, gigabytes_per_second=3.0}",
+                       "cluster.between_nodes");
+  }
+  expect_other_times("cluster.clock=virtual", "cluster.teraflops_per_rank=2", "cluster.teraflops_per_rank");
+  expect_comparable("cluster.clock=wall", "cluster.teraflops_per_rank=2");  // which this clock does not show
+  expect_comparable("cluster.clock=real", "cluster.rails=1");
+}
+
+TEST(Experiment, TheModelledClockIsOfOneJob) {
+  const std::string small = concat(modelled, "\", \"cluster.stands_for=llama-3.2-1b");
+  expect_comparable(modelled, "parallel.data_parallel=1\", \"parallel.tensor_parallel=2");
+  expect_other_times(modelled, "parallel.tensor_parallel=2", "number of ranks in [parallel]");
+  expect_other_times(small, "cluster.stands_for=llama-3.1-8b", "cluster.stands_for");
+  expect_other_times(modelled, "cluster.stands_for=llama-3.1-8b", "cluster.stands_for");
+  expect_other_times(modelled, "model.hidden_size=64", "model.hidden_size");
+  expect_comparable(small, "model.hidden_size=64");
+  expect_other_times(modelled, "cluster.stands_for_sequence_length=64", "cluster.stands_for_sequence_length");
+  expect_other_times(modelled, "cluster.stands_for_precision=bf16", "cluster.stands_for_precision");
+  expect_other_times(modelled, "train.precision=bf16", "train.precision");
+  expect_other_times(modelled, "cluster.truth_layout_error=0.1", "cluster.truth_layout_error");
+  expect_other_times(modelled, "cluster.truth_seed=2", "cluster.truth_seed");
+}
+
+TEST(Experiment, OnTheModelledClockArmsMayBelieveOtherClusters) {
+  const std::string with_truth = concat(modelled, "\", \"cluster.truth=h100-sxm");
+  expect_comparable(with_truth, "cluster.rails=1");
+  expect_other_times(modelled, "cluster.truth=h100-sxm", "cluster.truth");
+  expect_other_times(with_truth, "cluster.truth=a100-sxm", "cluster.truth");
+}
+
 }  // namespace
 }  // namespace copus
