@@ -129,6 +129,7 @@ class Runner:
             (directory / "checkpoints").mkdir(parents=True)
             shutil.copytree(source, directory / "checkpoints" / name_of_checkpoint(source, updates),
                             copy_function=os.link)
+            shutil.copy(source.parent / "config.toml", directory)
         begun = time.monotonic()
         summary = self.train(model, directory, resume=point > 0, **{
             "train.seed": seed, "train.global_batch": arm["batch"], "optimizer.lr": arm["lr"],
@@ -163,12 +164,12 @@ def append(rows: list[dict]) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def work_on(copus: str, work: str, names: list[str], model: str, seed: int) -> str:
-    """One trunk with all of its branches that are missing."""
+def work_on(copus: str, work: str, names: list[str], model: str, seed: int, every_rate: bool) -> str:
+    """One trunk, and those of its branches that are missing; the rates other than kappa^(1/2) only where asked for."""
     runner = Runner(copus, pathlib.Path(work))
     done = rows_so_far()
     missing = [(name, arm) for name in names if SETS[name][0] == model for arm in arms(name, seed)
-               if key_of(name, seed, arm) not in done]
+               if key_of(name, seed, arm) not in done and (every_rate or arm["exponent"] == 0.5)]
     if not missing:
         return f"{model} seed {seed}: complete"
     points = {SETS[name][1] for name in names if SETS[name][0] == model} - {0}
@@ -179,7 +180,6 @@ def work_on(copus: str, work: str, names: list[str], model: str, seed: int) -> s
     for number, (name, arm) in enumerate(missing):
         append([runner.branch(name, seed, arm)])
         print(f"{time.strftime('%H:%M:%S')} {model} seed {seed}: {number + 1} of {len(missing)}", flush=True)
-    shutil.rmtree(trunk, ignore_errors=True)
     return f"{model} seed {seed}: done"
 
 
@@ -193,10 +193,16 @@ def main() -> None:
     arguments = parser.parse_args()
     names = arguments.sets.split(",")
     ROWS.parent.mkdir(exist_ok=True)
-    jobs = [(model, int(seed)) for seed in arguments.seeds.split(",") for model in MODELS]
+    seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    jobs = [(seed, False) for seed in seeds] + [(seed, True) for seed in seeds if seed < SEEDS_OF_EVERY_RATE]
+    # What every verdict needs comes first, so that rows say something however early the experiment is looked at.
+    jobs.sort(key=lambda job: job[0] + (SEEDS_OF_EVERY_RATE if job[1] else 0))
     with concurrent.futures.ProcessPoolExecutor(arguments.workers) as pool:
-        futures = [pool.submit(work_on, arguments.copus, arguments.work, names, model, seed) for model, seed in jobs]
+        futures = [pool.submit(work_on, arguments.copus, arguments.work, names, model, seed, every_rate)
+                   for seed, every_rate in jobs for model in MODELS]
         for future in concurrent.futures.as_completed(futures):
+            if future.exception():
+                pool.shutdown(wait=False, cancel_futures=True)
             print(future.result(), flush=True)
 
 
