@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Turns the dictd edition of WordNet into plain text: one document for each entry, its lines unwrapped. A definition is
+listed there under each of its synonyms; only its first occurrence is kept, so that no held-out text was trained on.
+
+Usage: clean_wordnet.py DICTIONARY OUT_DIR
+"""
+
+import gzip
+import pathlib
+import re
+import sys
+
+
+def main() -> None:
+    text = gzip.open(sys.argv[1], "rt", encoding="utf-8", errors="replace").read()
+    output = pathlib.Path(sys.argv[2])
+    output.mkdir(parents=True, exist_ok=True)
+    seen, documents = set(), []
+    headword, senses = "", []
+
+    def finish() -> None:
+        definitions = [re.sub(r"\s*\[(syn|ant|also): .*", "", sense) for sense in senses]  # synonyms follow the definition
+        fresh = [definition for definition in definitions if definition not in seen]
+        seen.update(fresh)
+        if headword and fresh:
+            documents.append(headword + "\n" + "\n".join(fresh))
+
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            finish()
+            headword, senses = line.strip(), []
+        elif line.strip():
+            stripped = line.strip()
+            begins = re.match(r"((n|v|adj|adv) )?(\d+: |: )", stripped)
+            if begins:
+                senses.append(stripped[begins.end():])
+            elif senses:
+                senses[-1] += " " + stripped
+    finish()
+    documents = [document for document in documents if "00-database" not in document]
+    for name, chosen in (("held_out.txt", documents[::50]),
+                         ("train.txt", [document for i, document in enumerate(documents) if i % 50])):
+        (output / name).write_text("\n\n\n".join(chosen) + "\n", encoding="utf-8")
+        print(f"{len(chosen)} entries in {name}")
+
+
+if __name__ == "__main__":
+    main()
