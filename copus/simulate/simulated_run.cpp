@@ -29,7 +29,7 @@ class SimulatedTraining {
         draws_(mix_bits(static_cast<uint64_t>(scenario.number) + 1), "steps"),
         target_(scenario.end.kind == ScenarioEnd::Kind::progress ? scenario.end.value
                                                                  : std::numeric_limits<double>::infinity()) {
-    enter(starting_configuration(config));
+    enter(controller_.current());
   }
 
   SimulatedRun run(const DecisionListener& listener) {
