@@ -107,6 +107,21 @@ class Runs(ModelledClockTest):
         self.assertEqual(events("r"), events("whole"))
         self.assert_done("replay", "r")
 
+    def test_schedules_of_batches_replay_and_repeat(self):
+        for policy, setting, batches in [("seesaw", "", [16, 32]), ("late-switch", "late_switch_batch = 32\n", [32])]:
+            config = f"{policy}.toml"
+            self.write_job(config, policy=policy, steps=60)
+            self.write(config, (self.folder / config).read_text() + setting)
+            self.assert_done("train", config, "--run-dir", policy)
+            switches = [event for event in self.lines(policy, "decisions.jsonl") if event["event"] == "switch"]
+            self.assertEqual([switch["to"]["global_batch"] for switch in switches], batches)
+            self.assertTrue(all(isinstance(record["phase"], str) and isinstance(record["clipped"], bool)
+                                for record in self.lines(policy, "run.jsonl")))
+            self.assert_done("replay", policy)
+            self.assert_done("train", config, "--run-dir", f"{policy}-again", "--set", "adapt.policy=script",
+                             "--set", f"adapt.file={policy}/decisions.jsonl")
+            self.assertEqual(self.losses(f"{policy}-again"), self.losses(policy))
+
     def test_a_person_moves_the_job(self):
         self.write_job(policy="static", steps=100000)
         process = self.start("train", "run.toml", "--run-dir", "r")

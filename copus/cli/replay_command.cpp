@@ -116,7 +116,7 @@ void add_replay(CLI::App& program, CommandAction& action) {
       "Examples:\n"
       "  copus replay runs/r1\n"
       "  copus replay runs/r1 --policy cbs-pessimistic\n"
-      "  copus replay runs/r1 --set adapt.alpha=0 --json");
+      "  copus replay runs/r1 --set adapt.alpha=0.5 --json");
   command.callback([options, &action] { action = [options] { return run_replay(*options); }; });
 }
 

@@ -11,10 +11,24 @@ bool decides_by_noise_scale(PolicyKind policy) {
     case PolicyKind::fixed:
     case PolicyKind::static_best:
     case PolicyKind::steps:
+    case PolicyKind::seesaw:
+    case PolicyKind::late_switch:
     case PolicyKind::script:
       return false;
     default:
       return true;
+  }
+}
+
+bool is_open_loop(PolicyKind policy) {
+  switch (policy) {
+    case PolicyKind::steps:
+    case PolicyKind::seesaw:
+    case PolicyKind::late_switch:
+    case PolicyKind::script:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -45,6 +59,11 @@ ClusterDescription ClusterConfig::as_timed() const {
 
 int64_t reference_batch_of(const RunConfig& config) {
   return config.optimizer.reference_batch > 0 ? config.optimizer.reference_batch : config.train.global_batch;
+}
+
+bool spares_tokens(const RunConfig& config) {
+  if (config.adapt.objective != Objective::automatic) return config.adapt.objective == Objective::tokens;
+  return limit_in_tokens(config.train) > 0;
 }
 
 ClusterDescription ClusterConfig::true_cluster() const { return truth.value_or(description); }

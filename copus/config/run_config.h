@@ -26,11 +26,25 @@ inline constexpr auto named_values<LearningRateSchedule> =
                                                      {LearningRateSchedule::cosine, "cosine"},
                                                      {LearningRateSchedule::wsd, "wsd"}});
 
+// The part of the learning rate's schedule that a step is in. Cosine has no decay of its own at the end: all that
+// follows the warm-up is its main part.
+enum class SchedulePhase { warm_up, main, decay };
+template <>
+inline constexpr auto named_values<SchedulePhase> = std::to_array<NamedValue<SchedulePhase>>(
+    {{SchedulePhase::warm_up, "warm-up"}, {SchedulePhase::main, "main"}, {SchedulePhase::decay, "decay"}});
+
 // How the learning rate follows the batch: with its square root, in proportion, or not at all.
 enum class BatchScaling { square_root, linear, none };
 template <>
 inline constexpr auto named_values<BatchScaling> = std::to_array<NamedValue<BatchScaling>>(
     {{BatchScaling::square_root, "sqrt"}, {BatchScaling::linear, "linear"}, {BatchScaling::none, "none"}});
+
+// What a run is to spare where progress per second and progress per token disagree. automatic: tokens where their
+// number limits the run, time otherwise.
+enum class Objective { automatic, time, tokens };
+template <>
+inline constexpr auto named_values<Objective> = std::to_array<NamedValue<Objective>>(
+    {{Objective::automatic, "auto"}, {Objective::time, "time"}, {Objective::tokens, "tokens"}});
 
 // The policy that decides the configuration of a run while it trains.
 enum class PolicyKind {
@@ -42,6 +56,8 @@ enum class PolicyKind {
   cbs_pessimistic,  // the batch follows the critical batch, in the layout that is fastest at the initial batch
   cbs_optimistic,   // likewise in the layout that is fastest at the largest batch
   steps,            // a schedule of batches by consumed samples or tokens (Megatron-LM's step batch size schedule)
+  seesaw,           // grows the batch where the schedule would lower the learning rate (arXiv 2510.14717)
+  late_switch,      // switches once, late, to a larger batch (arXiv 2602.14208)
   olmo,             // doubles the batch where the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
   norm_test,        // norm test of Lau et al. 2024, arXiv 2412.21124
   cona,             // the next power of two where throughput / (batch + noise scale) rises
@@ -58,6 +74,8 @@ inline constexpr auto named_values<PolicyKind> =
                                            {PolicyKind::cbs_pessimistic, "cbs-pessimistic"},
                                            {PolicyKind::cbs_optimistic, "cbs-optimistic"},
                                            {PolicyKind::steps, "steps"},
+                                           {PolicyKind::seesaw, "seesaw"},
+                                           {PolicyKind::late_switch, "late-switch"},
                                            {PolicyKind::olmo, "olmo"},
                                            {PolicyKind::norm_test, "norm-test"},
                                            {PolicyKind::cona, "cona"},
@@ -66,6 +84,9 @@ inline constexpr auto named_values<PolicyKind> =
 
 // Tells whether a policy's decisions depend on the measured noise scale.
 bool decides_by_noise_scale(PolicyKind policy);
+
+// Tells whether a policy's switches are settled before the run begins, as a schedule or a script settles them.
+bool is_open_loop(PolicyKind policy);
 
 // Section [data].
 struct DataSource {
@@ -137,16 +158,24 @@ struct AdaptConfig {
   std::vector<Recompute> recomputes;
   std::vector<bool> sequence_parallel;
   std::vector<int64_t> zero_stages;
-  int64_t max_tensor_parallel = 0;   // 0: the ranks of a node
-  double alpha = 0.5;                // exponent of the learning rate's factor in Goodput; 0: plain Goodput
-  double relayout_threshold = 0.10;  // relative gain of Goodput that a re-layout must bring
-  double batch_threshold = 0.03;     // relative gain that a change of batch or micro-batch alone must bring
-  int64_t interval_samples = 512;    // samples from one decision to the next
-  int64_t dwell_samples = 2048;      // least number of samples from one switch to the next
-  std::string schedule;              // for steps: "0:768 250B:1536", batches from so many consumed samples or tokens on
-  double norm_test_eta = 0.7;        // for norm_test: the relative error of the gradient that is allowed
-  std::string file;                  // for oracle and script: their input
-  bool verify = false;               // whether a hash of the whole state is compared before and after every re-layout
+  int64_t max_tensor_parallel = 0;  // 0: the ranks of a node
+  double alpha = 0;                 // exponent of the learning rate's factor in Goodput; 0: plain Goodput
+  Objective objective = Objective::automatic;
+  double least_efficiency = 1;     // to spare tokens: least worth of a sample over one in train.global_batch
+  double relayout_threshold = 0;   // relative gain of Goodput that a re-layout must bring, whatever time it saves
+  double batch_threshold = 0;      // likewise of a change of batch or micro-batch alone
+  int64_t interval_samples = 512;  // samples from one decision to the next
+  int64_t dwell_samples = 2048;    // least number of samples from one change of the batch to the next
+  int64_t dwell_steps = 32;        // and of steps
+  double dwell_pauses = 3;         // least time from one switch to trying another layout, in pauses of a re-layout
+  // The phases of the learning rate's schedule in which nothing is switched, except by an open-loop policy.
+  std::vector<SchedulePhase> hold_in;
+  std::string schedule;             // for steps: "0:768 250B:1536", batches from so many consumed samples or tokens on
+  double late_switch_share = 0.75;  // for late_switch: the share of the run after which it switches
+  int64_t late_switch_batch = 0;    // for late_switch: the batch that it switches to; 0: not given
+  double norm_test_eta = 0.7;       // for norm_test: the relative error of the gradient that is allowed
+  std::string file;                 // for oracle and script: their input
+  bool verify = false;              // whether a hash of the whole state is compared before and after every re-layout
   bool operator==(const AdaptConfig&) const = default;
 };
 
@@ -254,5 +283,8 @@ int64_t num_training_ranks(const RunConfig& config);
 // Returns the number of tokens after which the run ends by max_steps or max_tokens, whichever comes first; 0 if neither
 // is set. A run ends with a whole step, the first that reaches the limit.
 int64_t limit_in_tokens(const TrainConfig& train);
+
+// Tells whether adapt.objective is to spare tokens.
+bool spares_tokens(const RunConfig& config);
 
 }  // namespace copus

@@ -74,6 +74,38 @@ void check_modelled_clock(const RunConfig& config, const std::string& source) {
   }
 }
 
+// Checks what the schedules of batches need to know of the run.
+void check_batch_schedule(const RunConfig& config, const std::string& source) {
+  const AdaptConfig& adapt = config.adapt;
+  const OptimizerConfig& optimizer = config.optimizer;
+  const std::string policy = concat("adapt.policy \"", to_string(adapt.policy), "\"");
+  if (adapt.policy == PolicyKind::steps && adapt.schedule.empty()) {
+    throw UserError(concat(source, ": ", policy, " needs adapt.schedule, batches from so many consumed samples or ",
+                           "tokens on: \"0:32 1M:64\""));
+  }
+  if (adapt.policy == PolicyKind::seesaw) {
+    const bool never_falls = optimizer.schedule == LearningRateSchedule::constant ||
+                             (optimizer.schedule == LearningRateSchedule::wsd && optimizer.decay_tokens == 0);
+    const std::string grows = concat(source, ": ", policy, " doubles the batch each time that the schedule has halved ",
+                                     "the learning rate, and ");
+    if (never_falls) {
+      throw UserError(concat(grows, "optimizer.schedule \"", to_string(optimizer.schedule), "\"",
+                             optimizer.schedule == LearningRateSchedule::wsd ? " with optimizer.decay_tokens 0" : "",
+                             " never lowers it; set optimizer.schedule to \"cosine\", or to \"wsd\" with a decay"));
+    }
+    if (optimizer.min_lr_ratio > 0.5) {
+      throw UserError(concat(grows, "optimizer.min_lr_ratio (", optimizer.min_lr_ratio,
+                             ") keeps it above one half; set it to 0.5 or less"));
+    }
+  }
+  if (adapt.policy == PolicyKind::late_switch && adapt.late_switch_batch <= config.train.global_batch) {
+    throw UserError(
+        concat(source, ": ", policy, " needs adapt.late_switch_batch, the batch that it switches to, larger ",
+               "than train.global_batch (", config.train.global_batch, "); ",
+               adapt.late_switch_batch == 0 ? "it is not given" : concat("it is ", adapt.late_switch_batch)));
+  }
+}
+
 void check_adaptation(const RunConfig& config, const std::string& source) {
   const AdaptConfig& adapt = config.adapt;
   const std::string policy = concat("adapt.policy \"", to_string(adapt.policy), "\"");
@@ -105,10 +137,7 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
                            "square root of the batch, and optimizer.batch_scaling is \"",
                            to_string(config.optimizer.batch_scaling), "\"; set it to \"sqrt\""));
   }
-  if (adapt.policy == PolicyKind::steps && adapt.schedule.empty()) {
-    throw UserError(concat(source, ": ", policy, " needs adapt.schedule, batches from so many consumed samples or ",
-                           "tokens on: \"0:32 1M:64\""));
-  }
+  check_batch_schedule(config, source);
   if ((adapt.policy == PolicyKind::oracle || adapt.policy == PolicyKind::script) && adapt.file.empty()) {
     throw UserError(concat(source, ": ", policy, " needs adapt.file, ",
                            adapt.policy == PolicyKind::script ? "the decisions to carry out: another run's "

@@ -226,11 +226,18 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("zero_stages", run.adapt.zero_stages, allowed_zero_stages);
   visitor.field("max_tensor_parallel", run.adapt.max_tensor_parallel, at_least_zero);
   visitor.field("alpha", run.adapt.alpha, share);
+  visitor.field("objective", run.adapt.objective);
+  visitor.field("least_efficiency", run.adapt.least_efficiency, share);
   visitor.field("relayout_threshold", run.adapt.relayout_threshold, not_negative);
   visitor.field("batch_threshold", run.adapt.batch_threshold, not_negative);
   visitor.field("interval_samples", run.adapt.interval_samples, at_least_one);
   visitor.field("dwell_samples", run.adapt.dwell_samples, at_least_zero);
+  visitor.field("dwell_steps", run.adapt.dwell_steps, at_least_zero);
+  visitor.field("dwell_pauses", run.adapt.dwell_pauses, not_negative);
+  visitor.field("hold_in", run.adapt.hold_in);
   visitor.field("schedule", run.adapt.schedule);
+  visitor.field("late_switch_share", run.adapt.late_switch_share, share_below_one);
+  visitor.field("late_switch_batch", run.adapt.late_switch_batch, at_least_zero);
   visitor.field("norm_test_eta", run.adapt.norm_test_eta, positive);
   visitor.field("file", run.adapt.file);
   visitor.field("verify", run.adapt.verify);

@@ -301,6 +301,18 @@ TEST(RunConfig, PoliciesSayWhatTheyNeed) {
   EXPECT_THAT(refusal({"adapt.policy=static"}, false), HasSubstr("'copus profile --machine"))
       << "it logs the best candidates too";
   EXPECT_THAT(refusal({"adapt.policy=steps"}), AllOf(HasSubstr("adapt.schedule"), HasSubstr("0:32")));
+  EXPECT_EQ(refusal({"adapt.policy=seesaw"}), "no UserError");
+  EXPECT_THAT(refusal({"adapt.policy=seesaw", "optimizer.schedule=constant"}),
+              AllOf(HasSubstr("\"seesaw\""), HasSubstr("optimizer.schedule \"constant\" never lowers it")));
+  EXPECT_THAT(refusal({"adapt.policy=seesaw", "optimizer.schedule=wsd", "optimizer.decay_tokens=0"}),
+              HasSubstr("\"wsd\" with optimizer.decay_tokens 0 never lowers it"));
+  EXPECT_THAT(refusal({"adapt.policy=seesaw", "optimizer.min_lr_ratio=0.6"}),
+              HasSubstr("optimizer.min_lr_ratio (0.6) keeps it above one half"));
+  EXPECT_EQ(refusal({"adapt.policy=late-switch", "adapt.late_switch_batch=64"}), "no UserError");
+  EXPECT_THAT(refusal({"adapt.policy=late-switch"}),
+              AllOf(HasSubstr("adapt.late_switch_batch"), HasSubstr("it is not given")));
+  EXPECT_THAT(refusal({"adapt.policy=late-switch", "adapt.late_switch_batch=32", "train.global_batch=32"}),
+              HasSubstr("larger than train.global_batch (32); it is 32"));
   EXPECT_THAT(refusal({"adapt.policy=script"}), AllOf(HasSubstr("adapt.file"), HasSubstr("decisions.jsonl")));
   EXPECT_THAT(refusal({"adapt.policy=oracle"}), AllOf(HasSubstr("adapt.file"), HasSubstr("noise scale")));
   EXPECT_EQ(refusal({"adapt.policy=script", "adapt.file=d.jsonl"}), "no UserError");
@@ -433,8 +445,12 @@ class RandomConfigs {
   void draw_adaptation(RunConfig& config) {
     AdaptConfig& adapt = config.adapt;
     do {
-      adapt.policy = static_cast<PolicyKind>(whole(0, 12));
+      adapt.policy = static_cast<PolicyKind>(whole(0, 14));
       if (adapt.policy == PolicyKind::copus_paper) config.optimizer.batch_scaling = BatchScaling::square_root;
+      if (adapt.policy == PolicyKind::seesaw) {
+        config.optimizer.schedule = LearningRateSchedule::cosine;
+        config.optimizer.min_lr_ratio /= 2;
+      }
     } while ((decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) ||
              (adapt.policy != PolicyKind::none && config.cluster.description.device.matmul_flops_per_second == 0));
     adapt.advise = adapt.policy != PolicyKind::none && coin();
@@ -449,13 +465,20 @@ class RandomConfigs {
     list(adapt.recomputes, 0, 2);
     list(adapt.sequence_parallel, 0, 1);
     list(adapt.zero_stages, 0, 1);
+    list(adapt.hold_in, 0, 2);
     adapt.max_tensor_parallel = coin() ? 0 : whole(4, 64);
     adapt.alpha = share();
+    adapt.objective = static_cast<Objective>(whole(0, 2));
+    adapt.least_efficiency = share();
     adapt.relayout_threshold = share();
     adapt.batch_threshold = share();
     adapt.interval_samples = whole(1, INT64_MAX);
     adapt.dwell_samples = whole(0, INT64_MAX);
+    adapt.dwell_steps = whole(0, INT64_MAX);
+    adapt.dwell_pauses = share() * 100;
     adapt.schedule = "0:1" + text();
+    adapt.late_switch_share = share();
+    adapt.late_switch_batch = config.train.global_batch + whole(1, 1 << 24);
     adapt.norm_test_eta = positive();
     adapt.file = "file" + text();
     adapt.verify = coin();

@@ -86,7 +86,7 @@ std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candid
     if (measures && !is_current && leaves_blind(cell.configuration)) continue;
     has_current |= is_current;
     candidates.push_back(
-        {cell.configuration, cell.step.seconds, cell.step.relative_deviation, cell.measured_steps, cell.parts});
+        {cell.configuration, cell.step.seconds, cell.step.relative_deviation, cell.measured_steps, false, cell.parts});
   }
   if (!has_current) candidates.push_back(current);
   return candidates;

@@ -7,6 +7,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
+#include "copus/base/units.h"
 #include "copus/orchestrator/candidates.h"
 #include "copus/statistics/efficiency.h"
 
@@ -43,6 +44,18 @@ double estimated_relayout_seconds(const RunConfig& config) {
   return bytes / (is_link_shown ? link : copied_bytes_per_second);
 }
 
+MemoryModel memory_model(const RunConfig& config) {
+  const PredictedJob job = predicted_job(config);
+  return {job.model, job.sequence_length, training_system_of(config)};
+}
+
+RelayoutForecast relayout_forecast(const RunConfig& config) {
+  const PredictedJob job = predicted_job(config);
+  const bool are_links_shown = config.cluster.clock != ClockKind::real;
+  return {job.model, job.sequence_length, config.cluster.description, training_system_of(config),
+          are_links_shown ? 0 : copied_bytes_per_second};
+}
+
 // Makes the policy with the other exponent of Goodput; null for policies that have none.
 std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& file) {
   if (config.adapt.policy != PolicyKind::copus && config.adapt.policy != PolicyKind::oracle) return nullptr;
@@ -58,11 +71,14 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, Kn
       policy_(make_policy(config, file)),
       other_policy_(other_alpha_policy(config, file)),
       table_(predicted_table(config, knowledge)),
+      memory_(memory_model(config)),
       learner_(config, initial, std::move(knowledge)),
       current_(initial),
       rate_cap_(rate_factor ? cap_of_factor(rate_rule_of(config), *rate_factor)
                             : initial_rate_cap(config, initial.global_batch)),
       rate_factor_(rate_factor.value_or(initial_rate_factor(config, initial.global_batch))),
+      entered_({initial}),
+      forecast_(relayout_forecast(config)),
       estimated_pause_(estimated_relayout_seconds(config)),
       outcomes_(config) {
   list_candidates();
@@ -86,15 +102,19 @@ Reaction Controller::observe(const Observation& observation) {
   COPUS_CHECK(observation.step > latest_.step, observation.step, " after ", latest_.step);
   latest_ = as_logged(observation);
   inputs_.add(latest_);
-  if (std::isfinite(latest_.loss) && std::isfinite(latest_.grad_norm)) {
+  updates_ += latest_.clipped.has_value();
+  clipped_updates_ += latest_.clipped.value_or(false);
+  const bool is_finite = std::isfinite(latest_.loss) && std::isfinite(latest_.grad_norm);
+  if (is_finite) {
     learner_.add(latest_.step_seconds);
+    ++steps_in_configuration_;
     is_measured_ |= learner_.counted_steps() > 0;
     outcomes_.observe(latest_, learner_.counted_steps() > 0);
   }
   policy_->observe(latest_);
   if (other_policy_) other_policy_->observe(latest_);
   Reaction reaction;
-  if (is_decision_due()) {
+  if (is_decision_due(is_finite)) {
     reaction.decision = decide();
     reaction.intent = under_way_;
     if (!config_.adapt.advise) reaction.rate_factor = rate_factor_;
@@ -103,18 +123,28 @@ Reaction Controller::observe(const Observation& observation) {
   return reaction;
 }
 
-bool Controller::is_decision_due() const {
+// A configuration is looked at after the first step that counts and the third. They are counted by the run, so that a
+// resumed one, which has to warm up again, decides at the same steps. A step that is not finite does not count.
+bool Controller::is_decision_due(bool has_counted) const {
   if (under_way_ || pinned_) return false;
   const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples;
-  return policy_->is_due(latest_) || (interval_has_passed && is_measured_);
+  const int64_t counted = steps_in_configuration_ - StepTimeLearner::warm_up_steps;
+  const bool first_look = has_counted && (counted == 1 || counted == 3);
+  return policy_->is_due(latest_) || ((interval_has_passed || first_look) && is_measured_);
 }
 
 Decision Controller::decide() {
   decided_at_ = latest_.consumed_samples;
   correct_candidates();
   rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_));
-  const Situation situation{
-      latest_, current_, candidates_, latest_.consumed_samples - switched_at_, relayout_seconds(), rate_cap_};
+  const Situation situation{latest_,
+                            current_,
+                            candidates_,
+                            latest_.consumed_samples - switched_at_,
+                            latest_.elapsed_seconds - switched_at_seconds_,
+                            relayout_seconds(),
+                            rate_cap_,
+                            [this](const ParallelStrategy& target) { return pause_seconds(target); }};
   inputs_.add(situation.samples_since_switch);
   inputs_.add(situation.relayout_seconds);
 
@@ -123,6 +153,7 @@ Decision Controller::decide() {
   decision.consumed_samples = latest_.consumed_samples;
   decision.policy = to_string(config_.adapt.policy);
   decision.current = current_;
+  describe_schedule(decision);
   decision.noise_scale = latest_.noise_scale;
   decision.noise_scale_low = latest_.noise_scale_low;
   decision.noise_scale_high = latest_.noise_scale_high;
@@ -130,6 +161,7 @@ Decision Controller::decide() {
     decision.critical_batch = critical_batch(config_.noise_scale.calibration, *latest_.noise_scale);
   }
   decision.choice = policy_->choose(situation);
+  hold_where_wanted(decision.choice);
   if (other_policy_) decision.other_alpha_choice = other_policy_->choose(situation).target;
   decision.inputs_hash = inputs_.value();
 
@@ -147,14 +179,38 @@ Decision Controller::decide() {
   return decision;
 }
 
+// Fills in where the learning rate's schedule is, and begins to count clipped updates anew.
+void Controller::describe_schedule(Decision& decision) {
+  if (latest_.phase) {
+    decision.learning_rate = latest_.learning_rate;
+    decision.phase = latest_.phase;
+  }
+  const auto clipped = static_cast<double>(std::exchange(clipped_updates_, 0));
+  const auto updates = static_cast<double>(std::exchange(updates_, 0));
+  if (updates > 0) decision.clipped_share = clipped / updates;
+}
+
+// Turns a choice to move into one to stay, in the phases of the schedule in which nothing is switched. What is held is
+// only the switch: the learning rate goes on following the critical batch.
+void Controller::hold_where_wanted(Choice& choice) const {
+  const std::vector<SchedulePhase>& phases = config_.adapt.hold_in;
+  if (!latest_.phase || is_open_loop(config_.adapt.policy) || !choice.target || *choice.target == current_) return;
+  if (std::find(phases.begin(), phases.end(), *latest_.phase) == phases.end()) return;
+  choice.reason = concat("holds: the learning rate's schedule is in its phase \"", to_string(*latest_.phase),
+                         "\", in which adapt.hold_in lets nothing be switched; otherwise to ",
+                         to_string(*choice.target), ": ", choice.reason);
+  choice.target.reset();
+  choice.target_rate_factor.reset();
+}
+
 // Lists the configurations that can be chosen from the current one; their step times are corrected when a decision
 // needs them.
 void Controller::list_candidates() {
   const Corrected step = learner_.expected();
-  candidates_ =
-      candidates_of(table_, {current_, step.seconds, step.relative_deviation, 0, learner_.predict(current_)}, config_);
+  candidates_ = candidates_of(
+      table_, {current_, step.seconds, step.relative_deviation, 0, false, learner_.predict(current_)}, config_);
   std::erase_if(candidates_, [this](const Candidate& candidate) {
-    return candidate.configuration != current_ && infeasible_.contains(candidate.configuration);
+    return candidate.configuration != current_ && why_refused(candidate.configuration);
   });
   corrected_at_.reset();
   for (const Candidate& candidate : candidates_) inputs_.add(candidate.configuration);
@@ -170,6 +226,7 @@ void Controller::correct_candidates() {
     candidate.step_seconds = step.seconds;
     candidate.relative_deviation = step.relative_deviation;
     candidate.measured_steps = knowledge.measured_steps(candidate.configuration);
+    candidate.is_layout_measured = knowledge.knows_layout(candidate.configuration);
     inputs_.add(step.seconds);
     inputs_.add(step.relative_deviation);
   }
@@ -200,7 +257,33 @@ double Controller::rate_factor_in(const Configuration& configuration) const {
   return copus::rate_factor(rate_rule_of(config_), static_cast<double>(configuration.global_batch), rate_cap_);
 }
 
-double Controller::relayout_seconds() const { return pauses_.empty() ? estimated_pause_ : quantile(pauses_, 0.5); }
+// Moves of no state say nothing of the others.
+double Controller::relayout_seconds() const {
+  std::vector<double> seconds;
+  for (const Pause& pause : pauses_) {
+    if (pause.planned > 0) seconds.push_back(pause.seconds);
+  }
+  return seconds.empty() ? estimated_pause_ : quantile(seconds, 0.5);
+}
+
+// A pause is what the plan takes and what comes on top, which does not grow with it: the ranks' agreement, allocations.
+// Where re-layouts were quicker than planned, the plan is what was wrong, and that by a factor.
+double Controller::pause_seconds(const ParallelStrategy& target) {
+  const double planned = forecast_.seconds(current_.strategy, target);
+  std::vector<double> on_top, factors, of_no_state;
+  for (const Pause& pause : pauses_) {
+    if (pause.planned == 0) {
+      of_no_state.push_back(pause.seconds);
+    } else {
+      on_top.push_back(pause.seconds - pause.planned);
+      factors.push_back(pause.seconds / pause.planned);
+    }
+  }
+  if (planned == 0) return of_no_state.empty() ? 0 : quantile(of_no_state, 0.5);
+  if (on_top.empty()) return planned;
+  const double excess = quantile(on_top, 0.5);
+  return excess > 0 ? planned + excess : planned * std::min(1.0, quantile(factors, 0.5));
+}
 
 Corrected Controller::step_in(const Configuration& configuration, const Knowledge& knowledge) const {
   return knowledge.correct(configuration, learner_.predict(configuration));
@@ -215,19 +298,50 @@ void Controller::report(const SwitchReport& report) {
   inputs_.add(report.to);
   inputs_.add(report.pause_seconds);
   if (report.outcome == SwitchReport::Outcome::moved) {
-    if (is_relayout(current_, report.to)) pauses_.push_back(report.pause_seconds);
+    if (is_relayout(current_, report.to)) {
+      pauses_.push_back({report.pause_seconds, forecast_.seconds(current_.strategy, report.to.strategy)});
+    }
     current_ = report.to;
+    entered_.insert(current_);
     rate_factor_ = report.rate_factor.value_or(rate_factor_in(report.to));
     switched_at_ = report.consumed_samples;
     learner_.change_configuration(report.to);
     if (is_own) outcomes_.moved(promise_, report.consumed_samples, learner_.knowledge());
   } else {
-    infeasible_.emplace(report.to, report.reason);
+    note_refusal(report);
     // A roll-back has released and allocated memory again, so the next steps are slower and warm up once more.
     if (report.outcome == SwitchReport::Outcome::rolled_back) learner_.resumed();
   }
-  if (report.outcome != SwitchReport::Outcome::vetoed) is_measured_ = false;
+  if (report.outcome != SwitchReport::Outcome::vetoed) {
+    is_measured_ = false;
+    steps_in_configuration_ = 0;
+    switched_at_seconds_ = latest_.elapsed_seconds + report.pause_seconds;
+  }
   list_candidates();
+}
+
+void Controller::note_refusal(const SwitchReport& report) {
+  infeasible_.emplace(report.to, report.reason);
+  if (!report.is_lack_of_memory) return;
+  inputs_.add(int64_t{*report.is_lack_of_memory});
+  if (!*report.is_lack_of_memory) return;
+  const double bytes = memory_.predict(report.to).parts.total();
+  if (!memory_refusal_ || bytes < memory_refusal_->bytes) memory_refusal_ = {report.to, bytes, report.reason};
+}
+
+// The reason against a configuration that switches have shown. A prediction of memory may be wrong, but it orders
+// configurations well enough that what needs more than one that did not fit is not worth a try; one that has been run
+// has proved that it fits.
+std::optional<std::string> Controller::why_refused(const Configuration& target) {
+  if (const auto refused = infeasible_.find(target); refused != infeasible_.end()) {
+    return concat("it was tried and is not possible: ", refused->second);
+  }
+  if (!memory_refusal_ || entered_.contains(target)) return std::nullopt;
+  const double bytes = memory_.predict(target).parts.total();
+  if (bytes < memory_refusal_->bytes) return std::nullopt;
+  return concat(to_string(target), " is predicted to need ", format_bytes(bytes), ", no less than the ",
+                format_bytes(memory_refusal_->bytes), " of ", to_string(memory_refusal_->configuration),
+                ", for which there was not enough memory: ", memory_refusal_->reason);
 }
 
 std::optional<SwitchIntent> Controller::command(const Command& command) {
@@ -275,7 +389,7 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   return under_way_;
 }
 
-void Controller::check_feasible(const Configuration& target) const {
+void Controller::check_feasible(const Configuration& target) {
   if (target.strategy.world_size() != current_.strategy.world_size()) {
     throw UserError(concat(to_string(target), " needs ", target.strategy.world_size(), " ranks, and the job has ",
                            current_.strategy.world_size()));
@@ -284,12 +398,9 @@ void Controller::check_feasible(const Configuration& target) const {
   if (const auto reason = infeasible_reason(job.model, target, job.sequence_length)) {
     throw UserError(*reason);
   }
-  if (const auto refused = infeasible_.find(target); refused != infeasible_.end()) {
-    throw UserError(concat("it was tried and is not possible: ", refused->second));
-  }
-  const MemoryPrediction memory =
-      MemoryModel(job.model, job.sequence_length, training_system_of(config_)).predict(target);
-  if (const auto reason = out_of_memory_reason(memory, config_.cluster.description.device.memory_bytes)) {
+  if (const auto reason = why_refused(target)) throw UserError(*reason);
+  const double available = config_.cluster.description.device.memory_bytes;
+  if (const auto reason = out_of_memory_reason(memory_.predict(target), available)) {
     throw UserError(concat(to_string(target), " ", *reason));
   }
 }

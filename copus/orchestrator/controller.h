@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/orchestrator/switch_outcomes.h"
 #include "copus/performance/learning.h"
+#include "copus/performance/relayout_forecast.h"
 #include "copus/performance/table.h"
 
 namespace copus {
@@ -28,6 +30,11 @@ struct Decision {
   std::string policy;
   Configuration current;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
+  // Of the step before: its learning rate and the part of the schedule. And the share of updates whose gradient was
+  // clipped, among those since the decision before (empty: there was none). Empty in logs of earlier versions.
+  std::optional<double> learning_rate;
+  std::optional<SchedulePhase> phase;
+  std::optional<double> clipped_share;
   // Factors on the schedule's learning rate: from the next update on, and in the target (empty: to stay); and the cap
   // that both count with, in samples (empty: the policy states factors of its own). Logs of earlier versions have none.
   std::optional<double> rate_factor, target_rate_factor, rate_cap;
@@ -66,8 +73,9 @@ class Controller {
   void resumed();
   // Call after every step, before anything else that happens at its boundary.
   Reaction observe(const Observation& observation);
-  // Notes the outcome of an intent. A configuration that was vetoed or rolled back for memory is not chosen again. A
-  // controller that only advises is also told of switches that somebody else decided.
+  // Notes the outcome of an intent. A configuration that was vetoed or rolled back is not chosen again; where memory
+  // was lacking, nor is any that has never been run and is predicted to need as much. A controller that only advises is
+  // also told of switches that somebody else decided.
   void report(const SwitchReport& report);
   // Obeys a command and returns what the ranks are to do, if anything. Throws UserError where a target is infeasible;
   // the message says why.
@@ -82,12 +90,20 @@ class Controller {
   Knowledge knowledge() const { return learner_.knowledge(); }
   // Expected seconds of a step in the current configuration.
   Corrected expected_step() const { return learner_.expected(); }
+  // Expected seconds for which a move to this strategy, of as many ranks, would stop training: what its plan takes,
+  // corrected by what earlier re-layouts took beside what their plans take. Where no state moves, what earlier moves
+  // of none took.
+  double pause_seconds(const ParallelStrategy& target);
 
  private:
-  bool is_decision_due() const;
+  bool is_decision_due(bool has_counted) const;
   Decision decide();
+  void describe_schedule(Decision& decision);
+  void hold_where_wanted(Choice& choice) const;
   std::optional<SwitchIntent> force(const Configuration& target);
-  void check_feasible(const Configuration& target) const;
+  void check_feasible(const Configuration& target);
+  std::optional<std::string> why_refused(const Configuration& target);
+  void note_refusal(const SwitchReport& report);
   void list_candidates();
   void correct_candidates();
   void begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge);
@@ -100,20 +116,38 @@ class Controller {
   std::unique_ptr<Policy> policy_;
   std::unique_ptr<Policy> other_policy_;  // null where there is no other exponent
   PerformanceTable table_;                // uncorrected predictions; the candidates are corrected
+  MemoryModel memory_;
   StepTimeLearner learner_;
   Configuration current_;
   double rate_cap_, rate_factor_;
   std::vector<Candidate> candidates_;
   std::optional<int64_t> corrected_at_;              // revision of the learner that corrected the candidates
   std::map<Configuration, std::string> infeasible_;  // with the reason
+  // Of the switches that were refused for want of memory, the one to the least predicted bytes.
+  struct MemoryRefusal {
+    Configuration configuration;
+    double bytes = 0;
+    std::string reason;
+  };
+  std::optional<MemoryRefusal> memory_refusal_;
+  std::set<Configuration> entered_;  // configurations that the run has been in
   Observation latest_;
-  bool is_measured_ = false;  // whether steps of the current configuration were, also before the run was resumed
-  int64_t decided_at_ = 0;    // in consumed samples
-  int64_t switched_at_ = 0;   // likewise
+  bool is_measured_ = false;        // whether steps of the current configuration were, also before the run was resumed
+  int64_t decided_at_ = 0;          // in consumed samples
+  int64_t switched_at_ = 0;         // likewise
+  double switched_at_seconds_ = 0;  // of the run's clock, at the end of the pause
+  int64_t steps_in_configuration_ = 0;  // finite ones since the latest switch
+  int64_t updates_ = 0;                 // since the latest decision, as far as it is known whether they were clipped
+  int64_t clipped_updates_ = 0;
   bool pinned_ = false;
   std::optional<SwitchIntent> under_way_;
   SwitchOutcomes::Promise promise_;  // of the switch under way
-  std::vector<double> pauses_;       // seconds of the re-layouts so far
+  struct Pause {
+    double seconds;
+    double planned;  // 0 where no state moved
+  };
+  std::vector<Pause> pauses_;  // of the re-layouts so far
+  RelayoutForecast forecast_;
   double estimated_pause_;
   InputHash inputs_;
   SwitchOutcomes outcomes_;

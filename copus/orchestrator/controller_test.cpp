@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -10,10 +11,12 @@
 #include "copus/base/testing/test_support.h"
 #include "copus/description/configuration_json.h"
 #include "copus/orchestrator/testing/synthetic_job.h"
+#include "copus/placement/relayout_plan.h"
 
 namespace copus {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int64_t many_steps = 600;
@@ -73,6 +76,9 @@ TEST_F(ControllerTest, TheHashIsOfEverythingThatWasObserved) {
       [&](Observation& o) { least(*o.noise_scale_low); },
       [&](Observation& o) { least(*o.noise_scale_high); },
       [&](Observation& o) { o.noise_scale_high.reset(); },
+      [&](Observation& o) { least(o.learning_rate); },
+      [&](Observation& o) { o.phase = SchedulePhase::decay; },
+      [&](Observation& o) { o.clipped = !*o.clipped; },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     const Course other = course_of([&](Observation& observation) {
@@ -83,15 +89,106 @@ TEST_F(ControllerTest, TheHashIsOfEverythingThatWasObserved) {
   }
 }
 
-TEST_F(ControllerTest, DecidesAtIntervalsOfSamplesAndNeverBeforeAStepCounts) {
+// And after the first step that counts in a configuration, and the third, since a bad one is to be left soon.
+TEST_F(ControllerTest, DecidesAtFirstSightAndAtIntervalsOfSamplesAndNeverBeforeAStepCounts) {
   config_.adapt.interval_samples = 1;
   EXPECT_EQ(course_of().decisions.front().step, StepTimeLearner::warm_up_steps + 1);
   config_.adapt.interval_samples = 160;
-  const std::vector<Decision> decisions = course_of().decisions;
-  EXPECT_EQ(decisions.front().consumed_samples, 160);
-  for (size_t i = 1; i < decisions.size(); ++i) {
-    EXPECT_GE(decisions[i].consumed_samples - decisions[i - 1].consumed_samples, 160);
+  const Course course = course_of();
+  int64_t entered = 0, decided = 0;  // in consumed samples
+  auto next_switch = course.switches.begin();
+  for (const Decision& decision : course.decisions) {
+    for (; next_switch != course.switches.end() && next_switch->after_step < decision.step; ++next_switch) {
+      entered = next_switch->consumed_samples;
+    }
+    const int64_t steps = (decision.consumed_samples - entered) / decision.current.global_batch;
+    const bool at_first_sight =
+        steps == StepTimeLearner::warm_up_steps + 1 || steps == StepTimeLearner::warm_up_steps + 3;
+    EXPECT_TRUE(at_first_sight || decision.consumed_samples - decided >= 160) << decision.step;
+    EXPECT_GT(steps, StepTimeLearner::warm_up_steps);
+    decided = decision.consumed_samples;
   }
+}
+
+TEST_F(ControllerTest, ADecisionKnowsRateAndPhaseOfItsStepAndWhatWasClippedSinceTheOneBefore) {
+  std::vector<Observation> seen;
+  const Course course = course_of([&](Observation& observation) {
+    if (observation.step % 10 == 0) observation.clipped.reset();  // as of a step that was skipped
+    seen.push_back(observation);
+  });
+  int64_t before = 0, warm = 0;
+  for (const Decision& decision : course.decisions) {
+    const Observation& latest = seen[static_cast<size_t>(decision.step - 1)];
+    EXPECT_EQ(decision.learning_rate, latest.learning_rate);
+    EXPECT_EQ(decision.phase, latest.phase);
+    warm += decision.phase == SchedulePhase::warm_up;
+    double clipped = 0, updates = 0;
+    for (int64_t step = before; step < decision.step; ++step) {
+      const std::optional<bool>& was_clipped = seen[static_cast<size_t>(step)].clipped;
+      updates += was_clipped.has_value();
+      clipped += was_clipped.value_or(false);
+    }
+    const std::optional<double> share = updates > 0 ? std::optional(clipped / updates) : std::nullopt;
+    EXPECT_EQ(decision.clipped_share, share) << decision.step;
+    before = decision.step;
+  }
+  EXPECT_GT(warm, 1);
+  EXPECT_LT(warm, std::ssize(course.decisions) - 1);
+}
+
+TEST_F(ControllerTest, WhereTheScheduleIsNotKnownDecisionsSayNothingOfIt) {
+  const Course course = course_of([](Observation& observation) {
+    observation.phase.reset();
+    observation.clipped.reset();
+  });
+  for (const Decision& decision : course.decisions) {
+    EXPECT_FALSE(decision.learning_rate || decision.phase || decision.clipped_share);
+  }
+}
+
+TEST_F(ControllerTest, SwitchesNothingInThePhasesThatAreHeld) {
+  constexpr int64_t main_from = 201, decay_from = 401;
+  const auto phases = [](Observation& observation) {
+    observation.phase = observation.step < main_from    ? SchedulePhase::warm_up
+                        : observation.step < decay_from ? SchedulePhase::main
+                                                        : SchedulePhase::decay;
+    // Each phase wants other batches, so that there is a reason to switch in each.
+    const double noise = std::array{5.0, 50.0, 500.0}[static_cast<size_t>(*observation.phase)];
+    observation.noise_scale = noise;
+    observation.noise_scale_low = 0.8 * noise;
+    observation.noise_scale_high = 1.3 * noise;
+  };
+  const auto phases_of_switches_and_holds = [&] {
+    std::pair<std::set<SchedulePhase>, std::set<SchedulePhase>> result;
+    for (const Decision& decision : course_of(phases).decisions) {
+      EXPECT_EQ(decision.moves, decision.choice.target.has_value()) << decision.step;
+      if (decision.moves) result.first.insert(*decision.phase);
+      if (decision.choice.reason.find("adapt.hold_in") == std::string::npos) continue;
+      EXPECT_FALSE(decision.moves);
+      EXPECT_FALSE(decision.target_rate_factor);
+      EXPECT_TRUE(decision.rate_cap);
+      result.second.insert(*decision.phase);
+    }
+    return result;
+  };
+  using enum SchedulePhase;
+  using Phases = std::set<SchedulePhase>;
+  config_.adapt.dwell_samples = 0;
+  config_.adapt.alpha = 0.5;
+  EXPECT_EQ(phases_of_switches_and_holds(), std::pair(Phases({warm_up, main, decay}), Phases()));
+  config_.adapt.hold_in = {warm_up, decay};
+  EXPECT_EQ(phases_of_switches_and_holds(), std::pair(Phases({main}), Phases({warm_up, decay})));
+  config_.adapt.hold_in = {main};
+  EXPECT_EQ(phases_of_switches_and_holds(), std::pair(Phases({warm_up, decay}), Phases({main})));
+}
+
+TEST_F(ControllerTest, AScheduleOfBatchesIsNotHeld) {
+  config_.adapt.policy = PolicyKind::steps;
+  config_.adapt.schedule = "0:16 160:32";
+  config_.adapt.hold_in = {SchedulePhase::warm_up};
+  const Course course = course_of();
+  ASSERT_EQ(course.switches.size(), 1u);
+  EXPECT_LT(course.switches.front().after_step, SyntheticJob::warm_up_steps);
 }
 
 TEST_F(ControllerTest, AnnouncesASwitchOnceAndDecidesNothingUntilItIsReported) {
@@ -271,6 +368,164 @@ TEST_F(ControllerTest, WhatWasVetoedOrRolledBackIsNotChosenAgain) {
     EXPECT_THAT(user_error([&] { steered.command({.kind = Command::Kind::force, .target = *refused.begin()}); }),
                 HasSubstr("rank 3 has no memory left"));
   }
+}
+
+// Refuses every switch, and returns their targets with the bytes that they were predicted to need, in order.
+std::vector<std::pair<Configuration, double>> refused_switches(const RunConfig& config, Controller& steered,
+                                                               std::optional<bool> is_lack_of_memory) {
+  const PredictedJob predicted = predicted_job(config);
+  MemoryModel memory(predicted.model, predicted.sequence_length, training_system_of(config));
+  std::vector<std::pair<Configuration, double>> refused;
+  SyntheticJob job(config);
+  for (int i = 0; i < many_steps; ++i) {
+    const Reaction reaction = steered.observe(job.next_step());
+    if (!reaction.intent) continue;
+    const Configuration target = reaction.intent->configuration;
+    refused.emplace_back(target, memory.predict(target).parts.total());
+    steered.report({.after_step = job.step(),
+                    .consumed_samples = 0,
+                    .from = steered.current(),
+                    .to = target,
+                    .outcome = SwitchReport::Outcome::vetoed,
+                    .reason = "rank 3 has no memory left",
+                    .is_lack_of_memory = is_lack_of_memory});
+  }
+  return refused;
+}
+
+// Tells whether each needs less than all before it.
+bool needs_ever_less(const std::vector<std::pair<Configuration, double>>& targets) {
+  return std::is_sorted(targets.begin(), targets.end(),
+                        [](const auto& one, const auto& other) { return one.second >= other.second; });
+}
+
+TEST_F(ControllerTest, WhatNeedsAsMuchMemoryAsWhatDidNotFitIsNotTried) {
+  for (const std::optional<bool> not_memory : {std::optional<bool>(), std::optional(false)}) {
+    Controller steered = controller();
+    const auto tried = refused_switches(config_, steered, not_memory);
+    EXPECT_GT(tried.size(), 2);
+    EXPECT_FALSE(needs_ever_less(tried)) << "so that memory alone makes a difference";
+  }
+  Controller steered = controller();
+  const auto tried = refused_switches(config_, steered, true);
+  ASSERT_GT(tried.size(), 0);
+  EXPECT_TRUE(needs_ever_less(tried));
+  Configuration large = tried.back().first;
+  large.global_batch *= 4;
+  large.micro_batch *= 4;
+  EXPECT_THAT(user_error([&] { steered.command({.kind = Command::Kind::force, .target = large}); }),
+              AllOf(HasSubstr(to_string(large) + " is predicted to need "), HasSubstr(to_string(tried.back().first)),
+                    HasSubstr("rank 3 has no memory left")));
+  EXPECT_FALSE(steered.pinned());
+}
+
+TEST_F(ControllerTest, WhatHasBeenRunIsNotRuledOutByTheMemoryOfWhatDidNotFit) {
+  Controller steered = controller();
+  const Configuration begin = configuration_of(config_);
+  Configuration large = other_batch(64), small = begin;
+  large.micro_batch = 32;
+  small.micro_batch = 1;
+  SyntheticJob job(config_);
+  Course course;
+  const auto force = [&](const Configuration& target) {
+    return steered.command({.kind = Command::Kind::force, .target = target});
+  };
+  for (const Configuration& target : {large, begin}) {
+    job.expect(force(target).value());
+    run_steps(job, steered, 10, course);
+    ASSERT_EQ(steered.current(), target);
+  }
+  force(small);
+  steered.report({.after_step = job.step(),
+                  .consumed_samples = 0,
+                  .from = begin,
+                  .to = small,
+                  .outcome = SwitchReport::Outcome::vetoed,
+                  .reason = "rank 3 has no memory left",
+                  .is_lack_of_memory = true});
+  Configuration between = begin;
+  between.micro_batch = 2;
+  EXPECT_THAT(user_error([&] { force(between); }), HasSubstr("no less than the"));
+  EXPECT_FALSE(force(begin)) << "the current one is never ruled out";
+  EXPECT_TRUE(force(large));
+}
+
+class PauseForecast : public ControllerTest {
+ protected:
+  PauseForecast() { controller_.command({.kind = Command::Kind::pin, .target = {}}); }
+
+  double planned(const ParallelStrategy& from, const ParallelStrategy& to) const {
+    RelayoutForecast forecast(config_.model, config_.train.sequence_length, config_.cluster.description,
+                              training_system_of(config_));
+    const double seconds = forecast.seconds(from, to);
+    EXPECT_GT(seconds, 0);
+    return seconds;
+  }
+
+  // Moves the job there, in a pause of so many seconds.
+  void move(const ParallelStrategy& strategy, double seconds) {
+    run_steps(job_, controller_, 5, course_);
+    Configuration target = controller_.current();
+    target.strategy = strategy;
+    controller_.command({.kind = Command::Kind::force, .target = target});
+    controller_.report({.after_step = job_.step(),
+                        .consumed_samples = 1000 * job_.step(),
+                        .from = controller_.current(),
+                        .to = target,
+                        .outcome = SwitchReport::Outcome::moved,
+                        .reason = "",
+                        .pause_seconds = seconds});
+  }
+
+  const ParallelStrategy stages_ = config_.parallel, data_{.data_parallel = 4, .zero_stage = 1},
+                         tensors_{.tensor_parallel = 4};
+  SyntheticJob job_{config_};
+  Controller controller_ = controller();
+  Course course_;
+};
+
+TEST_F(PauseForecast, IsThePlansUntilPausesWereMeasured) {
+  ASSERT_NE(planned(stages_, data_), planned(stages_, tensors_));
+  EXPECT_EQ(controller_.pause_seconds(data_), planned(stages_, data_));
+  EXPECT_EQ(controller_.pause_seconds(tensors_), planned(stages_, tensors_));
+}
+
+TEST_F(PauseForecast, IsCorrectedByTheMedianOfWhatCameOnTop) {
+  move(data_, 3 + planned(stages_, data_));
+  EXPECT_DOUBLE_EQ(controller_.pause_seconds(stages_), 3 + planned(data_, stages_));
+  EXPECT_DOUBLE_EQ(controller_.pause_seconds(tensors_), 3 + planned(data_, tensors_));
+  move(tensors_, 10 + planned(data_, tensors_));
+  move(data_, 4 + planned(tensors_, data_));
+  EXPECT_DOUBLE_EQ(controller_.pause_seconds(stages_), 4 + planned(data_, stages_));
+}
+
+TEST_F(PauseForecast, IsCorrectedByAFactorWhereMovesAreQuickerThanPlanned) {
+  move(data_, planned(stages_, data_) / 4);
+  EXPECT_DOUBLE_EQ(controller_.pause_seconds(tensors_), planned(data_, tensors_) / 4);
+}
+
+TEST_F(PauseForecast, AMoveOfRecomputeAloneCostsWhatSuchMovesTookAndSaysNothingOfOthers) {
+  ParallelStrategy recomputed = stages_;
+  recomputed.recompute = Recompute::full;
+  EXPECT_EQ(controller_.pause_seconds(recomputed), 0);
+  move(recomputed, 5);
+  EXPECT_EQ(controller_.pause_seconds(stages_), 5) << "what moves of no state took";
+  EXPECT_EQ(controller_.pause_seconds(data_), planned(stages_, data_));
+}
+
+// On the real clock nothing is shown of the links, and the state is copied in memory.
+TEST_F(PauseForecast, WhereLinksAreNotShownItIsThatOfCopying) {
+  config_.cluster.clock = ClockKind::real;
+  config_.cluster.description.device.memory_bytes_per_second = 1e10;
+  config_.cluster.description.device.matmul_flops_per_second = 1e9;
+  const RelayoutRequest request{.model = config_.model,
+                                .sequence_length = config_.train.sequence_length,
+                                .from = stages_,
+                                .to = data_,
+                                .weights_are_master = true,
+                                .ranks_per_node = 2};
+  const auto bytes = static_cast<double>(plan_relayout(request, 0).bytes_copied);
+  EXPECT_DOUBLE_EQ(controller().pause_seconds(data_), bytes / 4 / 4e9);
 }
 
 TEST_F(ControllerTest, SaysWhatSwitchesBrought) {

@@ -69,13 +69,18 @@ GoodputRanking::GoodputRanking(const RunConfig& config, const NoiseBelief& noise
   Worths worths(config, noise, situation.rate_cap);
   const Candidate& current = current_candidate(situation);
   const Worths::Worth worth_now = worths.of(current.configuration.global_batch);
+  const Worths::Worth worth_at_first = worths.of(config.train.global_batch);
   current_goodput_ = current.throughput() * worth_now.at_value;
   gains_.reserve(candidates_.size());
+  least_efficiencies_.reserve(candidates_.size());
   for (const Candidate& candidate : candidates_) {
     const double speed = candidate.throughput() / current.throughput();
     const Worths::Worth& worth = worths.of(candidate.configuration.global_batch);
     gains_.push_back({speed * worth.at_value / worth_now.at_value - 1, speed * worth.at_low / worth_now.at_low - 1,
                       speed * worth.at_high / worth_now.at_high - 1});
+    least_efficiencies_.push_back(
+        std::min({worth.at_value / worth_at_first.at_value, worth.at_low / worth_at_first.at_low,
+                  worth.at_high / worth_at_first.at_high}));
   }
 }
 

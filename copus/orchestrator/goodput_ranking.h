@@ -35,6 +35,11 @@ class GoodputRanking {
   // Gains of one of situation.candidates, which `candidate` refers to.
   const Gains& gains_of(const Candidate& candidate) const { return gains_[&candidate - candidates_.data()]; }
   double gain_of(const Configuration& configuration) const;
+  // The worth of a sample in the candidate's batch over that of one in train.global_batch, at the end of phi's interval
+  // where it is least.
+  double least_efficiency_of(const Candidate& candidate) const {
+    return least_efficiencies_[&candidate - candidates_.data()];
+  }
   // The best candidates, at most five, best first; of equal ones the first.
   std::vector<RankedCandidate> best() const;
 
@@ -42,6 +47,7 @@ class GoodputRanking {
   const std::vector<Candidate>& candidates_;
   double current_goodput_ = 0;
   std::vector<Gains> gains_;
+  std::vector<double> least_efficiencies_;
 };
 
 }  // namespace copus

@@ -44,6 +44,11 @@ void InputHash::add(const Observation& observation) {
                             observation.noise_scale_low, observation.noise_scale_high}) {
     add(value);
   }
+  if (!observation.phase) return;
+  add(observation.learning_rate);
+  add(int64_t{static_cast<int>(*observation.phase)});
+  add(int64_t{observation.clipped.has_value()});
+  add(int64_t{observation.clipped.value_or(false)});
 }
 
 uint64_t InputHash::value() {

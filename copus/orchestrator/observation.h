@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "copus/config/run_config.h"
 #include "copus/description/parallel_strategy.h"
 
 namespace copus {
@@ -21,12 +22,19 @@ struct Observation {
   double loss = 0;               // mean loss of this step; not finite on a skipped one
   double grad_norm = 0;          // norm before clipping
   double step_seconds = 0;
-  double elapsed_seconds = 0;  // seconds of training so far
+  double elapsed_seconds = 0;          // seconds of training so far
+  double learning_rate = 0;            // of this step's update
+  std::optional<SchedulePhase> phase;  // of the learning rate's schedule; empty in logs of earlier versions
+  // Whether the update was scaled down to train.clip_norm; empty where there was none, and in logs of earlier versions.
+  std::optional<bool> clipped;
   std::optional<double> small_batch, small_batch_squared_norm;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high;  // phi and its 95 % interval
   // Seconds of training that are left at the pace so far; infinite where no limit is known.
   double seconds_left = std::numeric_limits<double>::infinity();
 };
+
+// Tells whether a gradient of this norm is scaled down; a clip_norm of 0 stands for none.
+inline bool is_clipped(double gradient_norm, double clip_norm) { return clip_norm > 0 && gradient_norm > clip_norm; }
 
 // A switch that all ranks are to make: rank 0 tells the others with the next step.
 struct SwitchIntent {
@@ -42,7 +50,9 @@ struct SwitchReport {
   int64_t consumed_samples = 0;
   Configuration from, to;
   enum class Outcome { moved, vetoed, rolled_back } outcome = Outcome::moved;
-  std::string reason;                      // of a veto or roll-back: which rank, and what it lacked
+  std::string reason;  // of a veto or roll-back: which rank, and what it lacked
+  // Whether a veto or roll-back was for want of memory; empty where it moved, and in logs of earlier versions.
+  std::optional<bool> is_lack_of_memory = {};
   std::optional<double> rate_factor = {};  // on the learning rate since then; empty in logs of earlier versions
   double pause_seconds = 0;                // in which training stood still, after the last rank had ended the step
   double prepare_seconds = 0;              // beside training, on the slowest rank

@@ -1,5 +1,6 @@
 // Policies, and what they share. They are one file each or a few that belong together: policy_goodput.cpp,
-// policy_batch.cpp, policy_cona.cpp, policy_paper.cpp, policy_script.cpp. make_policy chooses among them.
+// policy_batch.cpp, policy_cona.cpp, policy_paper.cpp, policy_schedule.cpp, policy_script.cpp. make_policy chooses
+// among them.
 #pragma once
 
 #include <functional>
@@ -22,16 +23,22 @@ NoiseTrace parse_noise_trace(std::string_view text, const std::string& source);
 
 // Pairs of consumed samples and the batch from there on; in ascending order, the first from 0 on.
 using StepSchedule = std::vector<std::pair<double, int64_t>>;
-// Parses "0:768 250B:1536": see policy_batch.cpp. Throws UserError naming the piece.
+// Parses "0:768 250B:1536": see policy_schedule.cpp. Throws UserError naming the piece.
 StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length);
 
 // Makes the policy of Copus; with `truth` the oracle.
 std::unique_ptr<Policy> make_goodput_policy(const RunConfig& config, std::optional<NoiseTrace> truth);
-// Makes one of the policies that set the batch alone, or the one that never moves, by config.adapt.policy.
+// Makes one of the policies that set the batch by what is measured, or the one that never moves, by
+// config.adapt.policy.
 std::unique_ptr<Policy> make_batch_policy(const RunConfig& config);
+// Makes one of the policies whose batches are a schedule, by config.adapt.policy.
+std::unique_ptr<Policy> make_schedule_policy(const RunConfig& config);
 std::unique_ptr<Policy> make_cona_policy(const RunConfig& config);
 std::unique_ptr<Policy> make_paper_policy(const RunConfig& config);
 std::unique_ptr<Policy> make_script_policy(const RunConfig& config, std::string_view script);
+
+using CandidateFilter = std::function<bool(const Candidate&)>;
+CandidateFilter layout_is(const ParallelStrategy& strategy);
 
 // The base of the policies that Copus is compared with: logs Goodput beside the decision of their own rule.
 class BaselinePolicy : public Policy {
@@ -48,6 +55,11 @@ class BaselinePolicy : public Policy {
 
   static Choice hold(const std::string& why);
   static Choice move(const Configuration& target, const std::string& why);
+  // Chooses `batch`, or the nearest to it, in the current layout or among those that `layout` lets through; `why`
+  // explains the batch in words.
+  static Choice to_batch(const Situation& situation, double batch, const std::string& why);
+  static Choice to_batch(const Situation& situation, double batch, const CandidateFilter& layout,
+                         const std::string& why);
   // Returns a choice to hold while no switch may follow the latest one yet; empty afterwards.
   std::optional<Choice> dwell(const Situation& situation) const;
 
@@ -57,9 +69,6 @@ class BaselinePolicy : public Policy {
 
 // Finds the candidate in this configuration; null where there is none.
 const Candidate* find_candidate(const std::vector<Candidate>& candidates, const Configuration& configuration);
-
-using CandidateFilter = std::function<bool(const Candidate&)>;
-CandidateFilter layout_is(const ParallelStrategy& strategy);
 
 // Finds the fastest of the candidates that `allowed` lets through and whose batch is nearest by ratio; null where there
 // is none. If two batches are equally near, the smaller one is taken.

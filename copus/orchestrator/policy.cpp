@@ -25,10 +25,13 @@ std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view fi
     case PolicyKind::static_best:
     case PolicyKind::cbs_pessimistic:
     case PolicyKind::cbs_optimistic:
-    case PolicyKind::steps:
     case PolicyKind::olmo:
     case PolicyKind::norm_test:
       return make_batch_policy(config);
+    case PolicyKind::steps:
+    case PolicyKind::seesaw:
+    case PolicyKind::late_switch:
+      return make_schedule_policy(config);
     case PolicyKind::cona:
       return make_cona_policy(config);
     case PolicyKind::script:
@@ -56,6 +59,24 @@ Choice BaselinePolicy::move(const Configuration& target, const std::string& why)
   choice.target = target;
   choice.reason = concat(why, ": to ", to_string(target));
   return choice;
+}
+
+Choice BaselinePolicy::to_batch(const Situation& situation, double batch, const std::string& why) {
+  return to_batch(situation, batch, layout_is(situation.current.strategy), why);
+}
+
+Choice BaselinePolicy::to_batch(const Situation& situation, double batch, const CandidateFilter& layout,
+                                const std::string& why) {
+  const Candidate* candidate = fastest_near(situation, batch, layout);
+  if (candidate == nullptr) return hold(concat(why, ", but the layout has no candidate"));
+  const Configuration& nearest = candidate->configuration;
+  const bool is_exact = static_cast<double>(nearest.global_batch) == batch;
+  const std::string said =
+      is_exact ? why : concat(why, "; the nearest feasible batch of the layout is ", nearest.global_batch);
+  if (nearest.strategy == situation.current.strategy && nearest.global_batch == situation.current.global_batch) {
+    return hold(said);
+  }
+  return move(nearest, said);
 }
 
 std::optional<Choice> BaselinePolicy::dwell(const Situation& situation) const {

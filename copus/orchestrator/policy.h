@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +23,8 @@ struct Candidate {
   double step_seconds = 0;        // corrected by measured steps (performance/learning.h)
   double relative_deviation = 0;  // one standard deviation of the logarithm of step_seconds
   int64_t measured_steps = 0;
-  StepTimeParts predicted = {};  // parts of the step time before the correction
+  bool is_layout_measured = false;  // in this batch or another
+  StepTimeParts predicted = {};     // parts of the step time before the correction
 
   double throughput() const { return static_cast<double>(configuration.global_batch) / step_seconds; }  // samples/s
 };
@@ -33,8 +35,12 @@ struct Situation {
   Configuration current;
   const std::vector<Candidate>& candidates;  // all feasible ones; `current` is among them
   int64_t samples_since_switch = 0;          // or since the beginning where none was made
-  double relayout_seconds = 0;               // expected pause of a re-layout, by measured ones if any
-  double rate_cap = 0;                       // B_c as the learning rate counts with it from this decision on
+  double seconds_since_switch = 0;
+  double relayout_seconds = 0;  // pause of a re-layout as it usually is, by measured ones if any
+  double rate_cap = 0;          // B_c as the learning rate counts with it from this decision on
+  // Expected pause of a re-layout to this strategy (Controller::pause_seconds). It may take milliseconds for each: ask
+  // for few candidates.
+  std::function<double(const ParallelStrategy&)> pause_seconds = {};
 };
 
 // A candidate with its Goodput at the exponent that the run decides by, whichever policy it uses.

@@ -1,8 +1,7 @@
-// Policies that set the batch alone and leave the layout, which Copus is compared with. They name a batch; the nearest
-// one that a candidate of the layout has is taken, with the micro-batch that is fastest there.
+// Policies that set the batch by what is measured and leave the layout, which Copus is compared with. They name a
+// batch; the nearest one that a candidate of the layout has is taken, with the micro-batch that is fastest there.
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 #include <string>
 
 #include "copus/base/error.h"
@@ -26,32 +25,6 @@ int64_t largest_batch(const Situation& situation, const CandidateFilter& allowed
 
 std::string number(double value) { return format_number("%.4g", value); }
 
-// The base of policies that want a batch: finds the candidate for it.
-class BatchPolicy : public BaselinePolicy {
- public:
-  using BaselinePolicy::BaselinePolicy;
-
- protected:
-  // Chooses `batch` in the current layout, or the nearest to it; `why` explains the batch in words.
-  static Choice to_batch(const Situation& situation, double batch, const std::string& why) {
-    return to_batch(situation, batch, layout_is(situation.current.strategy), why);
-  }
-
-  static Choice to_batch(const Situation& situation, double batch, const CandidateFilter& layout,
-                         const std::string& why) {
-    const Candidate* candidate = fastest_near(situation, batch, layout);
-    if (candidate == nullptr) return hold(concat(why, ", but the layout has no candidate"));
-    const Configuration& nearest = candidate->configuration;
-    const bool is_exact = static_cast<double>(nearest.global_batch) == batch;
-    const std::string said =
-        is_exact ? why : concat(why, "; the nearest feasible batch of the layout is ", nearest.global_batch);
-    if (nearest.strategy == situation.current.strategy && nearest.global_batch == situation.current.global_batch) {
-      return hold(said);
-    }
-    return move(nearest, said);
-  }
-};
-
 class FixedPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
@@ -64,9 +37,9 @@ class FixedPolicy : public BaselinePolicy {
 
 // The baselines of arXiv 2604.26687: the batch follows B_c = c phi in a layout that is settled at the first decision
 // after the dwell, the fastest at the run's initial batch (pessimistic) or at the largest candidate batch (optimistic).
-class CriticalBatchPolicy : public BatchPolicy {
+class CriticalBatchPolicy : public BaselinePolicy {
  public:
-  using BatchPolicy::BatchPolicy;
+  using BaselinePolicy::BaselinePolicy;
 
  private:
   Choice decide(const Situation& situation) override {
@@ -94,42 +67,12 @@ class CriticalBatchPolicy : public BatchPolicy {
   std::optional<ParallelStrategy> layout_;
 };
 
-// A schedule of batches by consumed samples (Megatron-LM's --step-batch-size-schedule).
-class StepsPolicy : public BatchPolicy {
- public:
-  explicit StepsPolicy(const RunConfig& config)
-      : BatchPolicy(config), schedule_(parse_step_schedule(config.adapt.schedule, config.train.sequence_length)) {}
-
-  // Asks to decide at the very step at which the schedule changes the batch.
-  bool is_due(const Observation& observation) const override {
-    return scheduled_batch(observation.consumed_samples) != asked_for_;
-  }
-
- private:
-  int64_t scheduled_batch(int64_t consumed_samples) const {
-    const auto after =
-        std::upper_bound(schedule_.begin(), schedule_.end(), static_cast<double>(consumed_samples),
-                         [](double samples, const std::pair<double, int64_t>& piece) { return samples < piece.first; });
-    return std::prev(after)->second;
-  }
-
-  Choice decide(const Situation& situation) override {
-    const int64_t consumed = situation.latest.consumed_samples;
-    asked_for_ = scheduled_batch(consumed);
-    return to_batch(situation, static_cast<double>(asked_for_),
-                    concat("adapt.schedule has batch ", asked_for_, " at ", consumed, " consumed samples"));
-  }
-
-  StepSchedule schedule_;
-  int64_t asked_for_ = 0;
-};
-
 // Doubles the batch once the critical batch has reached twice the batch, and never shrinks: the batch warm-up of
 // Merrill et al. 2025 (arXiv 2505.23971), whose OLMo runs doubled to 2048 and 4096 where their measured critical batch
 // crossed these. They measured it by branched runs; here it is c phi.
-class OlmoPolicy : public BatchPolicy {
+class OlmoPolicy : public BaselinePolicy {
  public:
-  using BatchPolicy::BatchPolicy;
+  using BaselinePolicy::BaselinePolicy;
 
  private:
   Choice decide(const Situation& situation) override {
@@ -145,9 +88,9 @@ class OlmoPolicy : public BatchPolicy {
 
 // The norm test of Lau et al. 2024 (arXiv 2412.21124) on the norms of the latest step that measured a small batch: its
 // J = B / small_batch "workers" are the parts of that size in the step's batch.
-class NormTestPolicy : public BatchPolicy {
+class NormTestPolicy : public BaselinePolicy {
  public:
-  using BatchPolicy::BatchPolicy;
+  using BaselinePolicy::BaselinePolicy;
 
   void observe(const Observation& observation) override {
     if (last_consumed_ && observation.small_batch && observation.small_batch_squared_norm) {
@@ -187,52 +130,6 @@ class NormTestPolicy : public BatchPolicy {
 
 }  // namespace
 
-// Parses pieces "THRESHOLD:BATCH", separated by spaces. The threshold is a number of consumed samples or, with the
-// suffix K, M, B or T (1e3, 1e6, 1e9, 1e12), of consumed tokens. The first begins at 0. The notation is that of
-// Megatron-LM's --step-batch-size-schedule; there every threshold of a schedule is in tokens, as soon as the sequence
-// length is known, so a plain number other than 0 means something else here.
-StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length) {
-  const auto fail = [](const std::string& piece, const std::string& what) -> void {
-    throw UserError(concat("adapt.schedule: \"", piece, "\": ", what,
-                           ". It is a list like \"0:768 250B:1536\": a batch from so many consumed samples on, or with "
-                           "the suffix K, M, B or T from so many tokens on"));
-  };
-  StepSchedule schedule;
-  std::istringstream pieces{std::string(text)};
-  std::string piece;
-  while (pieces >> piece) {
-    const size_t colon = piece.find(':');
-    if (colon == std::string::npos) fail(piece, "there is no \":\" between a threshold and its batch");
-    std::istringstream left(piece.substr(0, colon)), right(piece.substr(colon + 1));
-    double threshold = -1;
-    if (!(left >> threshold)) threshold = -1;
-    std::string suffix;
-    left.clear();
-    left >> suffix;
-    constexpr std::string_view suffixes = "KMBT";
-    const size_t thousands = suffix.size() == 1 ? suffixes.find(suffix) : std::string_view::npos;
-    if (!(threshold >= 0) || (!suffix.empty() && thousands == std::string_view::npos)) {
-      fail(piece, "the threshold is no number of samples, nor of tokens with a suffix");
-    }
-    if (!suffix.empty()) {
-      threshold = std::floor(threshold * std::pow(1000, static_cast<double>(thousands + 1)) /
-                             static_cast<double>(sequence_length));
-    }
-    int64_t batch = 0;
-    if (!(right >> batch) || batch < 1 || right.peek() != std::istringstream::traits_type::eof()) {
-      fail(piece, "the batch is no whole number of samples above 0");
-    }
-    if (schedule.empty() && threshold != 0) fail(piece, "the first piece must begin at 0");
-    if (!schedule.empty() && threshold <= schedule.back().first) {
-      fail(piece,
-           "it must begin after the piece before it, which begins at " + number(schedule.back().first) + " samples");
-    }
-    schedule.emplace_back(threshold, batch);
-  }
-  if (schedule.empty()) throw UserError("adapt.policy \"steps\" needs adapt.schedule, like \"0:768 250B:1536\"");
-  return schedule;
-}
-
 std::unique_ptr<Policy> make_batch_policy(const RunConfig& config) {
   switch (config.adapt.policy) {
     case PolicyKind::fixed:
@@ -241,8 +138,6 @@ std::unique_ptr<Policy> make_batch_policy(const RunConfig& config) {
     case PolicyKind::cbs_pessimistic:
     case PolicyKind::cbs_optimistic:
       return std::make_unique<CriticalBatchPolicy>(config);
-    case PolicyKind::steps:
-      return std::make_unique<StepsPolicy>(config);
     case PolicyKind::olmo:
       return std::make_unique<OlmoPolicy>(config);
     case PolicyKind::norm_test:

@@ -112,7 +112,7 @@ TEST_F(StepTimeLearnerTest, BeginsWithWhatIsKnown) {
   StepTimeLearner first = learner();
   add(first, 3, 22);
   EXPECT_NEAR(learner(first.knowledge()).expected().seconds, 3, 0.03);
-  EXPECT_THAT(learner(first.knowledge()).introduction(), HasSubstr("2.99 s give or take 1 %"));
+  EXPECT_THAT(learner(first.knowledge()).introduction(), HasSubstr("3 s give or take 1 %"));
   // The factors are known for another configuration of the same model.
   config_.train.global_batch = 16;
   EXPECT_NEAR(learner(first.knowledge()).expected().seconds, 6, 1);

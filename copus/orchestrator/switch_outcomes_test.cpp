@@ -80,6 +80,7 @@ class SwitchOutcomesTest : public testing::Test {
   static RunConfig config_with_dwell() {
     RunConfig config = small_run();
     config.adapt.dwell_samples = 200;
+    config.adapt.alpha = 0.5;
     return config;
   }
 };

@@ -23,10 +23,13 @@ constexpr double compute_deviation = 0.4;
 constexpr double link_deviation = 0.5;
 constexpr double bubble_deviation = 0.3;
 
-// The standard deviation of single configurations that remains once the shared factors are right: Calculon (Isaev et
-// al. 2023) names mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is 1.25 of a
-// mean.
-constexpr double residual_deviation = 0.07;
+// The standard deviation of layouts that remains once the shared factors are right: 0.05 in 260 published runs of 11
+// sets that were at most 1.6 times slower than the fastest of their set (docs/decisions/performance.md). Calculon
+// (Isaev et al. 2023) names mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation
+// is 1.25 of a mean. Batches of one layout run the same micro-batches; what is left between them has not been measured
+// by others.
+constexpr double layout_deviation = 0.05;
+constexpr double own_deviation = 0.03;
 
 // The drift of a machine between one measurement and its use (clocks, temperature, neighbours): more steps of one cell
 // do not average it away.
@@ -40,6 +43,7 @@ constexpr double assumed_spread_steps = 4;
 // The distance in standard deviations beyond which a cell pulls at the shared factors no harder than at that distance
 // (Huber 1964): a cell that the model has wrong must not spoil the others.
 constexpr double huber_limit = 2;
+constexpr double layout_limit = 2;
 
 // The quartiles of a normal distribution lie 2 x 0.6745 standard deviations apart, and the median of n draws deviates
 // sqrt(pi / 2) times as much as their mean.
@@ -130,6 +134,84 @@ double huber_loss(double distance) {
   return (squared(distance) - squared(beyond)) / 2;
 }
 
+// The same for a layout, with a limit beyond which it pulls the less the farther away it is (Cauchy's): one published
+// layout in twenty was 1.5 to 30 times slower than predicted, by something of its own.
+double cauchy_weight(double distance) { return 1 / (1 + squared(distance / layout_limit)); }
+
+double cauchy_loss(double distance) { return squared(layout_limit) / 2 * std::log1p(squared(distance / layout_limit)); }
+
+// The cells of one layout at some factors. Their residuals r_i = log(measured) - log(predicted) are L + own + noise;
+// the most probable L, and the weights by which cells, and L itself, count there.
+struct LayoutFit {
+  struct Cell {
+    double residual, variance;  // variance of own deviation and noise together
+    Vector shares;
+    double weight = 1;
+  };
+  std::vector<Cell> cells;
+  double deviation = 0;  // L
+  double weight = 1;     // of the prior of L
+  double loss = 0;
+
+  // Solves by weighting anew until nothing changes, from weights of 1: the same residuals give the same L, which is the
+  // nearest minimum where Cauchy's loss has several.
+  void solve() {
+    constexpr int most_iterations = 50;
+    constexpr double tolerance = 1e-14;
+    for (int iteration = 0; iteration < most_iterations; ++iteration) {
+      double information = weight / squared(layout_deviation), sum = 0;
+      for (const Cell& cell : cells) {
+        information += cell.weight / cell.variance;
+        sum += cell.weight / cell.variance * cell.residual;
+      }
+      const double before = std::exchange(deviation, sum / information);
+      weight = cauchy_weight(deviation / layout_deviation);
+      for (Cell& cell : cells) cell.weight = huber_weight((cell.residual - deviation) / std::sqrt(cell.variance));
+      if (iteration > 0 && std::abs(deviation - before) < tolerance) break;
+    }
+    loss = cauchy_loss(deviation / layout_deviation);
+    for (const Cell& cell : cells) loss += huber_loss((cell.residual - deviation) / std::sqrt(cell.variance));
+  }
+
+  // Means over the cells, each with its weight, and the variance of the residuals' mean given L.
+  struct Means {
+    double residual = 0, variance = 0;
+    Vector shares{};
+  };
+  Means means() const {
+    double information = 0;
+    Means result;
+    for (const Cell& cell : cells) {
+      const double its = cell.weight / cell.variance;
+      information += its;
+      result.residual += its * cell.residual;
+      for (size_t i = 0; i < num_factors; ++i) result.shares[i] += its * cell.shares[i];
+    }
+    result.variance = 1 / information;
+    result.residual *= result.variance;
+    for (double& share : result.shares) share *= result.variance;
+    return result;
+  }
+
+  // Adds what the layout says of the factors: by its mean, whose variance includes that of L, and by its cells'
+  // deviations from the mean, in which L does not occur.
+  void add_to(Matrix& precision, Vector& downhill) const {
+    const Means mean = means();
+    const auto add = [&](const Vector& shares, double residual, double information) {
+      for (size_t i = 0; i < num_factors; ++i) {
+        downhill[i] += information * residual * shares[i];
+        for (size_t j = 0; j < num_factors; ++j) precision[i][j] += information * shares[i] * shares[j];
+      }
+    };
+    add(mean.shares, mean.residual, 1 / (squared(layout_deviation) / weight + mean.variance));
+    for (const Cell& cell : cells) {
+      Vector shares = cell.shares;
+      for (size_t i = 0; i < num_factors; ++i) shares[i] -= mean.shares[i];
+      add(shares, cell.residual - mean.residual, cell.weight / cell.variance);
+    }
+  }
+};
+
 }  // namespace
 
 Measurement measurement_of(const std::vector<double>& step_seconds) {
@@ -194,83 +276,98 @@ double Knowledge::relative_deviation(Factor factor) const {
 }
 
 // Finds the most probable logarithms theta of the factors, given their prior and, for each cell, log(measured) =
-// log(predicted(theta)) + residual + noise, by Gauss and Newton; and their covariance there. A cell's residual is one
-// draw however often it is measured, so its information on theta is bounded by the residual's variance.
+// log(predicted(theta)) + L + own + noise, by Gauss and Newton; and their covariance there. The deviation L of a layout
+// is one draw however often it is measured, so its information on theta is bounded by the variance of L.
 void Knowledge::learn() {
-  struct Cell {
-    const StepTimeParts* parts;
-    Evidence* evidence;
-    double deviation;  // standard deviation of residual and noise together
-  };
-  std::vector<Cell> cells;
   evidence_.clear();
+  layouts_.clear();
+  std::map<Layout, std::vector<Configuration>> members;
   for (const auto& [configuration, cell] : cells_) {
     COPUS_CHECK(cell.steps() > 0 && cell.seconds() > 0 && cell.parts.total() > 0, cell.steps(), " steps");
-    Evidence& evidence = evidence_[configuration];
-    evidence = {std::log(cell.seconds()), squared(cell.relative_noise()), squared(residual_deviation)};
-    cells.push_back({&cell.parts, &evidence, std::sqrt(evidence.residual_variance + evidence.noise_variance)});
+    evidence_[configuration] = {std::log(cell.seconds()), squared(cell.relative_noise()), squared(own_deviation)};
+    members[{configuration.strategy, configuration.micro_batch}].push_back(configuration);
   }
-
-  const Matrix prior = inverse(prior_covariance());
-  const auto loss = [&](const Vector& theta) {
+  const auto fit_layouts = [&](const Vector& theta) {
     const Vector factors = exponentials(theta);
-    double sum = dot(theta, times(prior, theta)) / 2;
-    for (const Cell& cell : cells) {
-      sum +=
-          huber_loss((cell.evidence->log_seconds - std::log(predict(factors, *cell.parts).seconds)) / cell.deviation);
+    std::vector<LayoutFit> fits;
+    for (const auto& [layout, configurations] : members) {
+      LayoutFit& fit = fits.emplace_back();
+      for (const Configuration& configuration : configurations) {
+        const Evidence& evidence = evidence_.at(configuration);
+        const Prediction prediction = predict(factors, cells_.at(configuration).parts);
+        fit.cells.push_back({.residual = evidence.log_seconds - std::log(prediction.seconds),
+                             .variance = squared(own_deviation) + evidence.noise_variance,
+                             .shares = prediction.shares});
+      }
+      fit.solve();
     }
-    return sum;
+    return fits;
   };
 
+  const Matrix prior = inverse(prior_covariance());
+  const auto loss = [&](const Vector& theta, const std::vector<LayoutFit>& fits) {
+    return std::accumulate(fits.begin(), fits.end(), dot(theta, times(prior, theta)) / 2,
+                           [](double sum, const LayoutFit& fit) { return sum + fit.loss; });
+  };
   constexpr int most_iterations = 100, most_halvings = 20;
-  constexpr double tolerance = 1e-10;
+  constexpr double tolerance = 1e-12;
   Vector theta{};
+  std::vector<LayoutFit> fits = fit_layouts(theta);
   for (int iteration = 0; iteration < most_iterations; ++iteration) {
-    const Vector factors = exponentials(theta);
     Matrix precision = prior;
     Vector downhill = times(prior, theta);
     for (double& value : downhill) value = -value;
-    for (const Cell& cell : cells) {
-      const Prediction prediction = predict(factors, *cell.parts);
-      const double distance = (cell.evidence->log_seconds - std::log(prediction.seconds)) / cell.deviation;
-      const double weight = huber_weight(distance) / squared(cell.deviation);
-      cell.evidence->residual_variance = 1 / weight - cell.evidence->noise_variance;
-      for (size_t i = 0; i < num_factors; ++i) {
-        downhill[i] += weight * prediction.shares[i] * distance * cell.deviation;
-        for (size_t j = 0; j < num_factors; ++j) {
-          precision[i][j] += weight * prediction.shares[i] * prediction.shares[j];
-        }
-      }
-    }
+    for (const LayoutFit& fit : fits) fit.add_to(precision, downhill);
     covariance_ = inverse(precision);
     const Vector step = times(covariance_, downhill);
     const double longest = std::abs(
         *std::max_element(step.begin(), step.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
     if (longest < tolerance) break;
-    const double before = loss(theta);
+    const double before = loss(theta, fits);
     const Vector from = theta;
     double share = 1;
     for (int halving = 0; halving < most_halvings; ++halving, share /= 2) {
       for (size_t i = 0; i < num_factors; ++i) theta[i] = from[i] + share * step[i];
-      if (loss(theta) <= before) break;
+      fits = fit_layouts(theta);
+      if (loss(theta, fits) <= before) break;
     }
   }
   factors_ = exponentials(theta);
+
+  auto fit = fits.begin();
+  for (const auto& [layout, configurations] : members) {
+    const LayoutFit::Means means = fit->means();
+    layouts_[layout] = {means.residual, means.shares, means.variance, squared(layout_deviation) / fit->weight};
+    for (size_t i = 0; i < configurations.size(); ++i) {
+      const LayoutFit::Cell& cell = fit->cells[i];
+      Evidence& evidence = evidence_.at(configurations[i]);
+      evidence.own_variance = cell.variance / cell.weight - evidence.noise_variance;
+    }
+    ++fit;
+  }
 }
 
-// The corrected value is z = log(predicted) + r, where r is the residual. Given the factors and a measured y = z +
-// noise, r has a mean of k (y - log(predicted)) and a variance of k * noise, k = residual / (residual + noise).
+// The corrected value is z = log(predicted) + L + own. Given the factors, L has a mean of k times the layout's mean
+// deviation and a variance of k times that mean's, k = Var L / (Var L + Var mean). A cell that was measured as y = z +
+// noise itself has z = (1 - m) (log(predicted) + L) + m y with a further variance of m noise, m = own / (own + noise).
 Corrected Knowledge::correct(const Configuration& configuration, const StepTimeParts& parts) const {
   const Prediction prediction = predict(factors_, parts);
   COPUS_CHECK(prediction.seconds > 0, prediction.seconds);
-  const double variance = dot(prediction.shares, times(covariance_, prediction.shares));
-  const auto found = evidence_.find(configuration);
-  if (found == evidence_.end()) {
-    return {prediction.seconds, std::sqrt(variance + squared(residual_deviation))};
+  Vector shares = prediction.shares;
+  double logarithm = std::log(prediction.seconds), variance = squared(layout_deviation);
+  if (const auto found = layouts_.find({configuration.strategy, configuration.micro_batch}); found != layouts_.end()) {
+    const LayoutEvidence& layout = found->second;
+    const double known_share = layout.deviation_variance / (layout.deviation_variance + layout.noise_variance);
+    logarithm += known_share * layout.deviation;
+    variance = known_share * layout.noise_variance;
+    for (size_t i = 0; i < num_factors; ++i) shares[i] -= known_share * layout.shares[i];
   }
+  variance += dot(shares, times(covariance_, shares));
+  const auto found = evidence_.find(configuration);
+  if (found == evidence_.end()) return {std::exp(logarithm), std::sqrt(variance + squared(own_deviation))};
   const Evidence& evidence = found->second;
-  const double measured_share = evidence.residual_variance / (evidence.residual_variance + evidence.noise_variance);
-  return {std::exp(std::lerp(std::log(prediction.seconds), evidence.log_seconds, measured_share)),
+  const double measured_share = evidence.own_variance / (evidence.own_variance + evidence.noise_variance);
+  return {std::exp(std::lerp(logarithm, evidence.log_seconds, measured_share)),
           std::sqrt(squared(1 - measured_share) * variance + measured_share * evidence.noise_variance)};
 }
 

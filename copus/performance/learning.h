@@ -1,10 +1,12 @@
 // Learns from measured steps how wrong predictions are: factors that every configuration shares (compute, tensor links,
-// data links, bubble), the deviation of each measured configuration ("cell") from them, and how sure either is.
+// data links, bubble), the deviation of each layout from them, which its batches have in common, that of each measured
+// configuration ("cell") from its layout's, and how sure all of them are.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "copus/description/parallel_strategy.h"
@@ -63,15 +65,20 @@ class Knowledge {
   // Returns the number of measured steps of this configuration.
   int64_t measured_steps(const Configuration& configuration) const;
 
+  // Tells whether it was measured with this strategy and micro-batch, in any global batch.
+  bool knows_layout(const Configuration& configuration) const {
+    return layouts_.contains({configuration.strategy, configuration.micro_batch});
+  }
+
   double factor(Factor factor) const { return factors_[static_cast<size_t>(factor)]; }
   // Returns the prediction `parts` with each part multiplied by its factor.
   StepTimeParts under_factors(const StepTimeParts& parts) const;
   // Returns one standard deviation of the factor's logarithm.
   double relative_deviation(Factor factor) const;
 
-  // Corrects the prediction `parts` of a configuration by the factors and, where the configuration was measured itself,
-  // by that, in proportion to how sure either is. It is quick enough for tables of many cells. The sum of the parts
-  // must be > 0.
+  // Corrects the prediction `parts` of a configuration by the factors and, where it was measured itself or in another
+  // batch, by that, in proportion to how sure either is. It is quick enough for tables of many cells. The sum of the
+  // parts must be > 0.
   Corrected correct(const Configuration& configuration, const StepTimeParts& parts) const;
 
   bool operator==(const Knowledge&) const = default;
@@ -81,15 +88,26 @@ class Knowledge {
   // The summary of a cell's measurements.
   struct Evidence {
     double log_seconds = 0;
-    double noise_variance = 0;     // variance of log_seconds
-    double residual_variance = 0;  // variance of the cell's deviation from the factors
+    double noise_variance = 0;  // variance of log_seconds
+    double own_variance = 0;    // of the cell's deviation from its layout; more for one that deviates too far
     bool operator==(const Evidence&) const = default;
   };
+  // What the cells of one layout say together about its deviation L from the factors.
+  struct LayoutEvidence {
+    double deviation = 0;           // mean over its cells of log(measured) - log(predicted)
+    Factors shares{};               // of the factors in these predictions, likewise
+    double noise_variance = 0;      // of `deviation`, given L
+    double deviation_variance = 0;  // of L; more than usual for a layout that deviates too far for that
+    bool operator==(const LayoutEvidence&) const = default;
+  };
+  // The strategy and the micro-batch.
+  using Layout = std::pair<ParallelStrategy, int64_t>;
 
   void learn();
 
   std::map<Configuration, MeasuredCell> cells_;
   std::map<Configuration, Evidence> evidence_;
+  std::map<Layout, LayoutEvidence> layouts_;
   Factors factors_;
   std::array<Factors, num_factors> covariance_;  // covariance of the factors' logarithms
 };

@@ -7,11 +7,11 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
+#include "copus/performance/relayout_forecast.h"
 #include "copus/performance/step_time.h"
 #include "copus/performance/training_system.h"
 
@@ -39,29 +39,22 @@ class ModelledTruth {
   // Seconds of every step in a configuration that infeasible_reason allows.
   double step_seconds(const Configuration& configuration);
 
-  // Seconds for which the move of the training state from one layout to another of as many ranks stops training: those
-  // of its plan on the cluster's links (copus::relayout_seconds) or, from many_ranks on, where the plan would take
-  // seconds to make, those in which a rank takes its whole new state over its link between nodes (within the node if
-  // there is one alone). No plan asks more of a receiver; a rank that many others take from may take longer.
-  double relayout_seconds(const ParallelStrategy& from, const ParallelStrategy& to);
-  static constexpr int64_t many_ranks = 512;
+  // Seconds for which the move of the training state from one layout to another of as many ranks stops training, as
+  // RelayoutForecast has them.
+  double relayout_seconds(const ParallelStrategy& from, const ParallelStrategy& to) {
+    return relayouts_.seconds(from, to);
+  }
 
   // Reason why a configuration does not fit into the devices' memory; empty where it does.
   std::optional<std::string> why_too_large(const Configuration& configuration);
 
  private:
-  double planned_seconds(const ParallelStrategy& from, const ParallelStrategy& to) const;
-  double receiving_seconds(const ParallelStrategy& to);
-
-  ModelDescription model_;
-  int64_t sequence_length_;
-  ClusterDescription cluster_;
-  TrainingSystem system_;
+  double memory_bytes_;
   LayoutErrors errors_;
   StepTimeModel steps_;
   MemoryModel memory_;
+  RelayoutForecast relayouts_;
   std::map<Configuration, double> step_seconds_;
-  std::map<std::pair<ParallelStrategy, ParallelStrategy>, double> relayout_seconds_;
 };
 
 }  // namespace copus

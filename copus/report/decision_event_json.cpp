@@ -190,6 +190,9 @@ struct Fields<Decision> {
     visitor("noise_scale_low", event.noise_scale_low);
     visitor("noise_scale_high", event.noise_scale_high);
     visitor("critical_batch", event.critical_batch);
+    visitor("learning_rate", event.learning_rate);
+    visitor("phase", event.phase);
+    visitor("clipped_share", event.clipped_share);
     visitor("best", event.choice.best);
     visitor("other_alpha_choice", event.other_alpha_choice);
     visitor("rate_factor", event.rate_factor);
@@ -210,6 +213,7 @@ struct Fields<SwitchReport> {
     visitor("to", event.to);
     visitor("outcome", event.outcome);
     visitor("reason", event.reason);
+    visitor("lack_of_memory", event.is_lack_of_memory);
     visitor("rate_factor", event.rate_factor);
     visitor("pause_seconds", event.pause_seconds);
     visitor("prepare_seconds", event.prepare_seconds);

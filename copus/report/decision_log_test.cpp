@@ -50,6 +50,9 @@ Decision decision_event() {
   decision.choice.reason = "+23 % holds from phi 12 to 31";
   decision.choice.predicted_gain = 0.23;
   decision.choice.best = {{configuration(32), 0.1, 2, 0.2, 0.3}, {configuration(64), 0.2, 3, -0.2, 0.4}};
+  decision.learning_rate = 1e-3 / 3;
+  decision.phase = SchedulePhase::warm_up;
+  decision.clipped_share = 2.0 / 7;
   decision.rate_factor = 1.0 / 3;
   decision.target_rate_factor = 1.2;
   decision.rate_cap = 70.5;
@@ -69,6 +72,7 @@ SwitchReport switch_event() {
   report.to = configuration(32);
   report.outcome = SwitchReport::Outcome::rolled_back;
   report.reason = "rank 1: \"out of memory\"";
+  report.is_lack_of_memory = true;
   report.rate_factor = 1.0 / 7;
   report.pause_seconds = 0.041;
   report.prepare_seconds = 0.2;
@@ -124,6 +128,9 @@ void expect_equal(const Decision& a, const Decision& b) {
     EXPECT_EQ(a.choice.best[i].gain_low, b.choice.best[i].gain_low);
     EXPECT_EQ(a.choice.best[i].gain_high, b.choice.best[i].gain_high);
   }
+  EXPECT_EQ(a.learning_rate, b.learning_rate);
+  EXPECT_EQ(a.phase, b.phase);
+  EXPECT_EQ(a.clipped_share, b.clipped_share);
   EXPECT_EQ(a.rate_factor, b.rate_factor);
   EXPECT_EQ(a.target_rate_factor, b.target_rate_factor);
   EXPECT_EQ(a.rate_cap, b.rate_cap);
@@ -141,6 +148,7 @@ void expect_equal(const SwitchReport& a, const SwitchReport& b) {
   EXPECT_EQ(a.to, b.to);
   EXPECT_EQ(a.outcome, b.outcome);
   EXPECT_EQ(a.reason, b.reason);
+  EXPECT_EQ(a.is_lack_of_memory, b.is_lack_of_memory);
   EXPECT_EQ(a.rate_factor, b.rate_factor);
   EXPECT_EQ(a.pause_seconds, b.pause_seconds);
   EXPECT_EQ(a.prepare_seconds, b.prepare_seconds);
@@ -219,11 +227,11 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
   EXPECT_EQ(fields(ControllerResumed{}), "event step ");
   EXPECT_EQ(fields(decision_event()),
             "event step consumed_samples policy current moves target commit_after_step predicted_gain reason "
-            "noise_scale noise_scale_low noise_scale_high critical_batch best other_alpha_choice "
-            "rate_factor target_rate_factor rate_cap wanted_boundary inputs_hash ");
+            "noise_scale noise_scale_low noise_scale_high critical_batch learning_rate phase clipped_share best "
+            "other_alpha_choice rate_factor target_rate_factor rate_cap wanted_boundary inputs_hash ");
   EXPECT_EQ(fields(switch_event()),
-            "event after_step consumed_samples from to outcome reason rate_factor pause_seconds prepare_seconds "
-            "phase_seconds bytes_copied bytes_received peak_bytes peak_bound_bytes ");
+            "event after_step consumed_samples from to outcome reason lack_of_memory rate_factor pause_seconds "
+            "prepare_seconds phase_seconds bytes_copied bytes_received peak_bytes peak_bound_bytes ");
   EXPECT_EQ(fields(realised_event()),
             "event step decision_step from to predicted_step_seconds realised_step_seconds predicted_gain "
             "realised_gain progress_ratio ");
@@ -250,6 +258,14 @@ TEST_F(DecisionLogTest, ReadsSwitchesOfBeforeTheirPhasesWereLogged) {
   json.erase("phase_seconds");
   SwitchReport expected = switch_event();
   expected.phase_seconds.clear();
+  expect_equal(std::get<SwitchReport>(decision_event_from_line(json.dump())), expected);
+}
+
+TEST_F(DecisionLogTest, OfOlderSwitchesItIsNotKnownWhetherMemoryWasLacking) {
+  auto json = nlohmann::json::parse(to_line(switch_event()));
+  json.erase("lack_of_memory");
+  SwitchReport expected = switch_event();
+  expected.is_lack_of_memory.reset();
   expect_equal(std::get<SwitchReport>(decision_event_from_line(json.dump())), expected);
 }
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/named_values.h"
+#include "copus/base/text_distance.h"
 
 namespace copus {
 
@@ -30,7 +32,15 @@ class JsonFieldWriter {
   }
   template <class Value>
   void operator()(const char* name, const std::optional<Value>& value) {
-    object_[name] = value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+    if (value) {
+      (*this)(name, *value);
+    } else {
+      object_[name] = nullptr;
+    }
+  }
+  template <HasNames Enum>
+  void operator()(const char* name, const Enum& value) {
+    object_[name] = to_string(value);
   }
 
   const nlohmann::ordered_json& object() const { return object_; }
@@ -63,6 +73,13 @@ class JsonFieldReader {
     value = field.get<bool>();
   }
   void operator()(const char* name, double& value) const { value = number(name, find(name)); }
+  template <HasNames Enum>
+  void operator()(const char* name, Enum& value) const {
+    const auto& field = find(name);
+    const std::optional<Enum> known = field.is_string() ? find_value<Enum>(field.get<std::string>()) : std::nullopt;
+    if (!known) reject(name, concat("one of \"", join(all_names<Enum>(), "\", \""), "\"").c_str());
+    value = *known;
+  }
   template <class Value>
   void operator()(const char* name, std::optional<Value>& value) const {
     value.reset();

@@ -16,7 +16,9 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("loss", record.loss);
   visit("lr", record.lr);
   visit("rate_factor", record.rate_factor);
+  visit("phase", record.phase);
   visit("grad_norm", record.grad_norm);
+  visit("clipped", record.clipped);
   visit("step_seconds", record.step_seconds);
   visit("switch_seconds", record.switch_seconds);
   visit("predicted_step_seconds", record.predicted_step_seconds);

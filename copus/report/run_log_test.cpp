@@ -44,12 +44,13 @@ TEST_F(RunLogTest, FieldNames) {
   const auto object = nlohmann::ordered_json::parse(read_text_file(path_));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
-  EXPECT_THAT(names, testing::ElementsAre(
-                         "step", "consumed_samples", "consumed_tokens", "loss", "lr", "rate_factor", "grad_norm",
-                         "step_seconds", "switch_seconds", "predicted_step_seconds", "tokens_per_second", "strategy",
-                         "global_batch", "micro_batch", "small_batch", "small_batch_squared_norm", "noise_scale",
-                         "noise_scale_low", "noise_scale_high", "noise_scale_tokens", "critical_batch",
-                         "statistical_efficiency", "goodput", "skipped_samples", "held_out_loss", "elapsed_seconds"));
+  EXPECT_THAT(names,
+              testing::ElementsAre("step", "consumed_samples", "consumed_tokens", "loss", "lr", "rate_factor", "phase",
+                                   "grad_norm", "clipped", "step_seconds", "switch_seconds", "predicted_step_seconds",
+                                   "tokens_per_second", "strategy", "global_batch", "micro_batch", "small_batch",
+                                   "small_batch_squared_norm", "noise_scale", "noise_scale_low", "noise_scale_high",
+                                   "noise_scale_tokens", "critical_batch", "statistical_efficiency", "goodput",
+                                   "skipped_samples", "held_out_loss", "elapsed_seconds"));
 }
 
 TEST_F(RunLogTest, UnknownAndNotFiniteNumbersAreNull) {
@@ -86,6 +87,27 @@ TEST_F(RunLogTest, NumbersComeBackBitwise) {
   EXPECT_EQ(back.noise_scale, record.noise_scale);
   EXPECT_EQ(back.held_out_loss, record.held_out_loss);
   EXPECT_EQ(back.strategy, record.strategy);
+}
+
+TEST_F(RunLogTest, PhaseAndClippingComeBackAndMayBeMissing) {
+  StepRecord record = record_of(1);
+  record.phase = SchedulePhase::decay;
+  record.clipped = true;
+  RunLog(directory_).append(record);
+  auto object = nlohmann::json::parse(read_text_file(path_));
+  EXPECT_EQ(object.at("phase"), "decay");
+  EXPECT_EQ(object.at("clipped"), true);
+  EXPECT_EQ(read_run_log(path_).at(0).phase, SchedulePhase::decay);
+  EXPECT_EQ(read_run_log(path_).at(0).clipped, true);
+
+  object["phase"] = "cool-down";
+  write_file_durably(path_, object.dump() + "\n");
+  EXPECT_THAT(user_error([&] { read_run_log(path_); }),
+              AllOf(HasSubstr("line 1"), HasSubstr(R"("phase" is not one of "warm-up", "main", "decay")")));
+  for (const char* name : {"phase", "clipped"}) object.erase(name);
+  write_file_durably(path_, object.dump() + "\n");
+  EXPECT_FALSE(read_run_log(path_).at(0).phase);
+  EXPECT_FALSE(read_run_log(path_).at(0).clipped);
 }
 
 TEST_F(RunLogTest, EveryStepIsInTheFileAtOnce) {

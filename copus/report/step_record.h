@@ -19,8 +19,10 @@ struct StepRecord {
   int64_t consumed_tokens = 0;   // tokens consumed so far, this step's included
   double loss = 0;               // mean training loss of this step, nats per token; not finite on a skipped step
   double lr = 0;
-  std::optional<double> rate_factor;  // part of lr: its factor for the batch, that of the ramp left out
-  double grad_norm = 0;               // global norm before clipping
+  std::optional<double> rate_factor;   // part of lr: its factor for the batch, that of the ramp left out
+  std::optional<SchedulePhase> phase;  // of the schedule of lr; empty in logs of earlier versions
+  double grad_norm = 0;                // global norm before clipping
+  std::optional<bool> clipped;  // whether the update was scaled down; empty where there was none, and in such logs
   double step_seconds = 0;
   std::optional<double> switch_seconds;          // pause before the step, to change the run's configuration
   std::optional<double> predicted_step_seconds;  // predicted before the step, corrected by the steps before it

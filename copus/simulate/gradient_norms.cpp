@@ -1,5 +1,6 @@
 #include "copus/simulate/gradient_norms.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "copus/base/error.h"
@@ -15,13 +16,13 @@ struct SmallBatches {
 
 std::optional<SmallBatches> small_batches_of(const RunConfig& config, const Configuration& configuration,
                                              int64_t step) {
-  const auto ranks = static_cast<double>(configuration.strategy.data_parallel);
-  if (configuration.num_microbatches() > 1 || ranks > 1) {
-    return SmallBatches{ranks, static_cast<double>(configuration.micro_batch)};
-  }
-  const int64_t half = configuration.global_batch / 2;
-  if (half == 0 || step % config.noise_scale.split_interval != 0) return std::nullopt;
-  return SmallBatches{1, static_cast<double>(half)};
+  const int64_t ranks = configuration.strategy.data_parallel;
+  if (ranks > 1)
+    return SmallBatches{static_cast<double>(ranks), static_cast<double>(configuration.global_batch / ranks)};
+  if (configuration.num_microbatches() > 1) return SmallBatches{1, static_cast<double>(configuration.micro_batch)};
+  const int64_t batch = configuration.global_batch;
+  if (batch == 1 || step % config.noise_scale.split_interval != 0) return std::nullopt;
+  return SmallBatches{1, static_cast<double>(std::max<int64_t>(1, batch / 8))};
 }
 
 // The error of a gradient, or the mean of several, split into its part along G, and the rest.

@@ -20,9 +20,9 @@ struct NormSpread {
 };
 
 // Draws the norms of a step in `configuration` at a noise scale and |G|^2: of the same small batches that a run
-// measures (train's plan_probe): the first micro-batch of every data-parallel rank; a rank's whole share where that is
-// one micro-batch; half of the step, every noise_scale.split_interval-th step, where the step is one micro-batch. Empty
-// where the step shows nothing.
+// measures (train's plan_probe): every data-parallel rank's share; on one rank the first micro-batch, or an eighth of
+// the step, every noise_scale.split_interval-th step, where the step is one micro-batch. Empty where the step shows
+// nothing.
 std::optional<NormObservation> draw_norms(const RunConfig& config, const Configuration& configuration, int64_t step,
                                           const GradientNoise& truth, const NormSpread& spread, Draws& draws);
 

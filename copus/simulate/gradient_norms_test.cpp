@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "copus/orchestrator/testing/small_run.h"
@@ -18,9 +20,9 @@ Configuration in_batches(int64_t ranks, int64_t global_batch, int64_t micro_batc
   return {.strategy = {.data_parallel = ranks}, .global_batch = global_batch, .micro_batch = micro_batch};
 }
 
-// Configurations whose small batches are: ranks' shares, one first micro-batch, first micro-batches of several ranks,
-// and half of the step.
-const std::vector<Configuration> all_sources = {in_batches(4, 16, 4), in_batches(1, 16, 4), in_batches(2, 32, 4),
+// Configurations whose small batches are: ranks' shares, of one micro-batch and of several; one first micro-batch; an
+// eighth of the step.
+const std::vector<Configuration> all_sources = {in_batches(4, 16, 4), in_batches(2, 32, 4), in_batches(1, 16, 4),
                                                 in_batches(1, 16, 16)};
 
 struct EstimateMoments {
@@ -83,6 +85,19 @@ TEST(GradientNorms, ThePartIsPartOfTheWhole) {
   EXPECT_NEAR(covariance / expected, 1, 0.05);
 }
 
+TEST(GradientNorms, TheSmallBatchIsARanksShareOrTheFirstMicroBatchOfOneRank) {
+  Draws draws(norms_seed, "small batches");
+  const auto small_batch = [&](const Configuration& configuration) {
+    return draw_norms(small_run(), configuration, 1, true_noise, {}, draws)->small_batch;
+  };
+  EXPECT_EQ(small_batch(in_batches(4, 16, 4)), 4);
+  EXPECT_EQ(small_batch(in_batches(2, 32, 4)), 16);
+  EXPECT_EQ(small_batch(in_batches(1, 32, 4)), 4);
+  RunConfig config = small_run();
+  config.noise_scale.split_interval = 1;
+  EXPECT_EQ(draw_norms(config, in_batches(1, 32, 32), 1, true_noise, {}, draws)->small_batch, 4);
+}
+
 TEST(GradientNorms, AStepOfOneMicroBatchIsMeasuredEveryFewSteps) {
   RunConfig config = small_run();
   config.noise_scale.split_interval = 8;
@@ -111,6 +126,38 @@ TEST(GradientNorms, TheEstimatorOfARunFindsTheNoiseScale) {
     }
     EXPECT_GE(covered, runs * 0.89) << to_string(configuration) << ": the interval is one of 95 %";
   }
+}
+
+// Values of phi / B at their first appearance in many runs, in order.
+std::vector<double> first_values(const Configuration& configuration, const GradientNoise& truth) {
+  constexpr int runs = 100, most_steps = 2000;
+  const RunConfig config = small_run();
+  std::vector<double> values;
+  for (uint64_t run = 0; run < runs; ++run) {
+    Draws draws(run, "first values");
+    NoiseAverage average;
+    for (int64_t step = 1; step <= most_steps; ++step) {
+      average = observe(average, *draw_norms(config, configuration, step, truth, {}, draws), {});
+      const std::optional<NoiseScale> seen = noise_scale(average);
+      if (!seen || !seen->value) continue;
+      values.push_back(*seen->value / static_cast<double>(configuration.global_batch));
+      break;
+    }
+  }
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
+// A value appears when |G|^2 happens to be large, so the first ones are low. Decisions take them as they are, since
+// they are low only where phi is so far above the batch that they still ask for a larger one.
+TEST(GradientNorms, TheFirstValueIsLowOnlyFarAboveTheBatch) {
+  const std::vector<double> near = first_values(in_batches(1, 64, 4), {.squared_gradient = 1, .trace = 8 * 64});
+  ASSERT_EQ(near.size(), 100);
+  EXPECT_NEAR(near[50] / 8, 1, 0.15);
+  const std::vector<double> far = first_values(in_batches(1, 4, 2), {.squared_gradient = 1, .trace = 128 * 4});
+  ASSERT_GT(far.size(), 70);
+  EXPECT_LT(far[far.size() / 2], 0.5 * 128) << "the median of the first values";
+  EXPECT_GT(far[far.size() / 20], 4) << "one in twenty is lower";
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "copus/simulate/job.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -11,30 +12,52 @@ namespace copus {
 
 namespace {
 
-// The number of factors that the residual is made of.
-constexpr double residual_factors = 5;
+// Shares of the residual's variance, by a fit to published runs: what each degree, each micro-batch and the other
+// options have in common, and what is left to a strategy with its micro-batch.
+constexpr double share_of_data = 0.20, share_of_tensor = 0.04, share_of_pipeline = 0.05, share_of_micro_batch = 0.20,
+                 share_of_options = 0.04, share_of_its_own = 0.47;
+
+// The logarithm of a stalled pipeline's factor: the least one, and the mean of what lies beyond, which is exponential
+// up to the greatest.
+constexpr double least_stall = 0.3, mean_beyond = 1.5, greatest_stall = 3.5;
 
 class Residuals {
  public:
-  Residuals(double deviation, uint64_t seed) : deviation_(deviation / std::sqrt(residual_factors)), seed_(seed) {}
+  Residuals(const StepTimeError& error, uint64_t seed) : error_(error), seed_(seed) {}
 
+  // Returns the logarithm of a configuration's factor.
   double of(const Configuration& configuration) {
     const ParallelStrategy& strategy = configuration.strategy;
     ParallelStrategy options = strategy;
     options.data_parallel = options.tensor_parallel = options.pipeline_parallel = 1;
-    return of("d", strategy.data_parallel) + of("t", strategy.tensor_parallel) + of("p", strategy.pipeline_parallel) +
-           of("b", configuration.micro_batch) + of(to_string(options), 0);
+    const std::string own = concat(to_string(strategy), " b ", configuration.micro_batch);
+    const double common = of(concat("d ", strategy.data_parallel), share_of_data) +
+                          of(concat("t ", strategy.tensor_parallel), share_of_tensor) +
+                          of(concat("p ", strategy.pipeline_parallel), share_of_pipeline) +
+                          of(concat("b ", configuration.micro_batch), share_of_micro_batch) +
+                          of(to_string(options), share_of_options);
+    return common + of(own, share_of_its_own) + (strategy.pipeline_parallel > 1 ? stall_of(own) : 0);
   }
 
  private:
-  double of(const std::string& property, int64_t value) {
-    const std::string name = concat("residual ", property, " ", value);
-    const auto [known, is_new] = drawn_.try_emplace(name);
-    if (is_new) known->second = deviation_ * Draws(seed_, name).normal();
+  double of(const std::string& property, double share) {
+    const auto [known, is_new] = drawn_.try_emplace(property);
+    if (is_new) known->second = error_.residual * std::sqrt(share) * Draws(seed_, "residual " + property).normal();
     return known->second;
   }
 
-  double deviation_;
+  double stall_of(const std::string& own) {
+    const auto [known, is_new] = drawn_.try_emplace("stall " + own);
+    if (is_new) {
+      Draws draws(seed_, known->first);
+      if (draws.uniform() < error_.stalled) {
+        known->second = std::min(greatest_stall, least_stall - mean_beyond * std::log1p(-draws.uniform()));
+      }
+    }
+    return known->second;
+  }
+
+  StepTimeError error_;
   uint64_t seed_;
   std::map<std::string, double> drawn_;
 };
@@ -67,7 +90,7 @@ std::map<Configuration, double> draw_true_seconds(const PerformanceTable& believ
   const double compute = std::exp(compute_error), bubble = std::exp(compute_error + error.bubble * draws.normal());
   const double tensor_links = std::exp(error.links * draws.normal());
   const double data_links = std::exp(error.links * draws.normal());
-  Residuals residuals(error.residual, seed);
+  Residuals residuals(error, seed);
   std::map<Configuration, double> seconds;
   for (const TableCell& cell : believed.cells) {
     const StepTimeParts& parts = cell.parts;

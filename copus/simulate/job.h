@@ -31,16 +31,19 @@ SimulatedJob make_simulated_job(const std::string& name, const RunConfig& config
 // Returns the cell of the fastest configuration at this batch, as the plan would begin.
 const TableCell& fastest_believed(const PerformanceTable& believed, int64_t global_batch);
 
-// How wrong the belief is: standard deviations of logarithms.
+// How wrong the belief is: standard deviations of logarithms, and a tail.
 struct StepTimeError {
-  double compute = 0.4;   // of one factor on computing, as a cluster file of another machine of the kind has it
-  double links = 0.5;     // of a factor each on tensor-parallel and on data-parallel communication
-  double bubble = 0.3;    // by which the bubble's factor deviates from that of computing
-  double residual = 0.1;  // of what single configurations deviate beyond these, all its parts together
+  double compute = 0.4;    // of one factor on computing, as a cluster file of another machine of the kind has it
+  double links = 0.5;      // of a factor each on tensor-parallel and on data-parallel communication
+  double bubble = 0.3;     // by which the bubble's factor deviates from that of computing
+  double residual = 0.05;  // of what single configurations deviate beyond these, all its parts together
+  double stalled = 0.1;    // share of the pipelines that something stalls which the prediction does not know of
 };
 
-// Draws the true seconds of every cell. The residual is a product of factors that each degree d, t and p and each size
-// of micro-batch has for itself, and one of the strategy's options: configurations that share one deviate alike.
+// Draws the true seconds of every cell. The residual is a product of factors that each degree d, t and p, each size of
+// micro-batch and the strategy's other options have for themselves, and one of the strategy with its micro-batch,
+// whatever the global batch. Its composition, and the tail of stalled pipelines (p > 1), are those of published runs
+// (docs/decisions/simulate.md).
 std::map<Configuration, double> draw_true_seconds(const PerformanceTable& believed, const StepTimeError& error,
                                                   uint64_t seed);
 

@@ -38,7 +38,8 @@ TEST(SimulatedJob, BeginsInTheFastestConfigurationOfABatch) {
 
 TEST(TrueSeconds, WithoutErrorsAreThoseBelieved) {
   const SimulatedJob job = small_job();
-  const auto seconds = draw_true_seconds(*job.believed, {.compute = 0, .links = 0, .bubble = 0, .residual = 0}, 1);
+  const auto seconds =
+      draw_true_seconds(*job.believed, {.compute = 0, .links = 0, .bubble = 0, .residual = 0, .stalled = 0}, 1);
   ASSERT_EQ(seconds.size(), job.believed->cells.size());
   for (const TableCell& cell : job.believed->cells) {
     EXPECT_DOUBLE_EQ(seconds.at(cell.configuration), cell.parts.total());
@@ -53,7 +54,7 @@ TEST(TrueSeconds, AreAFunctionOfTheSeed) {
 
 TEST(TrueSeconds, ConfigurationsThatShareDegreesDeviateAlike) {
   const SimulatedJob job = small_job();
-  const StepTimeError error{.compute = 0, .links = 0, .bubble = 0, .residual = 0.2};
+  const StepTimeError error{.compute = 0, .links = 0, .bubble = 0, .residual = 0.2, .stalled = 0};
   const auto seconds = draw_true_seconds(*job.believed, error, 3);
   std::map<std::pair<ParallelStrategy, int64_t>, double> deviations;
   for (const TableCell& cell : job.believed->cells) {
@@ -68,7 +69,7 @@ TEST(TrueSeconds, ConfigurationsThatShareDegreesDeviateAlike) {
 // The mean square of the deviations over many clusters.
 TEST(TrueSeconds, DeviateAsMuchAsIsSaid) {
   const SimulatedJob job = small_job();
-  const StepTimeError error{.compute = 0, .links = 0, .bubble = 0, .residual = 0.2};
+  const StepTimeError error{.compute = 0, .links = 0, .bubble = 0, .residual = 0.2, .stalled = 0};
   double squares = 0, count = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const auto seconds = draw_true_seconds(*job.believed, error, seed);

@@ -103,6 +103,7 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   config.train.micro_batch = first.micro_batch;
   config.train.max_steps = config.train.max_tokens = 0;
   config.train.max_seconds = 0;
+  config.adapt.objective = Objective::time;
   // The controller adds options of its first configuration to those that are listed; the truth knows those of the job.
   const SearchSpace space = search_space_of(config);
   const AdaptConfig& listed = config.adapt;
@@ -157,12 +158,12 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs) {
       draw_truth(half_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
 
   // The length is such that the run in its first batch has so many steps.
-  const double steps = draws.log_uniform(500, 4000);
+  const double steps = draws.log_uniform(2000, 20000);
   const double samples_per_progress = truth_of(draw, 1).samples_to(1, first_batch);
   const double length = steps * static_cast<double>(first_batch) / samples_per_progress;
   const Truth truth = truth_of(draw, length);
 
-  const StepTimeError error{.residual = draws.log_uniform(0.03, 0.2)};
+  const StepTimeError error{.residual = draws.log_uniform(0.025, 0.085)};
   const TrueSeconds seconds = draw_true_seconds(*job.believed, error, seed);
   const TableCell& first = fastest_believed(*job.believed, first_batch);
   // Measured pauses are from a tenth of a step (in memory, on one machine) to some steps (the 30 to 56 s of arXiv

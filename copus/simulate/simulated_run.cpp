@@ -8,6 +8,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/orchestrator/learning_rate.h"
 #include "copus/orchestrator/starting_configuration.h"
 #include "copus/statistics/noise_scale.h"
 
@@ -24,6 +25,7 @@ class SimulatedTraining {
   SimulatedTraining(const Scenario& scenario, const RunConfig& config)
       : scenario_(scenario),
         config_(config),
+        learning_rate_(config.optimizer, config.train),
         controller_(config, starting_configuration(config), Knowledge()),
         walk_(scenario.truth),
         draws_(mix_bits(static_cast<uint64_t>(scenario.number) + 1), "steps"),
@@ -71,8 +73,12 @@ class SimulatedTraining {
         step_seconds_ * std::exp(scenario_.step_deviation * draws_.normal()) * (is_slow ? slow_step_factor : 1);
     seen.elapsed_seconds = observed_seconds_ += seen.step_seconds;
     seen.seconds_left = seconds_left();
+    const RunProgress progress{consumed_samples_ * config_.train.sequence_length, observed_seconds_};
+    seen.learning_rate = learning_rate_.at(progress) * controller_.rate_factor();
+    seen.phase = learning_rate_.phase(progress);
     seen.loss = 2 + 5 / std::pow(1 + walk_.progress(), 0.2) + 0.02 * draws_.normal();
     add_noise(truth, seen);
+    seen.clipped = is_clipped(seen.grad_norm, config_.train.clip_norm);
     return seen;
   }
 
@@ -120,6 +126,7 @@ class SimulatedTraining {
     ++(is_relayout ? run_.relayouts : run_.batch_changes);
     run_.pause_seconds += report.pause_seconds;
     run_.seconds += report.pause_seconds;
+    observed_seconds_ += report.pause_seconds;
     enter(target);
     if (scenario_.end.kind == ScenarioEnd::Kind::seconds && run_.seconds >= scenario_.end.value) return true;
     controller_.report(report);
@@ -135,6 +142,7 @@ class SimulatedTraining {
 
   const Scenario& scenario_;
   const RunConfig& config_;
+  LearningRate learning_rate_;
   Controller controller_;
   TruthWalk walk_;
   Draws draws_;

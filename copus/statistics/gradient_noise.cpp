@@ -1,7 +1,5 @@
 #include "copus/statistics/gradient_noise.h"
 
-#include <limits>
-
 #include "copus/base/error.h"
 
 namespace copus {
@@ -16,25 +14,6 @@ GradientNoise estimate(const NormObservation& observation) {
 
 GradientNoise estimate_from_samples(double n, double batch, double mean_squared_norm, double squared_norm_of_mean) {
   return estimate({batch, mean_squared_norm, n * batch, squared_norm_of_mean});
-}
-
-PooledNoise pool(const NestedNorms& norms) {
-  constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-  const double rank_batch = norms.micro_batches * norms.micro_batch;
-  const double within = norms.micro_batches == 1
-                            ? unknown
-                            : estimate_from_samples(norms.micro_batches, norms.micro_batch,
-                                                    norms.micro_batch_squared_norm, norms.rank_squared_norm)
-                                  .trace;
-  const double between =
-      norms.ranks == 1
-          ? unknown
-          : estimate_from_samples(norms.ranks, rank_batch, norms.rank_squared_norm, norms.squared_norm).trace;
-  // The pooled estimate weighs the two by their degrees of freedom; the ranks' norm cancels:
-  //   d (m - 1) within + (d - 1) between = b d m (A - C), for d m - 1 degrees.
-  const GradientNoise pooled = estimate_from_samples(norms.ranks * norms.micro_batches, norms.micro_batch,
-                                                     norms.micro_batch_squared_norm, norms.squared_norm);
-  return {pooled, within, between};
 }
 
 GradientNoise variance_of_estimate(double n, double batch, double gradient_covariance_gradient,

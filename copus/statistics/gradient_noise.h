@@ -33,26 +33,6 @@ GradientNoise estimate(const NormObservation& observation);
 //   |G|^2 = (n C - A) / (n - 1)              tr(Sigma) = batch n (A - C) / (n - 1)
 GradientNoise estimate_from_samples(double n, double batch, double mean_squared_norm, double squared_norm_of_mean);
 
-// Squared norms that d data-parallel ranks have seen of m micro-batches each, where that of every one is known.
-struct NestedNorms {
-  double ranks;                     // d
-  double micro_batches;             // m, on each rank
-  double micro_batch;               // samples of each micro-batch
-  double micro_batch_squared_norm;  // mean over the d m micro-batches' gradients
-  double rank_squared_norm;         // mean over the d ranks' mean gradients
-  double squared_norm;              // squared norm of the mean of all gradients
-};
-// Pools two estimates of tr(Sigma), from the micro-batches within a rank and from the ranks among each other, weighted
-// by their degrees of freedom, d (m - 1) and d - 1; d m >= 2. Where samples are independent this is
-// estimate_from_samples of all d m micro-batches; where the two disagree beyond their errors, the order of the data is
-// not random.
-struct PooledNoise {
-  GradientNoise pooled;
-  double within_trace;   // NaN where m = 1
-  double between_trace;  // NaN where d = 1
-};
-PooledNoise pool(const NestedNorms& norms);
-
 // Returns the variances of the two estimates of estimate_from_samples, for Gaussian samples with B = n batch in all:
 //   Var|G|^2 = 4 G'Sigma G / B + 2 tr(Sigma^2) n / (B^2 (n - 1))      Var tr(Sigma) = 2 tr(Sigma^2) / (n - 1)
 GradientNoise variance_of_estimate(double n, double batch, double gradient_covariance_gradient,

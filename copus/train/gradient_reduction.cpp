@@ -68,9 +68,9 @@ void GradientReduction::finish_partial() {
 }
 
 void GradientReduction::start_data_parallel(int64_t bucket) {
+  probe_.before_data_parallel(bucket);
   Communicator& group = groups_.data();
   if (group.size() == 1) return;
-  probe_.before_data_parallel(bucket);
   const Bucket& b = parameters_.buckets()[bucket];
   const DataType type = data_type_of(b.gradient);
   if (is_zero_1(parameters_)) {

@@ -107,12 +107,13 @@ class ModelledClock : public NoiseScaleTest {
 TEST_F(ModelledClock, MeasuresWhatTheRanksOfTheJobWould) {
   int64_t known = 0;  // steps whose noise scale is known
   for (const std::vector<Change>& layout : {
-           std::vector<Change>{ranks(4, 1, 1), micro_batch(1)},  // prefix
-           {ranks(4, 1, 1), micro_batch(2)},                     // rank
-           {ranks(2, 1, 2), micro_batch(2), tied},               // prefix
+           std::vector<Change>{ranks(4, 1, 1), micro_batch(1)},  // rank, in two micro-batches
+           {ranks(4, 1, 1), micro_batch(2)},                     // rank, in one
+           {ranks(1, 1, 2), micro_batch(2), tied},               // prefix
+           {ranks(2, 1, 2), micro_batch(2), tied},               // rank
            {ranks(2, 2, 1), micro_batch(4), zero_1},             // rank
            {ranks(1, 2, 2), micro_batch(8), split_every_step},   // prefix, cut in two
-           {ranks(2, 2, 1), micro_batch(3), global_batch(12)},   // the first of two
+           {ranks(1, 2, 1), micro_batch(3), global_batch(9)},    // the first of three
        }) {
     const std::vector<StepRecord> real = run(config(layout), 12).records;
     const std::vector<StepRecord> here = run(config(join(layout, {modelled})), 12).records;
@@ -175,18 +176,19 @@ TEST_F(ModelledClock, ASwitchTakesWhatItWouldOnTheCluster) {
 
 TEST_F(ModelledClock, WhatTheJobCannotBeIsVetoed) {
   RunConfig begin = config({ranks(4, 1, 2), micro_batch(1), of_a_large_job});
-  const auto reason_against = [&](const ParallelStrategy& strategy) {
+  const auto reason_against = [&](const ParallelStrategy& strategy, bool is_lack_of_memory) {
     Configuration target = configuration_of(begin);
     target.strategy = strategy;
     const SwitchReport report = run(begin, 4, target).reports.at(0);
     EXPECT_EQ(report.outcome, SwitchReport::Outcome::vetoed);
+    EXPECT_EQ(report.is_lack_of_memory, is_lack_of_memory);
     return report.reason;
   };
-  EXPECT_THAT(reason_against({.data_parallel = 4}), HasSubstr("a layout of 4 ranks in a job of 8"));
-  EXPECT_THAT(reason_against({.pipeline_parallel = 8}), HasSubstr("pipeline_parallel"));
+  EXPECT_THAT(reason_against({.data_parallel = 4}, false), HasSubstr("a layout of 4 ranks in a job of 8"));
+  EXPECT_THAT(reason_against({.pipeline_parallel = 8}, false), HasSubstr("pipeline_parallel"));
   begin.cluster.truth = begin.cluster.description;
   begin.cluster.truth->device.memory_bytes = 1e9;
-  EXPECT_THAT(reason_against({.data_parallel = 8}), HasSubstr("needs")) << "the true devices have less memory";
+  EXPECT_THAT(reason_against({.data_parallel = 8}, true), HasSubstr("needs")) << "the true devices have less memory";
 }
 
 TEST_F(ModelledClock, AResumedRunIsBitwiseTheUninterruptedOne) {

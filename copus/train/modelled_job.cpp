@@ -24,11 +24,12 @@ double ModelledJob::pause_seconds(const Configuration& from, const Configuration
   return from.strategy == to.strategy ? 0 : truth_.relayout_seconds(from.strategy, to.strategy);
 }
 
-std::optional<std::string> ModelledJob::why_not(const Configuration& configuration) {
+std::optional<Obstacle> ModelledJob::obstacle_to(const Configuration& configuration) {
   const int64_t ranks = configuration.strategy.world_size();
-  if (ranks != num_ranks_) return concat("a layout of ", ranks, " ranks in a job of ", num_ranks_);
-  if (auto reason = infeasible_reason(job_.model, configuration, job_.sequence_length)) return reason;
-  return truth_.why_too_large(configuration);
+  if (ranks != num_ranks_) return Obstacle{concat("a layout of ", ranks, " ranks in a job of ", num_ranks_)};
+  if (const auto reason = infeasible_reason(job_.model, configuration, job_.sequence_length)) return Obstacle{*reason};
+  if (const auto reason = truth_.why_too_large(configuration)) return Obstacle{*reason, true};
+  return std::nullopt;
 }
 
 Configuration executed_configuration(const RunConfig& config, const Configuration& configuration) {

@@ -7,6 +7,7 @@
 
 #include "copus/config/run_config.h"
 #include "copus/performance/modelled_truth.h"
+#include "copus/train/obstacle.h"
 
 namespace copus {
 
@@ -17,8 +18,8 @@ class ModelledJob {
   double step_seconds(const Configuration& configuration) { return truth_.step_seconds(configuration); }
   // Seconds for which a change of the configuration stops training; 0 where the layout stays.
   double pause_seconds(const Configuration& from, const Configuration& to);
-  // Reason why the job cannot change to a configuration; empty where it can.
-  std::optional<std::string> why_not(const Configuration& configuration);
+  // What keeps the job from changing to a configuration; empty where nothing does.
+  std::optional<Obstacle> obstacle_to(const Configuration& configuration);
 
  private:
   PredictedJob job_;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "copus/train/testing/noise_scale_test_support.h"
@@ -114,15 +115,18 @@ TEST_F(NoiseScaleTest, NormsAreEqualWhereMicroBatchesAre) {
       }
     }
   };
-  for (const int64_t size : {1, 2}) {
-    SCOPED_TRACE(concat("micro-batches of ", size));
+  for (const auto& [num_ranks, size] : {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 1}, {2, 2}}) {
+    SCOPED_TRACE(concat(num_ranks, " ranks, micro-batches of ", size));
     const Change parts = micro_batch(size);
-    expect_equal({{ranks(2, 1, 1), parts},
-                  {ranks(2, 1, 1), parts, zero_1, zb_h1},
-                  {ranks(2, 1, 2), parts, interleaved},
-                  {ranks(2, 1, 4), parts, zb_h1, zero_1, recompute(Recompute::full)}},
+    expect_equal({{ranks(num_ranks, 1, 1), parts},
+                  {ranks(num_ranks, 1, 1), parts, zero_1, zb_h1},
+                  {ranks(num_ranks, 1, 2), parts, interleaved},
+                  {ranks(num_ranks, 1, 4), parts, zb_h1, zero_1, recompute(Recompute::full)}},
                  true);
-    expect_equal({{ranks(2, 1, 2), parts}, {ranks(2, 2, 1), parts}, {ranks(2, 4, 1), parts, sequence_parallel}}, false);
+    expect_equal({{ranks(num_ranks, 1, 2), parts},
+                  {ranks(num_ranks, 2, 1), parts},
+                  {ranks(num_ranks, 4, 1), parts, sequence_parallel}},
+                 false);
   }
   expect_equal({{ranks(2, 1, 1), whole_batch},
                 {ranks(2, 1, 2), whole_batch, zb_h1},
@@ -141,7 +145,7 @@ TEST_F(NoiseScaleTest, NormsWithRoundedActivations) {
                0.02, 0.02);
 }
 
-TEST_F(NoiseScaleTest, OneSampleOrHalvesThatCannotBeSharedAreNotMeasured) {
+TEST_F(NoiseScaleTest, OneSampleOrPartsThatCannotBeSharedAreNotMeasured) {
   const Change odd_length = [](RunConfig& config) { config.train.sequence_length = 15; };
   for (const std::vector<Change>& changes : {std::vector<Change>{global_batch(1), micro_batch(1), split_every_step},
                                              std::vector<Change>{global_batch(2), micro_batch(2), split_every_step,
@@ -227,6 +231,7 @@ TEST_F(FiniteDataTest, EverySourceFindsTheExactNoise) {
   EXPECT_LT(exact, 64);
   expect_exact(estimate({ranks(1, 1, 1), micro_batch(1)}));
   expect_exact(estimate({ranks(1, 1, 1), micro_batch(4)}));
+  expect_exact(estimate({ranks(2, 1, 1), micro_batch(1)}));
   expect_exact(estimate({ranks(2, 1, 1), whole_batch}));
   expect_exact(estimate({ranks(1, 1, 1), whole_batch}));
 }

@@ -14,8 +14,8 @@ namespace copus {
 // The source of a step's small batch.
 enum class ProbeSource {
   none,
-  prefix,  // the main gradients after the first micro-batch (several micro-batches a rank)
-  rank,    // those of a data-parallel rank before they are reduced (one micro-batch a rank, several ranks)
+  prefix,  // the main gradients after the first micro-batch (one data-parallel rank)
+  rank,    // those of every data-parallel rank before they are reduced (several ranks)
 };
 
 struct ProbePlan {

@@ -35,24 +35,26 @@ RunConfig with_sequence_parallel(RunConfig config, int64_t tensor_parallel) {
   return config;
 }
 
-TEST(ProbePlan, SeveralMicroBatchesTellByTheFirst) {
+TEST(ProbePlan, SeveralMicroBatchesOfOneRankTellByTheFirst) {
   for (const int64_t step : {1, 2, 3, 4}) {
-    const ProbePlan plan = plan_probe(config_of(16, 3, 2), step, true);
+    const ProbePlan plan = plan_probe(config_of(8, 3, 1), step, true);
     EXPECT_EQ(plan.source, ProbeSource::prefix);
     EXPECT_EQ(plan.small_batch, 3);
     EXPECT_THAT(plan.micro_batches, ElementsAre(3, 3, 2));
   }
 }
 
-TEST(ProbePlan, OneMicroBatchOnSeveralRanksTellsByTheRanks) {
+TEST(ProbePlan, SeveralRanksTellByTheirShares) {
   for (const int64_t step : {1, 4}) {
     const ProbePlan plan = plan_probe(config_of(12, 4, 3), step, true);
     EXPECT_EQ(plan.source, ProbeSource::rank);
     EXPECT_EQ(plan.small_batch, 4);
     EXPECT_THAT(plan.micro_batches, ElementsAre(4));
+    const ProbePlan of_several = plan_probe(config_of(16, 3, 2), step, true);
+    EXPECT_EQ(of_several.source, ProbeSource::rank);
+    EXPECT_EQ(of_several.small_batch, 8);
+    EXPECT_THAT(of_several.micro_batches, ElementsAre(3, 3, 2));
   }
-  // The small batch is at most the samples that a rank has.
-  EXPECT_EQ(plan_probe(config_of(4, 8, 2), 1, true).small_batch, 2);
 }
 
 TEST(ProbePlan, AStepThatIsOneMicroBatchIsCutEverySoOften) {
@@ -60,8 +62,8 @@ TEST(ProbePlan, AStepThatIsOneMicroBatchIsCutEverySoOften) {
     const ProbePlan plan = plan_probe(config_of(7, 8, 1), step, true);
     if (step % 4 == 0) {
       EXPECT_EQ(plan.source, ProbeSource::prefix);
-      EXPECT_EQ(plan.small_batch, 3);
-      EXPECT_THAT(plan.micro_batches, ElementsAre(3, 4));
+      EXPECT_EQ(plan.small_batch, 1);
+      EXPECT_THAT(plan.micro_batches, ElementsAre(1, 6));
     } else {
       EXPECT_EQ(plan.source, ProbeSource::none);
       EXPECT_EQ(plan.small_batch, 0);
@@ -69,6 +71,7 @@ TEST(ProbePlan, AStepThatIsOneMicroBatchIsCutEverySoOften) {
     }
   }
   EXPECT_EQ(why_noise_is_not_measured(config_of(7, 8, 1)), std::nullopt);
+  EXPECT_THAT(plan_probe(config_of(33, 64, 1), 4, true).micro_batches, ElementsAre(4, 29)) << "an eighth";
 }
 
 TEST(ProbePlan, NothingIsMeasuredOrCutWithoutBeingAsked) {
@@ -88,14 +91,15 @@ TEST(ProbePlan, OneSampleCannotBeCut) {
 }
 
 // Samples have 15 tokens: four ranks share those of four samples evenly, two ranks those of two.
-TEST(ProbePlan, HalvesAreSharedEvenlyAmongSequenceParallelRanks) {
-  const RunConfig no_half = with_sequence_parallel(config_of(4, 4, 1), 4);
-  EXPECT_EQ(plan_probe(no_half, 4, true).source, ProbeSource::none);
-  EXPECT_THAT(plan_probe(no_half, 4, true).micro_batches, ElementsAre(4));
-  EXPECT_THAT(why_noise_is_not_measured(no_half).value_or(""),
+TEST(ProbePlan, PartsAreSharedEvenlyAmongSequenceParallelRanks) {
+  const RunConfig none_fits = with_sequence_parallel(config_of(4, 4, 1), 4);
+  EXPECT_EQ(plan_probe(none_fits, 4, true).source, ProbeSource::none);
+  EXPECT_THAT(plan_probe(none_fits, 4, true).micro_batches, ElementsAre(4));
+  EXPECT_THAT(why_noise_is_not_measured(none_fits).value_or(""),
               AllOf(HasSubstr("parallel.sequence_parallel"), HasSubstr("train.micro_batch"), HasSubstr("4 ranks")));
-  const RunConfig one_half = with_sequence_parallel(config_of(6, 8, 1), 2);
-  EXPECT_EQ(plan_probe(one_half, 4, true).source, ProbeSource::none);
+  const RunConfig odd = with_sequence_parallel(config_of(5, 8, 1), 2);
+  EXPECT_EQ(plan_probe(odd, 4, true).source, ProbeSource::none) << "one of two parts is odd";
+  EXPECT_THAT(plan_probe(with_sequence_parallel(config_of(6, 8, 1), 2), 4, true).micro_batches, ElementsAre(2, 4));
   const RunConfig both = with_sequence_parallel(config_of(8, 8, 1), 4);
   EXPECT_THAT(plan_probe(both, 4, true).micro_batches, ElementsAre(4, 4));
   EXPECT_EQ(why_noise_is_not_measured(both), std::nullopt);

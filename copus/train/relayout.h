@@ -16,6 +16,7 @@
 #include "copus/model/state_memory.h"
 #include "copus/placement/bucket_offsets.h"
 #include "copus/placement/relayout_plan.h"
+#include "copus/train/obstacle.h"
 #include "copus/train/relayout_messages.h"
 
 namespace copus {
@@ -25,7 +26,7 @@ struct PreparedRelayout {
   RelayoutPlan plan;
   std::vector<LocalParameter> parameters;  // of this rank in the new layout
   std::vector<BucketOffsets> buckets;      // likewise
-  std::optional<std::string> veto;         // reason why this rank cannot take part
+  std::optional<Obstacle> veto;            // what keeps this rank from taking part
   double seconds = 0;                      // seconds that the preparation took
 };
 

@@ -113,7 +113,8 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
     if (arena) {
       const int64_t bytes = bytes_needed(prepared, blocks, *trial);
       if (!arena->prefault(bytes)) {
-        prepared.veto = concat("there is no memory for training state of ", format_bytes(static_cast<double>(bytes)));
+        prepared.veto = Obstacle{
+            concat("there is no memory for training state of ", format_bytes(static_cast<double>(bytes))), true};
       } else {
         prefault_reads(prepared.plan, rank, addresses, element_size, *arena);
       }
@@ -126,7 +127,7 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
     try {
       get_ready(prepared);
     } catch (const std::exception& error) {
-      prepared.veto = concat("it cannot prepare: ", error.what());
+      prepared.veto = Obstacle{concat("it cannot prepare: ", error.what())};
     }
     prepared.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return prepared;

@@ -300,7 +300,8 @@ TEST(Relayout, AFailureToPrepareIsAVeto) {
     MovingState state(config, {.data_parallel = 2}, world, true);
     const PreparedRelayout prepared = state.prepare({.data_parallel = 3});
     ASSERT_TRUE(prepared.veto.has_value());
-    EXPECT_THAT(*prepared.veto, ::testing::HasSubstr("3 ranks"));
+    EXPECT_THAT(prepared.veto->reason, ::testing::HasSubstr("3 ranks"));
+    EXPECT_FALSE(prepared.veto->is_lack_of_memory);
   });
 }
 

@@ -277,11 +277,11 @@ class Run {
 // Checks that the job of a modelled clock could begin: its devices are not there to refuse.
 void check_modelled_job(const RunPlan& plan) {
   if (!plan.config.cluster.is_modelled()) return;
-  const auto reason = ModelledJob(plan.config).why_not(plan.start);
-  if (!reason) return;
-  throw UserError(concat("the job that the run stands for cannot begin in ", to_string(plan.start), ": it ", *reason,
-                         "; begin in a layout that `copus plan` finds to fit ([parallel], train.micro_batch, ",
-                         "train.recompute)"));
+  const auto obstacle = ModelledJob(plan.config).obstacle_to(plan.start);
+  if (!obstacle) return;
+  throw UserError(concat(
+      "the job that the run stands for cannot begin in ", to_string(plan.start), ": it ", obstacle->reason,
+      "; begin in a layout that `copus plan` finds to fit ([parallel], train.micro_batch, ", "train.recompute)"));
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

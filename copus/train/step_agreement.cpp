@@ -115,22 +115,22 @@ std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, C
   return sum.value() / static_cast<double>(all.front());
 }
 
-std::optional<std::string> agree_on_obstacle(const std::optional<std::string>& mine, uint64_t alike,
-                                             Communicator& everyone) {
-  std::string reason = mine.value_or("");
-  const std::array<int64_t, 2> words = {std::ssize(reason), std::bit_cast<int64_t>(alike)};
-  std::vector<int64_t> all(2 * everyone.size());
-  const std::vector<int64_t> counts(everyone.size(), 2);
+std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone) {
+  std::string reason = mine ? mine->reason : "";
+  using Words = std::array<int64_t, 3>;
+  const Words words = {std::ssize(reason), mine && mine->is_lack_of_memory, std::bit_cast<int64_t>(alike)};
+  std::vector<Words> all(everyone.size());
+  const std::vector<int64_t> counts(everyone.size(), std::ssize(words));
   everyone.all_gather(words.data(), all.data(), counts, DataType::int64);
   for (int64_t rank = 0; rank < everyone.size(); ++rank) {
-    const int64_t size = all[2 * rank];
+    const auto& [size, is_lack_of_memory, hash] = all[rank];
     if (size == 0) continue;
     reason.resize(size);
     everyone.broadcast(reason.data(), size, DataType::byte, rank);
-    return concat("rank ", rank, ": ", reason);
+    return Obstacle{concat("rank ", rank, ": ", reason), is_lack_of_memory != 0};
   }
-  for (size_t rank = 1; rank < counts.size(); ++rank) {
-    if (all[2 * rank + 1] != all[1]) return concat("rank ", rank, ": its plan is not that of rank 0");
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank][2] != all[0][2]) return Obstacle{concat("rank ", rank, ": its plan is not that of rank 0")};
   }
   return std::nullopt;
 }

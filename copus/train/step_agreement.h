@@ -11,6 +11,7 @@
 #include "copus/comm/world.h"
 #include "copus/orchestrator/observation.h"
 #include "copus/performance/stragglers.h"
+#include "copus/train/obstacle.h"
 #include "copus/train/stop_request.h"
 
 namespace copus {
@@ -53,10 +54,9 @@ StopReason agree_on_stop(StopReason reason, Communicator& everyone);
 // Every rank calls it. Empty where there is no token.
 std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, Communicator& everyone);
 
-// The first rank's reason against going on, in words that name the rank; empty where no rank has one. Every rank calls
-// it. A difference between the ranks' `alike` is a reason as well.
-std::optional<std::string> agree_on_obstacle(const std::optional<std::string>& mine, uint64_t alike,
-                                             Communicator& everyone);
+// The first rank's obstacle to going on, in words that name the rank; empty where no rank has one. Every rank calls it.
+// A difference between the ranks' `alike` is an obstacle as well.
+std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone);
 
 // Gathers every rank's text on world rank 0, in the order of the ranks; returns nothing elsewhere. Every rank calls it.
 std::vector<std::string> gather_bytes(const std::string& mine, World& world);

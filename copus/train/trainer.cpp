@@ -250,7 +250,9 @@ StepRecord Trainer::record_of(const StepAgreement& agreed, double learning_rate,
   record.loss = agreed.loss;
   record.lr = learning_rate;
   record.rate_factor = state_.rate_factor;
+  record.phase = learning_rate_.phase({state_.consumed_tokens, state_.elapsed_seconds});
   record.grad_norm = agreed.gradient_norm();
+  if (agreed.is_finite()) record.clipped = is_clipped(record.grad_norm, config_.train.clip_norm);
   record.step_seconds = agreed.seconds;
   record.tokens_per_second = static_cast<double>(tokens_per_step()) / agreed.seconds;
   record.strategy = layout_in_run_log(configuration().strategy);

@@ -16,11 +16,12 @@
 #include "copus/data/dataset.h"
 #include "copus/model/parameters.h"
 #include "copus/orchestrator/controller.h"
+#include "copus/orchestrator/learning_rate.h"
 #include "copus/report/step_record.h"
 #include "copus/schedule/schedule.h"
 #include "copus/statistics/gradient_noise.h"
-#include "copus/train/learning_rate.h"
 #include "copus/train/modelled_job.h"
+#include "copus/train/obstacle.h"
 #include "copus/train/probe_plan.h"
 #include "copus/train/rank_model.h"
 #include "copus/train/relayout.h"
@@ -121,7 +122,7 @@ class Trainer {
   // A switch that all ranks know of.
   struct PendingSwitch {
     SwitchIntent intent;
-    std::optional<std::string> refusal;              // reason why no rank can make it
+    std::optional<Obstacle> refusal;                 // to every rank
     std::future<PreparedRelayout> preparation = {};  // only for a change of layout
   };
 
@@ -134,16 +135,16 @@ class Trainer {
 
   void plan_steps();
   void prepare_switch(const SwitchIntent& intent);
-  std::optional<std::string> why_not(const Configuration& configuration);
+  std::optional<Obstacle> obstacle_to(const Configuration& configuration);
   RelayoutRequest request_to(const ParallelStrategy& strategy) const;
   void change_configuration(const SwitchIntent& intent);
   void change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report);
   int64_t move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
                SwitchPhases& phases);
   void release_model(std::vector<BucketState>& state);
-  std::optional<std::string> assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                      const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
-  std::optional<std::string> rehearse(const Configuration& configuration) const;
+  std::optional<Obstacle> assemble(const Configuration& configuration, std::vector<BucketState>& state,
+                                   const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
+  std::optional<Obstacle> rehearse(const Configuration& configuration) const;
   double learning_rate(int64_t tokens, double seconds) const;
   int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }
   StepRecord compute_step(const StopQuestion& stop);
@@ -161,7 +162,7 @@ class Trainer {
   // On the modelled clock (trainer_modelled.cpp):
   StepGradients compute_modelled_gradients(const ProbePlan& plan, double loss_scale);
   void run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSource source, StepGradients& gradients);
-  std::vector<MicroBatch> read_unprobed(const ProbePlan& plan, double loss_scale) const;
+  std::vector<MicroBatch> read_share(const ProbePlan& plan, int64_t share, int64_t samples, double loss_scale) const;
   void make_modelled_switch(const SwitchIntent& intent, SwitchReport& report);
 
   RunConfig config_;

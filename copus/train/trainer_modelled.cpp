@@ -1,17 +1,18 @@
 // Training on the modelled clock: the part of Trainer that does on one rank what the ranks of the modelled job would do
 // together.
+#include <algorithm>
 #include <utility>
 
 #include "copus/train/trainer.h"
 
 namespace copus {
 
-// Leaves the sum of all gradients in the main gradients, which are zero before. The job's data-parallel ranks would
-// read norms of the gradients of their first micro-batches, so those are computed one after the other, each by itself;
-// which micro-batches the other samples are in changes nothing but rounding.
+// Leaves the sum of all gradients in the main gradients, which are zero before. Where the job's data-parallel ranks
+// would read norms of their gradients, their shares are computed one after the other, each by itself; which
+// micro-batches the samples of a share are in changes nothing but rounding.
 Trainer::StepGradients Trainer::compute_modelled_gradients(const ProbePlan& plan, double loss_scale) {
   StepGradients gradients;
-  std::vector<at::Tensor> sums;  // by bucket, of the gradients before the latest
+  std::vector<at::Tensor> sums;  // by bucket, of the gradients of the shares before the latest
   const std::vector<Bucket>& buckets = model_->parameters.buckets();
   const auto set_aside = [&] {
     for (size_t b = 0; b < buckets.size(); ++b) {
@@ -23,17 +24,12 @@ Trainer::StepGradients Trainer::compute_modelled_gradients(const ProbePlan& plan
     }
     model_->parameters.zero_gradients();
   };
-  if (plan.source != ProbeSource::none) {
-    for (int64_t rank = 0; rank < configuration().strategy.data_parallel; ++rank) {
-      recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
-      const auto first = static_cast<uint64_t>(state_.consumed_samples + rank * samples_per_rank(configuration()));
-      const Batch batch = dataset_.train_batch(first, plan.small_batch);
-      run_modelled({to_micro_batch(batch, plan.small_batch, loss_scale)}, ProbeSource::prefix, gradients);
-      set_aside();
-    }
+  const int64_t shares = plan.source == ProbeSource::rank ? configuration().strategy.data_parallel : 1;
+  for (int64_t share = 0; share < shares; ++share) {
+    if (share > 0) set_aside();
+    recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
+    run_modelled(read_share(plan, share, configuration().global_batch / shares, loss_scale), plan.source, gradients);
   }
-  const std::vector<MicroBatch> others = read_unprobed(plan, loss_scale);
-  if (!others.empty()) run_modelled(others, ProbeSource::none, gradients);
   for (size_t b = 0; b < sums.size(); ++b) buckets[b].gradient.add_(sums[b]);
   return gradients;
 }
@@ -52,25 +48,18 @@ void Trainer::run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSo
   gradients.small_squared_norms.add(model_->probe.take());
 }
 
-// Reads the samples of the step that are in no micro-batch whose norm is read, in micro-batches of the executed size.
-std::vector<MicroBatch> Trainer::read_unprobed(const ProbePlan& plan, double loss_scale) const {
-  const int64_t of_rank = samples_per_rank(configuration());
-  Batch samples;
-  int64_t count = 0;
+// Reads the samples of one share of the step, in micro-batches of the executed size, after a first one whose norm is
+// read where that is the probe's source.
+std::vector<MicroBatch> Trainer::read_share(const ProbePlan& plan, int64_t share, int64_t samples,
+                                            double loss_scale) const {
   std::vector<MicroBatch> micro_batches;
-  const auto take = [&] {
-    micro_batches.push_back(to_micro_batch(samples, count, loss_scale));
-    samples = {};
-    count = 0;
-  };
-  for (int64_t sample = 0; sample < configuration().global_batch; ++sample) {
-    if (sample % of_rank < plan.small_batch) continue;
-    const Batch one = dataset_.train_batch(static_cast<uint64_t>(state_.consumed_samples + sample), 1);
-    samples.tokens.insert(samples.tokens.end(), one.tokens.begin(), one.tokens.end());
-    samples.targets.insert(samples.targets.end(), one.targets.begin(), one.targets.end());
-    if (++count == executed_.micro_batch) take();
+  for (int64_t done = 0; done < samples;) {
+    const bool is_probed = done == 0 && plan.source == ProbeSource::prefix;
+    const int64_t count = std::min(is_probed ? plan.small_batch : executed_.micro_batch, samples - done);
+    const auto first = static_cast<uint64_t>(state_.consumed_samples + share * samples + done);
+    micro_batches.push_back(to_micro_batch(dataset_.train_batch(first, count), count, loss_scale));
+    done += count;
   }
-  if (count > 0) take();
   return micro_batches;
 }
 

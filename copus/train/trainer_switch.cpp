@@ -27,6 +27,12 @@ MemoryModel memory_model(const RunConfig& config) {
   return {job.model, job.sequence_length, training_system_of(config)};
 }
 
+void refuse(SwitchReport& report, SwitchReport::Outcome outcome, const Obstacle& obstacle) {
+  report.outcome = outcome;
+  report.reason = obstacle.reason;
+  report.is_lack_of_memory = obstacle.is_lack_of_memory;
+}
+
 }  // namespace
 
 // Phases of a switch: each is told to whoever asks where this rank is, and timed.
@@ -88,20 +94,25 @@ void Trainer::announce_rate_factor(double factor) {
 // Prepares the switch beside training; all ranks know of it now.
 void Trainer::prepare_switch(const SwitchIntent& intent) {
   announced_.reset();
-  pending_.emplace(PendingSwitch{.intent = intent, .refusal = why_not(intent.configuration)});
+  pending_.emplace(PendingSwitch{.intent = intent, .refusal = obstacle_to(intent.configuration)});
   const ParallelStrategy& strategy = intent.configuration.strategy;
   if (pending_->refusal || modelled_ || strategy == configuration().strategy) return;
   pending_->preparation = mover_.prepare(request_to(strategy), model_->state(), model_->parameters.compute_dtype());
 }
 
-// Reason against the configuration that every rank can find without the others.
-std::optional<std::string> Trainer::why_not(const Configuration& configuration) {
-  if (modelled_) return modelled_->why_not(configuration);
+// What every rank can find against the configuration without the others.
+std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration) {
+  if (modelled_) return modelled_->obstacle_to(configuration);
   const int64_t ranks = configuration.strategy.world_size();
-  if (ranks != world_.size()) return concat("a layout of ", ranks, " ranks in a job of ", world_.size());
-  if (auto reason = infeasible_reason(config_.model, configuration, config_.train.sequence_length)) return reason;
-  return out_of_memory_reason(memory_model(config_).predict(configuration),
-                              config_.cluster.description.device.memory_bytes);
+  if (ranks != world_.size()) return Obstacle{concat("a layout of ", ranks, " ranks in a job of ", world_.size())};
+  if (const auto reason = infeasible_reason(config_.model, configuration, config_.train.sequence_length)) {
+    return Obstacle{*reason};
+  }
+  if (const auto reason = out_of_memory_reason(memory_model(config_).predict(configuration),
+                                               config_.cluster.description.device.memory_bytes)) {
+    return Obstacle{*reason, true};
+  }
+  return std::nullopt;
 }
 
 RelayoutRequest Trainer::request_to(const ParallelStrategy& strategy) const {
@@ -125,8 +136,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.to = intent.configuration;
   report.rate_factor = intent.rate_factor;
   if (pending.refusal) {
-    report.outcome = SwitchReport::Outcome::vetoed;
-    report.reason = *pending.refusal;
+    refuse(report, SwitchReport::Outcome::vetoed, *pending.refusal);
     return report;
   }
   if (modelled_) {
@@ -141,19 +151,19 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     begin = world_.clock().now();
     change_layout(pending, phases, report);
   } else if (intent.configuration.micro_batch > configuration().micro_batch) {
-    if (auto obstacle = agree_on_obstacle(rehearse(intent.configuration), 0, world_.everyone())) {
-      report.outcome = SwitchReport::Outcome::vetoed;
-      report.reason = *obstacle;
+    if (const auto obstacle = agree_on_obstacle(rehearse(intent.configuration), 0, world_.everyone())) {
+      refuse(report, SwitchReport::Outcome::vetoed, *obstacle);
     }
   }
   if (report.outcome == SwitchReport::Outcome::moved) change_configuration(intent);
   report.phase_seconds = phases.end();
   report.pause_seconds = world_.clock().now() - begin;
   if (intent.configuration.strategy != report.from.strategy) {
-    // Takes the numbers of the slowest rank for all ranks; for the time of the run rank 0's is used.
-    const double since_arrival = world_.rank() == 0 ? world_.clock().now() - arrived : 0;
+    // Takes the numbers of the slowest rank for all ranks. The run's clock is rank 0's, on which the wait for the
+    // others to end their steps counts as well; it stands still no shorter than the pause of any rank.
+    const double by_clock = world_.rank() == 0 ? world_.clock().now() - arrived : report.pause_seconds;
     std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds,
-                                     static_cast<double>(report.peak_bytes), since_arrival};
+                                     static_cast<double>(report.peak_bytes), by_clock};
     world_.everyone().all_reduce(slowest.data(), slowest.size(), DataType::float64, Reduction::maximum);
     report.pause_seconds = slowest[0];
     report.prepare_seconds = slowest[1];
@@ -181,9 +191,8 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
   const RelayoutPlan& plan = prepared.plan;
   report.prepare_seconds = prepared.seconds;
   phases.begin("agreeing");
-  if (auto obstacle = agree_on_obstacle(prepared.veto, plan.hash, everyone)) {
-    report.outcome = SwitchReport::Outcome::vetoed;
-    report.reason = *obstacle;
+  if (const auto obstacle = agree_on_obstacle(prepared.veto, plan.hash, everyone)) {
+    refuse(report, SwitchReport::Outcome::vetoed, *obstacle);
     return;
   }
   report.bytes_copied = plan.bytes_copied;
@@ -201,18 +210,16 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
     model_->executor.finish_sends();
     std::vector<BucketState> state = model_->state();
     report.peak_bytes = move(state, request, prepared, phases);
-    std::optional<std::string> obstacle = assemble(report.to, state, prepared.buckets, phases);
-    if (obstacle) {
+    if (const std::optional<Obstacle> obstacle = assemble(report.to, state, prepared.buckets, phases)) {
       phases.begin("moving back");
       mover_.settle(state);
       const PreparedRelayout prepared_back = mover_.prepare(back, state, dtype).get();
-      COPUS_CHECK(!prepared_back.veto, *prepared_back.veto);
+      COPUS_CHECK(!prepared_back.veto, prepared_back.veto->reason);
       const int64_t peak = move(state, back, prepared_back, phases);
       report.peak_bytes = std::max(report.peak_bytes, peak);
-      const std::optional<std::string> still = assemble(report.from, state, prepared_back.buckets, phases);
-      COPUS_CHECK(!still, "nor can the layout before be had again: ", still.value_or(""));
-      report.outcome = SwitchReport::Outcome::rolled_back;
-      report.reason = *obstacle;
+      const std::optional<Obstacle> still = assemble(report.from, state, prepared_back.buckets, phases);
+      COPUS_CHECK(!still, "nor can the layout before be had again: ", still->reason);
+      refuse(report, SwitchReport::Outcome::rolled_back, *obstacle);
     }
     mover_.settle(state);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
@@ -255,12 +262,12 @@ void Trainer::release_model(std::vector<BucketState>& state) {
 
 // Makes the model from state that has been moved. Returns what some rank lacks for it, in which case no rank has a
 // model.
-std::optional<std::string> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                             const std::vector<BucketOffsets>& buckets, SwitchPhases& phases) {
+std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
+                                          const std::vector<BucketOffsets>& buckets, SwitchPhases& phases) {
   phases.begin("building groups");
   world_.prepare(groups_of(config_.model, configuration.strategy));
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
-  std::optional<std::string> obstacle;
+  std::optional<Obstacle> obstacle;
   const bool fits = fits_into_memory([&] {
     for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
       state[bucket].gradient = allocate_gradient(buckets[bucket], dtype, mover_.memory());
@@ -269,15 +276,14 @@ std::optional<std::string> Trainer::assemble(const Configuration& configuration,
     model_->optimizer.set_steps(state_.optimizer_steps);
     obstacle = rehearse(configuration);
   });
-  if (!fits) obstacle = "there is no memory for its gradients";
+  if (!fits) obstacle = Obstacle{"there is no memory for its gradients", true};
   obstacle = agree_on_obstacle(obstacle, 0, world_.everyone());
   if (obstacle) release_model(state);
   return obstacle;
 }
 
-// Allocates for a moment the memory that a step is predicted to need beside its state. Returns the reason if it cannot
-// be had.
-std::optional<std::string> Trainer::rehearse(const Configuration& configuration) const {
+// Allocates for a moment the memory that a step is predicted to need beside its state. Returns what it lacks.
+std::optional<Obstacle> Trainer::rehearse(const Configuration& configuration) const {
   const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
   const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[here.pipeline];
   const double bytes = parts.activations + parts.logits + parts.workspace;
@@ -288,7 +294,8 @@ std::optional<std::string> Trainer::rehearse(const Configuration& configuration)
   const bool is_promised = !device_.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());
   const auto take = [&] { kernels::empty({static_cast<int64_t>(bytes)}, at::kByte, device_); };
   if (is_promised && fits_into_memory(take)) return std::nullopt;
-  return concat("there is no memory for the ", format_bytes(bytes), " that a step needs beside its state");
+  return Obstacle{concat("there is no memory for the ", format_bytes(bytes), " that a step needs beside its state"),
+                  true};
 }
 
 }  // namespace copus

@@ -180,9 +180,9 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
       EXPECT_GT(in_phases, 0);
       EXPECT_LE(in_phases, report.pause_seconds + 1e-9);
     }
-    // Rank 0 has in addition waited for the others to end their steps.
+    // Rank 0 has in addition waited for the others to end their steps, on a busy machine for seconds; and where another
+    // rank was slower to leave the switch, its pause counts.
     EXPECT_GE(moved.state.elapsed_seconds, steps + pauses - 1e-9);
-    EXPECT_LT(moved.state.elapsed_seconds, steps + 2 * pauses + 1);
   }
 }
 
@@ -400,7 +400,8 @@ TEST_F(TrainerSwitch, TheRateOfTheUpdatesIsTheOneThatGoodputCountedWith) {
   begin.adapt.global_batches = {4, 8, 16, 32, 64};  // with one micro-batch: as many candidates as a decision lists
   begin.adapt.micro_batches = {begin.train.micro_batch};
   begin.adapt.interval_samples = begin.adapt.dwell_samples = 32;
-  begin.adapt.batch_threshold = 0;
+  begin.adapt.dwell_steps = 0;
+  begin.adapt.alpha = 0.5;  // the rate is read off the Goodput of the candidates
   int switches = 0, followed = 0;
   train_on_every_rank(begin, [&](Trainer& trainer, World&, const Dataset&) {
     Controller controller(begin, configuration_of(begin), Knowledge());
@@ -414,7 +415,8 @@ TEST_F(TrainerSwitch, TheRateOfTheUpdatesIsTheOneThatGoodputCountedWith) {
       const double phi = step < 40 ? 4 + 0.5 * static_cast<double>(step) : 5;
       Observation seen = observation_of(record, begin);
       seen.noise_scale = seen.noise_scale_low = seen.noise_scale_high = phi;
-      seen.step_seconds = 1 + 0.001 * static_cast<double>(record.global_batch);  // whatever the machine is doing
+      seen.step_seconds = 1 + 0.001 * static_cast<double>(record.global_batch);    // whatever the machine is doing
+      seen.elapsed_seconds = seen.seconds_left = 1e6 + static_cast<double>(step);  // time enough for a move to pay
       const Reaction reaction = controller.observe(seen);
       if (reaction.rate_factor) trainer.announce_rate_factor(*reaction.rate_factor);
       if (reaction.intent) trainer.announce(*reaction.intent);
@@ -453,6 +455,7 @@ TEST_F(TrainerSwitch, AConfigurationThatCannotBeIsVetoedAndTheRunGoesOn) {
   ASSERT_EQ(vetoed.reports.size(), 1);
   EXPECT_EQ(vetoed.reports[0].outcome, Outcome::vetoed);
   EXPECT_THAT(vetoed.reports[0].reason, HasSubstr("needs"));
+  EXPECT_EQ(vetoed.reports[0].is_lack_of_memory, true);
   expect_bitwise(vetoed, expected);
 
   train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
@@ -464,6 +467,7 @@ TEST_F(TrainerSwitch, AConfigurationThatCannotBeIsVetoedAndTheRunGoesOn) {
     ASSERT_TRUE(report.has_value());
     EXPECT_EQ(report->outcome, Outcome::vetoed);
     EXPECT_THAT(report->reason, HasSubstr("train.global_batch 7"));
+    EXPECT_EQ(report->is_lack_of_memory, false);
     EXPECT_EQ(trainer.configuration(), small);
     trainer.step();
   });
@@ -504,6 +508,7 @@ TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
   ASSERT_EQ(history.reports.size(), 1);
   EXPECT_EQ(history.reports[0].outcome, Outcome::rolled_back);
   EXPECT_THAT(history.reports[0].reason, AllOf(HasSubstr("rank "), HasSubstr("no memory")));
+  EXPECT_EQ(history.reports[0].is_lack_of_memory, true);
   EXPECT_EQ(history.losses(), expected.losses());
 }
 
@@ -530,6 +535,7 @@ TEST_F(TrainerSwitch, AMicroBatchThatDoesNotFitIsVetoed) {
       if (report) {
         EXPECT_EQ(report->outcome, Outcome::vetoed);
         EXPECT_THAT(report->reason, AllOf(HasSubstr("rank "), HasSubstr("no memory")));
+        EXPECT_EQ(report->is_lack_of_memory, true);
       }
       EXPECT_EQ(trainer.configuration(), configuration_of(begin));
       if (world.rank() == 0) losses.push_back(record.loss);

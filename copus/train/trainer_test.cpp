@@ -100,6 +100,23 @@ TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
   EXPECT_EQ(trainer.share_done(), 1);
 }
 
+TEST_F(TrainerTest, ARecordSaysWhereTheScheduleIsAndWhetherTheUpdateWasClipped) {
+  config_.optimizer.schedule = LearningRateSchedule::wsd;
+  config_.optimizer.decay_tokens = 0.21;
+  const Dataset dataset = open_data();
+  for (const bool clips : {true, false}) {
+    config_.train.clip_norm = clips ? 1e-6 : 1e6;
+    Trainer trainer(config_, dataset, test_device(), *world_);
+    while (!trainer.finished()) {
+      const StepRecord record = trainer.step();
+      EXPECT_EQ(record.clipped, clips) << record.step;
+      const SchedulePhase lower = record.step < 10 ? SchedulePhase::warm_up : SchedulePhase::decay;
+      EXPECT_EQ(record.phase, record.lr == config_.optimizer.lr ? SchedulePhase::main : lower) << record.step;
+      EXPECT_EQ(record.phase == SchedulePhase::main, record.step >= 3 && record.step <= 23) << record.step;
+    }
+  }
+}
+
 TEST_F(TrainerTest, AStepThatDoesNotFitIsTheUsersMistake) {
   install_caching_allocator();
   config_.train.global_batch = 512;
@@ -205,6 +222,7 @@ TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
   const StepRecord skipped = trainer.step();
   EXPECT_FALSE(std::isfinite(skipped.loss));
   EXPECT_EQ(skipped.step, 2);
+  EXPECT_EQ(skipped.clipped, std::nullopt);
   EXPECT_EQ(skipped.skipped_samples, 8);
   EXPECT_EQ(trainer.state().optimizer_steps, 1);
   EXPECT_EQ(trainer.state().skipped_steps, 1);

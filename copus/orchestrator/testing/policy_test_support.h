@@ -32,7 +32,7 @@ struct Affine {
 };
 
 inline Candidate candidate(const ParallelStrategy& strategy, int64_t batch, double seconds, double deviation = 0.01) {
-  return {{strategy, batch, 1}, seconds, deviation, 10};
+  return {{strategy, batch, 1}, seconds, deviation, 10, true};
 }
 
 inline std::vector<Candidate> affine_candidates(const ParallelStrategy& strategy, const std::vector<int64_t>& batches,
@@ -89,16 +89,22 @@ struct Question {
   std::vector<Candidate> candidates;
   Configuration current;
   Observation latest;
+  double elapsed_seconds = 1'000'000;
   double relayout_seconds = 0;
   int64_t samples_since_switch = 1'000'000;
+  double seconds_since_switch = 1'000'000;
 
   // Asks where the learning rate has followed the critical batch for long.
   Choice ask(Policy& policy, double calibration = NoiseScaleConfig().calibration) const {
-    policy.observe(latest);
-    const NoiseBelief noise = policy.belief(latest);
+    Observation seen = latest;
+    seen.elapsed_seconds = elapsed_seconds;
+    if (seen.consumed_samples == 0) seen.consumed_samples = samples_since_switch;
+    policy.observe(seen);
+    const NoiseBelief noise = policy.belief(seen);
     const double at_least = noise.is_bounded() ? 0 : static_cast<double>(current.global_batch);
     const double rate_cap = std::max(at_least, critical_batch(calibration, noise.value));
-    return policy.choose({latest, current, candidates, samples_since_switch, relayout_seconds, rate_cap});
+    return policy.choose({seen, current, candidates, samples_since_switch, seconds_since_switch, relayout_seconds,
+                          rate_cap, [this](const ParallelStrategy&) { return relayout_seconds; }});
   }
   Choice ask(const RunConfig& config) const { return ask(*make_policy(config), config.noise_scale.calibration); }
 };
@@ -133,7 +139,7 @@ class PaperRun {
       Observation now;
       now.step = latest_.step + 1;
       now.consumed_samples = latest_.consumed_samples + current_.global_batch;
-      now.elapsed_seconds = latest_.elapsed_seconds + 1;
+      now.elapsed_seconds = latest_.elapsed_seconds + step_seconds();
       noise(now, current_);
       latest_ = now;
       policy_->observe(now);
@@ -145,13 +151,21 @@ class PaperRun {
   void decide() {
     decided_at_ = latest_.consumed_samples;
     rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_));
-    const Choice choice = policy_->choose(
-        {latest_, current_, candidates_, latest_.consumed_samples - switched_at_, relayout_seconds, rate_cap_});
+    const Choice choice = policy_->choose({latest_, current_, candidates_, latest_.consumed_samples - switched_at_,
+                                           latest_.elapsed_seconds - switched_at_seconds_, relayout_seconds, rate_cap_,
+                                           [](const ParallelStrategy&) { return relayout_seconds; }});
     if (!choice.target) return;
     moves_.push_back({latest_.step, latest_.consumed_samples, current_, *choice.target, choice,
                       latest_.noise_scale_high.has_value()});
     current_ = *choice.target;
     switched_at_ = latest_.consumed_samples;
+    switched_at_seconds_ = latest_.elapsed_seconds;
+  }
+
+  double step_seconds() const {
+    const auto now = std::find_if(candidates_.begin(), candidates_.end(),
+                                  [&](const Candidate& candidate) { return candidate.configuration == current_; });
+    return now->step_seconds;
   }
 
   static constexpr double relayout_seconds = 0.1;
@@ -163,6 +177,7 @@ class PaperRun {
   double rate_cap_;
   Observation latest_;
   int64_t decided_at_ = 0, switched_at_ = 0;
+  double switched_at_seconds_ = 0;
   std::vector<Move> moves_;
 };
 

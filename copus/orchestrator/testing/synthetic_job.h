@@ -26,6 +26,7 @@ inline RunConfig adapting_run() {
   config.parallel.data_parallel = 2;
   config.cluster.description.ranks_per_node = 2;
   config.adapt.policy = PolicyKind::copus;
+  config.adapt.objective = Objective::time;  // the limit in tokens is one that is never reached
   config.adapt.interval_samples = 128;
   config.adapt.dwell_samples = 512;
   config.adapt.relayout_threshold = 0.02;
@@ -35,6 +36,8 @@ inline RunConfig adapting_run() {
 
 class SyntheticJob {
  public:
+  static constexpr int64_t warm_up_steps = 40;
+
   explicit SyntheticJob(const RunConfig& config)
       : config_(config), current_(configuration_of(config)), model_(config, current_, Knowledge()) {}
 
@@ -51,6 +54,9 @@ class SyntheticJob {
     observation.elapsed_seconds = elapsed_seconds_ += observation.step_seconds;
     observation.loss = 5 - 1e-4 * static_cast<double>(consumed_samples_) + 0.01 * noise(2);
     observation.grad_norm = 1 + 0.1 * noise(3);
+    observation.learning_rate = 1e-3 * (1 + 0.1 * noise(5));
+    observation.phase = step_ <= warm_up_steps ? SchedulePhase::warm_up : SchedulePhase::main;
+    observation.clipped = is_clipped(observation.grad_norm, config_.train.clip_norm);
     const double phi = 8 + 0.02 * static_cast<double>(consumed_samples_);
     observation.noise_scale = phi * (1 + 0.05 * noise(4));
     observation.noise_scale_low = 0.8 * *observation.noise_scale;

@@ -137,10 +137,9 @@ struct Norms {
 inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& config, int64_t step) {
   const int64_t batch = config.train.global_batch, first = (step - 1) * batch;
   const int64_t of_rank = samples_per_rank(config), num_ranks = config.parallel.data_parallel;
-  int64_t small = config.train.micro_batch;                                 // prefix
-  if (of_rank == small && num_ranks > 1) small = of_rank;                   // rank
-  if (of_rank == small && num_ranks == 1) {                                 // split
-    small = step % config.noise_scale.split_interval == 0 ? small / 2 : 0;  // none on other steps
+  int64_t small = num_ranks > 1 ? of_rank : config.train.micro_batch;                             // rank, prefix
+  if (of_rank == small && num_ranks == 1) {                                                       // split
+    small = step % config.noise_scale.split_interval == 0 ? std::max<int64_t>(1, small / 8) : 0;  // none on others
   }
   const double loss_tokens = gradients.loss_tokens(first, batch);
   Norms norms;

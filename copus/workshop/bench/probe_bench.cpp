@@ -60,8 +60,8 @@ class ProbeBench {
 }  // namespace
 
 ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world) {
-  COPUS_CHECK(options.steps % probe_bench_turn == 0 && world.size() >= 2, options.steps, " steps, ", world.size(),
-              " ranks");
+  COPUS_CHECK(options.steps % probe_bench_turn == 0 && (world.size() > 1 || options.micro_batches > 1), options.steps,
+              " steps, ", world.size(), " ranks");
   install_caching_allocator();
   configure_aten(1, world.size());
   const RunConfig config = config_of(options, world);

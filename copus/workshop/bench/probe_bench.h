@@ -17,7 +17,7 @@ struct ProbeBenchOptions {
   ModelDescription model;
   int64_t sequence_length = 0;
   int64_t micro_batch = 0;    // sequences
-  int64_t micro_batches = 0;  // of each rank: one measures rank norms, more the first micro-batch's
+  int64_t micro_batches = 0;  // of each rank: at least two on one rank, of which the first is measured
   std::string corpus;         // a text to train on, of one sequence at least
   int64_t steps = 0;  // to measure, half of them with the probe: a multiple of 4; 0: as many as fit in half a minute
 };
@@ -31,9 +31,9 @@ struct ProbeBenchResult {
   double probe_fraction = 0;
 };
 
-// Trains with one thread a rank and data parallelism over all ranks of `world`, steps with and without the probe taking
-// turns: on, off, off, on, so that a machine that grows slower or faster is so for both. Every rank calls it; the
-// result is that of rank 0's clock.
+// Trains with one thread a rank and data parallelism over all ranks of `world`, whose gradients are measured; steps
+// with and without the probe taking turns: on, off, off, on, so that a machine that grows slower or faster is so for
+// both. Every rank calls it; the result is that of rank 0's clock.
 ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// `copus bench gns`: the share of a step that measuring the gradient noise scale takes, where two ranks share the
-// batch. They are started once for each shape and source of the small batch.
+// `copus bench gns`: the share of a step that measuring the gradient noise scale takes, by the gradients of two
+// data-parallel ranks and by that of one rank's first micro-batch. Ranks are started once for each shape and source.
 #include <algorithm>
 #include <iostream>
 #include <iterator>
@@ -21,8 +21,6 @@
 namespace copus {
 namespace {
 
-constexpr int64_t num_ranks = 2;
-
 // How much of each model's text a rank takes at once.
 struct Case {
   const char* model;
@@ -43,6 +41,7 @@ nlohmann::json measure_probe_as_rank(const nlohmann::json& request, const RankEn
   COPUS_CHECK(found != std::end(cases), shape);
   const std::unique_ptr<World> world = join_world(environment, default_wait_seconds);
   const auto micro_batches = request.at("micro_batches").get<int64_t>();
+  const int64_t ranks = world->size();
   const ProbeBenchResult result = measure_probe({.model = bench_model(shape),
                                                  .sequence_length = found->sequence_length,
                                                  .micro_batch = found->micro_batch,
@@ -51,8 +50,9 @@ nlohmann::json measure_probe_as_rank(const nlohmann::json& request, const RankEn
                                                  .steps = request.at("steps").get<int64_t>()},
                                                 *world);
   nlohmann::json row{{"shape", shape},
+                     {"ranks", ranks},
                      {"micro_batches", micro_batches},
-                     {"source", micro_batches > 1 ? "prefix" : "rank"},
+                     {"source", ranks > 1 ? "rank" : "prefix"},
                      {"steps", result.steps},
                      {"seconds_off", result.seconds_off},
                      {"seconds_on", result.seconds_on},
@@ -61,22 +61,22 @@ nlohmann::json measure_probe_as_rank(const nlohmann::json& request, const RankEn
   return row;
 }
 
-constexpr int probe_widths[] = {5, 14, 8, 6, 10, 10, 28, 9};
+constexpr int probe_widths[] = {5, 6, 14, 8, 6, 10, 10, 28, 9};
 
 void print_probe_header() {
-  std::cout << num_ranks
-            << " data-parallel ranks with one thread each, fp32; steps with and without the probe take turns\n\n";
-  print_cells(probe_widths,
-              {"shape", "micro-batches", "source", "steps", "off ms", "on ms", "overhead % (quartiles)", "probe %"});
+  std::cout << "one thread a rank, fp32; steps with and without the probe take turns\n\n";
+  print_cells(probe_widths, {"shape", "ranks", "micro-batches", "source", "steps", "off ms", "on ms",
+                             "overhead % (quartiles)", "probe %"});
 }
 
 void print_probe_row(const nlohmann::json& row) {
   const auto milliseconds = [&](const char* field) { return format_number("%.1f", row[field].get<double>() * 1e3); };
-  print_cells(probe_widths, {row["shape"].get<std::string>(), std::to_string(row["micro_batches"].get<int64_t>()),
-                             row["source"].get<std::string>(), std::to_string(row["steps"].get<int64_t>()),
-                             milliseconds("seconds_off"), milliseconds("seconds_on"),
-                             format_quartiles("%.2f", get_quartiles(row, "overhead_fraction"), 100),
-                             format_number("%.2f", row["probe_fraction"].get<double>() * 100)});
+  print_cells(probe_widths,
+              {row["shape"].get<std::string>(), std::to_string(row["ranks"].get<int64_t>()),
+               std::to_string(row["micro_batches"].get<int64_t>()), row["source"].get<std::string>(),
+               std::to_string(row["steps"].get<int64_t>()), milliseconds("seconds_off"), milliseconds("seconds_on"),
+               format_quartiles("%.2f", get_quartiles(row, "overhead_fraction"), 100),
+               format_number("%.2f", row["probe_fraction"].get<double>() * 100)});
 }
 
 int run_gns_bench(const ProbeCommandOptions& options) {
@@ -88,10 +88,11 @@ int run_gns_bench(const ProbeCommandOptions& options) {
   if (!options.json) print_probe_header();
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& shape : options.shapes) {
-    for (const int64_t micro_batches : {1, 2}) {
+    // Two ranks with a micro-batch each, and one rank with two.
+    for (const int64_t ranks : {2, 1}) {
       rows.push_back(run_ranks(
-          num_ranks, "probe",
-          {{"shape", shape}, {"micro_batches", micro_batches}, {"steps", options.steps}, {"corpus", corpus.path()}}));
+          ranks, "probe",
+          {{"shape", shape}, {"micro_batches", 3 - ranks}, {"steps", options.steps}, {"corpus", corpus.path()}}));
       if (!options.json) print_probe_row(rows.back());
     }
   }
@@ -101,10 +102,8 @@ int run_gns_bench(const ProbeCommandOptions& options) {
     return largest;
   };
   if (options.json) {
-    const nlohmann::json result{{"overhead_fraction", worst("overhead_fraction")},
-                                {"probe_fraction", worst("probe_fraction")},
-                                {"ranks", num_ranks},
-                                {"rows", rows}};
+    const nlohmann::json result{
+        {"overhead_fraction", worst("overhead_fraction")}, {"probe_fraction", worst("probe_fraction")}, {"rows", rows}};
     std::cout << result.dump() << '\n' << std::flush;
   }
   return 0;

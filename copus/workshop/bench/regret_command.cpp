@@ -26,6 +26,7 @@ struct RegretCommandOptions {
   ScenarioHalf half = ScenarioHalf::chosen;
   std::vector<std::string> policies = {"copus"};
   std::vector<std::string> settings;
+  bool calibrated = false;
   std::optional<int64_t> scenario;
   bool trace = false;
   int64_t worst = 5;
@@ -39,9 +40,9 @@ struct JudgedRule {
 };
 
 // Gives the scenario's run the rule: a policy and settings, as a run's configuration would have them.
-RunConfig with_rule(const Scenario& scenario, const std::string& policy, const std::vector<std::string>& settings) {
+RunConfig with_rule(const Scenario& scenario, const std::string& policy, const RegretCommandOptions& options) {
   std::vector<std::string> overrides;
-  for (const std::string& setting : settings) {
+  for (const std::string& setting : options.settings) {
     if (!setting.starts_with("adapt.") && !setting.starts_with("noise_scale.")) {
       throw UserError(concat("--set ", setting, ": a rule is a policy with settings of [adapt] and [noise_scale]; ",
                              "all else is the scenario's"));
@@ -50,6 +51,7 @@ RunConfig with_rule(const Scenario& scenario, const std::string& policy, const s
   }
   overrides.push_back("adapt.policy=" + policy);
   RunConfig config = parse_run_config(to_toml(scenario.config), "the scenario", overrides);
+  if (options.calibrated) config.noise_scale.calibration = scenario.calibration;
   const AdaptConfig& own = scenario.config.adapt;
   AdaptConfig candidates = config.adapt;
   candidates.global_batches = own.global_batches;
@@ -102,7 +104,7 @@ int run_one_scenario(const RegretCommandOptions& options, const std::vector<Simu
   print_clairvoyant(scenario);
   for (const std::string& policy : options.policies) {
     std::cout << policy << ":\n";
-    const RunConfig config = with_rule(scenario, policy, options.settings);
+    const RunConfig config = with_rule(scenario, policy, options);
     const SimulatedRun run = simulate(scenario, config, options.trace ? print_decision : DecisionListener());
     const RegretOutcome outcome = outcome_of(scenario, run);
     std::cout << policy << ": " << format_number("%+.2f %%", 100 * outcome.slowdown()) << " of best static's time ("
@@ -193,7 +195,7 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   for (int64_t i = 0; i < options.scenarios; ++i) {
     const Scenario scenario = make_scenario(number_in(options.half, i), jobs);
     for (JudgedRule& rule : rules) {
-      const RunConfig config = with_rule(scenario, rule.policy, options.settings);
+      const RunConfig config = with_rule(scenario, rule.policy, options);
       rule.outcomes.push_back(outcome_of(scenario, simulate(scenario, config)));
     }
   }
@@ -244,6 +246,8 @@ void add_regret_bench(CLI::App& bench, CommandAction& action) {
   regret.add_option("--policy", options->policies, "Policies to compare, as adapt.policy")->capture_default_str();
   regret.add_option("--set", options->settings,
                     "A setting of [adapt] or [noise_scale] for all of them, section.key=value");
+  regret.add_flag("--calibrated", options->calibrated,
+                  "Tell the rules the scenario's critical batch over its noise scale, at the end of the run");
   regret.add_option("--scenario", options->scenario, "Simulate this scenario alone")->check(at_least(0));
   regret.add_flag("--trace", options->trace, "Print every decision of that scenario");
   regret.add_option("--worst", options->worst, "How many of the worst scenarios to name")
@@ -252,7 +256,7 @@ void add_regret_bench(CLI::App& bench, CommandAction& action) {
   regret.add_flag("--json", options->json, "Print one JSON object");
   regret.footer(
       "Examples:\n  copus bench regret --policy copus cona static\n"
-      "  copus bench regret --set adapt.alpha=0 --scenario 12 --trace");
+      "  copus bench regret --set adapt.alpha=0.5 --scenario 12 --trace");
   regret.callback([options, &action] { action = [options] { return run_regret_bench(*options); }; });
 }
 

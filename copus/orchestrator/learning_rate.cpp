@@ -1,4 +1,4 @@
-#include "copus/train/learning_rate.h"
+#include "copus/orchestrator/learning_rate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -54,6 +54,16 @@ double LearningRate::warmup_share(const RunProgress& progress) const {
   return std::min(1.0, done / length);
 }
 
+// Share of the run that the decay at its end takes; 0 where there is none.
+double LearningRate::decay_share() const {
+  return optimizer_.schedule == LearningRateSchedule::wsd ? as_share(optimizer_.decay_tokens, total_tokens_) : 0;
+}
+
+SchedulePhase LearningRate::phase(const RunProgress& progress) const {
+  if (warmup_share(progress) < 1) return SchedulePhase::warm_up;
+  return 1 - share(progress) < decay_share() ? SchedulePhase::decay : SchedulePhase::main;
+}
+
 double LearningRate::at(const RunProgress& progress) const {
   const double warm = warmup_share(progress);
   if (warm < 1) return optimizer_.lr * warm;
@@ -73,7 +83,7 @@ double LearningRate::at(const RunProgress& progress) const {
     }
     case LearningRateSchedule::wsd: {
       // Warm-up-stable-decay (Hu et al. 2024, MiniCPM) with a linear decay (Haegele et al. 2024).
-      const double decay = as_share(optimizer_.decay_tokens, total_tokens_);
+      const double decay = decay_share();
       const double left = 1 - now;
       if (left >= decay) return optimizer_.lr;
       return floor + (optimizer_.lr - floor) * left / decay;

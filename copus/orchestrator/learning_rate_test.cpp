@@ -1,4 +1,4 @@
-#include "copus/train/learning_rate.h"
+#include "copus/orchestrator/learning_rate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,6 +78,29 @@ TEST(LearningRate, WsdIsStableThenDecaysLinearly) {
     EXPECT_DOUBLE_EQ(rate.at({800, 0}), 1);
     EXPECT_NEAR(rate.at({900, 0}), 0.55, 1e-12);
     EXPECT_NEAR(rate.at({1000, 0}), 0.1, 1e-12);
+  }
+}
+
+TEST(LearningRate, ThePhaseIsThatOfTheRate) {
+  const OptimizerConfig wsd = schedule(LearningRateSchedule::wsd, 0.1, 0.2);
+  for (const auto& [rate, unit] :
+       {std::pair{LearningRate(wsd, hundred_steps()), 10.0}, std::pair{LearningRate(wsd, hundred_seconds()), 1.0}}) {
+    for (int64_t step = 1; step <= 100; ++step) {
+      const double done = static_cast<double>(step) * unit;
+      const RunProgress progress{static_cast<int64_t>(done), done};
+      const bool is_highest = rate.at(progress) == 1;
+      const SchedulePhase lower = step < 50 ? SchedulePhase::warm_up : SchedulePhase::decay;
+      EXPECT_EQ(rate.phase(progress), is_highest ? SchedulePhase::main : lower) << step;
+    }
+  }
+}
+
+TEST(LearningRate, CosineAndConstantHaveNoPhaseOfDecay) {
+  for (const LearningRateSchedule kind : {LearningRateSchedule::cosine, LearningRateSchedule::constant}) {
+    const LearningRate rate(schedule(kind, 0.1), hundred_steps());
+    EXPECT_EQ(rate.phase({99, 0}), SchedulePhase::warm_up);
+    EXPECT_EQ(rate.phase({100, 0}), SchedulePhase::main);
+    EXPECT_EQ(rate.phase({1000, 0}), SchedulePhase::main);
   }
 }
 

@@ -26,11 +26,16 @@ class LearningRate {
 
   double at(const RunProgress& progress) const;
 
+  // The part of the schedule that this progress is in: the warm-up while the rate is below its highest, the decay where
+  // that of wsd has begun.
+  SchedulePhase phase(const RunProgress& progress) const;
+
   // The share of the run that is done, in [0, 1].
   double share(const RunProgress& progress) const;
 
  private:
   double warmup_share(const RunProgress& progress) const;
+  double decay_share() const;
 
   OptimizerConfig optimizer_;
   double total_tokens_;   // 0 where the run is limited by time alone

@@ -1,0 +1,117 @@
+// Tests the forecast of a re-layout's pause against the plan of the move and against the truth of a modelled clock.
+#include "copus/performance/relayout_forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "copus/performance/modelled_truth.h"
+#include "copus/placement/relayout_plan.h"
+
+namespace copus {
+namespace {
+
+ModelDescription forecast_model() {
+  ModelDescription model;
+  model.vocab_size = 8000;
+  model.hidden_size = 512;
+  model.intermediate_size = 1408;
+  model.num_layers = 8;
+  model.num_heads = model.num_kv_heads = 8;
+  model.head_dim = 64;
+  return model;
+}
+
+ClusterDescription forecast_cluster() {
+  ClusterDescription cluster;
+  cluster.ranks_per_node = 4;
+  cluster.within_node = {1e-6, 100e9};
+  cluster.between_nodes = {5e-6, 10e9};
+  cluster.device.memory_bytes_per_second = 1e12;
+  cluster.device.matmul_flops_per_second = 100e12;
+  return cluster;
+}
+
+RelayoutForecast forecast_on(const ClusterDescription& cluster, double copied_bytes_per_second = 0) {
+  return {forecast_model(), 1024, cluster, copus_in_bf16(), copied_bytes_per_second};
+}
+
+RelayoutRequest request_of(const ParallelStrategy& from, const ParallelStrategy& to) {
+  return {.model = forecast_model(),
+          .sequence_length = 1024,
+          .from = from,
+          .to = to,
+          .weights_are_master = false,
+          .ranks_per_node = 4};
+}
+
+const ParallelStrategy of_data{.data_parallel = 8, .zero_stage = 1};
+const ParallelStrategy of_stages{.data_parallel = 2, .pipeline_parallel = 4};
+const ParallelStrategy of_tensors{.data_parallel = 2, .tensor_parallel = 4};
+
+TEST(RelayoutForecast, IsThePlansAndTheModelledTruths) {
+  RelayoutForecast forecast = forecast_on(forecast_cluster());
+  ModelledTruth truth(forecast_model(), 1024, forecast_cluster(), copus_in_bf16(), {.size = 0.3, .seed = 7});
+  const std::vector<ParallelStrategy> all = {of_data, of_stages, of_tensors};
+  for (const ParallelStrategy& from : all) {
+    for (const ParallelStrategy& to : all) {
+      const double seconds = forecast.seconds(from, to);
+      EXPECT_EQ(seconds, relayout_seconds(request_of(from, to), forecast_cluster()));
+      EXPECT_EQ(seconds, truth.relayout_seconds(from, to));
+      EXPECT_EQ(seconds, forecast.seconds(from, to)) << "asked again";
+      EXPECT_EQ(seconds > 0, from != to);
+    }
+  }
+  EXPECT_NE(forecast.seconds(of_data, of_stages), forecast.seconds(of_data, of_tensors)) << "targets differ";
+}
+
+// Where the plan itself is asked for, it has no bytes either; so the short cut leaves nothing out.
+TEST(RelayoutForecast, WhatMovesNoStateCostsNothing) {
+  ParallelStrategy to = of_stages;
+  to.schedule = PipelineSchedule::zb_h1;
+  ParallelStrategy recomputed = of_tensors;
+  recomputed.recompute = Recompute::full;
+  ParallelStrategy cut = of_tensors;
+  cut.sequence_parallel = true;
+  RelayoutForecast on_links = forecast_on(forecast_cluster()), in_memory = forecast_on(forecast_cluster(), 4e9);
+  for (const auto& [from, target] : {std::pair(of_stages, to), {of_tensors, recomputed}, {recomputed, cut}}) {
+    EXPECT_EQ(plan_relayout(request_of(from, target), 0).bytes_copied, 0);
+    EXPECT_EQ(on_links.seconds(from, target), 0);
+    EXPECT_EQ(in_memory.seconds(from, target), 0);
+    EXPECT_EQ(on_links.seconds(of_data, target), on_links.seconds(of_data, from)) << "they do not count beside others";
+  }
+  ParallelStrategy large{.data_parallel = 1024}, large_recomputed = large;
+  large_recomputed.recompute = Recompute::full;
+  EXPECT_EQ(on_links.seconds(large, large_recomputed), 0);
+}
+
+TEST(RelayoutForecast, InOneMemoryItIsThatOfCopyingByAsManyRanksAsThereAreDevices) {
+  const auto bytes = static_cast<double>(plan_relayout(request_of(of_data, of_tensors), 0).bytes_copied);
+  ClusterDescription machine = forecast_cluster();
+  machine.within_node = machine.between_nodes = {};
+  EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 8 / 4e9);
+  machine.ranks_per_node = 8;
+  machine.devices_per_node = 2;
+  // Senders may be others where all ranks share a node; the bytes are the same.
+  EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 2 / 4e9);
+  machine.devices_per_node = 16;
+  EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 8 / 4e9);
+}
+
+TEST(RelayoutForecast, OfManyRanksItIsThatOfReceivingTheState) {
+  const ParallelStrategy from{.data_parallel = 1024}, to{.data_parallel = 512, .tensor_parallel = 2};
+  const double bytes = 12 * static_cast<double>(count_parameters(forecast_model())) / 2;
+  const Link link = forecast_cluster().between_nodes;
+  // The norms are on both tensor-parallel ranks.
+  EXPECT_NEAR(forecast_on(forecast_cluster()).seconds(from, to), link.latency_seconds + bytes / link.bytes_per_second,
+              1e-3 * bytes / link.bytes_per_second);
+  EXPECT_NEAR(forecast_on(forecast_cluster(), 4e9).seconds(from, to), bytes / 4e9, 1e-3 * bytes / 4e9);
+  const ParallelStrategy interleaved{.data_parallel = 256,
+                                     .pipeline_parallel = 4,
+                                     .virtual_stages = 2,
+                                     .schedule = PipelineSchedule::interleaved_1f1b};
+  EXPECT_GT(forecast_on(forecast_cluster()).seconds(from, interleaved), 0);
+}
+
+}  // namespace
+}  // namespace copus
