@@ -9,11 +9,13 @@ Without --judge nothing of the judging corpus is read but the number of its rows
 
 import argparse
 import collections
+import itertools
 import json
 import math
 import random
 import statistics
 import sys
+import typing
 
 from measure import MODELS, ROWS, SETS
 
@@ -24,27 +26,39 @@ OVERHEADS = (0, 2, 8, 32, 128)  # a/k of step seconds a + k B, in samples
 CALIBRATIONS = [math.exp(i / 25) for i in range(-60, 120)]  # c, 0.09 .. 117
 
 
-def ln_efficiency(point: dict, c: float) -> float:
-    """ln SE(B) with B_c = c phi, relative to the reference batch."""
-    critical = c * point["phi"]
+UPDATES = [2.5 * i for i in range(33)]  # k, 0 .. 80
+
+
+def ln_efficiency(point: dict, c: float, updates: float) -> float:
+    """ln SE(B) with 1 / B_c = 1 / (c phi) + k / n, relative to the reference batch; n: samples read by the trunk."""
+    critical = 1 / (1 / (c * point["phi"]) + updates / point["consumed"])
     return -math.log((critical + point["batch"]) / (critical + point["reference"]))
 
 
-class Form:
-    """ln worth = power * ln SE_c + alpha * ln kappa, since r = kappa^(1/2) in r^(2 alpha); what is None is fitted."""
+class Constants(typing.NamedTuple):
+    c: float
+    alpha: float
+    power: float
+    updates: float
 
-    def __init__(self, name: str, c: float | None, alpha: float | None = 0, power: float | None = 1):
-        self.name, self.c, self.alpha, self.power = name, c, alpha, power
+
+class Form:
+    """ln worth = power * ln SE_c,k + alpha * ln kappa, since r = kappa^(1/2) in r^(2 alpha); what is None is fitted."""
+
+    def __init__(self, name: str, c: float | None, alpha: float | None = 0, power: float | None = 1,
+                 updates: float | None = 0):
+        self.name, self.c, self.alpha, self.power, self.updates = name, c, alpha, power, updates
 
     def constants(self) -> int:
-        return (self.c, self.alpha, self.power).count(None)
+        return (self.c, self.alpha, self.power, self.updates).count(None)
 
-    def fit(self, points: list[dict]) -> tuple[float, float, float]:
-        """c, alpha and power of the smallest weighted sum of squares."""
+    def fit(self, points: list[dict]) -> Constants:
+        """The constants of the smallest weighted sum of squares."""
         best = None
-        for c in CALIBRATIONS if self.c is None else [self.c]:
+        for c, updates in itertools.product(CALIBRATIONS if self.c is None else [self.c],
+                                            UPDATES if self.updates is None else [self.updates]):
             alpha, power = self.alpha, self.power
-            efficiencies = [ln_efficiency(point, c) for point in points]
+            efficiencies = [ln_efficiency(point, c, updates) for point in points]
             if alpha is None or power is None:
                 basis = [math.log(p["batch"] / p["reference"]) if alpha is None else e for p, e in zip(points, efficiencies)]
                 rest = [p["mean"] - (e * power if alpha is None else math.log(p["batch"] / p["reference"]) * alpha)
@@ -53,23 +67,25 @@ class Form:
                 value = (sum(w * b * r for w, b, r in zip(weights, basis, rest)) /
                          sum(w * b * b for w, b in zip(weights, basis)))
                 alpha, power = (value, power) if alpha is None else (alpha, value)
-            misfit = sum((residual(p, c, alpha, power) / p["error"]) ** 2 for p in points)
+            constants = Constants(c, alpha, power, updates)
+            misfit = sum((residual(p, constants) / p["error"]) ** 2 for p in points)
             if best is None or misfit < best[0]:
-                best = (misfit, c, alpha, power)
-        return best[1:]
+                best = (misfit, constants)
+        return best[1]
 
 
 FORMS = [Form("alpha 0, c = 2", 2), Form("alpha 0.5, c = 2", 2, alpha=0.5), Form("alpha 0, c free", None),
          Form("alpha 0.5, c free", None, alpha=0.5), Form("alpha and c free", None, alpha=None),
-         Form("SE^(1/2), c free", None, power=0.5)]
+         Form("SE^(1/2), c free", None, power=0.5), Form("alpha 0, c and k free", None, updates=None)]
 
 
-def residual(point: dict, c: float, alpha: float, power: float) -> float:
-    return point["mean"] - worth(point, c, alpha, power)
+def residual(point: dict, constants: Constants) -> float:
+    return point["mean"] - worth(point, constants)
 
 
-def worth(point: dict, c: float, alpha: float, power: float) -> float:
-    return power * ln_efficiency(point, c) + alpha * math.log(point["batch"] / point["reference"])
+def worth(point: dict, constants: Constants) -> float:
+    c, alpha, power, updates = constants
+    return power * ln_efficiency(point, c, updates) + alpha * math.log(point["batch"] / point["reference"])
 
 
 def equivalent_samples(ladder: list[tuple[int, float]], loss: float) -> float | None:
@@ -133,13 +149,13 @@ def points_of(rows: Rows, exponent: float = 0.5, seeds: list[int] | None = None)
             phis = [rows.phi[model, point, seed] for seed in chosen if rows.phi.get((model, point, seed))]
             deviation = statistics.stdev(values.values()) / math.sqrt(len(values))
             points.append(dict(set=name, batch=batch, reference=MODELS[model]["reference_batch"], seeds=len(chosen),
-                               phi=statistics.fmean(phis), mean=statistics.fmean(values[seed] for seed in chosen),
+                               phi=statistics.fmean(phis), consumed=point, mean=statistics.fmean(values[seed] for seed in chosen),
                                error=max(SMALLEST_ERROR, deviation)))
     return points
 
 
-def root_mean_square(points: list[dict], constants: tuple[float, float, float]) -> float:
-    return math.sqrt(statistics.fmean(residual(point, *constants) ** 2 for point in points))
+def root_mean_square(points: list[dict], constants: Constants) -> float:
+    return math.sqrt(statistics.fmean(residual(point, constants) ** 2 for point in points))
 
 
 def interval(values: list[float]) -> str:
@@ -164,12 +180,12 @@ def print_table(rows: Rows) -> None:
             print(f"| {name} | {phi} | {batch} | " + " | ".join(cells) + " |")
 
 
-def fit_forms(rows: Rows) -> list[tuple[Form, tuple[float, float, float]]]:
+def fit_forms(rows: Rows) -> list[tuple[Form, Constants]]:
     points = points_of(rows)
     if len(points) < 3:
         sys.exit(f"\nNothing to fit yet: {len(points)} points of {FITTED} with a noise scale and two seeds")
     print(f"\nFitted on {FITTED}: {len(points)} points, seeds {rows.seeds()}\n")
-    print("| form | c | alpha | power | rms of ln SE | chi^2 per point |\n|---|---|---|---|---|---|")
+    print("| form | c | alpha | power | k | rms of ln SE | chi^2 per point |" + "\n" + "|---" * 7 + "|")
     draw = random.Random(1)
     resampled = [points_of(rows, seeds=draw.choices(rows.seeds(), k=len(rows.seeds()))) for _ in range(RESAMPLINGS // 5)]
     fitted = []
@@ -177,18 +193,18 @@ def fit_forms(rows: Rows) -> list[tuple[Form, tuple[float, float, float]]]:
         constants = form.fit(points)
         samples = [form.fit(some) for some in resampled if len(some) == len(points)] if form.constants() else []
         cells = [f"{value:.2f} " + (interval([sample[i] for sample in samples]) if free is None and samples else "")
-                 for i, (value, free) in enumerate(zip(constants, (form.c, form.alpha, form.power)))]
-        chi = statistics.fmean((residual(p, *constants) / p["error"]) ** 2 for p in points)
-        print(f"| {form.name} | {cells[0]} | {cells[1]} | {cells[2]} | {root_mean_square(points, constants):.3f} | {chi:.1f} |")
+                 for i, (value, free) in enumerate(zip(constants, (form.c, form.alpha, form.power, form.updates)))]
+        chi = statistics.fmean((residual(p, constants) / p["error"]) ** 2 for p in points)
+        print(f"| {form.name} | {' | '.join(cells)} | {root_mean_square(points, constants):.3f} | {chi:.1f} |")
         fitted.append((form, constants))
     by_set = collections.defaultdict(list)
     for point in points:
         by_set[point["set"]].append(point)
-    print("\nc of alpha 0 by set: " + ", ".join(f"{name} {FORMS[2].fit(some)[0]:.2f}" for name, some in by_set.items()))
+    print("\nc of alpha 0 by set: " + ", ".join(f"{name} {FORMS[2].fit(some).c:.2f}" for name, some in by_set.items()))
     return fitted
 
 
-def print_costs(points: list[dict], fitted: list[tuple[Form, tuple[float, float, float]]]) -> None:
+def print_costs(points: list[dict], fitted: list[tuple[Form, Constants]]) -> None:
     """Seconds lost by the batch that a form prefers rather than the best measured one, mean and worst over sets."""
     print("\n| form | " + " | ".join(f"a/k = {a}" for a in OVERHEADS) + " |\n" + "|---" * (len(OVERHEADS) + 1) + "|")
     for form, constants in fitted:
@@ -203,7 +219,7 @@ def print_costs(points: list[dict], fitted: list[tuple[Form, tuple[float, float,
                 def speed(point: dict) -> float:
                     return math.log(point["batch"] / (overhead + point["batch"]))
 
-                chosen = max(options, key=lambda point: speed(point) + worth(point, *constants))
+                chosen = max(options, key=lambda point: speed(point) + worth(point, constants))
                 best = max(speed(point) + point["mean"] for point in options)
                 losses.append(math.exp(best - speed(chosen) - chosen["mean"]) - 1)
             cells.append(f"{100 * statistics.fmean(losses):.1f} % (worst {100 * max(losses):.1f} %)")
@@ -230,8 +246,10 @@ def main() -> None:
     both = points_of(rows) + points
     print("\nOver both corpora:")
     for form in FORMS:
-        c, alpha, power = form.fit(both)
-        print(f"  {form.name}: c {c:.2f}, alpha {alpha:.2f}, power {power:.2f}, rms {root_mean_square(both, (c, alpha, power)):.3f}")
+        constants = form.fit(both)
+        c, alpha, power, updates = constants
+        print(f"  {form.name}: c {c:.2f}, alpha {alpha:.2f}, power {power:.2f}, k {updates:.1f}, "
+              f"rms {root_mean_square(both, constants):.3f}")
 
 
 if __name__ == "__main__":
