@@ -281,22 +281,30 @@ double Knowledge::relative_deviation(Factor factor) const {
 void Knowledge::learn() {
   evidence_.clear();
   layouts_.clear();
-  std::map<Layout, std::vector<Configuration>> members;
+  // Points to what the fits ask for again and again: to find a configuration in a map takes longer than to predict it.
+  struct Member {
+    const StepTimeParts* parts;
+    Evidence* evidence;
+  };
+  std::map<Layout, std::vector<Member>> members;
   for (const auto& [configuration, cell] : cells_) {
-    COPUS_CHECK(cell.steps() > 0 && cell.seconds() > 0 && cell.parts.total() > 0, cell.steps(), " steps");
-    evidence_[configuration] = {std::log(cell.seconds()), squared(cell.relative_noise()), squared(own_deviation)};
-    members[{configuration.strategy, configuration.micro_batch}].push_back(configuration);
+    const double seconds = cell.seconds();
+    COPUS_CHECK(cell.steps() > 0 && seconds > 0 && cell.parts.total() > 0, cell.steps(), " steps");
+    Evidence& evidence = evidence_[configuration];
+    evidence = {std::log(seconds), squared(cell.relative_noise()), squared(own_deviation)};
+    members[{configuration.strategy, configuration.micro_batch}].push_back({&cell.parts, &evidence});
   }
   const auto fit_layouts = [&](const Vector& theta) {
     const Vector factors = exponentials(theta);
     std::vector<LayoutFit> fits;
-    for (const auto& [layout, configurations] : members) {
+    fits.reserve(members.size());
+    for (const auto& [layout, cells] : members) {
       LayoutFit& fit = fits.emplace_back();
-      for (const Configuration& configuration : configurations) {
-        const Evidence& evidence = evidence_.at(configuration);
-        const Prediction prediction = predict(factors, cells_.at(configuration).parts);
-        fit.cells.push_back({.residual = evidence.log_seconds - std::log(prediction.seconds),
-                             .variance = squared(own_deviation) + evidence.noise_variance,
+      fit.cells.reserve(cells.size());
+      for (const Member& cell : cells) {
+        const Prediction prediction = predict(factors, *cell.parts);
+        fit.cells.push_back({.residual = cell.evidence->log_seconds - std::log(prediction.seconds),
+                             .variance = squared(own_deviation) + cell.evidence->noise_variance,
                              .shares = prediction.shares});
       }
       fit.solve();
@@ -310,7 +318,7 @@ void Knowledge::learn() {
                            [](double sum, const LayoutFit& fit) { return sum + fit.loss; });
   };
   constexpr int most_iterations = 100, most_halvings = 20;
-  constexpr double tolerance = 1e-12;
+  constexpr double tolerance = 1e-9;  // of a logarithm: closer to the minimum, losses differ by rounding alone
   Vector theta{};
   std::vector<LayoutFit> fits = fit_layouts(theta);
   for (int iteration = 0; iteration < most_iterations; ++iteration) {
@@ -325,22 +333,24 @@ void Knowledge::learn() {
     if (longest < tolerance) break;
     const double before = loss(theta, fits);
     const Vector from = theta;
+    bool is_lower = false;
     double share = 1;
-    for (int halving = 0; halving < most_halvings; ++halving, share /= 2) {
+    for (int halving = 0; halving < most_halvings && !is_lower; ++halving, share /= 2) {
       for (size_t i = 0; i < num_factors; ++i) theta[i] = from[i] + share * step[i];
       fits = fit_layouts(theta);
-      if (loss(theta, fits) <= before) break;
+      is_lower = loss(theta, fits) < before;
     }
+    if (!is_lower) break;
   }
   factors_ = exponentials(theta);
 
   auto fit = fits.begin();
-  for (const auto& [layout, configurations] : members) {
+  for (const auto& [layout, cells] : members) {
     const LayoutFit::Means means = fit->means();
     layouts_[layout] = {means.residual, means.shares, means.variance, squared(layout_deviation) / fit->weight};
-    for (size_t i = 0; i < configurations.size(); ++i) {
+    for (size_t i = 0; i < cells.size(); ++i) {
       const LayoutFit::Cell& cell = fit->cells[i];
-      Evidence& evidence = evidence_.at(configurations[i]);
+      Evidence& evidence = *cells[i].evidence;
       evidence.own_variance = cell.variance / cell.weight - evidence.noise_variance;
     }
     ++fit;
