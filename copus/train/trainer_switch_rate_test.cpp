@@ -165,6 +165,7 @@ TEST_F(TrainerSwitch, TheRateOfTheUpdatesIsTheOneThatGoodputCountedWith) {
   begin.cluster.clock = ClockKind::virtual_time;
   begin.cluster.description.flops_per_second = 1e9;
   begin.adapt.policy = PolicyKind::copus;
+  begin.adapt.objective = Objective::time;          // the limit in steps is one that is never reached
   begin.adapt.global_batches = {4, 8, 16, 32, 64};  // with one micro-batch: as many candidates as a decision lists
   begin.adapt.micro_batches = {begin.train.micro_batch};
   begin.adapt.interval_samples = begin.adapt.dwell_samples = 32;
