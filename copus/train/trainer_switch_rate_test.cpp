@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <optional>
 #include <string>
 #include <utility>
@@ -174,7 +175,7 @@ TEST_F(TrainerSwitch, TheRateOfTheUpdatesIsTheOneThatGoodputCountedWith) {
   int switches = 0, followed = 0;
   train_on_every_rank(begin, [&](Trainer& trainer, World&, const Dataset&) {
     Controller controller(begin, configuration_of(begin), Knowledge());
-    double expected = std::sqrt(2.0), announced = expected;  // of this step, and from the switch under way on
+    double expected = std::numbers::sqrt2, announced = expected;  // of this step, and from the switch under way on
     for (int64_t step = 1; step <= 60; ++step) {
       const StepRecord record = trainer.step();
       ASSERT_NEAR(*record.rate_factor, expected, 1e-9) << "step " << step;
