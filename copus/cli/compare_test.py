@@ -16,7 +16,7 @@ import sys
 import time
 import unittest
 
-from program_test_support import COPUS, KILL_ROUNDS, TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import COPUS, KILL_ROUNDS, MODELLED_CLOCK, TIMEOUT, WITH_TORCH, ProgramTest
 
 CLUSTER = """
 [cluster]
@@ -32,13 +32,7 @@ MODELLED = """
 data_parallel = 2
 tensor_parallel = 8
 pipeline_parallel = 4
-[cluster]
-clock = "modelled"
-config = "h100-sxm"
-stands_for = "llama-3.1-8b"
-stands_for_sequence_length = 8192
-stands_for_precision = "bf16"
-truth_layout_error = 0.1
+""" + MODELLED_CLOCK + """
 [adapt]
 policy = "copus"
 global_batches = [8, 16, 32]

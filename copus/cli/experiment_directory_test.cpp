@@ -7,6 +7,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint.h"
+#include "copus/config/testing/experiment_base.h"
 #include "copus/report/run_summary.h"
 
 namespace copus {
@@ -16,20 +17,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr const char* base_text = R"(
-[model]
-vocab_size = 256
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-[data]
-train = "corpus.txt"
-[train]
-sequence_length = 32
-global_batch = 8
-micro_batch = 4
-max_steps = 20
+constexpr const char* cluster_section = R"(
 [cluster]
 clock = "real"
 ranks_per_node = 1
@@ -57,7 +45,7 @@ group = "rates"
 std::string on_clock(const std::string& clock) { return concat("set = [\"cluster.clock=", clock, "\"]", grouped); }
 
 ExperimentDirectory open_experiment(const TemporaryFolder& folder, const std::string& text) {
-  return ExperimentDirectory(folder.path(), "e.toml", text, base_text);
+  return {folder.path(), "e.toml", text, concat(experiment_base, cluster_section)};
 }
 
 // Leaves what a run leaves that has begun.

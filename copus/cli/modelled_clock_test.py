@@ -10,21 +10,14 @@ import signal
 import socket
 import unittest
 
-from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import MODELLED_CLOCK, TIMEOUT, WITH_TORCH, ProgramTest
 
 JOB = """
 [parallel]
 data_parallel = 8
 tensor_parallel = 2
 pipeline_parallel = 4
-[cluster]
-clock = "modelled"
-config = "h100-sxm"
-stands_for = "llama-3.1-8b"
-stands_for_sequence_length = 8192
-stands_for_precision = "bf16"
-truth_layout_error = 0.1
-"""
+""" + MODELLED_CLOCK
 # Few candidates, so that a controller begins quickly.
 ADAPT = """
 [adapt]

@@ -4,27 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "copus/base/error.h"
+#include "copus/config/testing/experiment_base.h"
 
 namespace copus {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr const char* base_text = R"(
-[model]
-vocab_size = 256
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 4
-[data]
-train = "corpus.txt"
-[train]
-sequence_length = 32
-global_batch = 8
-micro_batch = 4
-max_steps = 20
-)";
 
 constexpr const char* screened = R"(
 base = "run.toml"
@@ -55,7 +40,7 @@ std::string replaced(std::string text, const std::string& old, const std::string
 void expect_refused(const std::string& old, const std::string& now, const std::vector<std::string>& parts) {
   try {
     const Experiment experiment = parse_experiment(replaced(screened, old, now), "e.toml");
-    check_arms_are_comparable(experiment, base_text, "e.toml");
+    check_arms_are_comparable(experiment, experiment_base, "e.toml");
     FAIL() << "accepted: " << now;
   } catch (const UserError& error) {
     for (const std::string& part : parts) EXPECT_THAT(error.what(), HasSubstr(part)) << now;
@@ -72,15 +57,15 @@ TEST(Experiment, IsReadAsItIsWritten) {
   EXPECT_EQ(experiment.contenders(), (std::vector<std::string>{"fixed", "large-rate"}));
   EXPECT_EQ(experiment.arms_of("fixed"),
             (std::vector<ExperimentArm>{{"fixed-8", "fixed", {}}, {"fixed-16", "fixed", {"train.global_batch=16"}}}));
-  check_arms_are_comparable(experiment, base_text, "e.toml");
+  check_arms_are_comparable(experiment, experiment_base, "e.toml");
 }
 
 TEST(Experiment, SettingsOfTheArmComeLastAndTheSeedIsTheRuns) {
   const Experiment experiment = parse_experiment(screened, "e.toml");
-  const RunConfig fixed = run_config_of(experiment, base_text, experiment.arms[0], 11);
+  const RunConfig fixed = run_config_of(experiment, experiment_base, experiment.arms[0], 11);
   EXPECT_EQ(fixed.train.max_steps, 40);
   EXPECT_EQ(fixed.train.seed, 11);
-  const RunConfig large = run_config_of(experiment, base_text, experiment.arms[1], 2);
+  const RunConfig large = run_config_of(experiment, experiment_base, experiment.arms[1], 2);
   EXPECT_EQ(large.train.max_steps, 50);
   EXPECT_EQ(large.train.seed, 2);
   EXPECT_EQ(large.optimizer.lr, 0.01);
@@ -140,7 +125,7 @@ std::string with_arm(const std::string& all, const std::string& arm) {
   return replaced(replaced(screened, "train.max_steps=40", clocked(all)), "optimizer.lr=0.01", arm);
 }
 void expect_comparable(const std::string& all, const std::string& arm) {
-  EXPECT_NO_THROW(check_arms_are_comparable(parse_experiment(with_arm(all, arm), "e.toml"), base_text, "e.toml"))
+  EXPECT_NO_THROW(check_arms_are_comparable(parse_experiment(with_arm(all, arm), "e.toml"), experiment_base, "e.toml"))
       << all << "; " << arm;
 }
 void expect_other_times(const std::string& all, const std::string& arm, const std::string& key) {

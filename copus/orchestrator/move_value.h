@@ -1,5 +1,5 @@
-// What a move is worth in seconds: what it saves while it lasts, less what it takes, where it may be found to be wrong
-// and taken back.
+// Values a move in seconds: what it is expected to save, less what it costs, with the option to go back where the
+// target turns out to be worse.
 #pragma once
 
 namespace copus {

@@ -40,7 +40,8 @@ std::unique_ptr<Policy> make_script_policy(const RunConfig& config, std::string_
 using CandidateFilter = std::function<bool(const Candidate&)>;
 CandidateFilter layout_is(const ParallelStrategy& strategy);
 
-// The base of the policies that Copus is compared with: logs Goodput beside the decision of their own rule.
+// The base of the policies that Copus is compared with and that decide by something else than Goodput: logs it beside
+// the decision of their own rule.
 class BaselinePolicy : public Policy {
  public:
   explicit BaselinePolicy(RunConfig config) : config_(std::move(config)) {}

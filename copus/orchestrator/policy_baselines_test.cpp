@@ -48,19 +48,25 @@ TEST(PaperPolicy, TakesTheHighestThroughputTimesEfficiencyTimesRootOfTheBatch) {
   };
   const auto best = std::max_element(question.candidates.begin(), question.candidates.end(),
                                      [&](const Candidate& a, const Candidate& b) { return worth(a) < worth(b); });
-  EXPECT_EQ(question.ask(config).target.value(), best->configuration);
+  const Choice choice = question.ask(config);
+  EXPECT_EQ(choice.target, best->configuration);
+  EXPECT_EQ(choice.best.front().configuration, best->configuration);
+  EXPECT_NEAR(choice.predicted_gain, worth(*best) / worth(question.candidates.front()) - 1, 1e-9);
   EXPECT_GT(best->configuration.global_batch, 40) << "beyond the critical batch, where a capped rate gains nothing";
   question.current = best->configuration;
   EXPECT_FALSE(question.ask(config).target);
 }
 
-TEST(PaperPolicy, HoldsForLessThanATenthAndWhileTheNoiseScaleIsNotKnown) {
+TEST(PaperPolicy, HoldsForLessThanATenthInTheDwellAndWhileTheNoiseScaleIsNotKnown) {
   const RunConfig config = without_dwell(PolicyKind::copus_paper, 8);
   Question question{{{{data, 8, 1}, 1.09, 0, 1}, {{data, 8, 2}, 1, 0, 1}}, {data, 8, 1}, {}};
   set_noise(question.latest, 20);
   EXPECT_FALSE(question.ask(config).target);
   question.candidates.front().step_seconds = 1.11;
   EXPECT_TRUE(question.ask(config).target);
+  question.samples_since_switch = 8;
+  EXPECT_TRUE(question.ask(config).target);
+  EXPECT_THAT(question.ask(run_config(PolicyKind::copus_paper, 8)).reason, HasSubstr("adapt.dwell_samples"));
   question.latest = {};
   question.latest.noise_scale_low = 20;
   EXPECT_FALSE(question.ask(config).target);

@@ -1,7 +1,7 @@
 // The rule of COPUS as it is published (Sakip et al., arXiv 2604.26687): the configuration with the highest throughput
 // x statistical efficiency x sqrt(B), at the noise scale as it is measured, if it is better by a tenth than the current
 // one. The learning rate follows the square root of the batch without a cap (rate_rule_of).
-#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,25 +21,33 @@ RunConfig as_published(RunConfig config) {
   return config;
 }
 
-class PaperPolicy : public BaselinePolicy {
+class PaperPolicy : public Policy {
  public:
-  explicit PaperPolicy(RunConfig config) : BaselinePolicy(as_published(std::move(config))) {}
+  explicit PaperPolicy(RunConfig config) : config_(as_published(std::move(config))) {}
+
+  Choice choose(const Situation& situation) override {
+    const NoiseBelief noise = believed_noise(situation.latest);
+    const GoodputRanking ranking(config_, noise, situation);
+    Choice choice;
+    choice.best = ranking.best();
+    const Configuration& best = choice.best.front().configuration;
+    choice.predicted_gain = ranking.gain_of(best);
+    const std::string what = concat("throughput x efficiency x sqrt(B) ", percent(choice.predicted_gain));
+    if (const std::optional<std::string> why = dwell_reason(config_, situation)) {
+      choice.reason = "holds: " + *why;
+    } else if (!noise.is_bounded()) {
+      choice.reason = "holds: " + describe(noise);
+    } else if (choice.predicted_gain < published_threshold) {
+      choice.reason = concat("holds: ", what, ", less than ", percent(published_threshold));
+    } else {
+      choice.target = best;
+      choice.reason = concat(what, ": to ", to_string(best));
+    }
+    return choice;
+  }
 
  private:
-  Choice decide(const Situation& situation) override {
-    if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
-    const NoiseBelief noise = believed_noise(situation.latest);
-    if (!noise.is_bounded()) return hold(describe(noise));
-    const GoodputRanking ranking(config(), noise, situation);
-    const Candidate& best = *std::max_element(situation.candidates.begin(), situation.candidates.end(),
-                                              [&](const Candidate& a, const Candidate& b) {
-                                                return ranking.gains_of(a).at_value < ranking.gains_of(b).at_value;
-                                              });
-    const double gain = ranking.gains_of(best).at_value;
-    const std::string what = concat("throughput x efficiency x sqrt(B) ", percent(gain));
-    if (gain < published_threshold) return hold(concat(what, ", less than ", percent(published_threshold)));
-    return move(best.configuration, what);
-  }
+  RunConfig config_;
 };
 
 }  // namespace

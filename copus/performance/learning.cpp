@@ -134,8 +134,9 @@ double huber_loss(double distance) {
   return (squared(distance) - squared(beyond)) / 2;
 }
 
-// The same for a layout, with a limit beyond which it pulls the less the farther away it is (Cauchy's): one published
-// layout in twenty was 1.5 to 30 times slower than predicted, by something of its own.
+// The same for a layout, with a limit beyond which it pulls the less the farther away it is (Cauchy's): of 224
+// published runs that looked good, 13 took 1.5 to 32 times as long as predicted, by something of their own
+// (docs/decisions/performance.md).
 double cauchy_weight(double distance) { return 1 / (1 + squared(distance / layout_limit)); }
 
 double cauchy_loss(double distance) { return squared(layout_limit) / 2 * std::log1p(squared(distance / layout_limit)); }

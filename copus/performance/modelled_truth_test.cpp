@@ -6,37 +6,13 @@
 #include <cmath>
 #include <vector>
 
-#include "copus/base/philox.h"
-#include "copus/placement/relayout_plan.h"
+#include "copus/performance/testing/described_job.h"
 
 namespace copus {
 namespace {
 
-ModelDescription test_model() {
-  ModelDescription model;
-  model.vocab_size = 32000;
-  model.hidden_size = 2048;
-  model.intermediate_size = 5632;
-  model.num_layers = 16;
-  model.num_heads = 16;
-  model.num_kv_heads = 16;
-  model.head_dim = 128;
-  return model;
-}
-
-ClusterDescription test_cluster() {
-  ClusterDescription cluster;
-  cluster.ranks_per_node = 4;
-  cluster.within_node = {1e-6, 100e9};
-  cluster.between_nodes = {5e-6, 10e9};
-  cluster.device.memory_bytes = 40e9;
-  cluster.device.memory_bytes_per_second = 1e12;
-  cluster.device.matmul_flops_per_second = 100e12;
-  return cluster;
-}
-
-ModelledTruth truth_with(const LayoutErrors& errors, const ClusterDescription& cluster = test_cluster()) {
-  return {test_model(), 1024, cluster, copus_in_bf16(), errors};
+ModelledTruth truth_with(const LayoutErrors& errors, const ClusterDescription& cluster = described_cluster()) {
+  return {described_model(), described_sequence_length, cluster, copus_in_bf16(), errors};
 }
 
 Configuration configuration(int64_t data, int64_t tensor, int64_t pipeline, int64_t micro_batch) {
@@ -46,7 +22,7 @@ Configuration configuration(int64_t data, int64_t tensor, int64_t pipeline, int6
 }
 
 TEST(ModelledTruth, IsThePredictionWhereNoErrorIsAskedFor) {
-  StepTimeModel model(test_model(), 1024, test_cluster(), copus_in_bf16());
+  StepTimeModel model(described_model(), described_sequence_length, described_cluster(), copus_in_bf16());
   ModelledTruth truth = truth_with({.size = 0, .seed = 7});
   for (const Configuration& one : {configuration(8, 1, 1, 2), configuration(2, 2, 2, 1), configuration(2, 2, 2, 4)}) {
     EXPECT_EQ(truth.step_seconds(one), model.predict(one).total());
@@ -91,29 +67,23 @@ TEST(ModelledTruth, ErrorsOfSimilarLayoutsAreAlike) {
 TEST(ModelledTruth, ARelayoutTakesAsLongAsItsPlan) {
   ModelledTruth truth = truth_with({.size = 0.5, .seed = 7});
   const ParallelStrategy from{.data_parallel = 2, .tensor_parallel = 4, .zero_stage = 1}, to{.data_parallel = 8};
-  const RelayoutRequest request{.model = test_model(),
-                                .sequence_length = 1024,
-                                .from = from,
-                                .to = to,
-                                .weights_are_master = false,
-                                .ranks_per_node = 4};
   EXPECT_GT(truth.relayout_seconds(from, to), 0);
-  EXPECT_EQ(truth.relayout_seconds(from, to), relayout_seconds(request, test_cluster()));
+  EXPECT_EQ(truth.relayout_seconds(from, to), relayout_seconds(described_relayout(from, to), described_cluster()));
   EXPECT_EQ(truth.relayout_seconds(from, from), 0);
 }
 
 TEST(ModelledTruth, OfManyRanksItIsThatOfReceivingTheState) {
   ModelledTruth truth = truth_with({});
   const ParallelStrategy from{.data_parallel = 4096}, to{.data_parallel = 2048, .tensor_parallel = 2};
-  const double bytes = 12 * static_cast<double>(count_parameters(test_model())) / 2;
-  const Link link = test_cluster().between_nodes;
+  const double bytes = 12 * static_cast<double>(count_parameters(described_model())) / 2;
+  const Link link = described_cluster().between_nodes;
   // The norms are on both tensor-parallel ranks.
   EXPECT_NEAR(truth.relayout_seconds(from, to), link.latency_seconds + bytes / link.bytes_per_second,
               1e-3 * bytes / link.bytes_per_second);
 }
 
 TEST(ModelledTruth, KnowsTheMemoryOfItsDevices) {
-  ClusterDescription small = test_cluster();
+  ClusterDescription small = described_cluster();
   small.device.memory_bytes = 10e9;
   EXPECT_EQ(truth_with({}).why_too_large(configuration(8, 1, 1, 1)), std::nullopt);
   EXPECT_NE(truth_with({}, small).why_too_large(configuration(8, 1, 1, 1)), std::nullopt);

@@ -6,43 +6,13 @@
 #include <vector>
 
 #include "copus/performance/modelled_truth.h"
-#include "copus/placement/relayout_plan.h"
+#include "copus/performance/testing/described_job.h"
 
 namespace copus {
 namespace {
 
-ModelDescription forecast_model() {
-  ModelDescription model;
-  model.vocab_size = 8000;
-  model.hidden_size = 512;
-  model.intermediate_size = 1408;
-  model.num_layers = 8;
-  model.num_heads = model.num_kv_heads = 8;
-  model.head_dim = 64;
-  return model;
-}
-
-ClusterDescription forecast_cluster() {
-  ClusterDescription cluster;
-  cluster.ranks_per_node = 4;
-  cluster.within_node = {1e-6, 100e9};
-  cluster.between_nodes = {5e-6, 10e9};
-  cluster.device.memory_bytes_per_second = 1e12;
-  cluster.device.matmul_flops_per_second = 100e12;
-  return cluster;
-}
-
 RelayoutForecast forecast_on(const ClusterDescription& cluster, double copied_bytes_per_second = 0) {
-  return {forecast_model(), 1024, cluster, copus_in_bf16(), copied_bytes_per_second};
-}
-
-RelayoutRequest request_of(const ParallelStrategy& from, const ParallelStrategy& to) {
-  return {.model = forecast_model(),
-          .sequence_length = 1024,
-          .from = from,
-          .to = to,
-          .weights_are_master = false,
-          .ranks_per_node = 4};
+  return {described_model(), described_sequence_length, cluster, copus_in_bf16(), copied_bytes_per_second};
 }
 
 const ParallelStrategy of_data{.data_parallel = 8, .zero_stage = 1};
@@ -50,13 +20,14 @@ const ParallelStrategy of_stages{.data_parallel = 2, .pipeline_parallel = 4};
 const ParallelStrategy of_tensors{.data_parallel = 2, .tensor_parallel = 4};
 
 TEST(RelayoutForecast, IsThePlansAndTheModelledTruths) {
-  RelayoutForecast forecast = forecast_on(forecast_cluster());
-  ModelledTruth truth(forecast_model(), 1024, forecast_cluster(), copus_in_bf16(), {.size = 0.3, .seed = 7});
+  RelayoutForecast forecast = forecast_on(described_cluster());
+  ModelledTruth truth(described_model(), described_sequence_length, described_cluster(), copus_in_bf16(),
+                      {.size = 0.3, .seed = 7});
   const std::vector<ParallelStrategy> all = {of_data, of_stages, of_tensors};
   for (const ParallelStrategy& from : all) {
     for (const ParallelStrategy& to : all) {
       const double seconds = forecast.seconds(from, to);
-      EXPECT_EQ(seconds, relayout_seconds(request_of(from, to), forecast_cluster()));
+      EXPECT_EQ(seconds, relayout_seconds(described_relayout(from, to), described_cluster()));
       EXPECT_EQ(seconds, truth.relayout_seconds(from, to));
       EXPECT_EQ(seconds, forecast.seconds(from, to)) << "asked again";
       EXPECT_EQ(seconds > 0, from != to);
@@ -73,9 +44,9 @@ TEST(RelayoutForecast, WhatMovesNoStateCostsNothing) {
   recomputed.recompute = Recompute::full;
   ParallelStrategy cut = of_tensors;
   cut.sequence_parallel = true;
-  RelayoutForecast on_links = forecast_on(forecast_cluster()), in_memory = forecast_on(forecast_cluster(), 4e9);
+  RelayoutForecast on_links = forecast_on(described_cluster()), in_memory = forecast_on(described_cluster(), 4e9);
   for (const auto& [from, target] : {std::pair(of_stages, to), {of_tensors, recomputed}, {recomputed, cut}}) {
-    EXPECT_EQ(plan_relayout(request_of(from, target), 0).bytes_copied, 0);
+    EXPECT_EQ(plan_relayout(described_relayout(from, target), 0).bytes_copied, 0);
     EXPECT_EQ(on_links.seconds(from, target), 0);
     EXPECT_EQ(in_memory.seconds(from, target), 0);
     EXPECT_EQ(on_links.seconds(of_data, target), on_links.seconds(of_data, from)) << "they do not count beside others";
@@ -86,8 +57,8 @@ TEST(RelayoutForecast, WhatMovesNoStateCostsNothing) {
 }
 
 TEST(RelayoutForecast, InOneMemoryItIsThatOfCopyingByAsManyRanksAsThereAreDevices) {
-  const auto bytes = static_cast<double>(plan_relayout(request_of(of_data, of_tensors), 0).bytes_copied);
-  ClusterDescription machine = forecast_cluster();
+  const auto bytes = static_cast<double>(plan_relayout(described_relayout(of_data, of_tensors), 0).bytes_copied);
+  ClusterDescription machine = described_cluster();
   machine.within_node = machine.between_nodes = {};
   EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 8 / 4e9);
   machine.ranks_per_node = 8;
@@ -100,17 +71,17 @@ TEST(RelayoutForecast, InOneMemoryItIsThatOfCopyingByAsManyRanksAsThereAreDevice
 
 TEST(RelayoutForecast, OfManyRanksItIsThatOfReceivingTheState) {
   const ParallelStrategy from{.data_parallel = 1024}, to{.data_parallel = 512, .tensor_parallel = 2};
-  const double bytes = 12 * static_cast<double>(count_parameters(forecast_model())) / 2;
-  const Link link = forecast_cluster().between_nodes;
+  const double bytes = 12 * static_cast<double>(count_parameters(described_model())) / 2;
+  const Link link = described_cluster().between_nodes;
   // The norms are on both tensor-parallel ranks.
-  EXPECT_NEAR(forecast_on(forecast_cluster()).seconds(from, to), link.latency_seconds + bytes / link.bytes_per_second,
+  EXPECT_NEAR(forecast_on(described_cluster()).seconds(from, to), link.latency_seconds + bytes / link.bytes_per_second,
               1e-3 * bytes / link.bytes_per_second);
-  EXPECT_NEAR(forecast_on(forecast_cluster(), 4e9).seconds(from, to), bytes / 4e9, 1e-3 * bytes / 4e9);
+  EXPECT_NEAR(forecast_on(described_cluster(), 4e9).seconds(from, to), bytes / 4e9, 1e-3 * bytes / 4e9);
   const ParallelStrategy interleaved{.data_parallel = 256,
                                      .pipeline_parallel = 4,
                                      .virtual_stages = 2,
                                      .schedule = PipelineSchedule::interleaved_1f1b};
-  EXPECT_GT(forecast_on(forecast_cluster()).seconds(from, interleaved), 0);
+  EXPECT_GT(forecast_on(described_cluster()).seconds(from, interleaved), 0);
 }
 
 }  // namespace

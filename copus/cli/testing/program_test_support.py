@@ -47,6 +47,16 @@ interval = 20
 [checkpoint]
 interval = {checkpoint_interval}
 """
+# A job of 64 ranks on a cluster that is only described; its [parallel] is for the test to say.
+MODELLED_CLOCK = """
+[cluster]
+clock = "modelled"
+config = "h100-sxm"
+stands_for = "llama-3.1-8b"
+stands_for_sequence_length = 8192
+stands_for_precision = "bf16"
+truth_layout_error = 0.1
+"""
 
 
 class ProgramTest(unittest.TestCase):
