@@ -135,8 +135,10 @@ class Calibration {
   std::optional<double> train(const BranchOutcome& planned) const {
     const auto batch = static_cast<int64_t>(planned.batch);
     const double kappa = planned.batch / static_cast<double>(reference_batch_);
+    const double rate_factor = std::pow(kappa, planned.rate_exponent);
     const Branch branch{.global_batch = batch,
-                        .learning_rate = learning_rate_ * std::pow(kappa, planned.rate_exponent),
+                        .learning_rate = learning_rate_ * rate_factor,
+                        .rate_factor = rate_factor,
                         .samples = static_cast<int64_t>(planned.samples),
                         .skipped_samples = skipped_samples(plan_, planned.repetition)};
     return train_branch(config_, checkpoint_, branch, dataset_, device_, [this] { return stop_.reason(0); });

@@ -132,6 +132,9 @@ struct OptimizerConfig {
   double decay_tokens = 0.2;  // length of the final decay of wsd; a value below 1 is a share of the run
   BatchScaling batch_scaling = BatchScaling::square_root;
   int64_t reference_batch = 0;  // the batch that lr is for; 0: train.global_batch
+  // Whether these follow the batch as well (statistics/learning_rate_scaling.h), from reference_batch on.
+  bool scale_beta2 = false;
+  bool scale_weight_decay = false;
   bool operator==(const OptimizerConfig&) const = default;
 };
 

@@ -203,6 +203,8 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("decay_tokens", run.optimizer.decay_tokens, not_negative);
   visitor.field("batch_scaling", run.optimizer.batch_scaling);
   visitor.field("reference_batch", run.optimizer.reference_batch, at_least_zero);
+  visitor.field("scale_beta2", run.optimizer.scale_beta2);
+  visitor.field("scale_weight_decay", run.optimizer.scale_weight_decay);
 
   visitor.section("noise_scale");
   visitor.field("enabled", run.noise_scale.enabled);

@@ -361,6 +361,8 @@ class RandomConfigs {
     config.optimizer.decay_tokens = coin() ? share() / 2 : 1 + positive();
     config.optimizer.batch_scaling = static_cast<BatchScaling>(whole(0, 2));
     config.optimizer.reference_batch = whole(0, INT64_MAX);
+    config.optimizer.scale_beta2 = coin();
+    config.optimizer.scale_weight_decay = coin();
     config.noise_scale.enabled = coin();
     config.noise_scale.window_samples = 1 + positive();
     config.noise_scale.split_interval = whole(1, 1000);

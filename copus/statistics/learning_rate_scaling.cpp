@@ -42,6 +42,15 @@ double surge_factor(double batch, double noise_scale, double reference_batch) {
   return std::sqrt(linear_factor(batch, reference_batch)) * statistical_efficiency(batch, noise_scale, reference_batch);
 }
 
+double scaled_beta2(double beta2, double batch, double reference_batch) {
+  return std::pow(beta2, linear_factor(batch, reference_batch));
+}
+
+double weight_decay_factor(double batch, double reference_batch, double rate_factor) {
+  COPUS_CHECK(rate_factor > 0, rate_factor);
+  return linear_factor(batch, reference_batch) / rate_factor;
+}
+
 double variance_ratio_after_switch(double variance_ratio, double batch_before, double batch_after) {
   COPUS_CHECK(batch_before > 0 && batch_after > 0, batch_before, " to ", batch_after);
   return variance_ratio * batch_after / batch_before;

@@ -1,5 +1,5 @@
-// The factor on the learning rate when the batch is B instead of B_ref, at which the rate was tuned. Batches and noise
-// scale phi are in samples.
+// The factor on the learning rate when the batch is B instead of B_ref, at which the rate was tuned, and what else of
+// AdamW may follow the batch. Batches and noise scale phi are in samples.
 #pragma once
 
 namespace copus {
@@ -41,6 +41,17 @@ double adascale_factor(double batch, double noise_scale, double reference_batch)
 // Returns eta(B) / eta(B_ref) with eta(B) = 2 / (sqrt(phi / B) + sqrt(B / phi)): it rises like the square root, is
 // highest at B = phi, and falls beyond (sign-like optimizers, Li et al. 2024, arXiv 2405.14578, equation 4).
 double surge_factor(double batch, double noise_scale, double reference_batch);
+
+// Returns the beta2 of an update in a batch of B: beta2^(B / B_ref), with which the second moment's half-life in
+// samples is that of beta2 at B_ref (Marek et al. 2025, arXiv 2507.07101, who propose it in tokens, for small batches).
+// It lies below 1 for every batch, and agrees to first order with the rule 1 - beta2 -> (B / B_ref) (1 - beta2) of
+// Malladi et al. 2022, arXiv 2205.10287, which does not.
+double scaled_beta2(double beta2, double batch, double reference_batch);
+
+// Returns the factor on weight decay of an update in a batch of B whose rate has the factor r: (B / B_ref) / r. Since
+// AdamW multiplies decay by the rate, this makes it the same for each sample: rate times decay over B is what it is at
+// B_ref. For the square-root rule it is the root of B / B_ref (Malladi et al. 2022 leave weight decay out).
+double weight_decay_factor(double batch, double reference_batch, double rate_factor);
 
 // Follows rho through the ramp after the batch has shrunk. Where noise dominates, Adam's second moment v goes by the
 // variance of the gradient, tr(Sigma)/B. After a switch v is still that of the old batch, which is too small for a

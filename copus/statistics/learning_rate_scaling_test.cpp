@@ -114,6 +114,32 @@ TEST(LearningRateScaling, SurgeIsHighestAtTheNoiseScale) {
   expect_limits([](double noise_scale) { return surge_factor(64, noise_scale, 16); }, 0.5, 2);
 }
 
+// Half the memory of a gradient is gone after as many samples in every batch.
+TEST(LearningRateScaling, TheHalfLifeOfTheSecondMomentInSamplesStays) {
+  const auto half_life = [](double beta2, double batch) { return batch * std::log(0.5) / std::log(beta2); };
+  for (const double batch : {1.0, 16.0, 40.0, 4096.0}) {
+    EXPECT_NEAR(half_life(scaled_beta2(0.95, batch, 16), batch) / half_life(0.95, 16), 1, 1e-12) << batch;
+  }
+  EXPECT_EQ(scaled_beta2(0.95, 16, 16), 0.95) << "to the last bit";
+  EXPECT_EQ(scaled_beta2(0, 64, 16), 0);
+  // Where 1 - beta2 is small it grows in proportion to the batch, as the rule for Adam says.
+  EXPECT_NEAR((1 - scaled_beta2(1 - 1e-6, 64, 16)) / 1e-6, 4, 1e-5);
+  EXPECT_THROW(scaled_beta2(0.95, 16, 0), InternalError);
+}
+
+TEST(LearningRateScaling, TheDecayOfASampleStays) {
+  for (const double exponent : {0.0, 0.5, 1.0}) {
+    const RateRule rule{exponent, 16};
+    for (const double batch : {1.0, 16.0, 40.0, 4096.0}) {
+      const double rate = rate_factor(rule, batch, 100);
+      EXPECT_NEAR(rate * weight_decay_factor(batch, 16, rate) / batch, 1 / 16.0, 1e-15) << batch;
+    }
+  }
+  EXPECT_DOUBLE_EQ(weight_decay_factor(64, 16, rate_factor({0.5, 16}, 64, 100)), 2);
+  EXPECT_EQ(weight_decay_factor(16, 16, 1), 1);
+  EXPECT_THROW(weight_decay_factor(16, 16, 0), InternalError);
+}
+
 TEST(LearningRateScaling, AfterTheBatchShrinksItRampsUpAsTheSecondMomentGrows) {
   const double beta2 = 0.95, q = 0.25;
   double ratio = variance_ratio_after_switch(1, 64, 16);

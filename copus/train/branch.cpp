@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/training_state.h"
 
 namespace copus {
@@ -14,6 +15,15 @@ namespace {
 
 // Micro-batches are powers of two up to this one, so that all branches are judged by the same held-out sequences.
 constexpr int64_t largest_micro_batch = 8;
+
+// Gives beta2 and weight decay the values that the run would have in the branch's batch.
+void scale_with_batch(OptimizerConfig& optimizer, const Branch& branch, double reference_batch) {
+  const auto batch = static_cast<double>(branch.global_batch);
+  if (optimizer.scale_beta2) optimizer.beta2 = scaled_beta2(optimizer.beta2, batch, reference_batch);
+  if (optimizer.scale_weight_decay) {
+    optimizer.weight_decay *= weight_decay_factor(batch, reference_batch, branch.rate_factor);
+  }
+}
 
 int64_t micro_batch_of(int64_t global_batch) { return std::gcd(global_batch, largest_micro_batch); }
 
@@ -33,6 +43,7 @@ RunConfig branch_config(const RunConfig& run, const Branch& branch, int64_t cons
   const int64_t tokens = branch.samples * run.train.sequence_length;
   config.train.max_tokens = consumed_tokens + tokens;
   config.optimizer.lr = branch.learning_rate;
+  scale_with_batch(config.optimizer, branch, static_cast<double>(reference_batch_of(run)));
   config.optimizer.reference_batch = 0;  // the branch's own
   config.optimizer.min_lr_ratio = 0;
   config.optimizer.warmup_tokens = 0;

@@ -18,6 +18,7 @@ constexpr int64_t branch_held_out_samples = 512;
 struct Branch {
   int64_t global_batch = 0;
   double learning_rate = 0;     // constant until the decay
+  double rate_factor = 1;       // part of it: that for the batch
   int64_t samples = 0;          // to read; a multiple of global_batch
   int64_t skipped_samples = 0;  // between those that the checkpoint's run had read and the branch's first
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "copus/base/testing/test_support.h"
@@ -99,6 +100,20 @@ TEST_F(BranchTest, MomentsOfAnotherBatchAreAllowedFor) {
   EXPECT_EQ(trainer.state().consumed_tokens, 96 * 32);
   EXPECT_DOUBLE_EQ(trainer.state().variance_ratio, 2.0 / 8);
   EXPECT_LT(trainer.step(go_on).lr, 0.6e-2);
+}
+
+// The branch's own batch is its reference, so that its settings are those which the run would come to there.
+TEST_F(BranchTest, WhatFollowsTheBatchIsAsInTheRun) {
+  const Branch branch{
+      .global_batch = 32, .learning_rate = 3e-2, .rate_factor = 3, .samples = 320, .skipped_samples = 0};
+  const RunConfig plain = branch_config(run_, branch, 0);
+  EXPECT_EQ(plain.optimizer.beta2, run_.optimizer.beta2);
+  EXPECT_EQ(plain.optimizer.weight_decay, run_.optimizer.weight_decay);
+  run_.optimizer.scale_beta2 = run_.optimizer.scale_weight_decay = true;
+  const RunConfig scaled = branch_config(run_, branch, 0);
+  EXPECT_DOUBLE_EQ(scaled.optimizer.beta2, std::pow(run_.optimizer.beta2, 4));
+  EXPECT_DOUBLE_EQ(scaled.optimizer.weight_decay, run_.optimizer.weight_decay * 4 / 3);
+  EXPECT_EQ(reference_batch_of(scaled), 32);
 }
 
 TEST_F(BranchTest, EndsWhenItIsTold) {

@@ -72,15 +72,16 @@ ExactSum AdamW::squared_gradient_norm() const {
   return sum.take();
 }
 
-void AdamW::step(double learning_rate, double gradient_factor) {
+void AdamW::step(double learning_rate, double gradient_factor, const UpdateScaling& scaling) {
   ++steps_;
   kernels::AdamWStep step;
   step.lr = learning_rate;
   step.beta1 = config_.beta1;
-  step.beta2 = config_.beta2;
+  step.beta2 = scaling.beta2 ? scaling.beta2->value : config_.beta2;
   step.epsilon = config_.epsilon;
   step.bias_correction1 = 1 - std::pow(config_.beta1, static_cast<double>(steps_));
-  step.bias_correction2 = 1 - std::pow(config_.beta2, static_cast<double>(steps_));
+  step.bias_correction2 =
+      1 - (scaling.beta2 ? scaling.beta2->product : std::pow(config_.beta2, static_cast<double>(steps_)));
   step.gradient_scale = gradient_factor;
   for (const UpdateRange& range : update_ranges_) {
     const Bucket& bucket = parameters_.buckets()[range.bucket];
@@ -88,7 +89,7 @@ void AdamW::step(double learning_rate, double gradient_factor) {
     const auto of_shard = [&](const at::Tensor& shard) {
       return shard.narrow(0, range.begin - bucket.shard_begin, count);
     };
-    step.weight_decay = range.decays ? config_.weight_decay : 0;
+    step.weight_decay = range.decays ? config_.weight_decay * scaling.weight_decay_factor : 0;
     kernels::adamw_(of_shard(bucket.master), bucket.gradient.narrow(0, range.begin, count),
                     of_shard(exp_avg_[range.bucket]), of_shard(exp_avg_sq_[range.bucket]), step);
   }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "copus/base/exact_sum.h"
@@ -13,6 +14,17 @@
 #include "copus/train/gradient_ranges.h"
 
 namespace copus {
+
+// What an update takes instead of the configuration's values where these follow the batch.
+struct UpdateScaling {
+  // The decay of the second moment: in this update, and as the product over all updates, this one included.
+  struct Beta2 {
+    double value;
+    double product;
+  };
+  std::optional<Beta2> beta2;  // empty: the configuration's in every update
+  double weight_decay_factor = 1;
+};
 
 class AdamW {
  public:
@@ -27,8 +39,8 @@ class AdamW {
 
   // Makes one update of the master weights from gradient_factor * gradient, and publishes the weights (with ZeRO-1 they
   // then have to be gathered). Embeddings and linear weights decay; norms and biases do not. The factor is that of
-  // clipping (clip_factor).
-  void step(double learning_rate, double gradient_factor);
+  // clipping (clip_factor), `scaling` what follows the batch.
+  void step(double learning_rate, double gradient_factor, const UpdateScaling& scaling = {});
 
   // Number of updates made so far, which the bias correction uses.
   int64_t steps() const { return steps_; }

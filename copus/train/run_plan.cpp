@@ -105,8 +105,13 @@ ChangeOnResume change_on_resume(const std::string& key) {
                                        "train.max_steps", "train.max_tokens", "train.max_seconds",
                                        "train.threads",   "train.device",     "train.recompute"};
   static const std::array free_sections = {"parallel.", "adapt.", "cluster.", "evaluate.", "checkpoint.", "log."};
-  static const std::array fixed = {
-      "model.", "data.", "train.seed", "train.sequence_length", "optimizer.batch_scaling", "optimizer.reference_batch"};
+  static const std::array fixed = {"model.",
+                                   "data.",
+                                   "train.seed",
+                                   "train.sequence_length",
+                                   "optimizer.batch_scaling",
+                                   "optimizer.reference_batch",
+                                   "optimizer.scale_"};
   const auto begins = [&](const char* prefix) { return key.starts_with(prefix); };
   if (std::find(free_keys.begin(), free_keys.end(), key) != free_keys.end()) return ChangeOnResume::free;
   if (std::any_of(free_sections.begin(), free_sections.end(), begins)) return ChangeOnResume::free;

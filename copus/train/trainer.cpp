@@ -75,6 +75,12 @@ std::optional<double> kept_rate_factor(const RunConfig& config, const TrainingSt
   return rate_factor(rule, static_cast<double>(state.configuration->global_batch), *state.critical_batch);
 }
 
+// The product of beta2 that a run goes on with; in a checkpoint that has none every update had the configuration's.
+std::optional<double> kept_beta2_product(const OptimizerConfig& optimizer, const TrainingState& state) {
+  if (!optimizer.scale_beta2) return std::nullopt;
+  return state.beta2_product.value_or(std::pow(optimizer.beta2, static_cast<double>(state.optimizer_steps)));
+}
+
 template <class Value>
 void check_same(const Checkpoint& checkpoint, const char* field, const Value& now, const Value& then) {
   if (now == then) return;
@@ -111,6 +117,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   state_.data_fingerprint = dataset.fingerprint();
   state_.configuration = configuration;
   state_.rate_factor = initial_rate_factor(config, configuration.global_batch);
+  if (config.optimizer.scale_beta2) state_.beta2_product = 1;
   plan_steps();
 }
 
@@ -147,6 +154,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   const std::optional<double> kept = has_its_batch ? kept_rate_factor(config_, state) : std::nullopt;
   state.rate_factor = kept ? kept : state_.rate_factor;
   state.critical_batch.reset();
+  state.beta2_product = kept_beta2_product(config_.optimizer, state);
   state.configuration = configuration();
   state_ = std::move(state);
 }
@@ -167,8 +175,28 @@ void Trainer::branch_from(const Checkpoint& checkpoint, int64_t skipped_samples)
 // The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
 // counts with), and lower for a while after the batch has shrunk.
 double Trainer::learning_rate(int64_t tokens, double seconds) const {
-  const double variance_ratio = variance_ratio_after_update(state_.variance_ratio, config_.optimizer.beta2);
-  return learning_rate_.at({tokens, seconds}) * *state_.rate_factor * shrink_ramp_factor(variance_ratio);
+  return learning_rate_.at({tokens, seconds}) * *state_.rate_factor * shrink_ramp();
+}
+
+// Part of the next update's rate: below 1 for a while after the batch has shrunk.
+double Trainer::shrink_ramp() const {
+  return shrink_ramp_factor(variance_ratio_after_update(state_.variance_ratio, beta2()));
+}
+
+// The beta2 of the next update.
+double Trainer::beta2() const {
+  const double beta2 = config_.optimizer.beta2;
+  return config_.optimizer.scale_beta2 ? scaled_beta2(beta2, batch(), reference_batch()) : beta2;
+}
+
+// What follows the batch in the next update, beside its rate.
+UpdateScaling Trainer::update_scaling() const {
+  UpdateScaling scaling;
+  if (state_.beta2_product) scaling.beta2 = {.value = beta2(), .product = *state_.beta2_product * beta2()};
+  if (config_.optimizer.scale_weight_decay) {
+    scaling.weight_decay_factor = weight_decay_factor(batch(), reference_batch(), *state_.rate_factor * shrink_ramp());
+  }
+  return scaling;
 }
 
 StepRecord Trainer::step(const StopQuestion& stop) {
@@ -214,11 +242,13 @@ StepRecord Trainer::compute_step(const StopQuestion& stop) {
 
 void Trainer::update_weights(const StepAgreement& agreed, double learning_rate) {
   recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
-  model_->optimizer.step(learning_rate, clip_factor(agreed.gradient_norm(), config_.train.clip_norm));
+  const UpdateScaling scaling = update_scaling();
+  model_->optimizer.step(learning_rate, clip_factor(agreed.gradient_norm(), config_.train.clip_norm), scaling);
   recorder_.wait_at("gathering the weights");
   gather_weights(model_->parameters, model_->groups);
   state_.optimizer_steps = model_->optimizer.steps();
-  state_.variance_ratio = variance_ratio_after_update(state_.variance_ratio, config_.optimizer.beta2);
+  if (scaling.beta2) state_.beta2_product = scaling.beta2->product;
+  state_.variance_ratio = variance_ratio_after_update(state_.variance_ratio, beta2());
   state_.skipped_in_a_row = 0;
 }
 

@@ -145,7 +145,12 @@ class Trainer {
   std::optional<Obstacle> assemble(const Configuration& configuration, std::vector<BucketState>& state,
                                    const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
   std::optional<Obstacle> rehearse(const Configuration& configuration) const;
+  double batch() const { return static_cast<double>(configuration().global_batch); }
+  double reference_batch() const { return static_cast<double>(reference_batch_of(config_)); }
   double learning_rate(int64_t tokens, double seconds) const;
+  double shrink_ramp() const;
+  double beta2() const;
+  UpdateScaling update_scaling() const;
   int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }
   StepRecord compute_step(const StopQuestion& stop);
   std::string needs_too_much_memory() const;

@@ -24,6 +24,7 @@ const Change messages = [](RunConfig& config) { config.adapt.policy = PolicyKind
 TEST_F(TrainerSwitch, WhereOnlyTheOrderOfWorkChangesTheRunIsBitwiseTheSame) {
   for (const std::vector<Change>& base : {std::vector<Change>{ranks(2, 1, 2)},
                                           {ranks(2, 1, 2), messages},
+                                          {ranks(2, 1, 2), scaled},
                                           {ranks(2, 2, 2), tied, bf16},
                                           {ranks(1, 1, 1), recompute(Recompute::full)}}) {
     const RunConfig begin = config(join(base, {micro_batch(2)}));
@@ -95,18 +96,21 @@ TEST_F(TrainerSwitch, StateMovesAlikeWhereMemoryTravelsAsADevicesDoes) {
 
 // A run depends on its decisions and their boundaries alone.
 TEST_F(TrainerSwitch, TheSameMovesGiveTheSameBits) {
-  const RunConfig begin = config({ranks(2, 2, 1)});
   const std::vector<Move> moves = {{2, {ranks(1, 2, 2), global_batch(16)}, 1.25},
                                    {4, {ranks(4, 1, 1), zero_1, global_batch(4), micro_batch(1)}, 0.5},
                                    {6, {ranks(2, 1, 2), global_batch(32), micro_batch(4)}, 1.75}};
-  const History first = run(begin, moves, 9);
-  expect_moved(first, 3);
-  for (const int64_t lead : {1, 2}) {
-    const History again = run(begin, moves, 9, lead);
-    expect_moved(again, 3);
-    expect_bitwise(again, first);
-    EXPECT_EQ(again.state.noise_average, first.state.noise_average);
-    for (size_t step = 0; step < 9; ++step) EXPECT_EQ(again.records[step].lr, first.records[step].lr);
+  for (const std::vector<Change>& base : {std::vector<Change>{}, {scaled}}) {
+    const RunConfig begin = config(join(base, {ranks(2, 2, 1)}));
+    const History first = run(begin, moves, 9);
+    expect_moved(first, 3);
+    for (const int64_t lead : {1, 2}) {
+      const History again = run(begin, moves, 9, lead);
+      expect_moved(again, 3);
+      expect_bitwise(again, first);
+      EXPECT_EQ(again.state.noise_average, first.state.noise_average);
+      EXPECT_EQ(again.state.beta2_product, first.state.beta2_product);
+      for (size_t step = 0; step < 9; ++step) EXPECT_EQ(again.records[step].lr, first.records[step].lr);
+    }
   }
 }
 

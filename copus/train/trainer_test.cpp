@@ -210,6 +210,7 @@ TEST_F(TrainerTest, RefusesACheckpointOfOtherDataOrAnotherSeed) {
 
 // A weight that is not a number makes every loss not a number.
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
+  config_.optimizer.scale_beta2 = true;
   const Dataset dataset = open_data();
   Trainer trainer(config_, dataset, test_device(), *world_);
   trainer.step();
@@ -225,6 +226,7 @@ TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
   EXPECT_EQ(skipped.clipped, std::nullopt);
   EXPECT_EQ(skipped.skipped_samples, 8);
   EXPECT_EQ(trainer.state().optimizer_steps, 1);
+  EXPECT_EQ(trainer.state().beta2_product, config_.optimizer.beta2);
   EXPECT_EQ(trainer.state().skipped_steps, 1);
   EXPECT_EQ(trainer.state().consumed_samples, 16);
 

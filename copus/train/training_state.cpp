@@ -54,6 +54,7 @@ void for_each_adaptive_field(State& state, Visit visit) {
 
 constexpr const char* configuration_name = "configuration";
 constexpr const char* rate_factor_name = "rate_factor";
+constexpr const char* beta2_product_name = "beta2_product";
 constexpr const char* critical_batch_name = "critical_batch";
 
 }  // namespace
@@ -65,6 +66,7 @@ std::string to_json(const TrainingState& state) {
                    [&](const char* name, const auto& field) { json[noise_average][name] = field; });
   for_each_adaptive_field(state, [&](const char* name, const auto& field) { json[name] = field; });
   if (state.rate_factor) json[rate_factor_name] = *state.rate_factor;
+  if (state.beta2_product) json[beta2_product_name] = *state.beta2_product;
   if (state.configuration) {
     json[configuration_name] = nlohmann::ordered_json::parse(to_json(*state.configuration));
   }
@@ -105,6 +107,7 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
   } else if (json.contains(critical_batch_name)) {
     read(json, critical_batch_name, state.critical_batch.emplace());
   }
+  if (json.contains(beta2_product_name)) read(json, beta2_product_name, state.beta2_product.emplace());
   try {
     state.configuration = configuration_from_json(json.at(configuration_name).dump());
   } catch (const UserError& error) {

@@ -35,6 +35,8 @@ struct TrainingState {
   // What some of these held instead, in samples: the batch up to which the square-root rule was followed; 0: no limit.
   // It is read and never written.
   std::optional<double> critical_batch;
+  // Product of the beta2 of all updates so far, for the bias correction; kept with optimizer.scale_beta2 alone.
+  std::optional<double> beta2_product;
   double variance_ratio = 1;  // of AdamW's second moments, see statistics/learning_rate_scaling.h
 
   bool operator==(const TrainingState&) const = default;

@@ -50,6 +50,7 @@ TrainingState some_state() {
                          .global_batch = 48,
                          .micro_batch = 6};
   state.rate_factor = 100.0 / 3;
+  state.beta2_product = 1.0 / 7;
   state.variance_ratio = 0.1;
   return state;
 }
@@ -68,6 +69,7 @@ TEST(TrainingState, OlderOnesHaveNoAverages) {
   expected.observed_samples = expected.consumed_samples - expected.skipped_samples;
   expected.configuration.reset();
   expected.rate_factor.reset();
+  expected.beta2_product.reset();
   expected.variance_ratio = 1;
   EXPECT_EQ(parse_training_state(text, "state"), expected);
   EXPECT_THAT([&] { parse_training_state(text.substr(0, comma) + ", \"noise_average\": 3}", "x"); },
@@ -84,6 +86,14 @@ TEST(TrainingState, OlderOnesHaveNoFactorOfTheLearningRate) {
   EXPECT_EQ(parse_training_state(text, "state"), older);
   text.replace(text.find("4.5"), 3, "\"\"");
   EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("'critical_batch'")));
+}
+
+TEST(TrainingState, ThoseOfRunsThatDoNotScaleBeta2HaveNoProductOfIt) {
+  TrainingState state = some_state();
+  state.beta2_product.reset();
+  const std::string text = to_json(state);
+  EXPECT_EQ(text.find("beta2"), std::string::npos);
+  EXPECT_EQ(parse_training_state(text, "state"), state);
 }
 
 TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {

@@ -113,4 +113,11 @@ class TrainerSwitch : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+// beta2 and weight decay follow the batch, while the rate has the factors of its moves alone.
+inline const Change scaled = [](RunConfig& config) {
+  config.optimizer.batch_scaling = BatchScaling::none;
+  config.optimizer.scale_beta2 = config.optimizer.scale_weight_decay = true;
+  config.optimizer.reference_batch = 16;
+};
+
 }  // namespace copus::switch_tests
