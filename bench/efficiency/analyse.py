@@ -2,9 +2,9 @@
 """Turns the rows of the experiment (README.md) into what a sample in a larger batch was worth, fits the forms on one
 corpus, and judges them on the other.
 
-Usage: analyse.py [--judge]
+Usage: analyse.py [--fit CORPUS,...] [--judge CORPUS]
 
-Without --judge nothing of the judging corpus is read but the number of its rows.
+Nothing of the judging corpus is read where none is named.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import typing
 
 from measure import MODELS, ROWS, SETS
 
-FITTED, JUDGING = "gcide", "wordnet"
 SMALLEST_ERROR = 0.01  # of ln SE_emp
 RESAMPLINGS = 1000
 OVERHEADS = (0, 2, 8, 32, 128)  # a/k of step seconds a + k B, in samples
@@ -183,8 +182,8 @@ def print_table(rows: Rows) -> None:
 def fit_forms(rows: Rows) -> list[tuple[Form, Constants]]:
     points = points_of(rows)
     if len(points) < 3:
-        sys.exit(f"\nNothing to fit yet: {len(points)} points of {FITTED} with a noise scale and two seeds")
-    print(f"\nFitted on {FITTED}: {len(points)} points, seeds {rows.seeds()}\n")
+        sys.exit(f"\nNothing to fit yet: {len(points)} points with a noise scale and two seeds")
+    print(f"\nFitted: {len(points)} points, seeds {rows.seeds()}\n")
     print("| form | c | alpha | power | k | rms of ln SE | chi^2 per point |" + "\n" + "|---" * 7 + "|")
     draw = random.Random(1)
     resampled = [points_of(rows, seeds=draw.choices(rows.seeds(), k=len(rows.seeds()))) for _ in range(RESAMPLINGS // 5)]
@@ -228,28 +227,22 @@ def print_costs(points: list[dict], fitted: list[tuple[Form, Constants]]) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--judge", action="store_true", help="look at the judging corpus")
+    parser.add_argument("--fit", default="gcide", help="corpora to fit the forms on")
+    parser.add_argument("--judge", choices=list(MODELS), help="corpus to judge them on")
     arguments = parser.parse_args()
-    rows = Rows((FITTED,))
+    rows = Rows(tuple(arguments.fit.split(",")))
     print_table(rows)
     fitted = fit_forms(rows)
     print_costs(points_of(rows), fitted)
-    if not arguments.judge:
+    if arguments.judge is None:
         return
-    judging = Rows((JUDGING,))
+    judging = Rows((arguments.judge,))
     print_table(judging)
     points = points_of(judging)
-    print(f"\nJudged on {JUDGING}: {len(points)} points\n\n| form | rms of ln SE |\n|---|---|")
+    print(f"\nJudged on {arguments.judge}: {len(points)} points\n\n| form | rms of ln SE |\n|---|---|")
     for form, constants in fitted:
         print(f"| {form.name} | {root_mean_square(points, constants):.3f} |")
     print_costs(points, fitted)
-    both = points_of(rows) + points
-    print("\nOver both corpora:")
-    for form in FORMS:
-        constants = form.fit(both)
-        c, alpha, power, updates = constants
-        print(f"  {form.name}: c {c:.2f}, alpha {alpha:.2f}, power {power:.2f}, k {updates:.1f}, "
-              f"rms {root_mean_square(both, constants):.3f}")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ MODELS = {
                   num_attention_heads=4),
     "wordnet": dict(reference_batch=4, lr=1e-3, hidden_size=96, intermediate_size=256, num_hidden_layers=3,
                     num_attention_heads=3),
+    "python": dict(reference_batch=4, lr=1e-3, hidden_size=96, intermediate_size=256, num_hidden_layers=4,
+                   num_attention_heads=4),
 }
 
 # Samples of the trunk before the branches leave it, samples of a branch, multiples of the reference batch.
@@ -39,6 +41,9 @@ SETS = {
     "wordnet-49k": ("wordnet", 384, 1024, (0.5, 2, 4, 8)),
     "wordnet-262k": ("wordnet", 2048, 2048, (0.5, 2, 4, 8, 16)),
     "wordnet-1049k": ("wordnet", 8192, 2048, (0.5, 2, 4, 8, 16)),
+    "python-49k": ("python", 384, 1024, (0.5, 2, 4, 8)),
+    "python-262k": ("python", 2048, 2048, (0.5, 2, 4, 8, 16)),
+    "python-1049k": ("python", 8192, 2048, (0.5, 2, 4, 8, 16)),
 }
 LADDER = (0.125, 0.25, 0.5, 1, 2)
 EXPONENTS = (0.5, 0, 0.25, 1)
