@@ -170,7 +170,7 @@ struct AdaptConfig {
   int64_t interval_samples = 512;  // samples from one decision to the next
   int64_t dwell_samples = 2048;    // least number of samples from one change of the batch to the next
   int64_t dwell_steps = 32;        // and of steps
-  double dwell_pauses = 3;         // least time from one switch to trying another layout, in pauses of a re-layout
+  double dwell_pauses = 3;  // least time from one switch to trying another layout, in expected pauses of the move there
   // The phases of the learning rate's schedule in which nothing is switched, except by an open-loop policy.
   std::vector<SchedulePhase> hold_in;
   std::string schedule;             // for steps: "0:768 250B:1536", batches from so many consumed samples or tokens on

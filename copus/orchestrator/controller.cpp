@@ -30,20 +30,6 @@ Observation as_logged(Observation observation) {
 
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
-// Estimates the seconds for which training would stand still while one rank takes the whole state over the slowest link
-// of the job. A plan cannot ask more of a rank; the estimate is used until a re-layout has been measured.
-double estimated_relayout_seconds(const RunConfig& config) {
-  const TrainingSystem system = training_system_of(config);
-  // Counts master weights and moments; compute weights are derived from them.
-  const double bytes_per_parameter = system.weight_bytes == 4 ? 4 + system.optimizer_bytes : system.optimizer_bytes;
-  const double bytes = bytes_per_parameter * static_cast<double>(count_parameters(predicted_job(config).model));
-  const ClusterDescription& cluster = config.cluster.description;
-  const bool is_on_one_node = config.parallel.world_size() <= cluster.ranks_per_node;
-  const double link = (is_on_one_node ? cluster.within_node : cluster.between_nodes).bytes_per_second;
-  const bool is_link_shown = config.cluster.clock != ClockKind::real && link > 0;
-  return bytes / (is_link_shown ? link : copied_bytes_per_second);
-}
-
 MemoryModel memory_model(const RunConfig& config) {
   const PredictedJob job = predicted_job(config);
   return {job.model, job.sequence_length, training_system_of(config)};
@@ -79,7 +65,6 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, Kn
       rate_factor_(rate_factor.value_or(initial_rate_factor(config, initial.global_batch))),
       entered_({initial}),
       forecast_(relayout_forecast(config)),
-      estimated_pause_(estimated_relayout_seconds(config)),
       outcomes_(config) {
   list_candidates();
   const PolicyKind policy = config.adapt.policy;
@@ -142,11 +127,9 @@ Decision Controller::decide() {
                             candidates_,
                             latest_.consumed_samples - switched_at_,
                             latest_.elapsed_seconds - switched_at_seconds_,
-                            relayout_seconds(),
                             rate_cap_,
                             [this](const ParallelStrategy& target) { return pause_seconds(target); }};
   inputs_.add(situation.samples_since_switch);
-  inputs_.add(situation.relayout_seconds);
 
   Decision decision;
   decision.step = latest_.step;
@@ -255,15 +238,6 @@ int64_t Controller::first_boundary(const Configuration& target) const {
 // The learning rate's factor in a configuration by [optimizer], at the cap of the latest decision.
 double Controller::rate_factor_in(const Configuration& configuration) const {
   return copus::rate_factor(rate_rule_of(config_), static_cast<double>(configuration.global_batch), rate_cap_);
-}
-
-// Moves of no state say nothing of the others.
-double Controller::relayout_seconds() const {
-  std::vector<double> seconds;
-  for (const Pause& pause : pauses_) {
-    if (pause.planned > 0) seconds.push_back(pause.seconds);
-  }
-  return seconds.empty() ? estimated_pause_ : quantile(seconds, 0.5);
 }
 
 // A pause is what the plan takes and what comes on top, which does not grow with it: the ranks' agreement, allocations.

@@ -109,7 +109,6 @@ class Controller {
   void begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge);
   int64_t first_boundary(const Configuration& target) const;
   double rate_factor_in(const Configuration& configuration) const;
-  double relayout_seconds() const;
   Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
 
   RunConfig config_;
@@ -148,7 +147,6 @@ class Controller {
   };
   std::vector<Pause> pauses_;  // of the re-layouts so far
   RelayoutForecast forecast_;
-  double estimated_pause_;
   InputHash inputs_;
   SwitchOutcomes outcomes_;
 };

@@ -36,8 +36,7 @@ struct Situation {
   const std::vector<Candidate>& candidates;  // all feasible ones; `current` is among them
   int64_t samples_since_switch = 0;          // or since the beginning where none was made
   double seconds_since_switch = 0;
-  double relayout_seconds = 0;  // pause of a re-layout as it usually is, by measured ones if any
-  double rate_cap = 0;          // B_c as the learning rate counts with it from this decision on
+  double rate_cap = 0;  // B_c as the learning rate counts with it from this decision on
   // Expected pause of a re-layout to this strategy (Controller::pause_seconds). It may take milliseconds for each: ask
   // for few candidates.
   std::function<double(const ParallelStrategy&)> pause_seconds = {};

@@ -121,6 +121,7 @@ class GoodputPolicy : public Policy {
       if (at_most <= most.seconds) break;
       if (is_relayout(*candidate, situation) && ++forecasts > most_forecasts) continue;
       const double pause = pause_of(*candidate, situation);
+      if (dwell_of_a_try(*candidate, situation, pause)) continue;
       const double seconds = seconds_saved(*candidate, ranking.gains_of(*candidate), situation, pause);
       if (seconds > most.seconds) most = {seconds, candidate};
     }
@@ -263,25 +264,29 @@ class GoodputPolicy : public Policy {
                                        const NoiseBelief& noise, const Situation& situation) const {
     if (const std::optional<std::string> why = prohibition(candidate, ranking, noise, situation)) return why;
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
-    if (seconds_saved(candidate, gains, situation, pause_of(candidate, situation)) > 0) return std::nullopt;
+    const double pause = pause_of(candidate, situation);
+    if (const std::optional<std::string> why = dwell_of_a_try(candidate, situation, pause)) return why;
+    if (seconds_saved(candidate, gains, situation, pause) > 0) return std::nullopt;
     return concat("its gain of ", percent(gains.at_value), " does not pay within ", format_duration(horizon(situation)),
                   what_it_costs(candidate, situation));
   }
 
-  // Explains what has to pass before such a move, since the switches before it; empty where it has. To try another
-  // layout waits for some pauses, so that they take a small share of the time however wrong their forecast is; to go
-  // back does not. A change of the batch waits until the noise scale has been seen in the one before.
+  // Explains how long it is until this layout may be tried; empty where it may. A try waits for some of its pauses, so
+  // that they take a small share of the time even where each is followed by one back; to go back waits for none.
+  std::optional<std::string> dwell_of_a_try(const Candidate& candidate, const Situation& situation,
+                                            double pause) const {
+    const double due = config_.adapt.dwell_pauses * pause;
+    if (what_trying_tells(candidate, situation) == 0 || situation.seconds_since_switch >= due) return std::nullopt;
+    return concat(format_duration(situation.seconds_since_switch), " of ", format_duration(due),
+                  " since the last switch (adapt.dwell_pauses)");
+  }
+
+  // Explains what has to pass before such a move, since the switches before it; empty where it has. A change of the
+  // batch waits until the noise scale has been seen in the one before.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (const int64_t steps = situation.samples_since_switch / batch; steps < least_steps) {
       return concat(steps, " of ", least_steps, " steps since the last switch");
-    }
-    if (is_relayout(candidate, situation) && what_trying_tells(candidate, situation) > 0) {
-      const double due = config_.adapt.dwell_pauses * situation.relayout_seconds;
-      if (situation.seconds_since_switch < due) {
-        return concat(format_duration(situation.seconds_since_switch), " of ", format_duration(due),
-                      " since the last switch (adapt.dwell_pauses)");
-      }
     }
     if (candidate.configuration.global_batch == batch) return std::nullopt;
     const int64_t samples = situation.latest.consumed_samples - batch_switched_at_;

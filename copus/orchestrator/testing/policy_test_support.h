@@ -103,8 +103,8 @@ struct Question {
     const NoiseBelief noise = policy.belief(seen);
     const double at_least = noise.is_bounded() ? 0 : static_cast<double>(current.global_batch);
     const double rate_cap = std::max(at_least, critical_batch(calibration, noise.value));
-    return policy.choose({seen, current, candidates, samples_since_switch, seconds_since_switch, relayout_seconds,
-                          rate_cap, [this](const ParallelStrategy&) { return relayout_seconds; }});
+    return policy.choose({seen, current, candidates, samples_since_switch, seconds_since_switch, rate_cap,
+                          [this](const ParallelStrategy&) { return relayout_seconds; }});
   }
   Choice ask(const RunConfig& config) const { return ask(*make_policy(config), config.noise_scale.calibration); }
 };
@@ -152,7 +152,7 @@ class PaperRun {
     decided_at_ = latest_.consumed_samples;
     rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_));
     const Choice choice = policy_->choose({latest_, current_, candidates_, latest_.consumed_samples - switched_at_,
-                                           latest_.elapsed_seconds - switched_at_seconds_, relayout_seconds, rate_cap_,
+                                           latest_.elapsed_seconds - switched_at_seconds_, rate_cap_,
                                            [](const ParallelStrategy&) { return relayout_seconds; }});
     if (!choice.target) return;
     moves_.push_back({latest_.step, latest_.consumed_samples, current_, *choice.target, choice,
