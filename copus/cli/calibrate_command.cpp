@@ -236,8 +236,10 @@ class Calibration {
     report.branches = std::ssize(done_);
     report.outside = efficiencies.outside;
     report.alpha = config_.adapt.alpha;
-    const std::optional<BranchCalibration> fit =
-        fit_calibration(efficiencies, reference, report.noise_scale, report.alpha);
+    const BranchPoint point{.noise_scale = report.noise_scale,
+                            .consumed_samples = static_cast<double>(report.consumed_samples),
+                            .updates = config_.noise_scale.critical_updates};
+    const std::optional<BranchCalibration> fit = fit_calibration(efficiencies, reference, point, report.alpha);
     if (!fit) {
       throw UserError(concat("calibrate: ", efficiencies.outside, " of ", done_.size(),
                              " branches ended beyond the losses ",

@@ -36,7 +36,7 @@ TEST(CalibrationPlan, TheLadderComesFirst) {
     const BranchOutcome& branch = plan.branches[static_cast<size_t>(i)];
     if (branch.batch != 8) needed.values.push_back({branch.batch, branch.rate_exponent, branch.repetition, -0.1});
   }
-  EXPECT_TRUE(fit_calibration(needed, 8, 30, 0));
+  EXPECT_TRUE(fit_calibration(needed, 8, {.noise_scale = 30}, 0));
 }
 
 TEST(CalibrationPlan, RepetitionsShareNoSamples) {

@@ -143,7 +143,8 @@ struct NoiseScaleConfig {
   bool enabled = true;
   double window_samples = 2048;  // samples after which a step's weight in the averages is 1/e, 32 steps at least
   int64_t split_interval = 8;    // steps from one that is cut in two to the next, where a step has one micro-batch
-  double calibration = 2.0;      // critical batch / noise scale
+  double calibration = 2.0;      // critical batch / noise scale, where the number of updates does not limit it
+  double critical_updates = 0;   // updates that a run needs to come as far again, in whatever batch; 0: no such limit
   bool operator==(const NoiseScaleConfig&) const = default;
 };
 

@@ -211,6 +211,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("window_samples", run.noise_scale.window_samples, at_least_one_sample);
   visitor.field("split_interval", run.noise_scale.split_interval, at_least_one);
   visitor.calibration("calibration", run.noise_scale.calibration, positive);
+  visitor.field("critical_updates", run.noise_scale.critical_updates, not_negative);
 
   visitor.section("parallel");
   visit_configuration_keys("parallel", run, visitor);

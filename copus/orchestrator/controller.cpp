@@ -121,7 +121,8 @@ bool Controller::is_decision_due(bool has_counted) const {
 Decision Controller::decide() {
   decided_at_ = latest_.consumed_samples;
   correct_candidates();
-  rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_));
+  rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_),
+                                    static_cast<double>(latest_.consumed_samples));
   const Situation situation{latest_,
                             current_,
                             candidates_,
@@ -141,7 +142,7 @@ Decision Controller::decide() {
   decision.noise_scale_low = latest_.noise_scale_low;
   decision.noise_scale_high = latest_.noise_scale_high;
   if (latest_.noise_scale) {
-    decision.critical_batch = critical_batch(config_.noise_scale.calibration, *latest_.noise_scale);
+    decision.critical_batch = critical_batch_at(*latest_.noise_scale);
   }
   decision.choice = policy_->choose(situation);
   hold_where_wanted(decision.choice);
@@ -238,6 +239,10 @@ int64_t Controller::first_boundary(const Configuration& target) const {
 // The learning rate's factor in a configuration by [optimizer], at the cap of the latest decision.
 double Controller::rate_factor_in(const Configuration& configuration) const {
   return copus::rate_factor(rate_rule_of(config_), static_cast<double>(configuration.global_batch), rate_cap_);
+}
+
+double Controller::critical_batch_at(double noise_scale) const {
+  return critical_batch(critical_batch_rule_of(config_), noise_scale, static_cast<double>(latest_.consumed_samples));
 }
 
 // A pause is what the plan takes and what comes on top, which does not grow with it: the ranks' agreement, allocations.
@@ -350,7 +355,7 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   const Knowledge knowledge = learner_.knowledge();
   double gain = unknown;
   if (latest_.noise_scale) {
-    const double critical = critical_batch(config_.noise_scale.calibration, *latest_.noise_scale);
+    const double critical = critical_batch_at(*latest_.noise_scale);
     const auto worth = [&](const Configuration& configuration, double rate) {
       const auto batch = static_cast<double>(configuration.global_batch);
       const double efficiency =

@@ -109,6 +109,7 @@ class Controller {
   void begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge);
   int64_t first_boundary(const Configuration& target) const;
   double rate_factor_in(const Configuration& configuration) const;
+  double critical_batch_at(double noise_scale) const;
   Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
 
   RunConfig config_;

@@ -22,29 +22,33 @@ class Worths {
     double at_value = 0, at_low = 0, at_high = 0;
   };
 
-  Worths(const RunConfig& config, const NoiseBelief& noise, double rate_cap)
-      : config_(config), noise_(noise), rule_(rate_rule_of(config)), rate_cap_(rate_cap) {}
+  Worths(const RunConfig& config, const NoiseBelief& noise, const Situation& situation)
+      : noise_(noise),
+        rule_(rate_rule_of(config)),
+        critical_rule_(critical_batch_rule_of(config)),
+        consumed_samples_(static_cast<double>(situation.latest.consumed_samples)),
+        rate_cap_(situation.rate_cap),
+        alpha_(config.adapt.alpha) {}
 
   const Worth& of(int64_t batch) {
     const auto known = std::find_if(worths_.begin(), worths_.end(), [&](const Worth& w) { return w.batch == batch; });
     if (known != worths_.end()) return *known;
     const auto samples = static_cast<double>(batch);
+    const auto critical_at = [&](double phi) { return critical_batch(critical_rule_, phi, consumed_samples_); };
     const auto at = [&](double phi, double rate_cap) {
-      const double critical = critical_batch(config_.noise_scale.calibration, phi);
-      return goodput(1, statistical_efficiency(samples, critical, rule_.reference_batch),
-                     rate_factor(rule_, samples, rate_cap), config_.adapt.alpha);
+      return goodput(1, statistical_efficiency(samples, critical_at(phi), rule_.reference_batch),
+                     rate_factor(rule_, samples, rate_cap), alpha_);
     };
-    const double low_cap = std::min(rate_cap_, critical_batch(config_.noise_scale.calibration, noise_.low));
-    const double high_cap = std::max(rate_cap_, critical_batch(config_.noise_scale.calibration, noise_.high));
-    worths_.push_back({batch, at(noise_.value, rate_cap_), at(noise_.low, low_cap), at(noise_.high, high_cap)});
+    worths_.push_back({batch, at(noise_.value, rate_cap_), at(noise_.low, std::min(rate_cap_, critical_at(noise_.low))),
+                       at(noise_.high, std::max(rate_cap_, critical_at(noise_.high)))});
     return worths_.back();
   }
 
  private:
-  const RunConfig& config_;
   NoiseBelief noise_;
   RateRule rule_;
-  double rate_cap_;
+  CriticalBatchRule critical_rule_;
+  double consumed_samples_, rate_cap_, alpha_;
   std::vector<Worth> worths_;
 };
 
@@ -66,7 +70,7 @@ std::optional<std::string> dwell_reason(const RunConfig& config, const Situation
 
 GoodputRanking::GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation)
     : candidates_(situation.candidates) {
-  Worths worths(config, noise, situation.rate_cap);
+  Worths worths(config, noise, situation);
   const Candidate& current = current_candidate(situation);
   const Worths::Worth worth_now = worths.of(current.configuration.global_batch);
   const Worths::Worth worth_at_first = worths.of(config.train.global_batch);

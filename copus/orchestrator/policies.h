@@ -61,6 +61,8 @@ class BaselinePolicy : public Policy {
   static Choice to_batch(const Situation& situation, double batch, const std::string& why);
   static Choice to_batch(const Situation& situation, double batch, const CandidateFilter& layout,
                          const std::string& why);
+  // Returns B_c at the believed noise scale, or at its lower bound.
+  double critical_batch_in(const Situation& situation) const;
   // Returns a choice to hold while no switch may follow the latest one yet; empty afterwards.
   std::optional<Choice> dwell(const Situation& situation) const;
 

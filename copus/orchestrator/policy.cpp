@@ -79,6 +79,11 @@ Choice BaselinePolicy::to_batch(const Situation& situation, double batch, const 
   return move(nearest, said);
 }
 
+double BaselinePolicy::critical_batch_in(const Situation& situation) const {
+  return critical_batch(critical_batch_rule_of(config_), believed_noise(situation.latest).value,
+                        static_cast<double>(situation.latest.consumed_samples));
+}
+
 std::optional<Choice> BaselinePolicy::dwell(const Situation& situation) const {
   const std::optional<std::string> why = dwell_reason(config_, situation);
   return why ? std::optional(hold(*why)) : std::nullopt;

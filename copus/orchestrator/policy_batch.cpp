@@ -46,7 +46,7 @@ class CriticalBatchPolicy : public BaselinePolicy {
     if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
     settle_layout(situation);
     const NoiseBelief noise = believed_noise(situation.latest);
-    const double critical = critical_batch(config().noise_scale.calibration, noise.value);
+    const double critical = critical_batch_in(situation);
     const auto now = static_cast<double>(situation.current.global_batch);
     const std::string what = concat("critical batch ", number(critical), " (", describe(noise), ")");
     // A lower bound of phi allows the batch to grow up to it, but not to shrink.
@@ -78,7 +78,7 @@ class OlmoPolicy : public BaselinePolicy {
   Choice decide(const Situation& situation) override {
     if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
     const NoiseBelief noise = believed_noise(situation.latest);
-    const double critical = critical_batch(config().noise_scale.calibration, noise.value);
+    const double critical = critical_batch_in(situation);
     const auto doubled = 2 * static_cast<double>(situation.current.global_batch);
     const std::string what = concat("critical batch ", number(critical), " (", describe(noise), ") ");
     if (critical < doubled) return hold(concat(what, "is below twice the batch, ", doubled));

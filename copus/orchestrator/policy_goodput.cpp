@@ -248,8 +248,10 @@ class GoodputPolicy : public Policy {
     if (floor > 0 && gains.at_value < floor) {
       return concat("its gain of ", percent(gains.at_value), " is less than ", percent(floor));
     }
-    // A lower bound alone leaves every phi above it possible: a larger batch may be wanted, never a smaller one.
-    if (!noise.is_bounded() && candidate.configuration.global_batch < situation.current.global_batch) {
+    // A lower bound alone leaves every phi above it possible: unless the number of updates bounds the critical batch, a
+    // larger batch may be wanted, never a smaller one.
+    const bool is_bounded = noise.is_bounded() || config_.noise_scale.critical_updates > 0;
+    if (!is_bounded && candidate.configuration.global_batch < situation.current.global_batch) {
       return concat("its batch is smaller, and there is no upper bound yet: ", describe(noise));
     }
     if (what_trying_tells(candidate, situation) == 0 && (gains.at_low <= 0 || gains.at_high <= 0)) {

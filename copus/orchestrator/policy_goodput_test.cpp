@@ -156,6 +156,23 @@ TEST(GoodputPolicy, WithALowerBoundAloneItGrowsAndNeverShrinks) {
   EXPECT_FALSE(question.ask(config).target);
 }
 
+// A run that has read 200 samples and needs 25 updates to come as far again has a critical batch of 8 at most, however
+// large the noise scale may be: at its lower bound of 0.5 a smaller batch is wanted, and at an infinite one as well.
+TEST(GoodputPolicy, WhereUpdatesBoundTheCriticalBatchItShrinksBeforePhiIsKnown) {
+  RunConfig config = copus_config(64);
+  config.adapt.dwell_samples = config.adapt.dwell_steps = 0;
+  Question question{affine_candidates(data, powers_of_two(4, 256), {4, 1}), {data, 64, 1}, {}};
+  question.latest.consumed_samples = 200;
+  question.latest.noise_scale_low = 0.5;
+  EXPECT_FALSE(question.ask(config).target);
+  config.noise_scale.critical_updates = 25;
+  const Choice choice = question.ask(config);
+  ASSERT_TRUE(choice.target) << choice.reason;
+  EXPECT_LT(choice.target->global_batch, 64);
+  question.latest.consumed_samples = 200'000;  // 8,000 at most: nothing is known of what is below
+  EXPECT_FALSE(question.ask(config).target);
+}
+
 TEST(GoodputPolicy, BeforePhiIsKnownOnlyThroughputAtTheSameBatchCounts) {
   const RunConfig config = copus_config(16);
   Question question{{candidate(pipeline, 16, 1), candidate(pipeline, 64, 1.5)}, {pipeline, 16, 1}, {}};

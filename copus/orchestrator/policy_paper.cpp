@@ -18,6 +18,7 @@ constexpr double published_threshold = 0.1;
 // With alpha = 1/2 and r = sqrt(B / B_ref), Goodput has the factor sqrt(B) of the paper.
 RunConfig as_published(RunConfig config) {
   config.adapt.alpha = 0.5;
+  config.noise_scale.critical_updates = 0;
   return config;
 }
 

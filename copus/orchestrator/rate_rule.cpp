@@ -43,6 +43,10 @@ std::string describe(const NoiseBelief& noise) {
   return "noise scale not measured";
 }
 
+CriticalBatchRule critical_batch_rule_of(const RunConfig& config) {
+  return {.calibration = config.noise_scale.calibration, .updates = config.noise_scale.critical_updates};
+}
+
 RateRule rate_rule_of(const RunConfig& config) {
   return {.exponent = exponent_of(config.optimizer.batch_scaling),
           .reference_batch = static_cast<double>(reference_batch_of(config)),
@@ -57,8 +61,9 @@ double initial_rate_factor(const RunConfig& config, int64_t batch) {
   return rate_factor(rate_rule_of(config), static_cast<double>(batch), initial_rate_cap(config, batch));
 }
 
-double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise) {
-  const double believed = critical_batch(config.noise_scale.calibration, noise.value);
+double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
+                             double consumed_samples) {
+  const double believed = critical_batch(critical_batch_rule_of(config), noise.value, consumed_samples);
   const double wanted = noise.is_bounded() ? believed : std::max(cap, believed);
   return cap_towards(rate_rule_of(config), static_cast<double>(batch), cap, wanted);
 }

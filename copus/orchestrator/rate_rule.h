@@ -7,6 +7,7 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/observation.h"
+#include "copus/statistics/efficiency.h"
 #include "copus/statistics/learning_rate_scaling.h"
 
 namespace copus {
@@ -27,6 +28,9 @@ NoiseBelief believed_noise(const Observation& observation);
 // measured".
 std::string describe(const NoiseBelief& noise);
 
+// The rule by which the critical batch follows from the noise scale.
+CriticalBatchRule critical_batch_rule_of(const RunConfig& config);
+
 // The rule by which the run's learning rate follows its batch.
 RateRule rate_rule_of(const RunConfig& config);
 
@@ -37,8 +41,10 @@ double initial_rate_cap(const RunConfig& config, int64_t batch);
 // The factor on the learning rate with which a run begins in a batch of so many samples.
 double initial_rate_factor(const RunConfig& config, int64_t batch);
 
-// The cap to count with from a decision on, in a run that has counted with `cap`: it follows the critical batch as
-// cap_towards allows. A lower bound may raise it and never lowers it, and where nothing is known it stays.
-double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise);
+// The cap to count with from a decision after so many samples on, in a run that has counted with `cap`: it follows the
+// critical batch as cap_towards allows. A lower bound may raise it and never lowers it, and where nothing is known it
+// stays.
+double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
+                             double consumed_samples);
 
 }  // namespace copus

@@ -46,16 +46,16 @@ TEST(RateRule, ARunInAnotherBatchThanTheReferenceBeginsWithTheFactor) {
 
 TEST(RateRule, WhileNothingIsKnownNoLargerBatchGetsALargerRate) {
   const RunConfig config = run_in(8, 0);
-  const double cap = follow_critical_batch(config, 8, initial_rate_cap(config, 8), NoiseBelief());
+  const double cap = follow_critical_batch(config, 8, initial_rate_cap(config, 8), NoiseBelief(), 1000);
   EXPECT_EQ(rate_factor(rate_rule_of(config), 64, cap), 1);
   EXPECT_EQ(rate_factor(rate_rule_of(config), 2, cap), 0.5);
 }
 
 TEST(RateRule, ALowerBoundRaisesTheCapAndNeverLowersIt) {
   const RunConfig config = run_in(8, 0);  // B_c is twice the noise scale
-  EXPECT_EQ(follow_critical_batch(config, 8, 8, {25, 25, unbounded}), 50);
-  EXPECT_EQ(follow_critical_batch(config, 8, 80, {25, 25, unbounded}), 80);
-  EXPECT_EQ(follow_critical_batch(config, 8, 80, {25, 20, 30}), 50) << "an estimate does both";
+  EXPECT_EQ(follow_critical_batch(config, 8, 8, {25, 25, unbounded}, 1000), 50);
+  EXPECT_EQ(follow_critical_batch(config, 8, 80, {25, 25, unbounded}, 1000), 80);
+  EXPECT_EQ(follow_critical_batch(config, 8, 80, {25, 20, 30}, 1000), 50) << "an estimate does both";
 }
 
 // A run that sits at batch 64, of whose noise a test makes up what it likes.

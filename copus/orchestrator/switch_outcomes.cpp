@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
+#include "copus/orchestrator/rate_rule.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/statistics/efficiency.h"
 #include "copus/statistics/student_t.h"
@@ -116,8 +117,9 @@ void SwitchOutcomes::conclude(const Knowledge& knowledge) {
   const auto worth = [this](const Configuration& configuration, double seconds, double rate_factor) {
     const auto batch = static_cast<double>(configuration.global_batch);
     const double phi = noise_sum_ / static_cast<double>(noise_count_);
-    const double efficiency = statistical_efficiency(batch, critical_batch(config_.noise_scale.calibration, phi),
-                                                     static_cast<double>(reference_batch_of(config_)));
+    const double critical =
+        critical_batch(critical_batch_rule_of(config_), phi, static_cast<double>(consumed_samples_));
+    const double efficiency = statistical_efficiency(batch, critical, static_cast<double>(reference_batch_of(config_)));
     return goodput(batch / seconds, efficiency, rate_factor, config_.adapt.alpha);
   };
   realised.realised_gain = std::numeric_limits<double>::quiet_NaN();

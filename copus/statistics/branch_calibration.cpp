@@ -45,15 +45,15 @@ struct Point {
 // The sum of squares over a grid of c. For each c it is a parabola in alpha: square - 2 alpha product + alpha^2 rates.
 class Fit {
  public:
-  Fit(const std::vector<Point>& points, double reference_batch, double noise_scale) : count_(points.size()) {
+  Fit(const std::vector<Point>& points, double reference_batch, const BranchPoint& from) : count_(points.size()) {
     for (const Point& point : points) rates_ += std::pow(rate(point, reference_batch), 2);
     for (int step = 0; step <= calibration_steps; ++step) {
       Row row;
       row.calibration = smallest_calibration * std::pow(largest_calibration / smallest_calibration,
                                                         static_cast<double>(step) / calibration_steps);
+      const double critical = critical_batch({row.calibration, from.updates}, from.noise_scale, from.consumed_samples);
       for (const Point& point : points) {
-        const double rest = point.logarithm - std::log(statistical_efficiency(
-                                                  point.batch, row.calibration * noise_scale, reference_batch));
+        const double rest = point.logarithm - std::log(statistical_efficiency(point.batch, critical, reference_batch));
         row.square += rest * rest;
         row.product += rest * rate(point, reference_batch);
       }
@@ -152,14 +152,14 @@ BranchEfficiencies branch_efficiencies(const std::vector<BranchOutcome>& outcome
 }
 
 std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& efficiencies, double reference_batch,
-                                                 double noise_scale, double alpha) {
-  COPUS_CHECK(reference_batch > 0 && noise_scale > 0, reference_batch, ", ", noise_scale);
+                                                 const BranchPoint& point, double alpha) {
+  COPUS_CHECK(reference_batch > 0 && point.noise_scale > 0, reference_batch, ", ", point.noise_scale);
   std::vector<Point> points;
   for (const BranchEfficiency& value : efficiencies.values) {
     if (value.rate_exponent == square_root_rule) points.push_back({value.batch, value.logarithm});
   }
   if (points.size() < 3) return std::nullopt;
-  const Fit fit(points, reference_batch, noise_scale);
+  const Fit fit(points, reference_batch, point);
   const auto [calibration, least] = fit.calibration_with(alpha);
   return BranchCalibration{.calibration = calibration,
                            .free_calibration = fit.free_calibration(),

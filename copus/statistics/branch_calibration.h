@@ -53,12 +53,19 @@ struct BranchCalibration {
   double deviation = 0;  // root mean square of what the fit with the given alpha leaves of ln SE
 };
 
-// Fits ln SE = -ln((c phi + B) / (c phi + B_ref)) + 2 alpha ln r, with r = sqrt(B / B_ref) the factor that the branches
-// trained with, by least squares over the branches of rate exponent 1/2. The intervals hold the values at which the sum
-// of squares is not significantly larger than at the best (F-test). Empty with fewer than three such branches, or where
-// all have the reference batch.
+// Where branches leave a run.
+struct BranchPoint {
+  double noise_scale = 0;       // phi there
+  double consumed_samples = 0;  // n
+  double updates = 0;           // k of CriticalBatchRule, which is taken as given
+};
+
+// Fits ln SE = -ln((B_c + B) / (B_c + B_ref)) + 2 alpha ln r, with B_c by c, phi, k and n (critical_batch) and r =
+// sqrt(B / B_ref) the factor that the branches trained with, by least squares over the branches of rate exponent 1/2.
+// The intervals hold the values at which the sum of squares is not significantly larger than at the best (F-test).
+// Empty with fewer than three such branches, or where all have the reference batch.
 std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& efficiencies, double reference_batch,
-                                                 double noise_scale, double alpha);
+                                                 const BranchPoint& point, double alpha);
 
 // Finds the exponent of the rate's factor whose branches are most efficient, on average over batches and repetitions
 // that all exponents have; the interval holds those exponents tried that are not significantly worse (paired t-test,

@@ -78,7 +78,8 @@ TEST(BranchEfficiencies, WhatDivergedIsWorthNothingThatIsKnown) {
 TEST(FitCalibration, FindsTheConstantsOfBranchesWithoutNoise) {
   for (const double c : {0.5, 2.0, 4.5}) {
     for (const double alpha : {0.0, 0.5}) {
-      const auto fit = fit_calibration(branch_efficiencies(branches(c, alpha, 0, 1), reference), reference, phi, alpha);
+      const auto fit = fit_calibration(branch_efficiencies(branches(c, alpha, 0, 1), reference), reference,
+                                       {.noise_scale = phi}, alpha);
       ASSERT_TRUE(fit) << c << ' ' << alpha;
       // The ladder is straight between rungs and the losses are not: some per cent.
       EXPECT_NEAR(fit->calibration.value / c, 1, 0.06) << c << ' ' << alpha;
@@ -93,7 +94,7 @@ TEST(FitCalibration, IntervalsHoldTheTruthAsOftenAsTheySay) {
   constexpr int repetitions = 200;
   for (unsigned seed = 1; seed <= repetitions; ++seed) {
     const auto fit = fit_calibration(branch_efficiencies(branches(3, 0, 0.05, seed, straight_loss_after), reference),
-                                     reference, phi, 0);
+                                     reference, {.noise_scale = phi}, 0);
     ASSERT_TRUE(fit);
     c_inside += fit->calibration.low <= 3 && 3 <= fit->calibration.high ? 1 : 0;
     alpha_inside += fit->free_alpha.low <= 0 && 0 <= fit->free_alpha.high ? 1 : 0;
@@ -108,7 +109,7 @@ TEST(FitCalibration, TooFewBranchesAreNoFit) {
   std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
   std::erase_if(outcomes,
                 [](const BranchOutcome& o) { return o.batch != reference && (o.repetition > 0 || o.batch > 16); });
-  EXPECT_FALSE(fit_calibration(branch_efficiencies(outcomes, reference), reference, phi, 0));
+  EXPECT_FALSE(fit_calibration(branch_efficiencies(outcomes, reference), reference, {.noise_scale = phi}, 0));
 }
 
 TEST(BestRateExponent, IsTheMostEfficientWithThoseThatAreNoWorse) {

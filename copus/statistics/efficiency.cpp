@@ -6,7 +6,12 @@
 
 namespace copus {
 
-double critical_batch(double calibration, double noise_scale) { return calibration * noise_scale; }
+double critical_batch(const CriticalBatchRule& rule, double noise_scale, double consumed_samples) {
+  COPUS_CHECK(rule.calibration > 0 && rule.updates >= 0 && noise_scale >= 0 && consumed_samples >= 0, rule.calibration,
+              ", ", rule.updates, ", ", noise_scale, ", ", consumed_samples);
+  const double by_noise = rule.calibration * noise_scale;
+  return rule.updates > 0 ? 1 / (1 / by_noise + rule.updates / consumed_samples) : by_noise;
+}
 
 // The form of the quotient gives 1 for an infinite critical batch.
 double statistical_efficiency(double batch, double critical_batch, double reference_batch) {

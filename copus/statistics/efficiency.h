@@ -3,8 +3,16 @@
 
 namespace copus {
 
-// Returns B_c = calibration * phi.
-double critical_batch(double calibration, double noise_scale);
+// How the critical batch follows from what is measured.
+struct CriticalBatchRule {
+  double calibration = 1;  // c, over the noise scale
+  double updates = 0;      // k, that a run needs in whatever batch to come as far again as it has come
+};
+
+// Returns B_c with 1 / B_c = 1 / (c phi) + k / n, where n is the number of samples that the run has read: at its
+// beginning the number of updates limits progress, later the noise of the gradient (docs/efficiency.md). phi may be
+// infinite.
+double critical_batch(const CriticalBatchRule& rule, double noise_scale, double consumed_samples);
 
 // Returns SE(B) = (B_c + B_ref) / (B_c + B): the progress that a sample makes in a batch of B, relative to one in a
 // batch of B_ref (Pollux, Qiao et al. 2021, arXiv 2008.12260, equation 7).

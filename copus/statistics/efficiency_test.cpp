@@ -24,7 +24,17 @@ double best_batch(const std::function<double(double)>& value) {
   return best;
 }
 
-TEST(Efficiency, TheCriticalBatchIsCalibrated) { EXPECT_EQ(critical_batch(2, 150), 300); }
+TEST(Efficiency, TheCriticalBatchIsCalibrated) { EXPECT_EQ(critical_batch({.calibration = 2}, 150, 0), 300); }
+
+TEST(Efficiency, TheCriticalBatchIsBoundByTheUpdatesOfTheRunSoFar) {
+  const CriticalBatchRule rule{.calibration = 2, .updates = 25};
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_DOUBLE_EQ(critical_batch(rule, infinity, 500), 20);
+  EXPECT_DOUBLE_EQ(critical_batch(rule, 10, 500), 10) << "of 20 by the noise and 20 by the updates";
+  EXPECT_NEAR(critical_batch(rule, 150, 1e9), 300, 1e-2);
+  EXPECT_EQ(critical_batch(rule, 0, 500), 0);
+  EXPECT_EQ(critical_batch(rule, 150, 0), 0) << "before the first sample any batch is as good as one of 1";
+}
 
 TEST(Efficiency, FallsWithTheBatchByPolluxFormula) {
   EXPECT_DOUBLE_EQ(statistical_efficiency(64, 100, 1), 101.0 / 164);

@@ -58,7 +58,8 @@ void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepR
   if (!noise->value) return;
   constexpr double reference_batch = 1;
   const auto batch = static_cast<double>(record.global_batch);
-  const double critical = critical_batch(config.noise_scale.calibration, *noise->value);
+  const double critical =
+      critical_batch(critical_batch_rule_of(config), *noise->value, static_cast<double>(record.consumed_samples));
   record.noise_scale_tokens = *noise->value * static_cast<double>(config.train.sequence_length);
   record.critical_batch = critical;
   record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);

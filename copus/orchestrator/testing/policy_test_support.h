@@ -102,7 +102,7 @@ struct Question {
     policy.observe(seen);
     const NoiseBelief noise = policy.belief(seen);
     const double at_least = noise.is_bounded() ? 0 : static_cast<double>(current.global_batch);
-    const double rate_cap = std::max(at_least, critical_batch(calibration, noise.value));
+    const double rate_cap = std::max(at_least, critical_batch({.calibration = calibration}, noise.value, 0));
     return policy.choose({seen, current, candidates, samples_since_switch, seconds_since_switch, rate_cap,
                           [this](const ParallelStrategy&) { return relayout_seconds; }});
   }
@@ -150,7 +150,8 @@ class PaperRun {
  private:
   void decide() {
     decided_at_ = latest_.consumed_samples;
-    rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_));
+    rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_),
+                                      static_cast<double>(latest_.consumed_samples));
     const Choice choice = policy_->choose({latest_, current_, candidates_, latest_.consumed_samples - switched_at_,
                                            latest_.elapsed_seconds - switched_at_seconds_, rate_cap_,
                                            [](const ParallelStrategy&) { return relayout_seconds; }});
