@@ -105,6 +105,14 @@ TEST(FitCalibration, IntervalsHoldTheTruthAsOftenAsTheySay) {
   EXPECT_LT(c_inside, repetitions);
 }
 
+// Of a critical batch of 2 phi, where the updates alone would allow 4 phi, the noise scale has c = 4: 1/2 = 1/4 + 1/4.
+TEST(FitCalibration, WhatTheUpdatesBoundIsNotLaidToTheNoiseScale) {
+  const BranchPoint point{.noise_scale = phi, .consumed_samples = 25 * 4 * phi, .updates = 25};
+  const auto fit = fit_calibration(branch_efficiencies(branches(2, 0, 0, 1), reference), reference, point, 0);
+  ASSERT_TRUE(fit);
+  EXPECT_NEAR(fit->calibration.value / 4, 1, 0.12);  // of half of 1 / B_c an error of 6 % is one of 12 %
+}
+
 TEST(FitCalibration, TooFewBranchesAreNoFit) {
   std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
   std::erase_if(outcomes,
