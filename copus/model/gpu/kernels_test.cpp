@@ -42,7 +42,9 @@ class GpuKernels : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override { at::manual_seed(20261122); }
   // Checks that kernels of the GPU ran, since every test is about them.
-  void TearDown() override { EXPECT_GT(gpu::emulated::device().launches, launches_); }
+  void TearDown() override {
+    if (!IsSkipped()) EXPECT_GT(gpu::emulated::device().launches, launches_);
+  }
 
   // Returns random values that the dtype holds exactly, as float64.
   static at::Tensor random(at::IntArrayRef shape) {
