@@ -22,6 +22,8 @@ RunConfig run_in(int64_t batch, int64_t reference) {
   RunConfig config = small_run();
   config.train.global_batch = batch;
   config.optimizer.reference_batch = reference;
+  config.noise_scale.calibration = 2;
+  config.noise_scale.critical_updates = 0;
   return config;
 }
 

@@ -79,6 +79,8 @@ class SwitchOutcomesTest : public testing::Test {
  private:
   static RunConfig config_with_dwell() {
     RunConfig config = small_run();
+    config.noise_scale.calibration = 2;
+    config.noise_scale.critical_updates = 0;
     config.adapt.dwell_samples = 200;
     config.adapt.alpha = 0.5;
     return config;

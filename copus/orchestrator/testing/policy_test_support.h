@@ -65,8 +65,11 @@ inline std::vector<Candidate> two_layouts(int64_t smallest_batch, int64_t larges
               affine_candidates(data, powers_of_two(smallest_batch, largest_batch), {40, 0.6}));
 }
 
+// With B_c = 2 phi, however few updates there have been.
 inline RunConfig run_config(PolicyKind policy, int64_t batch) {
   RunConfig config;
+  config.noise_scale.calibration = 2;
+  config.noise_scale.critical_updates = 0;
   config.adapt.policy = policy;
   config.train.global_batch = batch;
   config.train.micro_batch = 1;
@@ -95,7 +98,7 @@ struct Question {
   double seconds_since_switch = 1'000'000;
 
   // Asks where the learning rate has followed the critical batch for long.
-  Choice ask(Policy& policy, double calibration = NoiseScaleConfig().calibration) const {
+  Choice ask(Policy& policy, double calibration = 2) const {
     Observation seen = latest;
     seen.elapsed_seconds = elapsed_seconds;
     if (seen.consumed_samples == 0) seen.consumed_samples = samples_since_switch;

@@ -24,6 +24,8 @@ inline RunConfig adapting_run() {
   config.train.max_tokens = int64_t{1} << 30;
   config.parallel = {.data_parallel = 1, .tensor_parallel = 1, .pipeline_parallel = 2};
   config.parallel.data_parallel = 2;
+  config.noise_scale.calibration = 2;
+  config.noise_scale.critical_updates = 0;  // of made-up samples
   config.cluster.description.ranks_per_node = 2;
   config.adapt.policy = PolicyKind::copus;
   config.adapt.objective = Objective::time;  // the limit in tokens is one that is never reached
