@@ -236,9 +236,10 @@ class Calibration {
     report.branches = std::ssize(done_);
     report.outside = efficiencies.outside;
     report.alpha = config_.adapt.alpha;
+    report.updates = config_.noise_scale.critical_updates;
     const BranchPoint point{.noise_scale = report.noise_scale,
                             .consumed_samples = static_cast<double>(report.consumed_samples),
-                            .updates = config_.noise_scale.critical_updates};
+                            .updates = report.updates};
     const std::optional<BranchCalibration> fit = fit_calibration(efficiencies, reference, point, report.alpha);
     if (!fit) {
       throw UserError(concat("calibrate: ", efficiencies.outside, " of ", done_.size(),
@@ -270,12 +271,14 @@ class Calibration {
                      number(report.rate_exponent->high), " are not significantly worse\n")
             : std::string("best rate      not compared: give more --time\n");
     return concat("critical batch / noise scale   ", with_interval(report.fit.calibration),
-                  " with alpha = ", number(report.alpha), "\n  both fitted    ",
-                  with_interval(report.fit.free_calibration), ", alpha ", with_interval(report.fit.free_alpha),
-                  "\nnoise scale    ", number(report.noise_scale), " (", number(report.noise_scale_low), " to ",
-                  number(report.noise_scale_high), ") after ", report.consumed_samples, " sequences\n", rate,
-                  "branches       ", report.branches, ", of which ", report.outside,
-                  " were beyond comparison\nTo use it: --set noise_scale.calibration=", file.string(), "\n");
+                  " with alpha = ", number(report.alpha),
+                  report.updates > 0 ? concat(" and noise_scale.critical_updates = ", number(report.updates)) : "",
+                  "\n  both fitted    ", with_interval(report.fit.free_calibration), ", alpha ",
+                  with_interval(report.fit.free_alpha), "\nnoise scale    ", number(report.noise_scale), " (",
+                  number(report.noise_scale_low), " to ", number(report.noise_scale_high), ") after ",
+                  report.consumed_samples, " sequences\n", rate, "branches       ", report.branches, ", of which ",
+                  report.outside, " were beyond comparison\nTo use it: --set noise_scale.calibration=", file.string(),
+                  "\n");
   }
 
   CalibrateOptions options_;

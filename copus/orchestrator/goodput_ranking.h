@@ -28,8 +28,8 @@ class GoodputRanking {
     double at_value = 0, at_low = 0, at_high = 0;
   };
 
-  // Ranks by Goodput_alpha of adapt.alpha, with B_c = noise_scale.calibration * phi and the learning rate of each batch
-  // at situation.rate_cap.
+  // Ranks by Goodput_alpha of adapt.alpha, with B_c by critical_batch_rule_of and the learning rate of each batch at
+  // situation.rate_cap.
   GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation);
 
   // Gains of one of situation.candidates, which `candidate` refers to.

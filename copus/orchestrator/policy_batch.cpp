@@ -35,7 +35,7 @@ class FixedPolicy : public BaselinePolicy {
   }
 };
 
-// The baselines of arXiv 2604.26687: the batch follows B_c = c phi in a layout that is settled at the first decision
+// The baselines of arXiv 2604.26687: the batch follows B_c in a layout that is settled at the first decision
 // after the dwell, the fastest at the run's initial batch (pessimistic) or at the largest candidate batch (optimistic).
 class CriticalBatchPolicy : public BaselinePolicy {
  public:
@@ -69,7 +69,7 @@ class CriticalBatchPolicy : public BaselinePolicy {
 
 // Doubles the batch once the critical batch has reached twice the batch, and never shrinks: the batch warm-up of
 // Merrill et al. 2025 (arXiv 2505.23971), whose OLMo runs doubled to 2048 and 4096 where their measured critical batch
-// crossed these. They measured it by branched runs; here it is c phi.
+// crossed these. They measured it by branched runs; here it is that of the noise scale.
 class OlmoPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;

@@ -2,6 +2,7 @@
 // is the same with the true noise scale.
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -25,9 +26,9 @@ constexpr int64_t least_steps = 3;
 // decision falls, and the lead of the move back.
 constexpr double steps_of_a_trial = 6;
 
-// The number of re-layouts that a decision forecasts the pause of: the plan of one takes milliseconds where there are
-// hundreds of ranks.
-constexpr int64_t most_forecasts = 4;
+// The number of strategies that were never measured of which a decision forecasts the pause: the plan of one takes
+// milliseconds where there are hundreds of ranks.
+constexpr size_t most_forecasts = 4;
 
 // What a change of the batch costs the optimizer, in steps: its second moments are those of the batch before for some
 // 1 / (1 - beta2) = 20 of them. How much of these it loses has not been measured; in the simulated runs that the rule
@@ -102,7 +103,7 @@ class GoodputPolicy : public Policy {
   };
 
   // Finds the candidate that is expected to save most; none where staying does. To forecast a pause takes its time: of
-  // the re-layouts only those few are looked at that would save most without one.
+  // the strategies to try only those few are looked at that would save most without one.
   Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
     std::vector<Saving> without_pause;
     for (const Candidate& candidate : situation.candidates) {
@@ -116,10 +117,13 @@ class GoodputPolicy : public Policy {
     std::stable_sort(without_pause.begin(), without_pause.end(),
                      [](const Saving& a, const Saving& b) { return a.seconds > b.seconds; });
     Saving most;
-    int64_t forecasts = 0;
+    std::set<ParallelStrategy> to_try;
     for (const auto& [at_most, candidate] : without_pause) {
       if (at_most <= most.seconds) break;
-      if (is_relayout(*candidate, situation) && ++forecasts > most_forecasts) continue;
+      if (is_relayout(*candidate, situation) && !candidate->is_layout_measured) {
+        if (to_try.size() == most_forecasts && !to_try.contains(candidate->configuration.strategy)) continue;
+        to_try.insert(candidate->configuration.strategy);
+      }
       const double pause = pause_of(*candidate, situation);
       if (dwell_of_a_try(*candidate, situation, pause)) continue;
       const double seconds = seconds_saved(*candidate, ranking.gains_of(*candidate), situation, pause);

@@ -419,6 +419,24 @@ TEST(GoodputPolicy, ALayoutIsTriedOnlySomePausesAfterTheLastSwitch) {
   EXPECT_THAT(question.ask(config).reason, HasSubstr("2 of 3 steps since the last switch"));
 }
 
+// Tries that promise more but have to wait do not stand in the way back to a layout that is known to be better.
+TEST(GoodputPolicy, TriesThatWaitDoNotKeepARunInABadLayout) {
+  Question question{{candidate(pipeline, 16, 60), candidate(data, 16, 2)}, {pipeline, 16, 1}, {}};
+  for (const ParallelStrategy& other : {layout(2, 2, 1), layout(2, 1, 2), layout(1, 4, 1), layout(1, 1, 4)}) {
+    for (const int64_t micro_batch : {1, 2}) {
+      Candidate untried = candidate(other, 16, 1, 0.1);
+      untried.configuration.micro_batch = micro_batch;
+      untried.is_layout_measured = false;
+      question.candidates.insert(question.candidates.begin(), untried);
+    }
+  }
+  question.relayout_seconds = 100;
+  question.seconds_since_switch = 180;
+  const Choice choice = question.ask(copus_config(16));
+  ASSERT_TRUE(choice.target) << choice.reason;
+  EXPECT_EQ(choice.target->strategy, data);
+}
+
 // Throughput alone would ask for the largest batch; at c phi = 100 a sample there is worth (100 + 16) / (100 + B) of
 // one in the first batch.
 TEST(GoodputPolicy, ARunThatEndsByTokensSparesThem) {

@@ -15,7 +15,8 @@ namespace {
 
 constexpr double published_threshold = 0.1;
 
-// With alpha = 1/2 and r = sqrt(B / B_ref), Goodput has the factor sqrt(B) of the paper.
+// With alpha = 1/2 and r = sqrt(B / B_ref), Goodput has the factor sqrt(B) of the paper. The calibration stays the
+// run's, which is the paper's 2 by default.
 RunConfig as_published(RunConfig config) {
   config.adapt.alpha = 0.5;
   config.noise_scale.critical_updates = 0;

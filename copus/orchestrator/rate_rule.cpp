@@ -63,8 +63,10 @@ double initial_rate_factor(const RunConfig& config, int64_t batch) {
 
 double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
                              double consumed_samples) {
-  const double believed = critical_batch(critical_batch_rule_of(config), noise.value, consumed_samples);
-  const double wanted = noise.is_bounded() ? believed : std::max(cap, believed);
+  const CriticalBatchRule rule = critical_batch_rule_of(config);
+  const double believed = critical_batch(rule, noise.value, consumed_samples);
+  const double at_most = critical_batch(rule, noise.high, consumed_samples);
+  const double wanted = noise.is_bounded() ? believed : std::min(std::max(cap, believed), at_most);
   return cap_towards(rate_rule_of(config), static_cast<double>(batch), cap, wanted);
 }
 

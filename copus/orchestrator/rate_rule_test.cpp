@@ -60,6 +60,13 @@ TEST(RateRule, ALowerBoundRaisesTheCapAndNeverLowersIt) {
   EXPECT_EQ(follow_critical_batch(config, 8, 80, {25, 20, 30}, 1000), 50) << "an estimate does both";
 }
 
+TEST(RateRule, TheUpdatesSoFarBoundTheCapOfALowerBoundToo) {
+  RunConfig config = run_in(8, 0);
+  config.noise_scale.critical_updates = 25;
+  EXPECT_EQ(follow_critical_batch(config, 8, 80, {5, 5, unbounded}, 1000), 40) << "1000 / 25";
+  EXPECT_EQ(follow_critical_batch(config, 8, 20, {5, 5, unbounded}, 1000), 20);
+}
+
 // A run that sits at batch 64, of whose noise a test makes up what it likes.
 class RateInARun : public testing::Test {
  protected:

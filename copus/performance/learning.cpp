@@ -341,7 +341,11 @@ void Knowledge::learn() {
       fits = fit_layouts(theta);
       is_lower = loss(theta, fits) < before;
     }
-    if (!is_lower) break;
+    if (!is_lower) {
+      theta = from;
+      fits = fit_layouts(theta);
+      break;
+    }
   }
   factors_ = exponentials(theta);
 

@@ -52,6 +52,7 @@ std::string to_json(const CalibrationReport& report) {
       {"calibration_low", report.fit.calibration.low},
       {"calibration_high", report.fit.calibration.high},
       {"alpha", report.alpha},
+      {"critical_updates", report.updates},
       {"deviation", report.fit.deviation},
       {"free_fit",
        {{"calibration", to_object(report.fit.free_calibration)}, {"alpha", to_object(report.fit.free_alpha)}}},

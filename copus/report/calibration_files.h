@@ -40,6 +40,7 @@ struct CalibrationReport {
   int64_t branches = 0;      // that ended
   int64_t outside = 0;       // of these, beyond the ladder of the reference batch
   double alpha = 0;          // the exponent with which c was fitted
+  double updates = 0;        // k of the critical batch's rule (critical_batch) with which it was
   BranchCalibration fit;
   std::optional<Estimate> rate_exponent;  // best e of the rate's factor (B / B_ref)^e; empty: not compared
 };
