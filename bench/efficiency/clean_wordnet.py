@@ -10,11 +10,11 @@ import pathlib
 import re
 import sys
 
+from split_documents import split_documents
+
 
 def main() -> None:
     text = gzip.open(sys.argv[1], "rt", encoding="utf-8", errors="replace").read()
-    output = pathlib.Path(sys.argv[2])
-    output.mkdir(parents=True, exist_ok=True)
     seen, documents = set(), []
     headword, senses = "", []
 
@@ -38,10 +38,7 @@ def main() -> None:
                 senses[-1] += " " + stripped
     finish()
     documents = [document for document in documents if "00-database" not in document]
-    for name, chosen in (("held_out.txt", documents[::50]),
-                         ("train.txt", [document for i, document in enumerate(documents) if i % 50])):
-        (output / name).write_text("\n\n\n".join(chosen) + "\n", encoding="utf-8")
-        print(f"{len(chosen)} entries in {name}")
+    split_documents(documents, pathlib.Path(sys.argv[2]))
 
 
 if __name__ == "__main__":
