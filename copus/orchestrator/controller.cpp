@@ -30,11 +30,6 @@ Observation as_logged(Observation observation) {
 
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
-MemoryModel memory_model(const RunConfig& config) {
-  const PredictedJob job = predicted_job(config);
-  return {job.model, job.sequence_length, training_system_of(config)};
-}
-
 RelayoutForecast relayout_forecast(const RunConfig& config) {
   const PredictedJob job = predicted_job(config);
   const bool are_links_shown = config.cluster.clock != ClockKind::real;
@@ -57,7 +52,7 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, Kn
       policy_(make_policy(config, file)),
       other_policy_(other_alpha_policy(config, file)),
       table_(predicted_table(config, knowledge)),
-      memory_(memory_model(config)),
+      memory_(memory_model_of(config)),
       learner_(config, initial, std::move(knowledge)),
       current_(initial),
       rate_cap_(rate_factor ? cap_of_factor(rate_rule_of(config), *rate_factor)

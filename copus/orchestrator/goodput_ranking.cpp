@@ -69,16 +69,15 @@ std::optional<std::string> dwell_reason(const RunConfig& config, const Situation
 }
 
 GoodputRanking::GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation)
-    : candidates_(situation.candidates) {
+    : candidates_(situation.candidates), current_(current_candidate(situation)) {
   Worths worths(config, noise, situation);
-  const Candidate& current = current_candidate(situation);
-  const Worths::Worth worth_now = worths.of(current.configuration.global_batch);
+  const Worths::Worth worth_now = worths.of(current_.configuration.global_batch);
   const Worths::Worth worth_at_first = worths.of(config.train.global_batch);
-  current_goodput_ = current.throughput() * worth_now.at_value;
+  current_goodput_ = current_.throughput() * worth_now.at_value;
   gains_.reserve(candidates_.size());
   least_efficiencies_.reserve(candidates_.size());
   for (const Candidate& candidate : candidates_) {
-    const double speed = candidate.throughput() / current.throughput();
+    const double speed = candidate.throughput() / current_.throughput();
     const Worths::Worth& worth = worths.of(candidate.configuration.global_batch);
     gains_.push_back({speed * worth.at_value / worth_now.at_value - 1, speed * worth.at_low / worth_now.at_low - 1,
                       speed * worth.at_high / worth_now.at_high - 1});

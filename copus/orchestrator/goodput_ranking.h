@@ -32,6 +32,8 @@ class GoodputRanking {
   // situation.rate_cap.
   GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation);
 
+  // The candidate of the configuration that the run is in.
+  const Candidate& current() const { return current_; }
   // Gains of one of situation.candidates, which `candidate` refers to.
   const Gains& gains_of(const Candidate& candidate) const { return gains_[&candidate - candidates_.data()]; }
   double gain_of(const Configuration& configuration) const;
@@ -45,6 +47,7 @@ class GoodputRanking {
 
  private:
   const std::vector<Candidate>& candidates_;
+  const Candidate& current_;
   double current_goodput_ = 0;
   std::vector<Gains> gains_;
   std::vector<double> least_efficiencies_;

@@ -77,8 +77,8 @@ class GoodputPolicy : public Policy {
     } else if (const Candidate* const sparing = way_out_of_waste(ranking, situation)) {
       choice.target = sparing->configuration;
       choice.predicted_gain = ranking.gains_of(*sparing).at_value;
-      choice.reason = concat("to ", to_string(*choice.target), ", since ",
-                             waste(current_candidate(situation), ranking).value_or(""));
+      choice.reason =
+          concat("to ", to_string(*choice.target), ", since ", waste(ranking.current(), ranking).value_or(""));
     } else if (const std::optional<Configuration> measurable = way_out_of_blindness(ranking, situation)) {
       choice.target = measurable;
       choice.predicted_gain = ranking.gain_of(*measurable);
@@ -108,8 +108,7 @@ class GoodputPolicy : public Policy {
     std::vector<Saving> without_pause;
     for (const Candidate& candidate : situation.candidates) {
       if (candidate.configuration == situation.current) continue;
-      const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
-      const double seconds = seconds_saved(candidate, gains, situation, 0);
+      const double seconds = seconds_saved(candidate, ranking, situation, 0);
       if (seconds > 0 && !prohibition(candidate, ranking, noise, situation)) {
         without_pause.push_back({seconds, &candidate});
       }
@@ -126,7 +125,7 @@ class GoodputPolicy : public Policy {
       }
       const double pause = pause_of(*candidate, situation);
       if (dwell_of_a_try(*candidate, situation, pause)) continue;
-      const double seconds = seconds_saved(*candidate, ranking.gains_of(*candidate), situation, pause);
+      const double seconds = seconds_saved(*candidate, ranking, situation, pause);
       if (seconds > most.seconds) most = {seconds, candidate};
     }
     return most;
@@ -184,16 +183,16 @@ class GoodputPolicy : public Policy {
   // The gain at the worst phi of its interval; gains are monotonic in phi. Trying does not tell whether a batch was the
   // better one, so what is not known of phi counts against a move. Where both speeds were measured a difference within
   // their errors is none.
-  static double cautious_gain(const Candidate& candidate, const GoodputRanking::Gains& gains,
-                              const Situation& situation) {
+  static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
+    const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
     const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));
     if (!has_own_speed(candidate, situation) || !candidate.is_layout_measured) return gain;
-    return gain - std::hypot(candidate.relative_deviation, current_candidate(situation).relative_deviation);
+    return gain - std::hypot(candidate.relative_deviation, ranking.current().relative_deviation);
   }
 
-  double seconds_saved(const Candidate& candidate, const GoodputRanking::Gains& gains, const Situation& situation,
+  double seconds_saved(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation,
                        double pause) const {
-    const MoveProspect move{.gain = cautious_gain(candidate, gains, situation),
+    const MoveProspect move{.gain = cautious_gain(candidate, ranking, situation),
                             .deviation = what_trying_tells(candidate, situation),
                             .pause_seconds = pause,
                             .trial_seconds = steps_of_a_trial * candidate.step_seconds,
@@ -269,12 +268,11 @@ class GoodputPolicy : public Policy {
   std::optional<std::string> objection(const Candidate& candidate, const GoodputRanking& ranking,
                                        const NoiseBelief& noise, const Situation& situation) const {
     if (const std::optional<std::string> why = prohibition(candidate, ranking, noise, situation)) return why;
-    const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
     const double pause = pause_of(candidate, situation);
     if (const std::optional<std::string> why = dwell_of_a_try(candidate, situation, pause)) return why;
-    if (seconds_saved(candidate, gains, situation, pause) > 0) return std::nullopt;
-    return concat("its gain of ", percent(gains.at_value), " does not pay within ", format_duration(horizon(situation)),
-                  what_it_costs(candidate, situation));
+    if (seconds_saved(candidate, ranking, situation, pause) > 0) return std::nullopt;
+    return concat("its gain of ", percent(ranking.gains_of(candidate).at_value), " does not pay within ",
+                  format_duration(horizon(situation)), what_it_costs(candidate, situation));
   }
 
   // Explains how long it is until this layout may be tried; empty where it may. A try waits for some of its pauses, so
@@ -310,7 +308,7 @@ class GoodputPolicy : public Policy {
   // Finds the candidate of the highest Goodput in this layout, where the current batch wastes tokens: the noise scale
   // has fallen since it was chosen, or somebody forced it. Null where it does not, or where a switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
-    if (!waste(current_candidate(situation), ranking)) return nullptr;
+    if (!waste(ranking.current(), ranking)) return nullptr;
     const Candidate* best = nullptr;
     for (const Candidate& candidate : situation.candidates) {
       if (is_relayout(candidate, situation) || waste(candidate, ranking) || dwell(candidate, situation)) continue;

@@ -36,6 +36,11 @@ TrainingSystem training_system_of(const RunConfig& config) {
   return is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor);
 }
 
+MemoryModel memory_model_of(const RunConfig& config) {
+  const PredictedJob job = predicted_job(config);
+  return {job.model, job.sequence_length, training_system_of(config)};
+}
+
 StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& initial, Knowledge known)
     : model_(make_model(config)),
       configuration_(initial),

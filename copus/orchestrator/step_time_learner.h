@@ -11,6 +11,7 @@
 
 #include "copus/config/run_config.h"
 #include "copus/performance/learning.h"
+#include "copus/performance/memory.h"
 #include "copus/performance/step_time.h"
 
 namespace copus {
@@ -20,6 +21,9 @@ Processor processor_of(const RunConfig& config);
 
 // The training system of the job that is predicted (predicted_job), whose precision is not automatic.
 TrainingSystem training_system_of(const RunConfig& config);
+
+// Predicts the memory of the job that the run is, or stands for.
+MemoryModel memory_model_of(const RunConfig& config);
 
 class StepTimeLearner {
  public:

@@ -22,11 +22,6 @@ namespace copus {
 
 namespace {
 
-MemoryModel memory_model(const RunConfig& config) {
-  const PredictedJob job = predicted_job(config);
-  return {job.model, job.sequence_length, training_system_of(config)};
-}
-
 void refuse(SwitchReport& report, SwitchReport::Outcome outcome, const Obstacle& obstacle) {
   report.outcome = outcome;
   report.reason = obstacle.reason;
@@ -108,7 +103,7 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
   if (const auto reason = infeasible_reason(config_.model, configuration, config_.train.sequence_length)) {
     return Obstacle{*reason};
   }
-  if (const auto reason = out_of_memory_reason(memory_model(config_).predict(configuration),
+  if (const auto reason = out_of_memory_reason(memory_model_of(config_).predict(configuration),
                                                config_.cluster.description.device.memory_bytes)) {
     return Obstacle{*reason, true};
   }
@@ -285,7 +280,7 @@ std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, st
 // Allocates for a moment the memory that a step is predicted to need beside its state. Returns what it lacks.
 std::optional<Obstacle> Trainer::rehearse(const Configuration& configuration) const {
   const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
-  const MemoryParts parts = memory_model(config_).predict_every_rank(configuration)[here.pipeline];
+  const MemoryParts parts = memory_model_of(config_).predict_every_rank(configuration)[here.pipeline];
   const double bytes = parts.activations + parts.logits + parts.workspace;
   // Host memory can be allocated beyond what there is, and is missed only when it is used, so it is compared with what
   // is available. Memory that is cached here is already ours.
