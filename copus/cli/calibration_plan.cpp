@@ -1,5 +1,6 @@
 #include "copus/cli/calibration_plan.h"
 
+#include <algorithm>
 #include <array>
 
 #include "copus/base/error.h"
@@ -11,12 +12,18 @@ namespace {
 constexpr std::array<int64_t, 3> multiples = {2, 4, 8};
 constexpr int64_t fewest_updates = 32;
 
-// Rungs of the ladder in eighths of a branch. The highest is longer than a branch, so that the noise of a small batch,
-// which is worth nearly as much as the reference, does not leave the ladder.
-constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
+// Rungs of the ladder in eighths of the longest branch. The highest is longer than that, so that the noise of a batch
+// which is worth nearly as much as the reference does not leave the ladder.
+constexpr std::array<int64_t, 4> rungs = {1, 2, 5, 10};
 constexpr int64_t eighth = 8;
 
 constexpr int64_t needed_repetitions = 2;
+
+// The samples of a branch. Those of smaller batches are half as long as those of the largest: they have as many updates
+// or more, and time is what a calibration lacks.
+int64_t samples_at(int64_t multiple, int64_t reference_batch) {
+  return fewest_updates * std::max(multiple, multiples.back() / 2) * reference_batch;
+}
 
 }  // namespace
 
@@ -29,30 +36,31 @@ double CalibrationPlan::samples_of(int64_t first, int64_t count) const {
 CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions) {
   COPUS_CHECK(reference_batch > 0 && repetitions >= needed_repetitions, reference_batch, ", ", repetitions);
   CalibrationPlan plan;
-  plan.samples = fewest_updates * multiples.back() * reference_batch;
-  const auto add = [&](int64_t batch, double exponent, int64_t samples, int64_t repetition) {
-    plan.branches.push_back({.batch = static_cast<double>(batch),
+  plan.longest = samples_at(multiples.back(), reference_batch);
+  const auto add = [&](int64_t multiple, double exponent, int64_t samples, int64_t repetition) {
+    plan.branches.push_back({.batch = static_cast<double>(multiple * reference_batch),
                              .rate_exponent = exponent,
                              .samples = static_cast<double>(samples),
                              .repetition = repetition});
   };
+  const auto add_all = [&](double exponent, int64_t repetition) {
+    for (const int64_t multiple : multiples) add(multiple, exponent, samples_at(multiple, reference_batch), repetition);
+  };
   const auto add_square_root = [&](int64_t repetition) {
-    for (const int64_t rung : rungs) add(reference_batch, 0.5, plan.samples * rung / eighth, repetition);
-    for (const int64_t multiple : multiples) add(multiple * reference_batch, 0.5, plan.samples, repetition);
+    for (const int64_t rung : rungs) add(1, 0.5, plan.longest * rung / eighth, repetition);
+    add_all(0.5, repetition);
   };
   for (int64_t repetition = 0; repetition < needed_repetitions; ++repetition) add_square_root(repetition);
   plan.needed = std::ssize(plan.branches);
   for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
     if (repetition >= needed_repetitions) add_square_root(repetition);
-    for (const double exponent : {0.25, 0.0}) {
-      for (const int64_t multiple : multiples) add(multiple * reference_batch, exponent, plan.samples, repetition);
-    }
+    for (const double exponent : {0.25, 0.0}) add_all(exponent, repetition);
   }
   return plan;
 }
 
 int64_t skipped_samples(const CalibrationPlan& plan, int64_t repetition) {
-  return repetition * plan.samples * rungs.back() / eighth;
+  return repetition * plan.longest * rungs.back() / eighth;
 }
 
 }  // namespace copus

@@ -12,14 +12,14 @@ namespace copus {
 struct CalibrationPlan {
   std::vector<BranchOutcome> branches;  // without their losses
   int64_t needed = 0;                   // so many are the least that an interval can be had from
-  int64_t samples = 0;                  // of a branch that is not a rung of the ladder
+  int64_t longest = 0;                  // samples of a branch of the largest batch
 
   // Samples that the branches first .. first + count read, all together.
   double samples_of(int64_t first, int64_t count) const;
 };
 
-// Batches up to 8 times the reference batch, in branches of 32 updates at the largest of them, which is as few as an
-// optimizer's averages allow; up to `repetitions` of the ladder with a branch of each batch at the rate kappa^(1/2),
+// Batches up to 8 times the reference batch, in branches of 32 updates at least, which is as few as an optimizer's
+// averages allow; up to `repetitions` of the ladder with a branch of each batch at the rate kappa^(1/2),
 // kappa = batch / reference batch, and as many of the rates 1 and kappa^(1/4). The first two repetitions of the former
 // are needed.
 CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions);

@@ -513,6 +513,30 @@ TEST_F(PauseForecast, AMoveOfRecomputeAloneCostsWhatSuchMovesTookAndSaysNothingO
   EXPECT_EQ(controller_.pause_seconds(data_), planned(stages_, data_));
 }
 
+TEST_F(PauseForecast, IsWhatDecisionsCountWith) {
+  const auto relayouts_after_one_of = [&](double seconds) {
+    SyntheticJob job(config_);
+    Controller steered = controller();
+    Course course;
+    steered.command({.kind = Command::Kind::pin, .target = {}});
+    run_steps(job, steered, 5, course);
+    Configuration target = steered.current();
+    target.strategy = data_;
+    job.expect(steered.command({.kind = Command::Kind::force, .target = target}).value());
+    std::optional<SwitchReport> report;
+    while (!(report = job.switch_if_due())) steered.observe(job.next_step());
+    report->pause_seconds = seconds;
+    steered.report(*report);
+    steered.command({.kind = Command::Kind::unpin, .target = {}});
+    run_steps(job, steered, many_steps, course, [&](Observation& seen) { seen.elapsed_seconds += seconds; });
+    return std::count_if(course.decisions.begin(), course.decisions.end(), [](const Decision& decision) {
+      return decision.moves && decision.choice.target->strategy != decision.current.strategy;
+    });
+  };
+  EXPECT_GT(relayouts_after_one_of(planned(stages_, data_)), 0);
+  EXPECT_EQ(relayouts_after_one_of(1e4), 0);
+}
+
 // On the real clock nothing is shown of the links, and the state is copied in memory.
 TEST_F(PauseForecast, WhereLinksAreNotShownItIsThatOfCopying) {
   config_.cluster.clock = ClockKind::real;

@@ -94,6 +94,7 @@ struct Question {
   Observation latest;
   double elapsed_seconds = 1'000'000;
   double relayout_seconds = 0;
+  std::vector<std::pair<ParallelStrategy, double>> other_pauses = {};  // of moves to these strategies, in seconds
   int64_t samples_since_switch = 1'000'000;
   double seconds_since_switch = 1'000'000;
 
@@ -107,7 +108,13 @@ struct Question {
     const double at_least = noise.is_bounded() ? 0 : static_cast<double>(current.global_batch);
     const double rate_cap = std::max(at_least, critical_batch({.calibration = calibration}, noise.value, 0));
     return policy.choose({seen, current, candidates, samples_since_switch, seconds_since_switch, rate_cap,
-                          [this](const ParallelStrategy&) { return relayout_seconds; }});
+                          [this](const ParallelStrategy& target) { return pause_to(target); }});
+  }
+  double pause_to(const ParallelStrategy& target) const {
+    for (const auto& [strategy, seconds] : other_pauses) {
+      if (strategy == target) return seconds;
+    }
+    return relayout_seconds;
   }
   Choice ask(const RunConfig& config) const { return ask(*make_policy(config), config.noise_scale.calibration); }
 };
