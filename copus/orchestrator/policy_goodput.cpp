@@ -13,6 +13,7 @@
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/move_value.h"
 #include "copus/orchestrator/policies.h"
+#include "copus/statistics/noise_scale.h"
 
 namespace copus {
 
@@ -286,7 +287,7 @@ class GoodputPolicy : public Policy {
   }
 
   // Explains what has to pass before such a move, since the switches before it; empty where it has. A change of the
-  // batch waits until the noise scale has been seen in the one before.
+  // batch waits until the noise scale has been seen in the one before: for no longer than its averages reach back.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (const int64_t steps = situation.samples_since_switch / batch; steps < least_steps) {
@@ -294,9 +295,11 @@ class GoodputPolicy : public Policy {
     }
     if (candidate.configuration.global_batch == batch) return std::nullopt;
     const int64_t samples = situation.latest.consumed_samples - batch_switched_at_;
-    if (samples < config_.adapt.dwell_samples) {
-      return concat(samples, " of ", config_.adapt.dwell_samples,
-                    " samples since the last change of the batch (adapt.dwell_samples)");
+    const auto memory =
+        static_cast<int64_t>(NoiseWindow().largest_share * static_cast<double>(situation.latest.consumed_samples));
+    const int64_t due = std::min(config_.adapt.dwell_samples, memory);
+    if (samples < due) {
+      return concat(samples, " of ", due, " samples since the last change of the batch (adapt.dwell_samples)");
     }
     if (samples / batch < config_.adapt.dwell_steps) {
       return concat(samples / batch, " of ", config_.adapt.dwell_steps,

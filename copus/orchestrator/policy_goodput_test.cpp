@@ -458,19 +458,30 @@ TEST(GoodputPolicy, EqualMicroBatchesAreNotExchanged) {
   EXPECT_TRUE(question.ask(config).target);
 }
 
-TEST(GoodputPolicy, TheBatchDwellsForTheLongestOfSamplesAndSteps) {
+TEST(GoodputPolicy, TheBatchDwellsForTheLongestOfSamplesAndStepsAndForNoMoreThanAQuarterOfTheRun) {
   const RunConfig config = copus_config(16);
-  const auto reason_after = [&](int64_t batch, int64_t samples) {
-    Question question{{candidate(pipeline, batch, 1), candidate(pipeline, 2 * batch, 1)}, {pipeline, batch, 1}, {}};
+  const auto reason_after = [&](int64_t batch, int64_t samples, int64_t before) {
+    Question question{
+        {candidate(pipeline, batch / 2, 1), candidate(pipeline, batch, 1), candidate(pipeline, 2 * batch, 1)},
+        {pipeline, batch / 2, 1},
+        {}};
     set_noise(question.latest, 1e6);
+    const std::unique_ptr<Policy> policy = make_policy(config);
+    question.samples_since_switch = question.latest.consumed_samples = before;
+    question.ask(*policy);
+    question.current.global_batch = batch;
     question.samples_since_switch = samples;
-    const Choice choice = question.ask(config);
+    question.latest.consumed_samples += samples;
+    const Choice choice = question.ask(*policy);
     return choice.target ? "moves" : choice.reason;
   };
-  EXPECT_THAT(reason_after(16, 2047), HasSubstr("2047 of 2048 samples"));
-  EXPECT_EQ(reason_after(16, 2048), "moves");
-  EXPECT_THAT(reason_after(1024, 31 * 1024), HasSubstr("31 of 32 steps since the last change of the batch"));
-  EXPECT_EQ(reason_after(1024, 32 * 1024), "moves");
+  EXPECT_THAT(reason_after(16, 2047, 1'000'000), HasSubstr("2047 of 2048 samples"));
+  EXPECT_EQ(reason_after(16, 2048, 1'000'000), "moves");
+  EXPECT_THAT(reason_after(1024, 31 * 1024, 1'000'000), HasSubstr("31 of 32 steps since the last change of the batch"));
+  EXPECT_EQ(reason_after(1024, 32 * 1024, 1'000'000), "moves");
+  EXPECT_THAT(reason_after(16, 32 * 16, 2048), HasSubstr("512 of 640 samples"));
+  EXPECT_EQ(reason_after(16, 32 * 16, 1536), "moves");
+  EXPECT_THAT(reason_after(16, 31 * 16, 1024), HasSubstr("31 of 32 steps"));
 }
 
 TEST(GoodputPolicy, ALayoutIsTriedOnlySomePausesAfterTheLastSwitch) {
