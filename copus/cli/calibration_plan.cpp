@@ -12,9 +12,10 @@ namespace {
 constexpr std::array<int64_t, 3> multiples = {2, 4, 8};
 constexpr int64_t fewest_updates = 32;
 
-// Rungs of the ladder in eighths of the longest branch. The highest is longer than that, so that the noise of a batch
+// Rungs of the ladder in eighths of a branch of the largest batch: where smaller ones end too, there is a
+// rung. The highest is longer, so that the noise of a batch
 // which is worth nearly as much as the reference does not leave the ladder.
-constexpr std::array<int64_t, 4> rungs = {1, 2, 5, 10};
+constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
 
 constexpr int64_t needed_repetitions = 2;
@@ -36,7 +37,7 @@ double CalibrationPlan::samples_of(int64_t first, int64_t count) const {
 CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions) {
   COPUS_CHECK(reference_batch > 0 && repetitions >= needed_repetitions, reference_batch, ", ", repetitions);
   CalibrationPlan plan;
-  plan.longest = samples_at(multiples.back(), reference_batch);
+  plan.largest_batch_samples = samples_at(multiples.back(), reference_batch);
   const auto add = [&](int64_t multiple, double exponent, int64_t samples, int64_t repetition) {
     plan.branches.push_back({.batch = static_cast<double>(multiple * reference_batch),
                              .rate_exponent = exponent,
@@ -47,7 +48,7 @@ CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions) {
     for (const int64_t multiple : multiples) add(multiple, exponent, samples_at(multiple, reference_batch), repetition);
   };
   const auto add_square_root = [&](int64_t repetition) {
-    for (const int64_t rung : rungs) add(1, 0.5, plan.longest * rung / eighth, repetition);
+    for (const int64_t rung : rungs) add(1, 0.5, plan.largest_batch_samples * rung / eighth, repetition);
     add_all(0.5, repetition);
   };
   for (int64_t repetition = 0; repetition < needed_repetitions; ++repetition) add_square_root(repetition);
@@ -60,7 +61,7 @@ CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions) {
 }
 
 int64_t skipped_samples(const CalibrationPlan& plan, int64_t repetition) {
-  return repetition * plan.longest * rungs.back() / eighth;
+  return repetition * plan.largest_batch_samples * rungs.back() / eighth;
 }
 
 }  // namespace copus

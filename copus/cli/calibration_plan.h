@@ -12,7 +12,7 @@ namespace copus {
 struct CalibrationPlan {
   std::vector<BranchOutcome> branches;  // without their losses
   int64_t needed = 0;                   // so many are the least that an interval can be had from
-  int64_t longest = 0;                  // samples of a branch of the largest batch
+  int64_t largest_batch_samples = 0;    // samples of a branch of the largest batch
 
   // Samples that the branches first .. first + count read, all together.
   double samples_of(int64_t first, int64_t count) const;

@@ -17,7 +17,7 @@ TEST(CalibrationPlan, NoBranchHasFewerThan32UpdatesAndEachRunsOnce) {
     EXPECT_EQ(static_cast<int64_t>(branch.samples) % static_cast<int64_t>(branch.batch), 0);
     EXPECT_TRUE(seen.insert({branch.batch, branch.rate_exponent, branch.samples, branch.repetition}).second);
   }
-  EXPECT_EQ(std::ssize(plan.branches), 4 * (4 + 3 + 6));
+  EXPECT_EQ(std::ssize(plan.branches), 4 * (5 + 3 + 6));
 }
 
 // Wherever the list is cut after the needed branches, every branch has the ladder of its repetition before it.
@@ -28,7 +28,7 @@ TEST(CalibrationPlan, TheLadderComesFirst) {
     if (branch.batch == 8) {
       ++rungs[branch.repetition];
     } else {
-      EXPECT_EQ(rungs[branch.repetition], 4);
+      EXPECT_EQ(rungs[branch.repetition], 5);
     }
   }
   BranchEfficiencies needed;

@@ -287,7 +287,7 @@ class GoodputPolicy : public Policy {
   }
 
   // Explains what has to pass before such a move, since the switches before it; empty where it has. A change of the
-  // batch waits until the noise scale has been seen in the one before: for no longer than its averages reach back.
+  // batch waits until the noise scale has been seen in the one before: no longer than its averages reach back at most.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (const int64_t steps = situation.samples_since_switch / batch; steps < least_steps) {
@@ -299,7 +299,8 @@ class GoodputPolicy : public Policy {
         static_cast<int64_t>(NoiseWindow().largest_share * static_cast<double>(situation.latest.consumed_samples));
     const int64_t due = std::min(config_.adapt.dwell_samples, memory);
     if (samples < due) {
-      return concat(samples, " of ", due, " samples since the last change of the batch (adapt.dwell_samples)");
+      return concat(samples, " of ", due, " samples since the last change of the batch (",
+                    due < config_.adapt.dwell_samples ? "a quarter of the run so far" : "adapt.dwell_samples", ")");
     }
     if (samples / batch < config_.adapt.dwell_steps) {
       return concat(samples / batch, " of ", config_.adapt.dwell_steps,

@@ -369,7 +369,7 @@ TEST(GoodputPolicy, EachMoveCostsItsOwnPause) {
   };
   EXPECT_EQ(taken_at(1, 20, 20), data);
   EXPECT_EQ(taken_at(20, 1, 20), tensors);
-  EXPECT_EQ(taken_at(20, 20, 0), recomputed) << "what moves no state costs nothing";
+  EXPECT_EQ(taken_at(20, 20, 0), recomputed);
 }
 
 // The best of many predictions is too good on average, and no price for it is asked: what it costs is the tries, which
@@ -380,7 +380,7 @@ TEST(GoodputPolicy, TheWinnersOfManyPredictionsCostTheirTriesAlone) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> error(0, 0.1);
   const RunConfig config = copus_config(16);
-  constexpr double disappointing = 1.1, pause = 1;
+  constexpr double disappointing = 1.1, pause = 5;
   Question question{{candidate(pipeline, 16, 1)}, {pipeline, 16, 1}, {}};
   for (int64_t d = 2; d <= 201; ++d) {
     question.candidates.push_back(candidate(layout(d, 1, 1), 16, std::exp(error(random)), 0.1));
@@ -412,7 +412,7 @@ TEST(GoodputPolicy, TheWinnersOfManyPredictionsCostTheirTriesAlone) {
   std::cout << moves << " moves, " << steps << " steps in " << question.elapsed_seconds << " s\n";
   EXPECT_EQ(question.current.strategy, pipeline);
   EXPECT_GT(moves, 2);
-  EXPECT_GT(steps, 0.85 * question.elapsed_seconds);
+  EXPECT_GT(steps, 0.6 * question.elapsed_seconds) << "no more than pauses 1 of 1 + dwell_pauses, there and back";
 }
 
 TEST(GoodputPolicy, TriesALayoutThatIsNotKnownWellOnceAndGoesBack) {
@@ -479,9 +479,17 @@ TEST(GoodputPolicy, TheBatchDwellsForTheLongestOfSamplesAndStepsAndForNoMoreThan
   EXPECT_EQ(reason_after(16, 2048, 1'000'000), "moves");
   EXPECT_THAT(reason_after(1024, 31 * 1024, 1'000'000), HasSubstr("31 of 32 steps since the last change of the batch"));
   EXPECT_EQ(reason_after(1024, 32 * 1024, 1'000'000), "moves");
-  EXPECT_THAT(reason_after(16, 32 * 16, 2048), HasSubstr("512 of 640 samples"));
+  EXPECT_THAT(reason_after(16, 32 * 16, 2048),
+              HasSubstr("512 of 640 samples since the last change of the batch (a quarter of the run so far)"));
   EXPECT_EQ(reason_after(16, 32 * 16, 1536), "moves");
   EXPECT_THAT(reason_after(16, 31 * 16, 1024), HasSubstr("31 of 32 steps"));
+  // Nothing was before the first batch, and the averages hold nothing of it.
+  Question first{{candidate(pipeline, 16, 1), candidate(pipeline, 32, 1)}, {pipeline, 16, 1}, {}};
+  set_noise(first.latest, 1e6);
+  first.samples_since_switch = 31 * 16;
+  EXPECT_THAT(first.ask(config).reason, HasSubstr("31 of 32 steps"));
+  first.samples_since_switch = 32 * 16;
+  EXPECT_TRUE(first.ask(config).target);
 }
 
 TEST(GoodputPolicy, ALayoutIsTriedOnlySomePausesAfterTheLastSwitch) {
