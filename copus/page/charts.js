@@ -8,7 +8,7 @@
 //             kind    "line", "steps" (a value holds since the point before), "points" or "stems" (from zero)
 //             colour, width, dash, opacity; dots: whether a line shows its points; value(i): what the legend says
 //             reach   [from, to]: quantiles of the values that the vertical axis has to reach; null: none
-//             low, high: ends of an interval at each point, drawn as error bars, or with `band` as an area
+//             low, high: ends of an interval at each point, drawn as error bars, or with `band` as an area; null: none
 //             left, right: likewise along the horizontal axis
 //   marks   [{x, label, colour, lines: what it tells}], numbered buttons above a line through the chart
 //   lines   [{x, colour}]: such lines alone
@@ -75,6 +75,7 @@ function value_range(chart, plot, [from, to]) {
     high = Math.max(high, quantile(positive, q_high));
   });
   if (!(low <= high)) return chart.y.log ? [1, 10] : [0, 1];
+  if (chart.y.log === 2) return [low / 1.3, 1.1 * 2 ** Math.ceil(Math.log2(high))];
   if (chart.y.log) return [low / 1.3, high * 1.3];
   if (chart.y.zero) low = 0;
   if (high <= low) high = low + (Math.abs(low) || 1);
@@ -104,10 +105,10 @@ function logarithmic_splits(base, low, high) {
 function split_text(chart, splits) {
   if (chart.y.names) return splits.map((value) => chart.y.names[value] ?? "");
   if (chart.y.log || Math.max(...splits.map(Math.abs)) >= 1e4) return splits.map(chart.y.axis ?? count);
-  const step = splits.length > 1 ? splits[1] - splits[0] : 1;
   const largest = Math.max(...splits.map(Math.abs));
   if (largest < 1e-3) return splits.map((value) => value ? (+value.toPrecision(3)).toExponential() : "0");
-  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  const tells_all = (digits) => splits.every((value) => Math.abs(value - value.toFixed(digits)) < 1e-6 * largest);
+  const digits = [0, 1, 2, 3, 4, 5].find(tells_all) ?? 6;
   return splits.map((value) => chart.y.axis ? chart.y.axis(value) : value.toFixed(digits));
 }
 
@@ -118,7 +119,7 @@ const font = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue
 function axes_of(chart, axis) {
   const common = {stroke: () => paint("--quiet"), font, grid: {stroke: () => paint("--grid"), width: 1},
                   ticks: {stroke: () => paint("--line"), width: 1, size: 5}};
-  const horizontal = {...common, space: 84, gap: 4, size: 46, label: axis.label, labelSize: 18, labelGap: 0,
+  const horizontal = {...common, space: 84, gap: 4, size: 28, label: axis.label, labelSize: 20, labelGap: 0,
                       labelFont: font, grid: {show: false}, filter: (plot, splits) => splits,
                       values: (plot, splits) => splits.map((value) => value ? axis.format(value) : "0")};
   if (axis.time) horizontal.incrs = seconds_of_ticks;
@@ -270,6 +271,7 @@ function join(chart) {
   chart.places = [];
   chart.series.forEach((series) => {
     chart.first.push(tables.length + 1);
+    // An area without an upper end goes on beyond the chart.
     const ends = series.band ? [series.high.map((value) => value ?? 1e30), series.low] : [series.y];
     for (const values of ends) {
       tables.push([series.x, values]);

@@ -13,7 +13,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 TEST(WebPage, HoldsTitleBodyDataAndScript) {
-  const std::string html = to_html({.title = "a run", .body = "<h1>run</h1>", .data = "{\"a\":1}", .script = "draw();"});
+  const std::string html =
+      to_html({.title = "a run", .body = "<h1>run</h1>", .data = "{\"a\":1}", .script = "draw();"});
   EXPECT_THAT(html, AllOf(HasSubstr("<title>a run</title>"), HasSubstr("<main>\n<h1>run</h1></main>"),
                           HasSubstr("id=\"data\">{\"a\":1}</script>"), HasSubstr("draw();</script>")));
   EXPECT_THAT(html, Not(HasSubstr("{{")));

@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t most_runs = 24;            // as many as there are pairs of a colour and a dash
+constexpr size_t most_runs = 24;             // as many as there are pairs of a colour and a dash
 constexpr size_t most_held_decisions = 500;  // in the tables of a page
 
 // A run as its page shows it.
@@ -67,8 +67,12 @@ RunSummary summary_so_far(const std::vector<StepRecord>& records) {
 }
 
 ReportedRun read_run(const fs::path& directory, std::string name) {
-  ReportedRun run{std::move(name), directory, read_run_log(directory / "run.jsonl"),
-                  read_decision_log(directory / "decisions.jsonl"), {}, {}};
+  ReportedRun run{std::move(name),
+                  directory,
+                  read_run_log(directory / "run.jsonl"),
+                  read_decision_log(directory / "decisions.jsonl"),
+                  {},
+                  {}};
   run.switches = switches_of(run.events);
   run.summary = read_summary(directory).value_or(summary_so_far(run.records));
   return run;
@@ -134,30 +138,37 @@ std::string tiles_of(const ReportedRun& run) {
   out += tile("Training time", format_duration(summary.train_seconds), "evaluation not counted");
   out += tile("Throughput", format_count(summary.tokens_per_second), "tokens per second");
   if (summary.relayouts + summary.batch_changes > 0) {
-    out += tile("Changes on the way", plural(summary.relayouts, "re-layout"),
-                concat(plural(summary.batch_changes, "batch change"), ", ", format_duration(seconds_paused(run)),
-                       " paused"));
+    out += tile(
+        "Changes on the way", plural(summary.relayouts, "re-layout"),
+        concat(plural(summary.batch_changes, "batch change"), ", ", format_duration(seconds_paused(run)), " paused"));
   }
   return out + "</section>\n";
 }
 
 std::string table_of(const std::vector<ReportedRun>& runs) {
-  WebTable table{{{"run"}, {"ended"}, {"held-out loss"}, {"steps"}, {"skipped"}, {"tokens"}, {"training time"},
-                  {"tokens/s"}, {"switches"}, {"paused"}},
+  WebTable table{{{"run"},
+                  {"ended"},
+                  {"held-out loss"},
+                  {"steps"},
+                  {"skipped"},
+                  {"tokens"},
+                  {"training time"},
+                  {"tokens/s"},
+                  {"switches"},
+                  {"paused"}},
                  {}};
   for (const ReportedRun& run : runs) {
     const RunSummary& summary = run.summary;
     const bool evaluated = summary.held_out_loss && std::isfinite(*summary.held_out_loss);
-    table.rows.push_back({escape_html(run.name), escape_html(summary.ended),
-                          evaluated ? format_number("%.4f", *summary.held_out_loss) : "-",
-                          std::to_string(summary.steps), std::to_string(summary.skipped_steps),
-                          format_count(static_cast<double>(summary.consumed_tokens)),
-                          format_duration(summary.train_seconds), format_count(summary.tokens_per_second),
-                          std::to_string(std::count_if(run.switches.begin(), run.switches.end(),
-                                                       [](const ReportedSwitch& one) {
-                                                         return one.report.outcome == SwitchReport::Outcome::moved;
-                                                       })),
-                          format_duration(seconds_paused(run))});
+    table.rows.push_back(
+        {escape_html(run.name), escape_html(summary.ended),
+         evaluated ? format_number("%.4f", *summary.held_out_loss) : "-", std::to_string(summary.steps),
+         std::to_string(summary.skipped_steps), format_count(static_cast<double>(summary.consumed_tokens)),
+         format_duration(summary.train_seconds), format_count(summary.tokens_per_second),
+         std::to_string(std::count_if(
+             run.switches.begin(), run.switches.end(),
+             [](const ReportedSwitch& one) { return one.report.outcome == SwitchReport::Outcome::moved; })),
+         format_duration(seconds_paused(run))});
   }
   return concat("<section class=\"card block\"><h2>Runs</h2>", to_html(table), "</section>\n");
 }
@@ -241,8 +252,8 @@ void write_html_report(const fs::path& run_dir) { write_html_report(std::vector{
 
 void write_html_report(const std::vector<fs::path>& run_dirs, const fs::path& file) {
   if (run_dirs.size() > most_runs) {
-    throw UserError(concat(run_dirs.size(), " runs: more than ", most_runs,
-                           " cannot be told apart on one page; give fewer"));
+    throw UserError(
+        concat(run_dirs.size(), " runs: more than ", most_runs, " cannot be told apart on one page; give fewer"));
   }
   std::vector<fs::path> directories;
   for (const fs::path& directory : run_dirs) {

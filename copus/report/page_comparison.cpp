@@ -103,8 +103,8 @@ std::vector<std::string> row_of(const Measure& measure, const PageJson& result, 
   return row;
 }
 
-std::string comparison_table(const PageJson& results, const std::string& reference, const std::vector<Measure>& measures,
-                             size_t index) {
+std::string comparison_table(const PageJson& results, const std::string& reference,
+                             const std::vector<Measure>& measures, size_t index) {
   const Measure& measure = measures[index];
   WebTable table = table_of(measure);
   table.columns.insert(table.columns.end(),
@@ -129,12 +129,12 @@ std::string comparison_table(const PageJson& results, const std::string& referen
 
 std::string screening_tables(const PageJson& group) {
   const PageJson& screened = group.at("screened");
-  std::string html = concat("<details class=\"card\"><summary>Group ", escape_html(group.at("name").get<std::string>()),
-                            ": how its arm was chosen</summary><p>",
-                            group.at("chosen").is_null()
-                                ? "No arm could be chosen: "
-                                : escape_html(concat(group.at("chosen").get<std::string>(), ", ")),
-                            escape_html(group.at("reason").get<std::string>()), "</p>");
+  std::string html =
+      concat("<details class=\"card\"><summary>Group ", escape_html(group.at("name").get<std::string>()),
+             ": how its arm was chosen</summary><p>",
+             group.at("chosen").is_null() ? "No arm could be chosen: "
+                                          : escape_html(concat(group.at("chosen").get<std::string>(), ", ")),
+             escape_html(group.at("reason").get<std::string>()), "</p>");
   if (screened.empty()) return html + "</details>\n";
   const std::vector<Measure> measures = measures_of(screened.front());
   for (size_t i = 0; i < measures.size(); ++i) {
@@ -151,7 +151,7 @@ std::string screening_tables(const PageJson& group) {
 }
 
 PageJson intervals_of(const PageJson& results, const std::string& reference, const std::vector<Measure>& measures,
-                  size_t index) {
+                      size_t index) {
   const Measure& measure = measures[index];
   std::map<int64_t, double> of_reference;
   for (const PageJson& result : results) {

@@ -84,8 +84,8 @@ void smooth(std::vector<Point>& points, Smoothing smoothing) {
   const double window = std::max(1.0, smoothed_share * static_cast<double>(points.size()));
   for (size_t begin = 0, end = 0; begin < points.size(); begin = end) {
     end = begin + 1;
-    while (end < points.size() && (smoothing == Smoothing::over_all ||
-                                   same_configuration(*points[end - 1].record, *points[end].record))) {
+    while (end < points.size() &&
+           (smoothing == Smoothing::over_all || same_configuration(*points[end - 1].record, *points[end].record))) {
       ++end;
     }
     smooth_stretch(points, begin, end, window);
@@ -143,9 +143,7 @@ class CurveList {
     };
     const std::vector<Point> points = decimate(points_of(records_, value_or_bound), most_points_);
     if (points.empty()) return;
-    const auto known = [](const std::optional<double>& value) {
-      return value ? shortened(*value) : nlohmann::json();
-    };
+    const auto known = [](const std::optional<double>& value) { return value ? shortened(*value) : nlohmann::json(); };
     nlohmann::json curve = positions_of(points);
     for (const Point& point : points) {
       curve["value"].push_back(known(point.record->noise_scale));
@@ -165,9 +163,7 @@ class CurveList {
 
 }  // namespace
 
-size_t most_points_of_a_curve(size_t runs) {
-  return std::clamp<size_t>(6000 / std::max<size_t>(runs, 1), 200, 2000);
-}
+size_t most_points_of_a_curve(size_t runs) { return std::clamp<size_t>(6000 / std::max<size_t>(runs, 1), 200, 2000); }
 
 nlohmann::json shortened(double value) {
   if (!std::isfinite(value)) return nullptr;
@@ -175,9 +171,7 @@ nlohmann::json shortened(double value) {
 }
 
 nlohmann::json position_of(const StepRecord& record) {
-  return {{"step", record.step},
-          {"tokens", record.consumed_tokens},
-          {"seconds", shortened(record.elapsed_seconds)}};
+  return {{"step", record.step}, {"tokens", record.consumed_tokens}, {"seconds", shortened(record.elapsed_seconds)}};
 }
 
 nlohmann::json positions_of(const std::vector<const StepRecord*>& records) {

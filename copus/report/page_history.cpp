@@ -87,9 +87,7 @@ std::string command_text(const Command& command) {
 // show.
 struct EventRow {
   std::vector<std::string> operator()(const Decision& decision) const {
-    const std::string what = decision.moves          ? "moves"
-                             : decision.choice.target ? "advises"
-                                                      : "holds";
+    const std::string what = decision.moves ? "moves" : decision.choice.target ? "advises" : "holds";
     const std::string change =
         decision.choice.target ? concat(" ", describe_change(decision.current, *decision.choice.target)) : "";
     return {std::to_string(decision.step), what + escape_html(change), percent(decision.choice.predicted_gain),
@@ -165,19 +163,26 @@ nlohmann::json held_decisions(const std::vector<DecisionEvent>& events, const st
 }
 
 WebTable switch_table(const std::vector<ReportedSwitch>& switches) {
-  WebTable table{{{"switch"}, {"after step"}, {"change"}, {"reason", true}, {"Goodput predicted"}, {"realised"},
-                  {"step predicted"}, {"realised"}, {"pause"}, {"outcome", true}},
+  WebTable table{{{"switch"},
+                  {"after step"},
+                  {"change"},
+                  {"reason", true},
+                  {"Goodput predicted"},
+                  {"realised"},
+                  {"step predicted"},
+                  {"realised"},
+                  {"pause"},
+                  {"outcome", true}},
                  {}};
   for (size_t i = 0; i < switches.size(); ++i) {
     const auto& [report, reason, predicted_gain, realised] = switches[i];
     const auto seconds = [](double value) { return format_number("%.3g s", value); };
-    table.rows.push_back({std::to_string(i + 1), std::to_string(report.after_step),
-                          escape_html(describe_change(report.from, report.to)), escape_html(reason),
-                          predicted_gain ? percent(*predicted_gain) : "-",
-                          realised ? percent(realised->realised_gain) : "-",
-                          realised ? seconds(realised->predicted_step_seconds) : "-",
-                          realised ? seconds(realised->realised_step_seconds) : "-",
-                          pause_text(report.pause_seconds), escape_html(outcome_of(report))});
+    table.rows.push_back(
+        {std::to_string(i + 1), std::to_string(report.after_step), escape_html(describe_change(report.from, report.to)),
+         escape_html(reason), predicted_gain ? percent(*predicted_gain) : "-",
+         realised ? percent(realised->realised_gain) : "-", realised ? seconds(realised->predicted_step_seconds) : "-",
+         realised ? seconds(realised->realised_step_seconds) : "-", pause_text(report.pause_seconds),
+         escape_html(outcome_of(report))});
   }
   return table;
 }
