@@ -208,6 +208,7 @@ class PlanPage(PageTest):
                          command=("plan",), page="plan.html")
         self.assertGreaterEqual(page.evaluate("group.plots[0].series.length"), 3)
         self.assertEqual(page.evaluate("group.plots[0].scales.y.min"), 0, "the axis begins at zero")
+        self.assertEqual(page.evaluate("Math.max(...group.plots[1].data.slice(1).flat())"), 0, "the fastest itself")
         self.assertEqual(page.evaluate("data.fastest.low.every((low, i) => low < data.fastest.speeds[i])"), True)
         self.assert_fits(page, 400)
 

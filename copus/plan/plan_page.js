@@ -19,10 +19,22 @@ function plan_chart() {
         name: layout.name, x: layout.batches, y: layout.speeds, dots: true, width: 2, ...look_of(i)}))]};
 }
 
+// The same as shares of the fastest at each batch: layouts are often a few percent apart.
+function distance_chart() {
+  const best = (i) => fastest.speeds[fastest.batches.indexOf(batches[i])];
+  const percent = (value) => `${+(100 * value).toPrecision(3)} %`;
+  return {
+    title: "Behind the fastest", unit: "share of the fastest layout's throughput that is missing", wide: true,
+    height: 260, y: {format: percent, axis: percent},
+    series: data.layouts.map((layout, i) => ({
+      name: layout.name, x: batches, dots: true, width: 2, ...look_of(i),
+      y: layout.speeds.map((value, k) => value === null ? null : value / best(k) - 1)}))};
+}
+
 const group = new ChartGroup(document.getElementById("charts"), {
   label: "global batch, sequences", format: (value) => String(Math.round(value)), log: 2, splits: batches,
   range: [batches[0] / 1.15, batches[batches.length - 1] * 1.15]});
-const draw_plan = () => group.draw([plan_chart()]);
+const draw_plan = () => group.draw([plan_chart(), distance_chart()]);
 
 draw_plan();
 document.getElementById("controls").append(zoom_buttons(group));

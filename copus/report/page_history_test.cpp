@@ -9,7 +9,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Configuration in_batch(int64_t batch) { return {.global_batch = batch, .micro_batch = 1}; }
+Configuration in_batch(int64_t batch) { return {{}, batch, 1}; }
 
 Decision made_after(int64_t step, bool moves, std::string reason) {
   Decision decision;

@@ -4,6 +4,7 @@
 
 const {runs} = data;
 const single = runs.length === 1;
+const many = runs.length > colours.length;  // the buttons then tell colours; legends would be longer than charts
 const axes = {
   tokens: {key: "tokens", label: "training tokens", format: count},
   time: {key: "seconds", label: "training time", format: duration, time: true},
@@ -43,6 +44,7 @@ function noise_scale(run) {
   const number = (value) => value === null ? "unknown" : count(value);
   const interval = (i) => curve.high[i] === null ? `at least ${number(curve.low[i])}`
                                                  : `${number(curve.low[i])} to ${number(curve.high[i])}`;
+  if (many) return series_of(run, "noise_scale", "φ");
   return [
     ...series_of(run, "noise_scale", "95 % interval", {band: true, list: "low", low: curve.low.map((v) => v || 1e-3),
                                                        high: curve.high, value: interval, reach: [0.05, 1]}),
@@ -114,7 +116,7 @@ function charts_of() {
     {title: "Pauses", unit: "seconds without training, at a switch", y: {zero: true, format: precise},
      series: plain("pause", "pause", {kind: "stems"})}];
   const lines = marks.map(({x, colour}) => ({x, colour}));
-  return charts.map((chart) => ({lines: chart.marks ? [] : lines, ...chart}));
+  return charts.map((chart) => ({lines: chart.marks ? [] : lines, legend: !many, ...chart}));
 }
 
 // ---- the page ----
@@ -162,7 +164,8 @@ function run_buttons() {
   return buttons;
 }
 
-document.getElementById("controls").append(axis_buttons(), zoom_buttons(group), ...single ? [] : [run_buttons()]);
+document.getElementById("controls").append(axis_buttons(), zoom_buttons(group));
+if (!single) document.getElementById("controls").before(run_buttons());
 keep_fresh(group.place, draw_runs);
 
 // ---- the comparison of an experiment ----
