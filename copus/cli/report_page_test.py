@@ -198,6 +198,8 @@ class RunPage(PageTest):
         page = self.open("experiment")
         self.assertIn("0.600 (0.500 to 0.720)", page.evaluate("document.querySelector('.block').innerText"))
         self.assertEqual(page.evaluate("document.querySelectorAll('#intervals canvas').length"), 1)
+        self.assertEqual(page.evaluate("data.comparison[0].rows.map((row) => [row.value, row.low, row.high])"),
+                         [[0.6, 0.5, 0.72]])
         self.assertEqual(page.evaluate("runs.map((run) => run.name)"), ["slow, seed-1", "fast, seed-1"])
         self.assert_fits(page, 400)
 

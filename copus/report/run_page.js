@@ -180,20 +180,17 @@ function draw_comparison(measure, place) {
   const short = (name) => name.length > 26 ? name.slice(0, 25) + "…" : name;
   const text = reference === 1 ? (value) => value.toFixed(3) : (value) => (value > 0 ? "+" : "") + value.toFixed(4);
   const digits = (v) => +v.toPrecision(3) + "";
-  // A point each, in the order of x.
-  const by_x = (list) => list.sort((a, b) => a.x - b.x);
-  const means = by_x(rows.map((row, i) => ({x: row.value, y: levels[i], left: row.low, right: row.high})));
-  const seeds = by_x(rows.flatMap((row, i) => row.seeds.map((x) => ({x, y: levels[i] - 0.22}))));
-  const column = (list, name) => list.map((one) => one[name]);
   const chart = new ChartGroup(place, {label, format: digits, range: [low - margin, high + margin]});
   const draw = () => chart.draw([{
     title: measure.title, unit: "mean and 95 % interval; small: seed by seed", wide: true, legend: false,
     height: 90 + 40 * rows.length,
     lines: [{x: reference, colour: "--text"}], y: {names: rows.map((row) => short(row.name)).reverse(), format: text},
-    series: [
-      {name: "mean", kind: "points", colour: "--c0", x: column(means, "x"), y: column(means, "y"),
-       left: column(means, "left"), right: column(means, "right"), size: 9},
-      {name: "seeds", kind: "points", colour: "--c1", x: column(seeds, "x"), y: column(seeds, "y"), size: 5}]}]);
+    // A series for each arm: several may have the same value.
+    series: rows.flatMap((row, i) => [
+      {name: row.name, kind: "points", colour: "--c0", x: [row.value], y: [levels[i]], left: [row.low],
+       right: [row.high], size: 9},
+      {name: "its seeds", kind: "points", colour: "--c1", x: [...row.seeds].sort((a, b) => a - b),
+       y: row.seeds.map(() => levels[i] - 0.22), size: 5}])}]);
   draw();
   keep_fresh(place, draw);
 }
