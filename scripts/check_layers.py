@@ -21,7 +21,7 @@ import sys
 from typing import Iterator, NamedTuple
 
 ROOMS = (
-    "base description config schedule placement statistics performance plan orchestrator simulate report "
+    "base description config schedule placement statistics performance page plan orchestrator simulate report "
     "comm data checkpoint model train cli workshop"
 ).split()
 # config reads the files that a run configuration names.

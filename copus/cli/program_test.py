@@ -47,7 +47,15 @@ class CommandLine(ProgramTest):
         self.assert_refused("convert", "--from", "x", says=["--to"])
 
     def test_report_of_nothing(self):
+        self.assert_refused("report", says=["DIR"])
         self.assert_refused("report", "no_such_run", says=["no_such_run"])
+        self.assert_refused("report", "no_such_run", "nor_this", says=["no_such_run"])
+
+    def test_report_of_an_experiment_and_something_else(self):
+        for name in ["e", "r"]:
+            (self.folder / name).mkdir()
+        self.write("e/experiment.toml", "")
+        self.assert_refused("report", "r", "e", says=["e is an experiment", "give it alone"])
 
     @unittest.skipIf(WITH_TORCH, "this build has libtorch")
     def test_without_libtorch_the_missing_commands_say_so(self):

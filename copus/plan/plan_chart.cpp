@@ -4,12 +4,15 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/escape_html.h"
 #include "copus/base/units.h"
+#include "copus/page/web_page.h"
+#include "copus/plan/plan_page_script.h"
 #include "copus/plan/plan_report.h"
 
 namespace copus {
@@ -94,6 +97,24 @@ std::vector<Line> lines_of(const Plan& plan) {
     }
   }
   return lines;
+}
+
+// Finds where two layouts' lines cross between two batches, or halfway where one of them has no line there. The place
+// is the logarithm of a batch.
+double place_of(const Crossover& change, const std::vector<Line>& lines) {
+  const double low = std::log2(change.last_batch);
+  const double high = std::log2(change.first_batch);
+  const auto speed = [&](const ParallelStrategy& layout, int64_t batch) -> std::optional<double> {
+    for (const Line& line : lines) {
+      if (line.layout == layout && line.speeds.contains(batch)) return line.speeds.at(batch);
+    }
+    return std::nullopt;
+  };
+  const auto from_low = speed(change.from, change.last_batch), from_high = speed(change.from, change.first_batch);
+  const auto to_low = speed(change.to, change.last_batch), to_high = speed(change.to, change.first_batch);
+  if (!from_low || !from_high || !to_low || !to_high) return (low + high) / 2;
+  const double ahead = *from_low - *to_low, behind = *to_high - *from_high;
+  return low + (high - low) * (ahead + behind > 0 ? ahead / (ahead + behind) : 0.5);
 }
 
 // Chooses 1, 2 or 5 times a power of ten, so that about `wanted` of them make up `range`.
@@ -192,27 +213,9 @@ class Chart {
     add_text((left + right) / 2, bottom + 42, "middle", "Global batch, sequences");
   }
 
-  // Finds where two layouts' lines cross between two batches, or halfway where one of them has no line there. The place
-  // is the logarithm of a batch.
-  double place_of(const Crossover& change) const {
-    const double low = std::log2(change.last_batch);
-    const double high = std::log2(change.first_batch);
-    const auto speed = [&](const ParallelStrategy& layout, int64_t batch) -> std::optional<double> {
-      for (const Line& line : lines_) {
-        if (line.layout == layout && line.speeds.contains(batch)) return line.speeds.at(batch);
-      }
-      return std::nullopt;
-    };
-    const auto from_low = speed(change.from, change.last_batch), from_high = speed(change.from, change.first_batch);
-    const auto to_low = speed(change.to, change.last_batch), to_high = speed(change.to, change.first_batch);
-    if (!from_low || !from_high || !to_low || !to_high) return (low + high) / 2;
-    const double ahead = *from_low - *to_low, behind = *to_high - *from_high;
-    return low + (high - low) * (ahead + behind > 0 ? ahead / (ahead + behind) : 0.5);
-  }
-
   void draw_changes() {
     for (const Crossover& change : crossovers(plan_)) {
-      const double at = x(place_of(change));
+      const double at = x(place_of(change, lines_));
       add_line("change", at, top_edge - 8, at, bottom);
     }
   }
@@ -272,40 +275,63 @@ class Chart {
   std::string text_;
 };
 
-constexpr const char* page_begin = R"(<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>
-:root { color-scheme: light dark; --page: #ffffff; --text: #1a1d23; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171c; --text: #e6e8ec; } }
-body { margin: 0; background: var(--page); color: var(--text);
-       font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
-main { max-width: 1400px; margin: 0 auto; padding: 32px 24px; }
-svg { max-width: 100%; height: auto; }
-pre { overflow-x: auto; font-size: 13px; line-height: 1.45; }
-summary { cursor: pointer; padding: 4px 0; }
-</style>
-)";
+// What plan_page.js draws: {"title", "batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches",
+// "speeds", "low", "high"}, "changes": batches}. Speeds are in tokens per second and GPU; low and high are one standard
+// deviation off, since what is common to all layouts would look like doubt about their order if each had a bar.
+nlohmann::json data_of(const PlanQuestion& question, const Plan& plan) {
+  using nlohmann::json;
+  const std::vector<Line> lines = lines_of(plan);
+  json layouts = json::array();
+  for (const Line& line : lines) {
+    json layout{{"name", to_string(line.layout)}, {"batches", json::array()}, {"speeds", json::array()}};
+    for (const BatchPlan& batch : plan.batches) {
+      const auto speed = line.speeds.find(batch.global_batch);
+      layout["batches"].push_back(batch.global_batch);
+      layout["speeds"].push_back(speed == line.speeds.end() ? json() : json(speed->second));
+    }
+    layouts.push_back(std::move(layout));
+  }
+  json batches = json::array();
+  json fastest{{"batches", json::array()}, {"speeds", json::array()}, {"low", json::array()}, {"high", json::array()}};
+  for (const BatchPlan& batch : plan.batches) {
+    batches.push_back(batch.global_batch);
+    if (batch.layouts.empty()) continue;
+    const PlannedConfiguration& row = batch.layouts.front();
+    fastest["batches"].push_back(batch.global_batch);
+    fastest["speeds"].push_back(row.tokens_per_second_per_gpu);
+    fastest["low"].push_back(row.tokens_per_second_per_gpu * std::exp(-row.relative_deviation));
+    fastest["high"].push_back(row.tokens_per_second_per_gpu * std::exp(row.relative_deviation));
+  }
+  json changes = json::array();
+  for (const Crossover& change : crossovers(plan)) changes.push_back(std::exp2(place_of(change, lines)));
+  return {{"title", title_of(question)},
+          {"batches", std::move(batches)},
+          {"layouts", std::move(layouts)},
+          {"fastest", std::move(fastest)},
+          {"changes", std::move(changes)}};
+}
 
 }  // namespace
 
 std::string to_svg(const PlanQuestion& question, const Plan& plan) { return Chart(question, plan).take(); }
 
 std::string to_html(const PlanQuestion& question, const Plan& plan, int64_t top) {
-  std::string page =
-      concat(page_begin, "<title>", escape_html(title_of(question)), " - Copus plan</title>\n</head>\n<body>\n<main>\n",
-             to_svg(question, plan), "<pre>", escape_html(to_text(question, plan, top)), "</pre>\n");
+  std::string body = concat("<h1>", escape_html(title_of(question)),
+                            "</h1>\n<div class=\"controls\" id=\"controls\"></div>\n<section class=\"charts\" "
+                            "id=\"charts\"><noscript>The chart is drawn by a script in this page; it is switched "
+                            "off.</noscript></section>\n<section class=\"card block\"><pre>",
+                            escape_html(to_text(question, plan, top)), "</pre></section>\n");
   for (const BatchPlan& batch : plan.batches) {
     if (batch.layouts.empty()) continue;
     Plan one = plan;
     one.batches = {batch};
-    page += concat("<details><summary>Global batch ", batch.global_batch, "</summary><pre>",
+    body += concat("<details class=\"card\"><summary>Global batch ", batch.global_batch, "</summary><pre>",
                    escape_html(to_text(question, one, top)), "</pre></details>\n");
   }
-  return page + "</main>\n</body>\n</html>\n";
+  return to_html({.title = concat(title_of(question), " - Copus plan"),
+                  .body = body,
+                  .data = data_of(question, plan).dump(),
+                  .script = plan_page_js});
 }
 
 }  // namespace copus

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "copus/base/error.h"
+#include "copus/report/comparison.h"
+#include "copus/report/decision_log.h"
 #include "copus/report/run_log.h"
 #include "copus/report/run_summary.h"
 #include "copus/report/testing/test_directory.h"
@@ -14,23 +16,25 @@
 namespace copus {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
 class HtmlReportTest : public TestDirectory {
  protected:
-  HtmlReportTest() { std::filesystem::create_directory(run_dir_); }
+  void write_steps(int64_t count) { write_steps(run_dir_, count); }
 
-  void write_steps(int64_t count) {
-    RunLog log(run_dir_);
+  static void write_steps(const std::filesystem::path& directory, int64_t count) {
+    std::filesystem::create_directories(directory);
+    RunLog log(directory);
     for (int64_t step = 1; step <= count; ++step) {
       StepRecord record;
       record.step = step;
       record.consumed_tokens = 100 * step;
       record.elapsed_seconds = 0.5 * static_cast<double>(step);
-      record.loss = step == spike_step ? 50 : 2 + std::sin(static_cast<double>(step));
-      if (step == nan_step) record.loss = std::numeric_limits<double>::quiet_NaN();
+      record.loss = 2 + std::sin(static_cast<double>(step));
       if (step % 1000 == 0) record.held_out_loss = 1.25;
+      if (step == 2) record.switch_seconds = 0.75;
       log.append(record);
     }
   }
@@ -41,13 +45,14 @@ class HtmlReportTest : public TestDirectory {
   }
 
   static nlohmann::json data(const std::string& page) {
-    const std::string start = "<script type=\"application/json\" id=\"data\">";
+    const std::string start = "id=\"data\">";
     const size_t begin = page.find(start) + start.size();
     return nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
   }
 
-  static constexpr int64_t spike_step = 5001;
-  static constexpr int64_t nan_step = 5003;
+  // The curves of a page's only run.
+  static nlohmann::json curves(const std::string& page) { return data(page).at("runs").at(0).at("curves"); }
+
   std::filesystem::path run_dir_ = directory_ / "my-run";
 };
 
@@ -56,101 +61,137 @@ TEST_F(HtmlReportTest, EmptyRun) {
   const std::string html = page();
   EXPECT_THAT(html, HasSubstr("<h1>my-run</h1>"));
   EXPECT_THAT(html, HasSubstr("not evaluated"));
-  EXPECT_EQ(data(html).at("loss").size(), 0U);
+  EXPECT_TRUE(curves(html).empty());
 }
 
 TEST_F(HtmlReportTest, OneStep) {
   write_steps(1);
-  const auto rows = data(page()).at("loss");
-  ASSERT_EQ(rows.size(), 1U);
-  EXPECT_EQ(rows[0][0], 1);
-  EXPECT_EQ(rows[0][1], 100);
-  EXPECT_EQ(rows[0][2], 0.5);
-  EXPECT_NEAR(rows[0][3].get<double>(), 2 + std::sin(1), 1e-5);
-  EXPECT_EQ(rows[0][3], rows[0][4]);
+  const auto loss = curves(page()).at("loss");
+  EXPECT_EQ(loss.at("step"), nlohmann::json({1}));
+  EXPECT_EQ(loss.at("tokens"), nlohmann::json({100}));
+  EXPECT_EQ(loss.at("seconds"), nlohmann::json({0.5}));
+  EXPECT_NEAR(loss.at("value")[0].get<double>(), 2 + std::sin(1), 1e-5);
+  EXPECT_EQ(loss.at("value"), loss.at("smoothed"));
 }
 
-TEST_F(HtmlReportTest, LongRunIsDecimatedAndKeepsItsEndsAndSpikes) {
-  write_steps(20'000);
-  const auto curves = data(page());
-  const auto& loss = curves.at("loss");
-  EXPECT_LE(loss.size(), 2000U);
-  EXPECT_GE(loss.size(), 1900U);
-  EXPECT_EQ(loss.front()[0], 1);
-  EXPECT_EQ(loss.back()[0], 20'000);
-  bool has_spike = false;
-  int64_t previous = 0;
-  for (const auto& row : loss) {
-    EXPECT_GT(row[0].get<int64_t>(), previous) << "in order, none twice";
-    previous = row[0].get<int64_t>();
-    EXPECT_NE(previous, nan_step);
-    has_spike |= row[3] == 50;
-  }
-  EXPECT_TRUE(has_spike);
-  EXPECT_EQ(curves.at("held_out_loss").size(), 20U);
+// A writer that was killed leaves such a line.
+TEST_F(HtmlReportTest, AHalfWrittenLastLineIsLeftOut) {
+  write_steps(2);
+  const std::string log = read_text_file(run_dir_ / "run.jsonl");
+  write_file_durably(run_dir_ / "run.jsonl", log + "{\"step\":3,\"consumed_sam");
+  write_file_durably(run_dir_ / "decisions.jsonl", "{\"event\":\"resu");
+  EXPECT_EQ(curves(page()).at("loss").at("step"), nlohmann::json({1, 2}));
 }
 
-TEST_F(HtmlReportTest, SmoothedCurveDoesNotLag) {
-  RunLog log(run_dir_);
-  for (int64_t step = 1; step <= 501; ++step) {
-    StepRecord record;
-    record.step = step;
-    record.loss = 10 - 0.01 * static_cast<double>(step);
-    log.append(record);
-  }
-  const auto curves = data(page());
-  for (const auto& row : curves.at("loss")) {
-    // The smoothed line follows a straight one, except near the ends, which have neighbours on one side alone.
-    const double tolerance = row[0] > 100 && row[0] < 400 ? 1e-5 : 0.06;
-    EXPECT_NEAR(row[4].get<double>(), row[3].get<double>(), tolerance) << row;
-  }
+TEST_F(HtmlReportTest, SeveralRunsBesideEachOther) {
+  write_steps(directory_ / "a" / "seed-1", 3);
+  write_steps(directory_ / "b" / "seed-1", 5);
+  const auto file = directory_ / "both.html";
+  write_html_report(std::vector{directory_ / "a" / "seed-1", directory_ / "b" / "seed-1"}, file);
+  const std::string html = read_text_file(file);
+  const auto runs = data(html).at("runs");
+  ASSERT_EQ(runs.size(), 2U);
+  EXPECT_EQ(runs[0].at("name"), "a/seed-1") << "as much of the path as tells them apart";
+  EXPECT_EQ(runs[1].at("name"), "b/seed-1");
+  EXPECT_EQ(runs[1].at("curves").at("loss").at("step").back(), 5);
+  EXPECT_THAT(html, AllOf(HasSubstr("<h1>2 runs</h1>"), HasSubstr("<span>a/seed-1</span>")));
 }
 
-TEST_F(HtmlReportTest, NoiseScaleHasItsIntervalAndTheBatchesBesideIt) {
-  {
-    RunLog log(run_dir_);
-    for (int64_t step = 1; step <= 3; ++step) {
-      StepRecord record;
-      record.step = step;
-      record.consumed_tokens = 100 * step;
-      record.elapsed_seconds = 0.5 * static_cast<double>(step);
-      record.global_batch = 8 * step;
-      record.noise_scale_low = step >= 2 ? 20 : 0;
-      if (step == 3) {
-        record.noise_scale = 31.25;
-        record.noise_scale_high = 50;
-        record.critical_batch = 62.5;
-      }
-      log.append(record);
+TEST_F(HtmlReportTest, RunsGivenTwiceAndTooManyAreRefused) {
+  write_steps(1);
+  const auto refusal = [&](const std::vector<std::filesystem::path>& runs) -> std::string {
+    try {
+      write_html_report(runs, directory_ / "page.html");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_THAT(refusal({run_dir_, run_dir_ / "." / ""}), HasSubstr("given twice"));
+  EXPECT_THAT(refusal(std::vector(25, run_dir_)), HasSubstr("more than 24"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "page.html"));
+}
+
+// ---- experiments ----
+
+constexpr const char* page_experiment = R"(
+base = "run.toml"
+seeds = [1, 2]
+targets = [3.0]
+reference = "slow"
+[[arm]]
+name = "slow"
+[[arm]]
+name = "fast"
+)";
+
+TEST_F(HtmlReportTest, AnExperimentThatIsNotDoneShowsItsRunsSoFar) {
+  write_file_durably(directory_ / "experiment.toml", page_experiment);
+  EXPECT_TRUE(is_experiment_directory(directory_));
+  EXPECT_FALSE(is_experiment_directory(run_dir_));
+  try {
+    write_experiment_report(directory_, directory_ / "report.html");
+    ADD_FAILURE() << "nothing to show";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("nothing has run yet"));
+  }
+  write_steps(directory_ / "runs" / "fast" / "seed-2", 2);
+  write_experiment_report(directory_, directory_ / "report.html");
+  const std::string html = read_text_file(directory_ / "report.html");
+  EXPECT_THAT(html, HasSubstr("not compared yet"));
+  ASSERT_EQ(data(html).at("runs").size(), 1U);
+  EXPECT_EQ(data(html).at("runs")[0].at("name"), "fast, seed-2");
+  EXPECT_TRUE(data(html).at("comparison").empty());
+}
+
+TEST_F(HtmlReportTest, AnExperimentShowsItsComparisonWithIntervals) {
+  write_file_durably(directory_ / "experiment.toml", page_experiment);
+  const Experiment experiment = parse_experiment(page_experiment, "experiment.toml");
+  std::vector<RunOutcome> outcomes;
+  for (const auto& [arm, seed, pace] :
+       {std::tuple{"slow", 1, 10.0}, {"slow", 2, 20.0}, {"fast", 1, 5.0}, {"fast", 2, 16.0}}) {
+    RunOutcome& outcome = outcomes.emplace_back(arm, seed);
+    outcome.evaluations = {{0, 0, 4}, {2 * pace, 200, 2}};  // a loss of 3 after `pace` seconds
+    outcome.final_loss = 2;
+  }
+  write_file_durably(directory_ / "results.json", to_json(experiment, compare(experiment, outcomes)));
+  write_steps(directory_ / "runs" / "slow" / "seed-1", 2);
+  write_steps(directory_ / "runs" / "fast" / "seed-2", 2);
+  write_experiment_report(directory_, directory_ / "report.html");
+
+  const std::string html = read_text_file(directory_ / "report.html");
+  EXPECT_THAT(html, AllOf(HasSubstr("To a held-out loss of 3"), HasSubstr("<span>reference</span>")));
+  EXPECT_THAT(html, testing::ContainsRegex("<span>0\\.632 \\([0-9.]+ to [0-9.]+\\)</span>")) << "sqrt(0.5 x 0.8)";
+  const auto comparison = data(html).at("comparison");
+  ASSERT_EQ(comparison.size(), 1U);
+  EXPECT_EQ(comparison[0].at("reference"), 1);
+  ASSERT_EQ(comparison[0].at("rows").size(), 1U);
+  const auto row = comparison[0].at("rows")[0];
+  EXPECT_EQ(row.at("name"), "fast");
+  EXPECT_NEAR(row.at("value").get<double>(), std::sqrt(0.4), 1e-9);
+  EXPECT_LT(row.at("low"), row.at("value"));
+  EXPECT_GT(row.at("high"), row.at("value"));
+  EXPECT_EQ(row.at("seeds"), nlohmann::json({0.5, 0.8}));
+  const auto runs = data(html).at("runs");
+  ASSERT_EQ(runs.size(), 2U);
+  EXPECT_EQ(runs[0].at("name"), "slow, seed-1");
+  EXPECT_EQ(runs[1].at("name"), "fast, seed-2") << "the first seed that has run";
+}
+
+TEST_F(HtmlReportTest, DamagedResultsAreNamed) {
+  write_file_durably(directory_ / "experiment.toml", page_experiment);
+  for (const char* text : {"{", "{}", R"({"format": "copus-comparison", "version": 2})"}) {
+    write_file_durably(directory_ / "results.json", text);
+    try {
+      write_experiment_report(directory_, directory_ / "report.html");
+      ADD_FAILURE() << "accepted " << text;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("results.json"));
     }
   }
-  EXPECT_EQ(data(page()).at("noise_scale"), nlohmann::json::parse(R"([
-    [2, 200, 1.0, null, 20.0, null, null, 16],
-    [3, 300, 1.5, 31.25, 20.0, 50.0, 62.5, 24]])"));
 }
 
-TEST_F(HtmlReportTest, NoiseScaleOfALongRunIsDecimated) {
-  {
-    RunLog log(run_dir_);
-    for (int64_t step = 1; step <= 10'000; ++step) {
-      StepRecord record;
-      record.step = step;
-      record.noise_scale_low = 2 + std::sin(static_cast<double>(step));
-      if (step > 5000) record.noise_scale = 5 + std::sin(static_cast<double>(step));
-      log.append(record);
-    }
-  }
-  const auto rows = data(page()).at("noise_scale");
-  EXPECT_LE(rows.size(), 2000U);
-  EXPECT_GE(rows.size(), 1900U);
-  EXPECT_EQ(rows.front()[0], 1);
-  EXPECT_EQ(rows.back()[0], 10'000);
-}
-
-TEST_F(HtmlReportTest, WithoutNoiseScaleThereIsNothingToDraw) {
-  write_steps(3);
-  EXPECT_EQ(data(page()).at("noise_scale").size(), 0U);
-}
+// ---- the head ----
 
 TEST_F(HtmlReportTest, TilesComeFromTheSummary) {
   write_steps(3);
@@ -185,8 +226,19 @@ TEST_F(HtmlReportTest, RunWithoutSummaryShowsWhereItIs) {
 
 TEST_F(HtmlReportTest, WhatComesFromFilesIsEscaped) {
   run_dir_ = directory_ / "<b>&{{tiles}}";
-  std::filesystem::create_directory(run_dir_);
   write_steps(1);
+  {
+    DecisionLog log(run_dir_);
+    Decision decision;
+    decision.step = 1;
+    decision.choice.reason = "</script><script>alert(3)</script>";
+    log.append(decision);
+    decision.moves = true;
+    log.append(decision);
+    SwitchReport report;
+    report.after_step = 1;
+    log.append(report);
+  }
   RunSummary summary;
   summary.ended = "</p><script>alert(1)</script>";
   write_summary(run_dir_, summary);
@@ -194,6 +246,8 @@ TEST_F(HtmlReportTest, WhatComesFromFilesIsEscaped) {
   const std::string html = page();
   EXPECT_THAT(html, HasSubstr("<h1>&lt;b&gt;&amp;{{tiles}}</h1>"));
   EXPECT_THAT(html, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(html, Not(HasSubstr("</script><script>alert")));
+  EXPECT_EQ(data(html).at("runs")[0].at("switches")[0].at("reason"), "</script><script>alert(3)</script>");
   EXPECT_THAT(html,
               HasSubstr("path = &quot;&lt;/pre&gt;&lt;script&gt;alert(2)&lt;/script&gt; &#39;x&#39; &amp; {{data}}"));
 }
@@ -201,7 +255,7 @@ TEST_F(HtmlReportTest, WhatComesFromFilesIsEscaped) {
 TEST_F(HtmlReportTest, PageIsSelfContained) {
   write_steps(2);
   const std::string html = page();
-  for (const char* text : {"src=", "<link", "@import", "url(http"}) EXPECT_THAT(html, Not(HasSubstr(text)));
+  for (const char* text : {"src=", "<link", "@import", "url("}) EXPECT_THAT(html, Not(HasSubstr(text)));
 }
 
 TEST_F(HtmlReportTest, NotARunDirectory) {

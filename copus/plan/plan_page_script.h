@@ -1,0 +1,8 @@
+// plan_page.js, which draws the page of a plan, built into the program.
+#pragma once
+
+namespace copus {
+
+extern const char* const plan_page_js;
+
+}  // namespace copus
