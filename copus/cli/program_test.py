@@ -52,10 +52,10 @@ class CommandLine(ProgramTest):
         self.assert_refused("report", "no_such_run", "nor_this", says=["no_such_run"])
 
     def test_report_of_an_experiment_and_something_else(self):
-        for name in ["e", "r"]:
+        for name in ["e", "other"]:
             (self.folder / name).mkdir()
         self.write("e/experiment.toml", "")
-        self.assert_refused("report", "r", "e", says=["e is an experiment", "give it alone"])
+        self.assert_refused("report", "other", "e", says=["e is an experiment", "give it alone"])
 
     @unittest.skipIf(WITH_TORCH, "this build has libtorch")
     def test_without_libtorch_the_missing_commands_say_so(self):
