@@ -66,8 +66,9 @@ function value_range(chart, plot, [from, to]) {
   let low = Infinity, high = -Infinity;
   chart.series.forEach((series, i) => {
     if (series.reach === null || !plot.series[chart.first[i]].show) return;
-    const seen = [series.y, series.low, series.high].filter((list) => list && !series.band).flatMap(
-        (list) => list.filter((value, k) => value !== null && series.x[k] >= from && series.x[k] <= to));
+    const lists = series.band ? [series.low] : [series.y, series.low, series.high].filter(Boolean);
+    const seen = lists.flatMap((list) => list.filter(
+        (value, k) => value !== null && series.x[k] >= from && series.x[k] <= to));
     const positive = chart.y.log ? seen.filter((value) => value > 0) : seen;
     if (!positive.length) return;
     const [q_low, q_high] = series.reach ?? [0, 1];
