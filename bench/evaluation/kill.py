@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Kills `copus compare` at random moments, resumes it, and compares its table with that of an undisturbed one.
+
+    bench/evaluation/kill.py [--copus build/copus] [--times 20] [--seed 1]
+
+Both comparisons run in temporary directories. Every kill is a SIGKILL to the whole process group, so that neither the
+comparison nor its runs can put anything in order. Exit code 0: results.json is the same, bit for bit.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+EXPERIMENT = pathlib.Path(__file__).with_name("kill.toml")
+
+
+def begin(copus: str, directory: pathlib.Path) -> subprocess.Popen:
+    """Starts the comparison, or goes on with it, in a process group of its own."""
+    return subprocess.Popen(
+        [copus, "compare", str(EXPERIMENT), "--dir", str(directory)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(copus: str, directory: pathlib.Path) -> bytes:
+    """Runs the comparison to its end and returns its results."""
+    run = begin(copus, directory)
+    _, errors = run.communicate(timeout=1800)
+    if run.returncode != 0:
+        sys.exit(f"copus compare ended with exit code {run.returncode}: {errors}")
+    return (directory / "results.json").read_bytes()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--copus", default="build/copus", help="the program")
+    parser.add_argument("--times", type=int, default=20, help="how often it is killed")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    options = parser.parse_args()
+    moments = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        undisturbed = finish(options.copus, pathlib.Path(folder) / "undisturbed")
+        # Kills are spread so that all of them should fall within the comparison, what is repeated included.
+        longest = (time.monotonic() - began) / options.times * 2
+        killed = pathlib.Path(folder) / "killed"
+        landed = 0
+        for _ in range(options.times):
+            run = begin(options.copus, killed)
+            try:
+                run.communicate(timeout=moments.uniform(0.05, longest))
+            except subprocess.TimeoutExpired:
+                landed += 1
+                os.killpg(run.pid, signal.SIGKILL)
+                run.communicate()
+        same = finish(options.copus, killed) == undisturbed
+    print(f"killed {landed} times while it ran; results.json is {'the same' if same else 'another'}")
+    sys.exit(0 if same and landed == options.times else 1)
+
+
+if __name__ == "__main__":
+    main()
