@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Tables of docs/evaluation.md, from the results.json of comparisons.
+
+    bench/evaluation/table.py arms RESULTS ARM   every arm: loss at the end, and time to the final target beside ARM's
+    bench/evaluation/table.py gains RESULTS...   what adapting saves over the fastest baseline and the fastest rule
+
+Savings are 1 - time / time of the other, of geometric means over the seeds; an arm that misses a target with one seed
+has no time at it. A baseline of the paper is a batch that stays, or CBS in either layout (arXiv 2604.26687).
+"""
+
+import json
+import math
+import pathlib
+import statistics
+import sys
+
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 12: 2.201}  # 97.5 % quantiles, by the number of pairs
+ADAPTING = ("copus", "copus-wide", "copus-batch")
+
+
+def is_baseline_of_the_paper(name: str) -> bool:
+    return (name.startswith("static-") and not name.endswith("-wide")) or name.startswith("cbs-")
+
+
+def seconds(result: dict) -> list:
+    """Returns the mean seconds to each target; None where it is not reported."""
+    return [target["seconds"] for target in result["targets"]]
+
+
+def interval(mine: dict, other: dict) -> str:
+    """Returns the ratio of the times to a target, with its 95 % interval by Student's distribution of the pairs."""
+    if mine["refusal"] is not None:
+        return "missed"
+    if other["refusal"] is not None or mine is other:
+        return ""
+    theirs = {run["seed"]: run["seconds"] for run in other["runs"]}
+    logarithms = [math.log(run["seconds"] / theirs[run["seed"]]) for run in mine["runs"]]
+    mean, spread = statistics.mean(logarithms), statistics.stdev(logarithms)
+    width = STUDENT[len(logarithms)] * spread / math.sqrt(len(logarithms))
+    return f"{math.exp(mean):.3f} ({math.exp(mean - width):.3f} to {math.exp(mean + width):.3f})"
+
+
+def print_arms(path: pathlib.Path, against: str) -> None:
+    results = json.loads(path.read_text())
+    final = results["targets"][-1]
+    other = next(result for result in results["results"] if result["name"] == against)
+    print(f"| arm | loss at the end | time to {final} / that of {against} (95 %) | tokens to {final} |")
+    print("|---|---|---|---|")
+    for result in sorted(results["results"], key=lambda one: one["final_loss"]["mean_held_out_loss"] or 9):
+        loss, target = result["final_loss"]["mean_held_out_loss"], result["targets"][-1]
+        tokens = "" if target["tokens"] is None else f"{target['tokens'] / 1000:.0f} k"
+        cells = [result["name"], "" if loss is None else f"{loss:.4f}", interval(target, other["targets"][-1]), tokens]
+        print(f"| {' | '.join(cells)} |")
+
+
+def saving(mine: float | None, others: list) -> tuple[float, str] | None:
+    """Returns what `mine` saves over the fastest of others, pairs of seconds and name, and that one's name."""
+    reached = [(time, name) for time, name in others if time is not None]
+    if mine is None or not reached:
+        return None
+    fastest, name = min(reached)
+    return 1 - mine / fastest, name
+
+
+def print_gains(paths: list[pathlib.Path]) -> None:
+    print("| experiment | arm | over the paper's baselines: mean, peak | over every other rule: mean, peak |")
+    print("|---|---|---|---|")
+    for path in paths:
+        results = json.loads(path.read_text())
+        arms = {result["name"]: seconds(result) for result in results["results"]}
+        rivals = [name for name in arms if not name.startswith("copus") or name == "copus-paper"]
+        for name in ADAPTING + ("copus-paper",):
+            if name not in arms:
+                continue
+            cells = []
+            for others in ([r for r in rivals if is_baseline_of_the_paper(r)], [r for r in rivals if r != name]):
+                gains = [saving(mine, [(arms[r][at], r) for r in others]) for at, mine in enumerate(arms[name])]
+                known = [gain for gain in gains if gain is not None]
+                if not known:
+                    cells.append("no target")
+                    continue
+                mean, peak = sum(gain for gain, _ in known) / len(known), max(gain for gain, _ in known)
+                missing = "" if len(known) == len(gains) else f", {len(gains) - len(known)} missed"
+                cells.append(f"{mean:+.1%}, {peak:+.1%} (at the last target over {known[-1][1]}{missing})")
+            print(f"| {path.stem} | {name} | {cells[0]} | {cells[1]} |")
+
+
+def main() -> None:
+    if sys.argv[1:2] not in (["arms"], ["gains"]) or len(sys.argv) < {"arms": 4, "gains": 3}[sys.argv[1]]:
+        sys.exit(__doc__)
+    if sys.argv[1] == "arms":
+        print_arms(pathlib.Path(sys.argv[2]), sys.argv[3])
+    else:
+        print_gains([pathlib.Path(path) for path in sys.argv[2:]])
+
+
+if __name__ == "__main__":
+    main()
