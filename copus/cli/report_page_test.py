@@ -152,6 +152,16 @@ class RunPage(PageTest):
         self.assertEqual(page.evaluate("group.axis.label"), "training time")
         self.assertAlmostEqual(page.evaluate("group.plots[0].scales.x.max"), 97.5, delta=0.1)
 
+    def test_a_window_without_a_point_shows_the_curves_that_go_through_it(self):
+        self.write_logs("r", adapts=True)
+        page = self.open("r")
+        tops = "[0, 1].map((chart) => group.plots[chart].scales.y.max)"
+        page.evaluate("group.zoom_to([250 * 2048, 299 * 2048])")  # the batch is noted at steps 200 and 400
+        self.assertGreater(page.evaluate(tops)[1], 16)
+        page.evaluate("group.zoom_to([250.2 * 2048, 250.8 * 2048])")  # a held-out loss of 2.5 goes through it
+        self.assertGreater(page.evaluate(tops)[0], 2.5)
+        self.assertLess(page.evaluate(tops)[0], 2.6)
+
     def test_fits_a_phone_and_a_desktop_in_both_colours(self):
         self.write_logs("r", adapts=True)
         page = self.open("r")

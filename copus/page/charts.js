@@ -60,15 +60,28 @@ function quantile(values, share) {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 }
 
+// The values of a list that a window shows: those of the points in it, and of curves those at its ends, between points.
+function seen_in(series, list, [from, to]) {
+  const {x, kind} = series;
+  const seen = list.filter((value, i) => value !== null && x[i] >= from && x[i] <= to);
+  if (kind === "points" || kind === "stems") return seen;
+  for (const end of [from, to]) {
+    const after = x.findIndex((one) => one > end), before = after - 1;
+    if (before < 0 || list[before] === null || list[after] === null) continue;
+    const share = kind === "steps" ? 1 : (end - x[before]) / (x[after] - x[before]);
+    seen.push(list[before] + share * (list[after] - list[before]));
+  }
+  return seen;
+}
+
 // The ends of the vertical axis for what is seen of the chart's series.
-function value_range(chart, plot, [from, to]) {
+function value_range(chart, plot, range) {
   if (chart.y.names) return [-0.6, chart.y.names.length - 0.4];
   let low = Infinity, high = -Infinity;
   chart.series.forEach((series, i) => {
     if (series.reach === null || !plot.series[chart.first[i]].show) return;
     const lists = series.band ? [series.low] : [series.y, series.low, series.high].filter(Boolean);
-    const seen = lists.flatMap((list) => list.filter(
-        (value, k) => value !== null && series.x[k] >= from && series.x[k] <= to));
+    const seen = lists.flatMap((list) => seen_in(series, list, range));
     const positive = chart.y.log ? seen.filter((value) => value > 0) : seen;
     if (!positive.length) return;
     const [q_low, q_high] = series.reach ?? [0, 1];
