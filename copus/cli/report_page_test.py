@@ -146,6 +146,12 @@ class RunPage(PageTest):
         page.evaluate("document.querySelector('[aria-label=\"the whole range\"]').click()")
         page.settle()
         self.assertEqual(page.evaluate(ranges), whole)
+        page.evaluate("group.zoom_to([0, 100 * 2048])")
+        for _ in range(3):
+            page.evaluate("document.querySelector('[aria-label=\"to the left\"]').click()")
+        self.assertEqual(page.evaluate("group.window"), [0, 100 * 2048], "at an end a window stays as wide")
+        page.evaluate("document.querySelector('[aria-label=\"to the right\"]').click()")
+        self.assertEqual(page.evaluate("group.window"), [50 * 2048, 150 * 2048])
         page.evaluate("document.querySelector('[aria-label=\"zoom in\"]').click()")
         page.evaluate("document.querySelector('[aria-label=\"curves over training time\"]').click()")
         page.settle()

@@ -359,8 +359,9 @@ class ChartGroup {
 
   // Zooms by a factor around the middle, and moves by a share of the window. For keys and fingers, which cannot drag.
   zoom_by(factor, move = 0) {
-    const [from, to] = this.window ?? this.whole_range();
-    const middle = (from + to) / 2 + move * (to - from), half = (to - from) / 2 * factor;
+    const [first, last] = this.whole_range(), [from, to] = this.window ?? [first, last];
+    const shift = Math.max(first - from, Math.min(move * (to - from), last - to));  // stays within, and as wide
+    const middle = (from + to) / 2 + shift, half = (to - from) / 2 * factor;
     this.zoom_to([middle - half, middle + half]);
   }
 
