@@ -79,10 +79,11 @@ class PageTest(ProgramTest):
     def setUpClass(cls):
         cls.browser = cls.enterClassContext(Browser())
 
-    def write_logs(self, name, adapts, steps=STEPS):
+    def write_logs(self, name, adapts, steps=STEPS, change=lambda record: {}):
         run = self.folder / name
         run.mkdir(parents=True)
-        lines = (json.dumps(step_record(step, adapts)) for step in range(1, steps + 1))
+        records = (step_record(step, adapts) for step in range(1, steps + 1))
+        lines = (json.dumps({**record, **change(record)}) for record in records)
         (run / "run.jsonl").write_text("\n".join(lines) + "\n")
         if adapts:
             (run / "decisions.jsonl").write_text("".join(json.dumps(event) + "\n" for event in decisions()))
@@ -168,6 +169,25 @@ class RunPage(PageTest):
         self.assertGreater(page.evaluate(tops)[0], 2.5)
         self.assertLess(page.evaluate(tops)[0], 2.6)
 
+    def test_labels_of_the_horizontal_axis_tell_places_apart(self):
+        start = 2_000_000  # seconds, of which a duration in days and hours tells nothing within a window of some steps
+        late = {"elapsed_seconds": start, "consumed_tokens": 3 * 10**9, "step": 123_000}
+        self.write_logs("r", adapts=False, change=lambda record: {name: record[name] + late[name] for name in late})
+        page = self.open("r")
+        labels = ("group.plots[0].axes[0]._values", "group.plots[0].root.querySelector('.u-value').textContent")
+        for axis, ends, seen, last in (("training tokens", (3e9 + 2e5, 3e9 + 3e5), "3.00024 B", "3.0008192 B"),
+                                       ("training time", (start + 10.0, start + 10.8), "23 d 03:33:30.2",
+                                        "23 d 03:34:24"),
+                                       ("steps", (123_010, 123_014), "123,012", "123,400")):
+            page.evaluate(f"document.querySelector('[aria-label=\"curves over {axis}\"]').click()")
+            page.evaluate(f"group.zoom_to({list(ends)})")
+            page.settle()
+            texts = [text for text in page.evaluate(labels[0]) if text]
+            self.assertGreater(len(texts), 3)
+            self.assertEqual(len(set(texts)), len(texts), texts)
+            self.assertIn(seen, texts)
+            self.assertEqual(page.evaluate(labels[1]), last)
+
     def test_fits_a_phone_and_a_desktop_in_both_colours(self):
         self.write_logs("r", adapts=True)
         page = self.open("r")
@@ -229,6 +249,18 @@ class PlanPage(PageTest):
         self.assertEqual(page.evaluate("Math.max(...group.plots[1].data.slice(1).flat())"), 0, "the fastest itself")
         self.assertEqual(page.evaluate("data.fastest.low.every((low, i) => low < data.fastest.speeds[i])"), True)
         self.assert_fits(page, 400)
+
+
+    def test_labels_of_many_batches_stand_apart(self):
+        batches = ",".join(str(16 * i) for i in range(1, 41))
+        page = self.open("--model", "llama-3.2-1b", "--cluster", "h100-sxm", "--gpus", "2", "--global-batch", batches,
+                         command=("plan",), page="plan.html")
+        texts = page.evaluate("group.plots[0].axes[0]._values")
+        places = page.evaluate("data.batches.map((batch) => group.plots[0].valToPos(batch, 'x'))")
+        shown = [(text, place) for text, place in zip(texts, places, strict=True) if text]
+        self.assertGreater(len(shown), 8)
+        for (_, before), (text, place) in zip(shown, shown[1:]):
+            self.assertGreater(place - before, 20, text)
 
 
 class TheTestItself(PageTest):

@@ -6,9 +6,9 @@ const {runs} = data;
 const single = runs.length === 1;
 const many = runs.length > colours.length;  // the buttons then tell colours; legends would be longer than charts
 const axes = {
-  tokens: {key: "tokens", label: "training tokens", format: count},
-  time: {key: "seconds", label: "training time", format: duration, time: true},
-  steps: {key: "step", label: "steps", format: count},
+  tokens: {key: "tokens", label: "training tokens", format: exact_count, incrs: steps_of_counts},
+  time: {key: "seconds", label: "training time", format: duration, exact: clock, incrs: steps_of_seconds},
+  steps: {key: "step", label: "steps", format: (value) => value.toLocaleString("en"), incrs: steps_of_counts},
 };
 let axis = axes.tokens;
 const hidden = new Set();  // indices of runs that the user has switched off
@@ -179,7 +179,7 @@ function draw_comparison(measure, place) {
   const margin = 0.05 * (high - low || 1);
   const short = (name) => name.length > 26 ? name.slice(0, 25) + "…" : name;
   const text = reference === 1 ? (value) => value.toFixed(3) : (value) => (value > 0 ? "+" : "") + value.toFixed(4);
-  const digits = (v) => +v.toPrecision(3) + "";
+  const digits = (value) => String(+value.toPrecision(9));
   const chart = new ChartGroup(place, {label, format: digits, range: [low - margin, high + margin]});
   const draw = () => chart.draw([{
     title: measure.title, unit: "mean and 95 % interval; small: seed by seed", wide: true, legend: false,
