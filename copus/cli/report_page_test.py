@@ -102,8 +102,10 @@ class PageTest(ProgramTest):
 
     def assert_fits(self, page, width):
         page.resize(width, 800, phone=width < 700)
-        too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        self.assertLessEqual(too_wide, 0, f"at a width of {width}")
+        # A phone's innerWidth is as wide as what overflows.
+        self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), width)
+        narrowest = page.evaluate("Math.min(...group.plots.map((plot) => plot.over.clientWidth))")
+        self.assertGreater(narrowest, 0.35 * min(width, 400), f"a chart's plot, at a width of {width}")
 
 
 class RunPage(PageTest):
@@ -199,6 +201,18 @@ class RunPage(PageTest):
                 self.assert_fits(page, width)
         self.assertEqual(len(backgrounds), 2)
 
+    def test_long_names_fit_a_phone(self):
+        layouts = ("d=2,t=2,p=2,v=2,sp=1,zero=1,schedule=interleaved,recompute=full", "d=8,t=1,p=1")
+        for name in ("a" * 100, f"{'b' * 100} <img src=x>"):
+            self.write_logs(name, adapts=True, change=lambda record: {"strategy": layouts[record["step"] > 200]})
+        page = self.open("a" * 100)
+        self.assert_fits(page, 400)
+        self.assertEqual(page.evaluate("group.plots[2].axes[1]._values.map((text) => text.replaceAll('\\n', ''))"),
+                         sorted(layouts, reverse=True))
+        page = self.open("a" * 100, f"{'b' * 100} <img src=x>")
+        self.assert_fits(page, 400)
+        self.assertEqual(page.evaluate("document.querySelectorAll('img').length"), 0)
+
     def test_a_run_whose_logs_hold_little(self):
         self.write_logs("r", adapts=False, steps=3)
         with (self.folder / "r" / "run.jsonl").open("a") as log:
@@ -264,6 +278,13 @@ class PlanPage(PageTest):
 
 
 class TheTestItself(PageTest):
+    def test_a_page_that_is_too_wide_for_a_phone_is_noticed(self):
+        page = self.browser.open(self.write("wide.html", "<meta name='viewport' content='width=device-width'>"
+                                                         "<script>const group = {plots: []};</script>"
+                                                         "<div style='width: 900px'>.</div>"))
+        with self.assertRaises(AssertionError):
+            self.assert_fits(page, 400)
+
     def test_a_page_that_asks_a_network_or_fails_is_noticed(self):
         page = self.browser.open(self.write("bad.html", "<img src='http://localhost:9/x'><script>missing();</script>"))
         self.assertTrue(any("missing" in complaint for complaint in page.complaints), page.complaints)

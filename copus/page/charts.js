@@ -85,6 +85,15 @@ function seen_in(series, list, [from, to]) {
   return seen;
 }
 
+// Breaks names after commas, into lines that leave a chart of this width room beside them.
+function folded(names, width) {
+  const most = Math.max(22, Math.floor(0.2 * width / 7));  // letters
+  return names.map((name) => name.split(/(?<=,)/).reduce((text, part) => {
+    const line = text.slice(text.lastIndexOf("\n") + 1);
+    return text + (line && line.length + part.length > most ? "\n" : "") + part;
+  }, ""));
+}
+
 // The ends of the vertical axis for what is seen of the chart's series.
 function value_range(chart, plot, range) {
   if (chart.y.names) return [-0.6, chart.y.names.length - 0.4];
@@ -169,7 +178,8 @@ function axes_of(chart, axis) {
                     size: (plot, values) => {
                       plot.ctx.save();
                       plot.ctx.font = font;
-                      const widths = (values ?? []).map((text) => plot.ctx.measureText(text).width);
+                      const lines = (values ?? []).flatMap((text) => text.split("\n"));
+                      const widths = lines.map((text) => plot.ctx.measureText(text).width);
                       plot.ctx.restore();
                       return Math.ceil(Math.max(chart.y.names ? 0 : 34, ...widths)) + 12;
                     }};

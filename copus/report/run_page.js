@@ -57,6 +57,8 @@ function noise_scale(run) {
 // The layouts of all runs, and each run's as steps between them. Lines of several runs lie beside each other.
 function layout_chart() {
   const names = [...new Set(runs.flatMap((run) => run.curves.layout?.value ?? []))].sort().reverse();
+  const rows = folded(names, group.place.clientWidth);
+  const lines = Math.max(1, ...rows.map((name) => name.split("\n").length));
   const series = shown().flatMap((run) => {
     const list = run.curves.layout?.value.map((name) => names.indexOf(name));
     const shift = single ? 0 : 0.5 * ((run.i + 0.5) / runs.length - 0.5);
@@ -64,7 +66,7 @@ function layout_chart() {
         .map((one) => ({...one, y: list.map((level) => level - shift), value: (i) => names[list[i]]})) : [];
   });
   return {title: "Layout", unit: "data, tensor and pipeline parallelism", wide: true,
-          height: 70 + 26 * names.length, y: {names, format: String}, series};
+          height: 70 + (8 + 18 * lines) * names.length, y: {names: rows, format: String}, series};
 }
 
 // ---- switches ----
