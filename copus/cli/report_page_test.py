@@ -171,6 +171,13 @@ class RunPage(PageTest):
         self.assertGreater(page.evaluate(tops)[0], 2.5)
         self.assertLess(page.evaluate(tops)[0], 2.6)
 
+    def test_an_interval_that_begins_at_zero_does_not_stretch_its_axis(self):
+        self.write_logs("r", adapts=True,
+                        change=lambda record: {"noise_scale_low": 0.0 if record["step"] < 300 else 20.0})
+        page = self.open("r")
+        self.assertGreater(page.evaluate("group.plots[3].scales.y.min"), 1)
+        self.assertLess(page.evaluate("group.plots[3].data[2][100]"), 1e-6, "the area goes on below")
+
     def test_labels_of_the_horizontal_axis_tell_places_apart(self):
         start = 2_000_000  # seconds, of which a duration in days and hours tells nothing within a window of some steps
         late = {"elapsed_seconds": start, "consumed_tokens": 3 * 10**9, "step": 123_000}

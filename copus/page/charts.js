@@ -321,8 +321,10 @@ function join(chart) {
   chart.places = [];
   chart.series.forEach((series) => {
     chart.first.push(tables.length + 1);
-    // An area without an upper end goes on beyond the chart.
-    const ends = series.band ? [series.high.map((value) => value ?? 1e30), series.low] : [series.y];
+    // An area without an end goes on beyond the chart.
+    const lowest = chart.y.log ? 1e-30 : -1e30;
+    const ends = !series.band ? [series.y] : [series.high.map((value) => value ?? 1e30),
+                                              series.low.map((value) => Math.max(value ?? lowest, lowest))];
     for (const values of ends) {
       tables.push([series.x, values]);
       chart.places[tables.length] = new Map(series.x.map((x, i) => [x, i]));

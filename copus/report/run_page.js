@@ -46,8 +46,8 @@ function noise_scale(run) {
                                                  : `${number(curve.low[i])} to ${number(curve.high[i])}`;
   if (many) return series_of(run, "noise_scale", "φ");
   return [
-    ...series_of(run, "noise_scale", "95 % interval", {band: true, list: "low", low: curve.low.map((v) => v || 1e-3),
-                                                       high: curve.high, value: interval, reach: [0.05, 1]}),
+    ...series_of(run, "noise_scale", "95 % interval", {band: true, list: "low", low: curve.low, high: curve.high,
+                                                       value: interval, reach: [0.05, 1]}),
     ...series_of(run, "noise_scale", single ? "noise scale" : "φ", {width: 2}),
     ...series_of(run, "critical_batch", single ? "critical batch" : "B_c", {
       dash: [7, 4], width: 1.5, ...(single ? {colour: "--c1"} : {})}),
@@ -180,13 +180,12 @@ function draw_comparison(measure, place) {
   const [low, high] = [Math.min(reference, ...values), Math.max(reference, ...values)];
   const margin = 0.05 * (high - low || 1);
   const short = (name) => name.length > 26 ? name.slice(0, 25) + "…" : name;
-  const text = reference === 1 ? (value) => value.toFixed(3) : (value) => (value > 0 ? "+" : "") + value.toFixed(4);
   const digits = (value) => String(+value.toPrecision(9));
   const chart = new ChartGroup(place, {label, format: digits, range: [low - margin, high + margin]});
   const draw = () => chart.draw([{
     title: measure.title, unit: "mean and 95 % interval; small: seed by seed", wide: true, legend: false,
     height: 90 + 40 * rows.length,
-    lines: [{x: reference, colour: "--text"}], y: {names: rows.map((row) => short(row.name)).reverse(), format: text},
+    lines: [{x: reference, colour: "--text"}], y: {names: rows.map((row) => short(row.name)).reverse()},
     // A series for each arm: several may have the same value.
     series: rows.flatMap((row, i) => [
       {name: row.name, kind: "points", colour: "--c0", x: [row.value], y: [levels[i]], left: [row.low],
