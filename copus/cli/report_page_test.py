@@ -6,6 +6,7 @@ which CTest takes for skipped, where there is no Chromium.
 import json
 import sys
 import unittest
+import unittest.mock
 
 from browser import Browser, find_browser
 from program_test_support import ProgramTest
@@ -291,6 +292,11 @@ class TheTestItself(PageTest):
                                                          "<div style='width: 900px'>.</div>"))
         with self.assertRaises(AssertionError):
             self.assert_fits(page, 400)
+
+    def test_a_browser_that_does_not_answer_is_noticed(self):
+        page = self.browser.open(self.write("empty.html", ""))
+        with unittest.mock.patch("browser.DEADLINE", 0.5), self.assertRaisesRegex(AssertionError, "said nothing"):
+            page.evaluate("new Promise(() => {})")
 
     def test_a_page_that_asks_a_network_or_fails_is_noticed(self):
         page = self.browser.open(self.write("bad.html", "<img src='http://localhost:9/x'><script>missing();</script>"))
