@@ -12,9 +12,9 @@ namespace {
 constexpr std::array<int64_t, 3> multiples = {2, 4, 8};
 constexpr int64_t fewest_updates = 32;
 
-// Rungs of the ladder in eighths of a branch of the largest batch: where smaller ones end too, there is a
-// rung. The highest is longer, so that the noise of a batch
-// which is worth nearly as much as the reference does not leave the ladder.
+// Rungs of the ladder in eighths of a branch of the largest batch: where smaller ones end too, there is a rung. The
+// highest is longer, so that the noise of a batch which is worth nearly as much as the reference does not leave the
+// ladder.
 constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
 

@@ -6,6 +6,7 @@ which CTest takes for skipped, where there is no Chromium.
 import json
 import sys
 import unittest
+import unittest.mock
 
 from browser import Browser, find_browser
 from program_test_support import ProgramTest
@@ -79,10 +80,11 @@ class PageTest(ProgramTest):
     def setUpClass(cls):
         cls.browser = cls.enterClassContext(Browser())
 
-    def write_logs(self, name, adapts, steps=STEPS):
+    def write_logs(self, name, adapts, steps=STEPS, change=lambda record: {}):
         run = self.folder / name
         run.mkdir(parents=True)
-        lines = (json.dumps(step_record(step, adapts)) for step in range(1, steps + 1))
+        records = (step_record(step, adapts) for step in range(1, steps + 1))
+        lines = (json.dumps({**record, **change(record)}) for record in records)
         (run / "run.jsonl").write_text("\n".join(lines) + "\n")
         if adapts:
             (run / "decisions.jsonl").write_text("".join(json.dumps(event) + "\n" for event in decisions()))
@@ -101,8 +103,10 @@ class PageTest(ProgramTest):
 
     def assert_fits(self, page, width):
         page.resize(width, 800, phone=width < 700)
-        too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        self.assertLessEqual(too_wide, 0, f"at a width of {width}")
+        # A phone's innerWidth is as wide as what overflows.
+        self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), width)
+        narrowest = page.evaluate("Math.min(...group.plots.map((plot) => plot.over.clientWidth))")
+        self.assertGreater(narrowest, 0.35 * min(width, 400), f"a chart's plot, at a width of {width}")
 
 
 class RunPage(PageTest):
@@ -146,11 +150,53 @@ class RunPage(PageTest):
         page.evaluate("document.querySelector('[aria-label=\"the whole range\"]').click()")
         page.settle()
         self.assertEqual(page.evaluate(ranges), whole)
+        page.evaluate("group.zoom_to([0, 100 * 2048])")
+        for _ in range(3):
+            page.evaluate("document.querySelector('[aria-label=\"to the left\"]').click()")
+        self.assertEqual(page.evaluate("group.window"), [0, 100 * 2048], "at an end a window stays as wide")
+        page.evaluate("document.querySelector('[aria-label=\"to the right\"]').click()")
+        self.assertEqual(page.evaluate("group.window"), [50 * 2048, 150 * 2048])
         page.evaluate("document.querySelector('[aria-label=\"zoom in\"]').click()")
         page.evaluate("document.querySelector('[aria-label=\"curves over training time\"]').click()")
         page.settle()
         self.assertEqual(page.evaluate("group.axis.label"), "training time")
         self.assertAlmostEqual(page.evaluate("group.plots[0].scales.x.max"), 97.5, delta=0.1)
+
+    def test_a_window_without_a_point_shows_the_curves_that_go_through_it(self):
+        self.write_logs("r", adapts=True)
+        page = self.open("r")
+        tops = "[0, 1].map((chart) => group.plots[chart].scales.y.max)"
+        page.evaluate("group.zoom_to([250 * 2048, 299 * 2048])")  # the batch is noted at steps 200 and 400
+        self.assertGreater(page.evaluate(tops)[1], 16)
+        page.evaluate("group.zoom_to([250.2 * 2048, 250.8 * 2048])")  # a held-out loss of 2.5 goes through it
+        self.assertGreater(page.evaluate(tops)[0], 2.5)
+        self.assertLess(page.evaluate(tops)[0], 2.6)
+
+    def test_an_interval_that_begins_at_zero_does_not_stretch_its_axis(self):
+        self.write_logs("r", adapts=True,
+                        change=lambda record: {"noise_scale_low": 0.0 if record["step"] < 300 else 20.0})
+        page = self.open("r")
+        self.assertGreater(page.evaluate("group.plots[3].scales.y.min"), 1)
+        self.assertLess(page.evaluate("group.plots[3].data[2][100]"), 1e-6, "the area goes on below")
+
+    def test_labels_of_the_horizontal_axis_tell_places_apart(self):
+        start = 2_000_000  # seconds, of which a duration in days and hours tells nothing within a window of some steps
+        late = {"elapsed_seconds": start, "consumed_tokens": 3 * 10**9, "step": 123_000}
+        self.write_logs("r", adapts=False, change=lambda record: {name: record[name] + late[name] for name in late})
+        page = self.open("r")
+        labels = ("group.plots[0].axes[0]._values", "group.plots[0].root.querySelector('.u-value').textContent")
+        for axis, ends, seen, last in (("training tokens", (3e9 + 2e5, 3e9 + 3e5), "3.00024 B", "3.0008192 B"),
+                                       ("training time", (start + 10.0, start + 10.8), "23 d 03:33:30.2",
+                                        "23 d 03:34:24"),
+                                       ("steps", (123_010, 123_014), "123,012", "123,400")):
+            page.evaluate(f"document.querySelector('[aria-label=\"curves over {axis}\"]').click()")
+            page.evaluate(f"group.zoom_to({list(ends)})")
+            page.settle()
+            texts = [text for text in page.evaluate(labels[0]) if text]
+            self.assertGreater(len(texts), 3)
+            self.assertEqual(len(set(texts)), len(texts), texts)
+            self.assertIn(seen, texts)
+            self.assertEqual(page.evaluate(labels[1]), last)
 
     def test_fits_a_phone_and_a_desktop_in_both_colours(self):
         self.write_logs("r", adapts=True)
@@ -162,6 +208,18 @@ class RunPage(PageTest):
             for width in (1400, 400):
                 self.assert_fits(page, width)
         self.assertEqual(len(backgrounds), 2)
+
+    def test_long_names_fit_a_phone(self):
+        layouts = ("d=2,t=2,p=2,v=2,sp=1,zero=1,schedule=interleaved,recompute=full", "d=8,t=1,p=1")
+        for name in ("a" * 100, f"{'b' * 100} <img src=x>"):
+            self.write_logs(name, adapts=True, change=lambda record: {"strategy": layouts[record["step"] > 200]})
+        page = self.open("a" * 100)
+        self.assert_fits(page, 400)
+        self.assertEqual(page.evaluate("group.plots[2].axes[1]._values.map((text) => text.replaceAll('\\n', ''))"),
+                         sorted(layouts, reverse=True))
+        page = self.open("a" * 100, f"{'b' * 100} <img src=x>")
+        self.assert_fits(page, 400)
+        self.assertEqual(page.evaluate("document.querySelectorAll('img').length"), 0)
 
     def test_a_run_whose_logs_hold_little(self):
         self.write_logs("r", adapts=False, steps=3)
@@ -215,7 +273,31 @@ class PlanPage(PageTest):
         self.assert_fits(page, 400)
 
 
+    def test_labels_of_many_batches_stand_apart(self):
+        batches = ",".join(str(16 * i) for i in range(1, 41))
+        page = self.open("--model", "llama-3.2-1b", "--cluster", "h100-sxm", "--gpus", "2", "--global-batch", batches,
+                         command=("plan",), page="plan.html")
+        texts = page.evaluate("group.plots[0].axes[0]._values")
+        places = page.evaluate("data.batches.map((batch) => group.plots[0].valToPos(batch, 'x'))")
+        shown = [(text, place) for text, place in zip(texts, places, strict=True) if text]
+        self.assertGreater(len(shown), 8)
+        for (_, before), (text, place) in zip(shown, shown[1:]):
+            self.assertGreater(place - before, 20, text)
+
+
 class TheTestItself(PageTest):
+    def test_a_page_that_is_too_wide_for_a_phone_is_noticed(self):
+        page = self.browser.open(self.write("wide.html", "<meta name='viewport' content='width=device-width'>"
+                                                         "<script>const group = {plots: []};</script>"
+                                                         "<div style='width: 900px'>.</div>"))
+        with self.assertRaises(AssertionError):
+            self.assert_fits(page, 400)
+
+    def test_a_browser_that_does_not_answer_is_noticed(self):
+        page = self.browser.open(self.write("empty.html", ""))
+        with unittest.mock.patch("browser.DEADLINE", 0.5), self.assertRaisesRegex(AssertionError, "said nothing"):
+            page.evaluate("new Promise(() => {})")
+
     def test_a_page_that_asks_a_network_or_fails_is_noticed(self):
         page = self.browser.open(self.write("bad.html", "<img src='http://localhost:9/x'><script>missing();</script>"))
         self.assertTrue(any("missing" in complaint for complaint in page.complaints), page.complaints)

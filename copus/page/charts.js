@@ -1,7 +1,7 @@
 "use strict";
 // The charts of a page: uPlot, in the page's colours. A ChartGroup draws charts over one horizontal axis, with one
-// window that they share: {label, format: a value as text, time: whether it is in seconds, log: base, splits: where
-// labels stand, range}. A chart is
+// window that they share: {label, format: a value as text, exact: a text for values that this does not tell apart,
+// incrs: distances of labels, splits: or where they stand, log: base, range}. A chart is
 //   title, unit, wide, height
 //   y       {log: base, zero: whether it begins there, format: a value as text, names: those of the values 0, 1, ...}
 //   series  [{name, x, y, low, high, ...}]; x ascends, and nothing is known where y is null:
@@ -25,12 +25,14 @@ function element(name, attributes = {}, ...children) {
   return node;
 }
 
-function count(value) {
+function with_unit(value, digits) {
   for (const [size, unit] of [[1e12, " T"], [1e9, " B"], [1e6, " M"], [1e3, " k"]]) {
-    if (Math.abs(value) >= size) return +(value / size).toPrecision(3) + unit;
+    if (Math.abs(value) >= size) return +(value / size).toPrecision(digits) + unit;
   }
-  return String(+value.toPrecision(3));
+  return String(+value.toPrecision(digits));
 }
+const count = (value) => with_unit(value, 3);
+const exact_count = (value) => with_unit(value, 9);
 
 function duration(seconds) {
   if (Math.abs(seconds) < 60) return +seconds.toPrecision(3) + " s";
@@ -38,6 +40,15 @@ function duration(seconds) {
       : seconds >= 3600 ? [3600, 60, [" h", " min"]] : [60, 1, [" min", " s"]];
   const total = Math.round(seconds / small), rest = total % (large / small);
   return Math.floor(total / (large / small)) + units[0] + (rest ? " " + rest + units[1] : "");
+}
+
+// Seconds as on a clock, to the millisecond.
+function clock(seconds) {
+  const total = Math.round(1000 * seconds), days = Math.floor(total / 86400e3);
+  const parts = [Math.floor(total / 3600e3) % 24, Math.floor(total / 60e3) % 60, Math.floor(total / 1000) % 60];
+  const [hours, minutes, whole] = parts.map((part) => String(part).padStart(2, "0"));
+  const rest = total % 1000 ? "." + String(total % 1000).padStart(3, "0").replace(/0+$/, "") : "";
+  return `${days ? days + " d " : ""}${hours}:${minutes}:${whole}${rest}`;
 }
 
 // ---- colours ----
@@ -60,15 +71,37 @@ function quantile(values, share) {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 }
 
+// The values of a list that a window shows: those of the points in it, and of curves those at its ends, between points.
+function seen_in(series, list, [from, to]) {
+  const {x, kind} = series;
+  const seen = list.filter((value, i) => value !== null && x[i] >= from && x[i] <= to);
+  if (kind === "points" || kind === "stems") return seen;
+  for (const end of [from, to]) {
+    const after = x.findIndex((one) => one > end), before = after - 1;
+    if (before < 0 || list[before] === null || list[after] === null) continue;
+    const share = kind === "steps" ? 1 : (end - x[before]) / (x[after] - x[before]);
+    seen.push(list[before] + share * (list[after] - list[before]));
+  }
+  return seen;
+}
+
+// Breaks names after commas, into lines that leave a chart of this width room beside them.
+function folded(names, width) {
+  const most = Math.max(22, Math.floor(0.2 * width / 7));  // letters
+  return names.map((name) => name.split(/(?<=,)/).reduce((text, part) => {
+    const line = text.slice(text.lastIndexOf("\n") + 1);
+    return text + (line && line.length + part.length > most ? "\n" : "") + part;
+  }, ""));
+}
+
 // The ends of the vertical axis for what is seen of the chart's series.
-function value_range(chart, plot, [from, to]) {
+function value_range(chart, plot, range) {
   if (chart.y.names) return [-0.6, chart.y.names.length - 0.4];
   let low = Infinity, high = -Infinity;
   chart.series.forEach((series, i) => {
     if (series.reach === null || !plot.series[chart.first[i]].show) return;
     const lists = series.band ? [series.low] : [series.y, series.low, series.high].filter(Boolean);
-    const seen = lists.flatMap((list) => list.filter(
-        (value, k) => value !== null && series.x[k] >= from && series.x[k] <= to));
+    const seen = lists.flatMap((list) => seen_in(series, list, range));
     const positive = chart.y.log ? seen.filter((value) => value > 0) : seen;
     if (!positive.length) return;
     const [q_low, q_high] = series.reach ?? [0, 1];
@@ -113,24 +146,40 @@ function split_text(chart, splits) {
   return splits.map((value) => chart.y.axis ? chart.y.axis(value) : value.toFixed(digits));
 }
 
-const seconds_of_ticks = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600,
+const steps_of_seconds = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600,
                           1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000, 2592000];
+const steps_of_counts = [...Array(18).keys()].flatMap((power) => [1, 2, 5].map((factor) => factor * 10 ** power));
 const font = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
+
+// The labels of a horizontal axis: each tells its place from that of the others, and none lies upon the one before.
+function horizontal_text(plot, axis, splits) {
+  const text = (format) => splits.map((value) => value ? format(value) : "0");
+  let texts = text(axis.format);
+  if (axis.exact && new Set(texts).size < texts.length) texts = text(axis.exact);
+  let end = -Infinity;
+  return texts.map((one, i) => {
+    const middle = plot.valToPos(splits[i], "x"), half = 3.5 * one.length;  // ample for digits
+    if (middle - half < end + 6) return "";
+    end = middle + half;
+    return one;
+  });
+}
 
 function axes_of(chart, axis) {
   const common = {stroke: () => paint("--quiet"), font, grid: {stroke: () => paint("--grid"), width: 1},
                   ticks: {stroke: () => paint("--line"), width: 1, size: 5}};
   const horizontal = {...common, space: 84, gap: 4, size: 28, label: axis.label, labelSize: 20, labelGap: 0,
                       labelFont: font, grid: {show: false}, filter: (plot, splits) => splits,
-                      values: (plot, splits) => splits.map((value) => value ? axis.format(value) : "0")};
-  if (axis.time) horizontal.incrs = seconds_of_ticks;
+                      values: (plot, splits) => horizontal_text(plot, axis, splits)};
+  if (axis.incrs) horizontal.incrs = axis.incrs;
   if (axis.splits) horizontal.splits = () => axis.splits;
   const vertical = {...common, space: chart.wide ? 42 : 34, gap: 4, filter: (plot, splits) => splits,
                     values: (plot, splits) => split_text(chart, splits),
                     size: (plot, values) => {
                       plot.ctx.save();
                       plot.ctx.font = font;
-                      const widths = (values ?? []).map((text) => plot.ctx.measureText(text).width);
+                      const lines = (values ?? []).flatMap((text) => text.split("\n"));
+                      const widths = lines.map((text) => plot.ctx.measureText(text).width);
                       plot.ctx.restore();
                       return Math.ceil(Math.max(chart.y.names ? 0 : 34, ...widths)) + 12;
                     }};
@@ -272,8 +321,10 @@ function join(chart) {
   chart.places = [];
   chart.series.forEach((series) => {
     chart.first.push(tables.length + 1);
-    // An area without an upper end goes on beyond the chart.
-    const ends = series.band ? [series.high.map((value) => value ?? 1e30), series.low] : [series.y];
+    // An area without an end goes on beyond the chart.
+    const lowest = chart.y.log ? 1e-30 : -1e30;
+    const ends = !series.band ? [series.y] : [series.high.map((value) => value ?? 1e30),
+                                              series.low.map((value) => Math.max(value ?? lowest, lowest))];
     for (const values of ends) {
       tables.push([series.x, values]);
       chart.places[tables.length] = new Map(series.x.map((x, i) => [x, i]));
@@ -346,8 +397,9 @@ class ChartGroup {
 
   // Zooms by a factor around the middle, and moves by a share of the window. For keys and fingers, which cannot drag.
   zoom_by(factor, move = 0) {
-    const [from, to] = this.window ?? this.whole_range();
-    const middle = (from + to) / 2 + move * (to - from), half = (to - from) / 2 * factor;
+    const [first, last] = this.whole_range(), [from, to] = this.window ?? [first, last];
+    const shift = Math.max(first - from, Math.min(move * (to - from), last - to));  // stays within, and as wide
+    const middle = (from + to) / 2 + shift, half = (to - from) / 2 * factor;
     this.zoom_to([middle - half, middle + half]);
   }
 
@@ -367,7 +419,7 @@ class ChartGroup {
                y: {...(chart.y.log ? {distr: 3, log: chart.y.log} : {}),
                    range: (plot) => value_range(chart, plot, this.window ?? [-Infinity, Infinity])}},
       axes: axes_of(chart, axis),
-      series: [{label: axis.label, value: (plot, value) => value == null ? "–" : axis.format(value)},
+      series: [{label: axis.label, value: (plot, value) => value == null ? "–" : (axis.exact ?? axis.format)(value)},
                ...chart.series.flatMap((series) => uplot_series(chart, series))],
       bands: chart.series.flatMap((series, i) => series.band
           ? [{series: [chart.first[i], chart.first[i] + 1], fill: () => paint(series.colour, 0.18)}] : []),

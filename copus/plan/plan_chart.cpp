@@ -275,10 +275,10 @@ class Chart {
   std::string text_;
 };
 
-// What plan_page.js draws: {"title", "batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches",
+// What plan_page.js draws: {"batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches",
 // "speeds", "low", "high"}, "changes": batches}. Speeds are in tokens per second and GPU; low and high are one standard
 // deviation off, since what is common to all layouts would look like doubt about their order if each had a bar.
-nlohmann::json data_of(const PlanQuestion& question, const Plan& plan) {
+nlohmann::json data_of(const Plan& plan) {
   using nlohmann::json;
   const std::vector<Line> lines = lines_of(plan);
   json layouts = json::array();
@@ -304,8 +304,7 @@ nlohmann::json data_of(const PlanQuestion& question, const Plan& plan) {
   }
   json changes = json::array();
   for (const Crossover& change : crossovers(plan)) changes.push_back(std::exp2(place_of(change, lines)));
-  return {{"title", title_of(question)},
-          {"batches", std::move(batches)},
+  return {{"batches", std::move(batches)},
           {"layouts", std::move(layouts)},
           {"fastest", std::move(fastest)},
           {"changes", std::move(changes)}};
@@ -330,7 +329,7 @@ std::string to_html(const PlanQuestion& question, const Plan& plan, int64_t top)
   }
   return to_html({.title = concat(title_of(question), " - Copus plan"),
                   .body = body,
-                  .data = data_of(question, plan).dump(),
+                  .data = data_of(plan).dump(),
                   .script = plan_page_js});
 }
 

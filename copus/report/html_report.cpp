@@ -46,9 +46,10 @@ struct ReportedRun {
 std::string plural(int64_t count, const char* noun) { return concat(count, " ", noun, count == 1 ? "" : "s"); }
 
 // Summarises a run that has not written its summary yet.
-RunSummary summary_so_far(const std::vector<StepRecord>& records) {
+RunSummary summary_so_far(const std::vector<StepRecord>& records, const std::vector<DecisionEvent>& events) {
   RunSummary summary;
   summary.ended = "not ended";
+  count_switches(events, summary);
   if (records.empty()) return summary;
   const StepRecord& last = records.back();
   summary.steps = last.step;
@@ -74,7 +75,10 @@ ReportedRun read_run(const fs::path& directory, std::string name) {
                   {},
                   {}};
   run.switches = switches_of(run.events);
-  run.summary = read_summary(directory).value_or(summary_so_far(run.records));
+  const std::optional<RunSummary> summary = read_summary(directory);
+  // A run that goes on leaves the summary of its stop until it ends again.
+  const bool is_current = summary && (run.records.empty() || run.records.back().step == summary->steps);
+  run.summary = is_current ? *summary : summary_so_far(run.records, run.events);
   return run;
 }
 
@@ -210,7 +214,9 @@ std::string body_of(const std::vector<ReportedRun>& runs, const std::string& hea
 }
 
 void write_page(const fs::path& file, const std::string& title, const std::string& body, const nlohmann::json& data) {
-  write_file_durably(file, to_html({.title = title, .body = body, .data = data.dump(), .script = run_page_js}));
+  // The name of a directory may be no UTF-8.
+  const std::string text = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  write_file_durably(file, to_html({.title = title, .body = body, .data = text, .script = run_page_js}));
 }
 
 // The shortest ends of the paths that are all different, as the runs' names.

@@ -194,7 +194,7 @@ TEST_F(HtmlReportTest, DamagedResultsAreNamed) {
 // ---- the head ----
 
 TEST_F(HtmlReportTest, TilesComeFromTheSummary) {
-  write_steps(3);
+  write_steps(1234);
   RunSummary summary;
   summary.held_out_loss = 1.6321;
   summary.steps = 1234;
@@ -222,6 +222,34 @@ TEST_F(HtmlReportTest, RunWithoutSummaryShowsWhereItIs) {
   EXPECT_THAT(html, HasSubstr("<div class=\"value\">1000</div>"));
   EXPECT_THAT(html, HasSubstr("1.2500"));
   EXPECT_THAT(html, HasSubstr("8 min 20 s"));
+}
+
+TEST_F(HtmlReportTest, ARunThatGoesOnAfterItsStopShowsWhereItIsNow) {
+  write_steps(40);
+  RunSummary summary;
+  summary.steps = 30;
+  summary.ended = "interrupted";
+  write_summary(run_dir_, summary);
+  {
+    DecisionLog log(run_dir_);
+    SwitchReport report;
+    report.after_step = 35;
+    report.to.global_batch = 2 * report.from.global_batch;
+    report.outcome = SwitchReport::Outcome::moved;
+    log.append(report);
+  }
+  const std::string html = page();
+  for (const char* text : {"not ended", "<div class=\"value\">40</div>", "0 re-layouts<", "1 batch change,"}) {
+    EXPECT_THAT(html, HasSubstr(text));
+  }
+  EXPECT_THAT(html, Not(HasSubstr("interrupted")));
+}
+
+// A file system's names are any bytes.
+TEST_F(HtmlReportTest, ANameThatIsNotUtf8IsReplacedWhereItIsNot) {
+  run_dir_ = directory_ / "caf\xe9";
+  write_steps(1);
+  EXPECT_EQ(data(page()).at("runs")[0].at("name"), "caf\xef\xbf\xbd");
 }
 
 TEST_F(HtmlReportTest, WhatComesFromFilesIsEscaped) {

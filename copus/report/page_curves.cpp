@@ -171,7 +171,11 @@ nlohmann::json shortened(double value) {
 }
 
 nlohmann::json position_of(const StepRecord& record) {
-  return {{"step", record.step}, {"tokens", record.consumed_tokens}, {"seconds", shortened(record.elapsed_seconds)}};
+  // Six digits would put neighbouring steps of a run of days upon each other.
+  const double seconds = record.elapsed_seconds;
+  return {{"step", record.step},
+          {"tokens", record.consumed_tokens},
+          {"seconds", std::isfinite(seconds) ? nlohmann::json(std::round(1e6 * seconds) / 1e6) : nlohmann::json()}};
 }
 
 nlohmann::json positions_of(const std::vector<const StepRecord*>& records) {

@@ -52,6 +52,13 @@ TEST(PageCurves, ALongRunIsThinnedAndKeepsItsEndsAndSpikes) {
   EXPECT_LT(curves.dump().size(), 2'000'000U) << "bytes";
 }
 
+TEST(PageCurves, NeighbouringStepsOfALongRunStayApart) {
+  const auto curves = curves_of(recorded_steps(2000, [](StepRecord& record) { record.elapsed_seconds += 2e6; }), 2000);
+  const auto seconds = curves.at("loss").at("seconds").get<std::vector<double>>();
+  EXPECT_EQ(std::adjacent_find(seconds.begin(), seconds.end(), std::greater_equal<>()), seconds.end());
+  EXPECT_EQ(seconds.front(), 2'000'000.5);
+}
+
 TEST(PageCurves, TheSmoothedCurveDoesNotLag) {
   const auto curves = curves_of(
       recorded_steps(501, [](StepRecord& record) { record.loss = 10 - 0.01 * static_cast<double>(record.step); }),

@@ -6,9 +6,9 @@ const {runs} = data;
 const single = runs.length === 1;
 const many = runs.length > colours.length;  // the buttons then tell colours; legends would be longer than charts
 const axes = {
-  tokens: {key: "tokens", label: "training tokens", format: count},
-  time: {key: "seconds", label: "training time", format: duration, time: true},
-  steps: {key: "step", label: "steps", format: count},
+  tokens: {key: "tokens", label: "training tokens", format: exact_count, incrs: steps_of_counts},
+  time: {key: "seconds", label: "training time", format: duration, exact: clock, incrs: steps_of_seconds},
+  steps: {key: "step", label: "steps", format: (value) => value.toLocaleString("en"), incrs: steps_of_counts},
 };
 let axis = axes.tokens;
 const hidden = new Set();  // indices of runs that the user has switched off
@@ -46,8 +46,8 @@ function noise_scale(run) {
                                                  : `${number(curve.low[i])} to ${number(curve.high[i])}`;
   if (many) return series_of(run, "noise_scale", "φ");
   return [
-    ...series_of(run, "noise_scale", "95 % interval", {band: true, list: "low", low: curve.low.map((v) => v || 1e-3),
-                                                       high: curve.high, value: interval, reach: [0.05, 1]}),
+    ...series_of(run, "noise_scale", "95 % interval", {band: true, list: "low", low: curve.low, high: curve.high,
+                                                       value: interval, reach: [0.05, 1]}),
     ...series_of(run, "noise_scale", single ? "noise scale" : "φ", {width: 2}),
     ...series_of(run, "critical_batch", single ? "critical batch" : "B_c", {
       dash: [7, 4], width: 1.5, ...(single ? {colour: "--c1"} : {})}),
@@ -57,6 +57,8 @@ function noise_scale(run) {
 // The layouts of all runs, and each run's as steps between them. Lines of several runs lie beside each other.
 function layout_chart() {
   const names = [...new Set(runs.flatMap((run) => run.curves.layout?.value ?? []))].sort().reverse();
+  const rows = folded(names, group.place.clientWidth);
+  const lines = Math.max(1, ...rows.map((name) => name.split("\n").length));
   const series = shown().flatMap((run) => {
     const list = run.curves.layout?.value.map((name) => names.indexOf(name));
     const shift = single ? 0 : 0.5 * ((run.i + 0.5) / runs.length - 0.5);
@@ -64,7 +66,7 @@ function layout_chart() {
         .map((one) => ({...one, y: list.map((level) => level - shift), value: (i) => names[list[i]]})) : [];
   });
   return {title: "Layout", unit: "data, tensor and pipeline parallelism", wide: true,
-          height: 70 + 26 * names.length, y: {names, format: String}, series};
+          height: 70 + (8 + 18 * lines) * names.length, y: {names: rows, format: String}, series};
 }
 
 // ---- switches ----
@@ -178,13 +180,12 @@ function draw_comparison(measure, place) {
   const [low, high] = [Math.min(reference, ...values), Math.max(reference, ...values)];
   const margin = 0.05 * (high - low || 1);
   const short = (name) => name.length > 26 ? name.slice(0, 25) + "…" : name;
-  const text = reference === 1 ? (value) => value.toFixed(3) : (value) => (value > 0 ? "+" : "") + value.toFixed(4);
-  const digits = (v) => +v.toPrecision(3) + "";
+  const digits = (value) => String(+value.toPrecision(9));
   const chart = new ChartGroup(place, {label, format: digits, range: [low - margin, high + margin]});
   const draw = () => chart.draw([{
     title: measure.title, unit: "mean and 95 % interval; small: seed by seed", wide: true, legend: false,
     height: 90 + 40 * rows.length,
-    lines: [{x: reference, colour: "--text"}], y: {names: rows.map((row) => short(row.name)).reverse(), format: text},
+    lines: [{x: reference, colour: "--text"}], y: {names: rows.map((row) => short(row.name)).reverse()},
     // A series for each arm: several may have the same value.
     series: rows.flatMap((row, i) => [
       {name: row.name, kind: "points", colour: "--c0", x: [row.value], y: [levels[i]], left: [row.low],

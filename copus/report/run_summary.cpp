@@ -1,5 +1,7 @@
 #include "copus/report/run_summary.h"
 
+#include <variant>
+
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/report/json_fields.h"
@@ -24,6 +26,17 @@ void summary_fields(Summary& summary, Visitor&& visit) {
 }
 
 }  // namespace
+
+void count_switches(const std::vector<DecisionEvent>& events, RunSummary& summary) {
+  for (const DecisionEvent& event : events) {
+    const auto* report = std::get_if<SwitchReport>(&event);
+    if (report == nullptr || report->outcome != SwitchReport::Outcome::moved) continue;
+    if (report->from.global_batch != report->to.global_batch) summary.batch_changes += 1;
+    if (report->from.strategy == report->to.strategy) continue;
+    summary.relayouts += 1;
+    summary.relayout_pause_seconds.push_back(report->pause_seconds);
+  }
+}
 
 void write_summary(const std::filesystem::path& run_dir, const RunSummary& summary) {
   JsonFieldWriter writer;

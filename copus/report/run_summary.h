@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "copus/report/decision_log.h"
+
 namespace copus {
 
 struct RunSummary {
@@ -23,6 +25,9 @@ struct RunSummary {
   int64_t parameters = 0;
   std::string ended = "done";  // "done", "interrupted" or "time limit"
 };
+
+// Counts the switches that moved among these events, and adds them.
+void count_switches(const std::vector<DecisionEvent>& events, RunSummary& summary);
 
 // Writes <run_dir>/summary.json, whole or not at all. Throws UserError if it cannot be written.
 void write_summary(const std::filesystem::path& run_dir, const RunSummary& summary);

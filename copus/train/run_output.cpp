@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <utility>
-#include <variant>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
@@ -45,18 +44,6 @@ fs::path begin_run_directory(const RunPlan& plan) {
 
 std::optional<int64_t> resumed_after(const RunPlan& plan, const Trainer& trainer) {
   return plan.resume ? std::optional(trainer.state().step) : std::nullopt;
-}
-
-// Counts the switches of the whole run, including those before it was resumed.
-void count_switches(const fs::path& directory, RunSummary& summary) {
-  for (const DecisionEvent& event : read_decision_log(directory / "decisions.jsonl")) {
-    const auto* report = std::get_if<SwitchReport>(&event);
-    if (report == nullptr || report->outcome != SwitchReport::Outcome::moved) continue;
-    if (report->from.global_batch != report->to.global_batch) summary.batch_changes += 1;
-    if (report->from.strategy == report->to.strategy) continue;
-    summary.relayouts += 1;
-    summary.relayout_pause_seconds.push_back(report->pause_seconds);
-  }
 }
 
 }  // namespace
@@ -117,7 +104,7 @@ void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std:
   if (step_time) note(concat("Step time: ", *step_time));
   if (adapts(config_)) {
     RunSummary summary;
-    count_switches(directory_, summary);
+    count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
     note(concat("Adapted: ", summary.relayouts, summary.relayouts == 1 ? " re-layout, " : " re-layouts, ",
                 summary.batch_changes, summary.batch_changes == 1 ? " batch change" : " batch changes", "; ended with ",
                 to_string(trainer.configuration()), "."));
@@ -178,7 +165,7 @@ void RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_lo
   summary.skipped_steps = state.skipped_steps;
   summary.parameters = count_parameters(config_.model);
   summary.ended = ended;
-  count_switches(directory_, summary);
+  count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
   write_summary(directory_, summary);
   write_html_report(directory_);
 }

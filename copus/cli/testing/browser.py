@@ -12,10 +12,12 @@ import base64
 import json
 import os
 import pathlib
+import select
 import shutil
 import subprocess
 import tempfile
 
+DEADLINE = 120  # seconds for one answer; much more than any takes
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -94,7 +96,7 @@ class Browser:
             preexec_fn=take_pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(their_input)
         os.close(their_output)
-        self._output, self._input = os.fdopen(our_output, "wb", buffering=0), os.fdopen(our_input, "rb")
+        self._output, self._input = os.fdopen(our_output, "wb", buffering=0), os.fdopen(our_input, "rb", buffering=0)
         self._buffer, self._last_id = b"", 0
         self._pages: dict[str, Page] = {}
         return self
@@ -111,7 +113,9 @@ class Browser:
 
     def _read(self) -> dict:
         while b"\0" not in self._buffer:
-            more = self._input.read1(1 << 16)
+            if not select.select([self._input], [], [], DEADLINE)[0]:
+                raise AssertionError(f"the browser has said nothing for {DEADLINE} s")
+            more = self._input.read(1 << 16)
             if not more:
                 raise AssertionError("the browser has ended")
             self._buffer += more

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "copus/base/testing/test_support.h"
 #include "copus/orchestrator/policy.h"
 #include "copus/statistics/efficiency.h"
 #include "copus/statistics/noise_scale.h"
@@ -75,6 +76,8 @@ inline RunConfig run_config(PolicyKind policy, int64_t batch) {
   config.train.micro_batch = 1;
   return config;
 }
+
+inline RunConfig copus_config(int64_t batch) { return run_config(PolicyKind::copus, batch); }
 
 inline std::string failure(const RunConfig& config, std::string_view text = {}) {
   return user_error([&] { make_policy(config, text); });
