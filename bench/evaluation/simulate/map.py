@@ -2,7 +2,7 @@
 `copus` over the best static run of hindsight and over `copus-paper`, by what is true of the training and the cluster.
 README.md beside this file says what is judged. Nothing here is measured.
 
-Usage: .venv/bin/python bench/evaluation/simulate/map.py [--program build/copus] [--part map|laws|wide|large ...]
+Usage: .venv/bin/python bench/evaluation/simulate/map.py [--program build/copus] [--part map|laws|wide|large|draws|told ...]
 
 Runs one simulation after the other, from the repository's root. Those that results/map.json holds already are not run
 again; results/map.md is written from it at the end.
@@ -28,11 +28,11 @@ CALIBRATIONS = [0.5, 1, 2, 4, 8]
 TOKENS = 1e9
 WIDE = ["adapt.zero_stages=[0,1]", 'adapt.recomputes=["none","full"]', "adapt.sequence_parallel=[false,true]"]
 # Of the jobs that only a simulation reaches: tokens to the end.
-LARGE = {"large-70b": 1.4e12, "large-405b": 1e12}
+LARGE = {"large-70b": 2e11, "large-405b": 2e11}
 
 
 def cell(job, part, network="as believed", pause="plan", alpha=0, calibration=2, law="kaplan", worth="hyperbola",
-         wide=False, tokens=TOKENS):
+         wide=False, tokens=TOKENS, seed=1234, told=False):
     return locals()
 
 
@@ -45,14 +45,22 @@ def cells_of(part):
         return [cell(job, part, law=law, worth=worth) for job, (law, worth) in itertools.product(JOBS, laws)]
     if part == "wide":
         return [cell(job, part, network, wide=True) for job, network in itertools.product(JOBS, NETWORKS)]
+    if part == "draws":
+        axes = itertools.product(JOBS, NETWORKS, PAUSES, range(1, 4))
+        return [cell(job, part, network, pause, seed=seed) for job, network, pause, seed in axes]
+    if part == "told":
+        axes = itertools.product(JOBS, ALPHAS, [0.5, 2, 8])
+        return [cell(job, part, alpha=alpha, calibration=c, told=True) for job, alpha, c in axes]
     return [cell(job, part, calibration=c, tokens=tokens) for (job, tokens), c in
             itertools.product(LARGE.items(), [1, 2, 4])]
 
 
 def command_of(cell, program):
-    settings = WIDE if cell["wide"] else []
+    settings = [f"train.seed={cell['seed']}", f"cluster.truth_seed={cell['seed']}", *(WIDE if cell["wide"] else [])]
+    if cell["told"]:
+        settings += [f"adapt.alpha={cell['alpha']}", f"noise_scale.calibration={cell['calibration']}"]
     if cell["network"] != "as believed":
-        settings = [*settings, f"cluster.truth={CLUSTERS}/{JOBS[cell['job']]}-links-4x-slower.toml"]
+        settings += [f"cluster.truth={CLUSTERS}/{JOBS[cell['job']]}-links-4x-slower.toml"]
     pause = ["--pause", cell["pause"]] if cell["pause"] != "plan" else []
     return [program, "simulate", str(FOLDER / f"{cell['job']}.toml"), "--json", "--policy", "copus", "copus-paper",
             "--law", cell["law"], "--worth", cell["worth"], "--truth-alpha", str(cell["alpha"]),
@@ -135,13 +143,31 @@ def summary_table(outcomes):
 def list_of(outcomes, part):
     rows = []
     for o in (o for o in outcomes if o["part"] == part):
-        what = [o["job"], o["law"], o["worth"], f"c = {o['calibration']}", f"links {o['network']}"]
+        what = [o["job"], o["law"], o["worth"], f"c = {o['calibration']}", f"links {o['network']}",
+                f"{o['tokens'] / 1e9:,.0f} B tokens"]
         end, run = o["targets"][-1], o["runs"]["copus"]
         rows.append([", ".join(what), both_gains(o, 0), both_gains(o, -1), f"{end['loss']:.3f}",
                      f"{end['best_static']['seconds'] / 3600:,.1f} h", f"`{end['best_static']['configuration']}`",
                      f"{run['relayouts']} + {run['batch_changes']}", f"`{run['last']}`"])
     return table(["", "at a loss of 4", "at the end", "its loss", "best static", "which is",
                   "re-layouts + batches", "copus ends in"], rows)
+
+
+def told_table(outcomes):
+    found = {(o["job"], o["calibration"], o["alpha"]): o for o in outcomes if o["part"] == "told"}
+    rows = [[f"{job}, c = {c}"] + [both_gains(found[job, c, alpha], -1) for alpha in ALPHAS]
+            for job, c in itertools.product(JOBS, [0.5, 2, 8]) if (job, c, ALPHAS[-1]) in found]
+    return table(["", *(f"alpha {alpha}" for alpha in ALPHAS)], rows)
+
+
+def draws_table(outcomes):
+    """For each job, network and pause the gains at the end over several draws of layouts and noise."""
+    rows = []
+    for job, network, pause in itertools.product(JOBS, NETWORKS, PAUSES):
+        found = [o for o in outcomes if (o["part"], o["job"], o["network"], o["pause"]) == ("draws", job, network, pause)]
+        cells = [", ".join(percent(gain(o["targets"][-1], over)) for o in found) for over in ("best static", "copus-paper")]
+        rows.append([f"{job}, links {network}, pause {pause}", *cells])
+    return table(["", "over best static, draw by draw", "over copus-paper"], rows)
 
 
 def write_tables(outcomes):
@@ -155,13 +181,17 @@ def write_tables(outcomes):
     for part, title in (("laws", "Other laws"), ("wide", "The wide space"), ("large", "Jobs that only this reaches")):
         if part in parts:
             text += f"\n## {title}\n\n" + list_of(outcomes, part)
+    if "draws" in parts:
+        text += "\n## Other draws, at c = 2 and alpha 0\n\n" + draws_table(outcomes)
+    if "told" in parts:
+        text += "\n## Policies that are told alpha and c\n\n" + told_table(outcomes)
     TABLES.write_text(text)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--program", default="build/copus")
-    parser.add_argument("--part", nargs="+", choices=["map", "laws", "wide", "large"], default=["map"])
+    parser.add_argument("--part", nargs="+", choices=["map", "laws", "wide", "large", "draws", "told"], default=["map"])
     options = parser.parse_args()
     outcomes = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     for wanted in (cell for part in options.part for cell in cells_of(part)):
