@@ -40,6 +40,7 @@ int run_program(int argc, const char* const* argv) {
       "  copus compare EXPERIMENT.toml                               train policies with the same seeds, compare them\n"
       "  copus gns --checkpoint r1                                   measure its gradient noise scale\n"
       "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8 predict the fastest layouts\n"
+      "  copus simulate RUN.toml                                     try policies in runs of real size, by a law\n"
       "'copus COMMAND --help' says more about a command.");
 
   CommandAction action;
@@ -52,6 +53,7 @@ int run_program(int argc, const char* const* argv) {
   add_gns(program, action);
   add_calibrate(program, action);
   add_plan(program, action);
+  add_simulate(program, action);
   add_compare(program, action);
   RankJobs jobs;
   add_profile(program, action, jobs);

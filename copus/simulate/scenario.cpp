@@ -178,21 +178,22 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs) {
                           .step_deviation = draws.log_uniform(0.03, 0.3),
                           .spike_probability = 0.002,
                           .spike_factor = draws.log_uniform(3, 100)};
-  return {.number = number,
-          .job = job.name,
-          .worth = draw.worth,
-          .growth = draw.growth,
-          .calibration = draw.calibration,
-          .config = config,
-          .truth = truth,
-          .seconds = seconds,
-          .pause_seconds = pause,
-          .step_deviation = draws.log_uniform(0.01, 0.06),
-          .rate_feedback = draws.uniform() < 0.5 ? 0 : draws.uniform(),
-          .spread = spread,
-          .end = end,
-          .best_static = best_static(truth, seconds, end),
-          .clairvoyant = clairvoyant(truth, seconds, pause, end)};
+  return {{.seed = seed,
+           .truth = truth,
+           .seconds = seconds,
+           .pause_seconds = pause,
+           .step_deviation = draws.log_uniform(0.01, 0.06),
+           .rate_feedback = draws.uniform() < 0.5 ? 0 : draws.uniform(),
+           .spread = spread,
+           .end = end},
+          number,
+          job.name,
+          draw.worth,
+          draw.growth,
+          draw.calibration,
+          config,
+          best_static(truth, seconds, end),
+          clairvoyant(truth, seconds, pause, end)};
 }
 
 std::string describe(const Scenario& scenario) {

@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
-#include "copus/simulate/gradient_norms.h"
 #include "copus/simulate/hindsight.h"
 #include "copus/simulate/job.h"
-#include "copus/simulate/truth.h"
+#include "copus/simulate/world.h"
 
 namespace copus {
 
@@ -48,7 +47,7 @@ int64_t number_in(ScenarioHalf half, int64_t index);
 std::vector<WorthFamily> worth_families(ScenarioHalf half);
 std::vector<GrowthFamily> growth_families(ScenarioHalf half);
 
-struct Scenario {
+struct Scenario : SimulatedWorld {
   int64_t number = 0;
   std::string job;
   WorthFamily worth = WorthFamily::hyperbola;
@@ -56,13 +55,6 @@ struct Scenario {
   double calibration =
       1;             // the critical batch over the noise scale at the end of the run, at the reference batch's rate
   RunConfig config;  // of the run as it begins, in the plan's fastest layout; it names no policy
-  Truth truth;
-  TrueSeconds seconds;        // of every candidate's steps
-  double pause_seconds = 0;   // of a re-layout
-  double step_deviation = 0;  // standard deviation of the logarithm of a step's seconds
-  double rate_feedback = 0;   // the noise scale falls by the learning rate to this power (0: not at all)
-  NormSpread spread;
-  ScenarioEnd end;
   StraightRun best_static;
   ClairvoyantRun clairvoyant;
 };

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
 #include "copus/orchestrator/learning_rate.h"
 #include "copus/orchestrator/starting_configuration.h"
 #include "copus/statistics/noise_scale.h"
@@ -22,15 +21,15 @@ constexpr double slow_step_factor = 2;
 
 class SimulatedTraining {
  public:
-  SimulatedTraining(const Scenario& scenario, const RunConfig& config)
-      : scenario_(scenario),
+  SimulatedTraining(const SimulatedWorld& world, const RunConfig& config)
+      : world_(world),
         config_(config),
         learning_rate_(config.optimizer, config.train),
         controller_(config, starting_configuration(config), Knowledge()),
-        walk_(scenario.truth),
-        draws_(mix_bits(static_cast<uint64_t>(scenario.number) + 1), "steps"),
-        target_(scenario.end.kind == ScenarioEnd::Kind::progress ? scenario.end.value
-                                                                 : std::numeric_limits<double>::infinity()) {
+        walk_(world.truth),
+        draws_(world.seed, "steps"),
+        target_(world.end.kind == ScenarioEnd::Kind::progress ? world.end.value
+                                                              : std::numeric_limits<double>::infinity()) {
     enter(controller_.current());
   }
 
@@ -54,13 +53,26 @@ class SimulatedTraining {
   bool step() {
     const auto batch = static_cast<double>(current_.global_batch);
     double samples = batch;
-    const bool ends_by_time = scenario_.end.kind == ScenarioEnd::Kind::seconds;
-    if (ends_by_time) samples *= std::min(1.0, (scenario_.end.value - run_.seconds) / step_seconds_);
+    const bool ends_by_time = world_.end.kind == ScenarioEnd::Kind::seconds;
+    if (ends_by_time) samples *= std::min(1.0, (world_.end.value - run_.seconds) / step_seconds_);
+    const TruthWalk before = walk_;
     const double needed = walk_.advance(samples, current_.global_batch, target_);
+    note_arrivals(before, samples);
     run_.seconds += step_seconds_ * needed / batch;
     ++run_.steps;
     consumed_samples_ += current_.global_batch;
     return ends_by_time ? samples < batch : walk_.progress() >= target_;
+  }
+
+  // Notes when the step that has just been walked was at each milestone that it has passed.
+  void note_arrivals(const TruthWalk& before, double samples) {
+    const std::vector<double>& milestones = world_.milestones;
+    while (run_.arrivals.size() < milestones.size() && milestones[run_.arrivals.size()] <= walk_.progress()) {
+      TruthWalk again = before;
+      const double needed = again.advance(samples, current_.global_batch, milestones[run_.arrivals.size()]);
+      const double share = needed / static_cast<double>(current_.global_batch);
+      run_.arrivals.push_back({run_.seconds + step_seconds_ * share, static_cast<double>(consumed_samples_) + needed});
+    }
   }
 
   // Makes the observation of the step that was trained, as the trainer and its log would.
@@ -70,7 +82,7 @@ class SimulatedTraining {
     seen.consumed_samples = consumed_samples_;
     const bool is_slow = draws_.uniform() < slow_step_probability;
     seen.step_seconds =
-        step_seconds_ * std::exp(scenario_.step_deviation * draws_.normal()) * (is_slow ? slow_step_factor : 1);
+        step_seconds_ * std::exp(world_.step_deviation * draws_.normal()) * (is_slow ? slow_step_factor : 1);
     seen.elapsed_seconds = observed_seconds_ += seen.step_seconds;
     seen.seconds_left = seconds_left();
     const RunProgress progress{consumed_samples_ * config_.train.sequence_length, observed_seconds_};
@@ -84,9 +96,9 @@ class SimulatedTraining {
 
   // The noise scale is that at the learning rate that this step had.
   void add_noise(const TruthPiece& truth, Observation& seen) {
-    const double noise = truth.noise_scale * std::pow(controller_.rate_factor(), -scenario_.rate_feedback);
+    const double noise = truth.noise_scale * std::pow(controller_.rate_factor(), -world_.rate_feedback);
     const GradientNoise gradient{truth.squared_gradient, noise * truth.squared_gradient};
-    const auto norms = draw_norms(config_, current_, run_.steps, gradient, scenario_.spread, draws_);
+    const auto norms = draw_norms(config_, current_, run_.steps, gradient, world_.spread, draws_);
     seen.grad_norm = std::sqrt(gradient.squared_gradient + gradient.trace / static_cast<double>(current_.global_batch));
     if (norms) {
       seen.small_batch = norms->small_batch;
@@ -115,32 +127,43 @@ class SimulatedTraining {
   // Carries the switch out; tells whether the run has ended in its pause.
   bool carry_out(const SwitchIntent& intent) {
     const Configuration& target = intent.configuration;
-    const bool is_relayout = target.strategy != current_.strategy;
     SwitchReport report;
     report.after_step = run_.steps;
     report.consumed_samples = consumed_samples_;
     report.from = current_;
     report.to = target;
+    if (!world_.seconds.contains(target)) {
+      report.outcome = SwitchReport::Outcome::vetoed;
+      report.reason = concat(to_string(target), " does not fit into the devices' memory");
+      report.is_lack_of_memory = true;
+      controller_.report(report);
+      return false;
+    }
+    const bool is_relayout = target.strategy != current_.strategy;
     report.rate_factor = intent.rate_factor;
-    report.pause_seconds = is_relayout ? scenario_.pause_seconds : 0;
+    report.pause_seconds = is_relayout ? pause_to(target.strategy) : 0;
     ++(is_relayout ? run_.relayouts : run_.batch_changes);
     run_.pause_seconds += report.pause_seconds;
     run_.seconds += report.pause_seconds;
     observed_seconds_ += report.pause_seconds;
     enter(target);
-    if (scenario_.end.kind == ScenarioEnd::Kind::seconds && run_.seconds >= scenario_.end.value) return true;
+    if (world_.end.kind == ScenarioEnd::Kind::seconds && run_.seconds >= world_.end.value) return true;
     controller_.report(report);
     return false;
   }
 
+  double pause_to(const ParallelStrategy& target) const {
+    return world_.pause_between ? world_.pause_between(current_.strategy, target) : world_.pause_seconds;
+  }
+
   void enter(const Configuration& configuration) {
-    const auto seconds = scenario_.seconds.find(configuration);
-    COPUS_CHECK(seconds != scenario_.seconds.end(), to_string(configuration), " is no candidate of the scenario");
+    const auto seconds = world_.seconds.find(configuration);
+    COPUS_CHECK(seconds != world_.seconds.end(), to_string(configuration), " is no candidate of this world");
     current_ = configuration;
     step_seconds_ = seconds->second;
   }
 
-  const Scenario& scenario_;
+  const SimulatedWorld& world_;
   const RunConfig& config_;
   LearningRate learning_rate_;
   Controller controller_;
@@ -159,8 +182,8 @@ class SimulatedTraining {
 
 }  // namespace
 
-SimulatedRun simulate(const Scenario& scenario, const RunConfig& config, const DecisionListener& listener) {
-  return SimulatedTraining(scenario, config).run(listener);
+SimulatedRun simulate(const SimulatedWorld& world, const RunConfig& config, const DecisionListener& listener) {
+  return SimulatedTraining(world, config).run(listener);
 }
 
 }  // namespace copus

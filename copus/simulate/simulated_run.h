@@ -1,5 +1,5 @@
-// A whole run of a scenario, in which a real controller decides: it sees noisy steps and norms, and its switches are
-// carried out with the pauses that the scenario has.
+// A whole run in a simulated world, in which a real controller decides: it sees noisy steps and norms, and its switches
+// are carried out with the pauses that the world has.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,26 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/controller.h"
-#include "copus/simulate/scenario.h"
+#include "copus/simulate/world.h"
 
 namespace copus {
 
-// What a run came to. Seconds are the scenario's true ones, without the noise of single steps, which no rule decides.
+// When a run was at a milestone.
+struct Arrival {
+  double seconds = 0;
+  double samples = 0;  // read so far
+};
+
+// What a run came to. Seconds are the world's true ones, without the noise of single steps, which no rule decides.
 struct SimulatedRun {
   double seconds = 0;   // to the end; of the last step, the share that was needed
   double progress = 0;  // at the end
   int64_t steps = 0;
   int64_t relayouts = 0;
-  int64_t batch_changes = 0;  // switches of batch or micro-batch alone
-  double pause_seconds = 0;   // within `seconds`
-  Configuration last = {};    // that it ended in
+  int64_t batch_changes = 0;           // switches of batch or micro-batch alone
+  double pause_seconds = 0;            // within `seconds`
+  Configuration last = {};             // that it ended in
+  std::vector<Arrival> arrivals = {};  // at the milestones that it has passed
 };
 
 // Told of each decision, with the state before it.
@@ -32,8 +39,8 @@ struct SimulatedDecision {
 };
 using DecisionListener = std::function<void(const SimulatedDecision&)>;
 
-// Runs the scenario. `config` is the scenario's, with the policy and settings of a rule in [adapt] and [noise_scale];
-// its candidates must be the scenario's.
-SimulatedRun simulate(const Scenario& scenario, const RunConfig& config, const DecisionListener& listener = {});
+// Simulates a run in this world, with the policy and settings of `config`. It must begin in one of the world's
+// configurations; a switch to one that the world does not have is vetoed for want of memory.
+SimulatedRun simulate(const SimulatedWorld& world, const RunConfig& config, const DecisionListener& listener = {});
 
 }  // namespace copus

@@ -139,6 +139,40 @@ TEST(SimulatedRun, TheControllerSeesTheNoiseScale) {
   EXPECT_NEAR(logarithms / count, 0, 0.05);
 }
 
+TEST(SimulatedRun, SaysWhenItWasAtEachMilestone) {
+  for (int64_t number = 0; number < 6; ++number) {
+    Scenario scenario = scenario_of(number);
+    const double end = scenario.end.value;
+    if (scenario.end.kind != ScenarioEnd::Kind::progress) continue;
+    scenario.milestones = {end / 1e5, end / 9e4, end / 3, end};
+    const SimulatedRun run = simulate(scenario, under_policy(scenario, PolicyKind::fixed));
+    const Configuration first = configuration_of(scenario.config);
+    ASSERT_EQ(run.arrivals.size(), 4u) << "two of them within the first step";
+    for (size_t i = 0; i < 4; ++i) {
+      const double needed = scenario.truth.samples_to(scenario.milestones[i], first.global_batch);
+      EXPECT_NEAR(run.arrivals[i].samples / needed, 1, 1e-9);
+      EXPECT_NEAR(
+          run.arrivals[i].seconds * static_cast<double>(first.global_batch) / (needed * scenario.seconds.at(first)), 1,
+          1e-9);
+    }
+  }
+}
+
+TEST(SimulatedRun, ASwitchToWhatTheWorldLacksIsVetoed) {
+  int64_t compared = 0;
+  for (int64_t number = 0; number < 8; ++number) {
+    Scenario scenario = scenario_of(number);
+    const RunConfig config = under_policy(scenario, PolicyKind::copus_paper);
+    const SimulatedRun free = simulate(scenario, config);
+    if (free.last == configuration_of(config)) continue;
+    scenario.seconds.erase(free.last);
+    const SimulatedRun run = simulate(scenario, config);
+    EXPECT_TRUE(scenario.seconds.contains(run.last)) << to_string(run.last);
+    ++compared;
+  }
+  EXPECT_GT(compared, 2);
+}
+
 TEST(SimulatedRun, RefusesCandidatesThatTheScenarioDoesNotKnow) {
   const Scenario scenario = scenario_of(0);
   RunConfig config = under_policy(scenario, PolicyKind::fixed);

@@ -1,6 +1,7 @@
 #include "copus/simulate/truth.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -8,7 +9,8 @@
 
 namespace copus {
 
-Truth::Truth(WorthShape shape, std::vector<TruthPiece> pieces) : shape_(shape), pieces_(std::move(pieces)) {
+Truth::Truth(WorthShape shape, std::vector<TruthPiece> pieces, const RateGain& gain)
+    : shape_(shape), pieces_(std::move(pieces)), gain_(gain) {
   COPUS_CHECK(!pieces_.empty() && pieces_.front().begin == 0, pieces_.size());
   for (size_t i = 1; i < pieces_.size(); ++i) COPUS_CHECK(pieces_[i - 1].begin < pieces_[i].begin, i);
 }
@@ -19,7 +21,10 @@ double Truth::end_of(size_t piece) const {
 
 double Truth::worth(int64_t batch, size_t piece) const {
   const TruthPiece& at = pieces_[piece];
-  return worth_of(shape_, static_cast<double>(batch), at.critical_batch, at.maturity);
+  const auto samples = static_cast<double>(batch);
+  const double worth = worth_of(shape_, samples, at.critical_batch, at.maturity);
+  if (gain_.alpha == 0) return worth;
+  return worth * std::pow(rate_factor(gain_.rule, samples, at.critical_batch), 2 * gain_.alpha);
 }
 
 double Truth::samples_to(double progress, int64_t batch) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "copus/simulate/worth.h"
+#include "copus/statistics/learning_rate_scaling.h"
 
 namespace copus {
 
@@ -18,15 +19,23 @@ struct TruthPiece {
   double squared_gradient = 1;  // |G|^2
 };
 
+// What the larger learning rate of a larger batch really brings: a sample's worth is multiplied by the rate's factor to
+// the power 2 alpha, as Goodput has it (statistics/efficiency.h). The factor is that of `rule`, capped at the true
+// critical batch, whatever rate a policy would take beyond it.
+struct RateGain {
+  double alpha = 0;
+  RateRule rule = {};
+};
+
 class Truth {
  public:
   // Takes pieces that begin one after the other, the first at 0; the last one goes on for ever.
-  Truth(WorthShape shape, std::vector<TruthPiece> pieces);
+  Truth(WorthShape shape, std::vector<TruthPiece> pieces, const RateGain& gain = {});
 
   const std::vector<TruthPiece>& pieces() const { return pieces_; }
   // Returns the end of a piece; infinite for the last one.
   double end_of(size_t piece) const;
-  // Returns the worth of a sample in this batch within a piece.
+  // Returns the worth of a sample in this batch within a piece, with what the learning rate brings.
   double worth(int64_t batch, size_t piece) const;
 
   // Returns the samples that a batch needs from the beginning to this progress.
@@ -35,6 +44,7 @@ class Truth {
  private:
   WorthShape shape_;
   std::vector<TruthPiece> pieces_;
+  RateGain gain_;
 };
 
 // The way of a training through the truth.

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <vector>
 
 namespace copus {
 namespace {
@@ -19,6 +21,20 @@ TEST(Truth, SamplesToAProgressAreThoseOfEachPiece) {
   EXPECT_DOUBLE_EQ(truth.samples_to(50, 10), 50 * 2);
   EXPECT_DOUBLE_EQ(truth.samples_to(100, 10), 100 * 2);
   EXPECT_DOUBLE_EQ(truth.samples_to(180, 10), 100 * 2 + 80 * 1.25);
+}
+
+TEST(Truth, ALargerLearningRateBringsItsFactorUpToTheCriticalBatch) {
+  const std::vector<TruthPiece> pieces = {{.begin = 0, .critical_batch = 100}};
+  const Truth plain(WorthShape::hyperbola, pieces);
+  for (const double alpha : {0.25, 0.5}) {
+    const Truth gaining(WorthShape::hyperbola, pieces,
+                        {.alpha = alpha, .rule = {.exponent = 0.5, .reference_batch = 4}});
+    const auto gain = [&](int64_t batch) { return gaining.worth(batch, 0) / plain.worth(batch, 0); };
+    EXPECT_DOUBLE_EQ(gain(1), std::pow(1.0 / 4, alpha));
+    EXPECT_DOUBLE_EQ(gain(4), 1);
+    EXPECT_DOUBLE_EQ(gain(64), std::pow(16, alpha));
+    EXPECT_DOUBLE_EQ(gain(400), std::pow(25, alpha)) << "no more than in a batch of 100";
+  }
 }
 
 TEST(TruthWalk, GetsAsFarInAnySteps) {

@@ -16,6 +16,10 @@ enum class WorthShape {
   measured,   // a table that was measured by branching runs (worth.cpp)
 };
 
+template <>
+inline constexpr auto named_values<WorthShape> = std::to_array<NamedValue<WorthShape>>(
+    {{WorthShape::hyperbola, "hyperbola"}, {WorthShape::root, "root"}, {WorthShape::measured, "measured"}});
+
 // Returns the worth, in (0, 1], of a sample in a batch of `batch` where the critical batch is `critical`; both > 0.
 // `maturity` says where between its two measured stages a measured shape is: 0 at the first, 1 at the second.
 double worth_of(WorthShape shape, double batch, double critical, double maturity);

@@ -13,6 +13,18 @@ namespace {
 // Degrees of freedom from which Student's distribution equals the normal one to a relative error of 1e-6.
 constexpr double almost_normal = 1e7;
 
+// Newton's method from the left; the normal distribution is concave there, so that no step goes too far.
+double normal_quantile(double probability) {
+  double z = 0;
+  for (int iteration = 0; iteration < 100; ++iteration) {
+    const double below = 0.5 * std::erfc(-z / std::numbers::sqrt2);
+    const double change = (probability - below) * std::sqrt(2 * std::numbers::pi) * std::exp(z * z / 2);
+    z += change;
+    if (change <= 1e-9 * z) break;
+  }
+  return z;
+}
+
 }  // namespace
 
 // The method substitutes t = sqrt(nu) tan(x); the density of x is then proportional to cos(x)^(nu - 1).
@@ -24,22 +36,22 @@ double student_t_quantile(double probability, double degrees_of_freedom) {
   const auto integral = [&](double x) {
     constexpr int panels = 64;
     const double width = x / panels;
-    double sum = 0;
-    for (int panel = 0; panel < panels; ++panel) {
-      sum += density(panel * width) + 4 * density((panel + 0.5) * width) + density((panel + 1) * width);
-    }
+    double sum = 1 + density(x);
+    for (int half = 1; half < 2 * panels; ++half) sum += (half % 2 == 1 ? 4 : 2) * density(half * width / 2);
     return sum * width / 6;
   };
   // The integral from 0 to pi/2 is half of the Beta function of 1/2 and nu/2.
   const double whole = std::beta(0.5, nu / 2) / 2;
   const double wanted = (2 * probability - 1) * whole;
 
-  // Newton's method from the left; the integral is concave, so that no step goes too far.
-  double x = 0;
+  // Newton's method from the left; the integral is concave, so that no step goes too far. It begins at the first terms
+  // of the quantile's expansion in 1/nu (Abramowitz and Stegun 26.7.5), which is nearly there: every step asks for it.
+  const double z = normal_quantile(probability);
+  double x = std::atan((z + (z * z * z + z) / (4 * nu)) / std::sqrt(nu));
   for (int iteration = 0; iteration < 100; ++iteration) {
     const double change = (wanted - integral(x)) / density(x);
     x += change;
-    if (change <= 1e-9 * x) break;
+    if (std::abs(change) <= 1e-9 * x) break;
   }
   return std::sqrt(nu) * std::tan(x);
 }

@@ -1,0 +1,217 @@
+// `copus simulate`: lets policies decide in runs of real size, whose step times are predicted and whose losses are
+// those of a published law.
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
+#include "copus/description/configuration_text.h"
+#include "copus/simulate/law_scenario.h"
+#include "copus/simulate/simulated_run.h"
+
+namespace copus {
+
+namespace {
+
+struct SimulateOptions {
+  std::string file;
+  std::vector<std::string> overrides;
+  std::vector<std::string> policies = {"copus", "copus-paper", "static"};
+  std::string pause;
+  LawQuestion question;
+  bool json = false;
+};
+
+struct SimulatedPolicy {
+  std::string name;
+  SimulatedRun run;
+};
+
+// The configuration under each policy; all of them are checked before the first run.
+std::vector<RunConfig> read_configurations(const SimulateOptions& options) {
+  const std::string text = read_text_file(options.file);
+  std::vector<RunConfig> configurations;
+  for (const std::string& policy : options.policies) {
+    std::vector<std::string> overrides = options.overrides;
+    overrides.push_back("adapt.policy=" + policy);
+    configurations.push_back(parse_run_config(text, options.file, overrides));
+    const PolicyKind kind = configurations.back().adapt.policy;
+    if (kind == PolicyKind::none) {
+      throw UserError("--policy none decides nothing; a run that stays as it is has the policy \"static\"");
+    }
+    if (kind == PolicyKind::oracle || kind == PolicyKind::script) {
+      throw UserError(concat("--policy ", policy, " follows a file about another run, and does not decide"));
+    }
+  }
+  return configurations;
+}
+
+double tokens_of(double samples, const RunConfig& config) {
+  return samples * static_cast<double>(predicted_job(config).sequence_length);
+}
+
+constexpr const char* not_measured =
+    "Times are predicted, and losses are those of a published law: nothing here was measured.";
+
+nlohmann::ordered_json to_json(const SimulateOptions& options, const RunConfig& config, const LawScenario& scenario,
+                               const std::vector<SimulatedPolicy>& policies) {
+  const LawQuestion& question = options.question;
+  nlohmann::ordered_json result{{"note", not_measured},
+                                {"law", to_string(question.law)},
+                                {"worth", to_string(question.worth)},
+                                {"truth_alpha", question.truth_alpha},
+                                {"calibration", question.calibration},
+                                {"pause_seconds", nullptr},
+                                {"parameters", scenario.loss.parameters},
+                                {"tokens", scenario.tokens}};
+  if (question.pause_seconds) result["pause_seconds"] = *question.pause_seconds;
+  for (const LawTarget& target : scenario.targets) {
+    result["targets"].push_back(
+        {{"loss", target.loss},
+         {"tokens", tokens_of(target.progress, config)},
+         {"critical_batch", target.critical_batch},
+         {"best_static",
+          {{"configuration", to_string(target.best_static.configuration)}, {"seconds", target.best_static.seconds}}},
+         {"clairvoyant_seconds", target.clairvoyant_seconds}});
+  }
+  for (const auto& [name, run] : policies) {
+    nlohmann::ordered_json policy{{"policy", name},
+                                  {"steps", run.steps},
+                                  {"relayouts", run.relayouts},
+                                  {"batch_changes", run.batch_changes},
+                                  {"pause_seconds", run.pause_seconds},
+                                  {"last", to_string(run.last)}};
+    for (size_t i = 0; i < scenario.targets.size(); ++i) {
+      const LawTarget& target = scenario.targets[i];
+      const Arrival& arrival = run.arrivals[i];
+      policy["targets"].push_back({{"loss", target.loss},
+                                   {"seconds", arrival.seconds},
+                                   {"tokens", tokens_of(arrival.samples, config)},
+                                   {"over_best_static", arrival.seconds / target.best_static.seconds},
+                                   {"over_clairvoyant", arrival.seconds / target.clairvoyant_seconds}});
+    }
+    result["policies"].push_back(policy);
+  }
+  return result;
+}
+
+// Prints cells to the right of columns that are as wide as every one of these tables needs.
+void print_row(const std::vector<std::string>& cells) {
+  for (const std::string& cell : cells) std::cout << std::string(cell.size() < 16 ? 16 - cell.size() : 1, ' ') << cell;
+  std::cout << '\n';
+}
+
+std::string loss_text(double loss) { return format_number("%.3f", loss); }
+std::string ratio_text(double ratio) { return format_number("%.3f", ratio); }
+
+std::string what_is_true(const LawQuestion& question, const ClusterConfig& cluster) {
+  return concat("Taken for true: critical batch by ", to_string(question.law), ", ",
+                format_number("%g", question.calibration),
+                " times the noise scale (--calibration); worth of a sample: ", to_string(question.worth),
+                "; learning rate's gain: alpha ", format_number("%g", question.truth_alpha), "; re-layouts pause ",
+                question.pause_seconds ? concat("for ", format_duration(*question.pause_seconds)) : "as planned",
+                "; layouts are off by ", format_number("%.0f %%", 100 * cluster.truth_layout_error),
+                cluster.truth ? ", on another cluster than believed" : "", ".");
+}
+
+void print_text(const SimulateOptions& options, const RunConfig& config, const LawScenario& scenario,
+                const std::vector<SimulatedPolicy>& policies) {
+  const PredictedJob job = predicted_job(config);
+  std::cout << format_count(scenario.loss.parameters) << " parameters on " << config.parallel.world_size()
+            << " ranks, sequences of " << job.sequence_length << "; to the loss of " << format_count(scenario.tokens)
+            << " tokens.\n"
+            << not_measured << '\n'
+            << what_is_true(options.question, config.cluster) << "\n\nIn hindsight:\n";
+  print_row({"loss", "critical batch", "clairvoyant", "best static", "which is"});
+  for (const LawTarget& target : scenario.targets) {
+    print_row({loss_text(target.loss), format_count(target.critical_batch), format_duration(target.clairvoyant_seconds),
+               format_duration(target.best_static.seconds), "  " + to_string(target.best_static.configuration)});
+  }
+  for (const auto& [name, run] : policies) {
+    std::cout << '\n'
+              << name << ": " << run.steps << " steps, " << run.relayouts << " re-layouts ("
+              << format_duration(run.pause_seconds) << "), " << run.batch_changes << " changes of batch; ended in "
+              << to_string(run.last) << '\n';
+    print_row({"loss", "time", "/ best static", "/ clairvoyant", "tokens"});
+    for (size_t i = 0; i < scenario.targets.size(); ++i) {
+      const LawTarget& target = scenario.targets[i];
+      const Arrival& arrival = run.arrivals[i];
+      print_row({loss_text(target.loss), format_duration(arrival.seconds),
+                 ratio_text(arrival.seconds / target.best_static.seconds),
+                 ratio_text(arrival.seconds / target.clairvoyant_seconds),
+                 format_count(tokens_of(arrival.samples, config))});
+    }
+  }
+}
+
+int run_simulate(SimulateOptions options) {
+  if (!options.pause.empty()) options.question.pause_seconds = read_duration("--pause", options.pause);
+  const std::vector<RunConfig> configurations = read_configurations(options);
+  const LawScenario scenario = make_law_scenario(configurations.front(), options.question);
+  std::vector<SimulatedPolicy> policies;
+  for (size_t i = 0; i < configurations.size(); ++i) {
+    policies.push_back({options.policies[i], simulate(scenario.world, as_simulated(configurations[i], scenario))});
+  }
+  if (options.json) {
+    std::cout << to_json(options, configurations.front(), scenario, policies).dump() << '\n';
+  } else {
+    print_text(options, configurations.front(), scenario, policies);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& program, CommandAction& action) {
+  auto options = std::make_shared<SimulateOptions>();
+  CLI::App& command = *program.add_subcommand(
+      "simulate", "Let policies decide in runs of real size, whose losses follow a published law");
+  LawQuestion& question = options->question;
+  command
+      .add_option("RUN.toml", options->file,
+                  "A run on the modelled clock; the simulated runs are of the job that it stands for")
+      ->required();
+  command
+      .add_option("--set", options->overrides, "A setting in place of the file's: section.key=value; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
+  command.add_option("--policy", options->policies, "Policies to simulate (adapt.policy)")
+      ->type_name("NAME")
+      ->capture_default_str();
+  add_named_option(command, "--law", question.law, "How the critical batch grows");
+  command
+      .add_option_function<std::string>(
+          "--worth", [&question](const std::string& name) { question.worth = *find_value<WorthShape>(name); },
+          "How a sample's worth falls with the batch")
+      ->check(CLI::IsMember({"hyperbola", "root"}))
+      ->default_str("hyperbola");
+  command
+      .add_option("--truth-alpha", question.truth_alpha,
+                  "What a larger learning rate really brings: its factor to the power of twice this")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--calibration", question.calibration, "The true critical batch over the noise scale")
+      ->check(CLI::Range(1e-3, 1e3))
+      ->capture_default_str();
+  command.add_option("--pause", options->pause, "How long each re-layout stops training (as its plan predicts)")
+      ->type_name("TIME");
+  command.add_option("--tokens", question.tokens, "Tokens to the last loss, in small batches (20 for each parameter)")
+      ->check(CLI::Range(1e6, 1e15));
+  command.add_option("--targets", question.losses, "Losses on the way whose times are asked, nats per token")
+      ->type_name("LOSS");
+  command.add_flag("--json", options->json, "Print one JSON object");
+  command.footer(
+      "Examples:\n"
+      "  copus simulate configs/runs/modelled-64-h100.toml --tokens 1e10 --targets 6 4 3\n"
+      "  copus simulate RUN.toml --law olmo --truth-alpha 0.5 --policy copus static-best --pause 45s --json");
+  command.callback([options, &action] { action = [options] { return run_simulate(*options); }; });
+}
+
+}  // namespace copus

@@ -1,0 +1,155 @@
+#include "copus/simulate/law_scenario.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/base/units.h"
+#include "copus/orchestrator/candidates.h"
+#include "copus/orchestrator/rate_rule.h"
+#include "copus/orchestrator/step_time_learner.h"
+#include "copus/performance/modelled_truth.h"
+
+namespace copus {
+
+namespace {
+
+constexpr double tokens_per_parameter = 20;  // about what Hoffmann et al. 2022 train a model of any size with
+// Pieces of the truth, each longer than the one before by the same factor; the first is as long as no law says
+// anything.
+constexpr int64_t pieces_to_the_end = 512;
+constexpr double first_tokens = 1e6;
+
+// The noise of steps: the middle of what scenarios draw.
+constexpr NormSpread middling_norms{
+    .dimensions = 1000, .step_deviation = 0.1, .spike_probability = 0.002, .spike_factor = 17};
+constexpr double middling_step_deviation = 0.025;
+
+void check_is_modelled(const RunConfig& config) {
+  if (!config.cluster.is_modelled()) {
+    throw UserError(concat("cluster.clock is \"", to_string(config.cluster.clock), "\", and a simulated run is of the ",
+                           "job that a run on the modelled clock stands for: set cluster.clock = \"modelled\" and ",
+                           "cluster.stands_for"));
+  }
+  if (predicted_job(config).precision == Precision::automatic) {
+    throw UserError("cluster.stands_for_precision is \"auto\", and nothing is run here that would tell: set it");
+  }
+  if (!config.cluster.profile.empty()) {
+    throw UserError(concat("cluster.profile ", config.cluster.profile, ": a simulated run knows no measurements; ",
+                           "leave it out, and set truth_layout_error for how wrong predictions are"));
+  }
+}
+
+Truth truth_of(const RunConfig& config, const LawQuestion& question, const PublishedLoss& loss, double tokens) {
+  const auto length = static_cast<double>(predicted_job(config).sequence_length);
+  const double first = std::min(first_tokens, tokens / 1000);
+  const double factor = std::pow(tokens / first, 1.0 / (pieces_to_the_end - 1));
+  std::vector<TruthPiece> pieces;
+  for (int64_t i = 0; i < pieces_to_the_end; ++i) {
+    const double end = first * std::pow(factor, static_cast<double>(i)), middle = end / std::sqrt(factor);
+    TruthPiece piece;
+    piece.begin = i == 0 ? 0 : end / factor / length;
+    piece.critical_batch = published_critical_batch(question.law, middle, loss.at(middle)) / length;
+    piece.noise_scale = piece.critical_batch / question.calibration;
+    pieces.push_back(piece);
+  }
+  RateRule rule = rate_rule_of(config);
+  rule.is_capped = true;
+  return {question.worth, std::move(pieces), {.alpha = question.truth_alpha, .rule = rule}};
+}
+
+// True seconds of all candidates that fit into the true devices, and of the configuration that the run begins in.
+TrueSeconds true_seconds(const RunConfig& config, ModelledTruth& truth) {
+  TrueSeconds seconds;
+  for (const TableCell& cell : predicted_table(config, Knowledge()).cells) {
+    if (!truth.why_too_large(cell.configuration)) {
+      seconds[cell.configuration] = truth.step_seconds(cell.configuration);
+    }
+  }
+  const Configuration first = configuration_of(config);
+  if (const std::optional<std::string> reason = truth.why_too_large(first)) {
+    throw UserError(concat("the run cannot begin in ", to_string(first), ": it ", *reason));
+  }
+  seconds[first] = truth.step_seconds(first);
+  return seconds;
+}
+
+LawTarget target_at(const LawQuestion& question, const SimulatedWorld& world, double length, double loss,
+                    double tokens) {
+  const double progress = tokens / length;
+  const ScenarioEnd end{ScenarioEnd::Kind::progress, progress};
+  return {
+      .loss = loss,
+      .progress = progress,
+      .critical_batch = published_critical_batch(question.law, tokens, loss) / length,
+      .best_static = best_static(world.truth, world.seconds, end),
+      .clairvoyant_seconds = clairvoyant(world.truth, world.seconds, question.pause_seconds.value_or(0), end).seconds};
+}
+
+void check_losses(const std::vector<double>& losses, const PublishedLoss& law, double tokens) {
+  const auto number = [](double value) { return format_number("%.4g", value); };
+  const double first = std::log(law.vocabulary), last = law.at(tokens);
+  for (const double loss : losses) {
+    if (loss < first && loss >= last) continue;
+    throw UserError(concat("a target loss of ", number(loss), ": by the law this run goes from ", number(first), " to ",
+                           number(last), " nats per token, after ", format_count(tokens), " tokens, and never below ",
+                           number(law.least())));
+  }
+}
+
+}  // namespace
+
+LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question) {
+  check_is_modelled(config);
+  const PredictedJob job = predicted_job(config);
+  const auto length = static_cast<double>(job.sequence_length);
+  const auto parameters = static_cast<double>(count_parameters(job.model));
+  const PublishedLoss law{parameters, static_cast<double>(job.model.vocab_size)};
+  const double tokens = question.tokens > 0 ? question.tokens : tokens_per_parameter * parameters;
+  check_losses(question.losses, law, tokens);
+
+  const auto clock = std::make_shared<ModelledTruth>(
+      job.model, job.sequence_length, config.cluster.true_cluster(), training_system_of(config),
+      LayoutErrors{.size = config.cluster.truth_layout_error, .seed = config.cluster.truth_seed});
+  SimulatedWorld world{.seed = mix_bits(config.train.seed),
+                       .truth = truth_of(config, question, law, tokens),
+                       .seconds = true_seconds(config, *clock),
+                       .pause_seconds = question.pause_seconds.value_or(0),
+                       .step_deviation = middling_step_deviation,
+                       .spread = middling_norms,
+                       .end = {ScenarioEnd::Kind::progress, tokens / length}};
+  if (!question.pause_seconds) {
+    world.pause_between = [clock](const ParallelStrategy& from, const ParallelStrategy& to) {
+      return clock->relayout_seconds(from, to);
+    };
+  }
+
+  std::vector<double> losses = question.losses;
+  std::sort(losses.begin(), losses.end(), std::greater<>());
+  std::vector<LawTarget> targets;
+  for (const double loss : losses) {
+    targets.push_back(target_at(question, world, length, loss, std::min(tokens, law.tokens_to(loss))));
+  }
+  targets.push_back(target_at(question, world, length, law.at(tokens), tokens));
+  for (const LawTarget& target : targets) world.milestones.push_back(target.progress);
+  return {law, tokens, std::move(world), std::move(targets)};
+}
+
+RunConfig as_simulated(const RunConfig& config, const LawScenario& scenario) {
+  RunConfig simulated = config;
+  TrainConfig& train = simulated.train;
+  train.sequence_length = predicted_job(config).sequence_length;
+  train.max_steps = 0;
+  train.max_seconds = 0;
+  const double samples = 2 * scenario.world.truth.samples_to(scenario.world.end.value, train.global_batch);
+  train.max_tokens = static_cast<int64_t>(samples) * train.sequence_length;
+  if (simulated.adapt.objective == Objective::automatic) simulated.adapt.objective = Objective::time;
+  return simulated;
+}
+
+}  // namespace copus
