@@ -5,7 +5,8 @@
     bench/evaluation/table.py gains RESULTS...   what adapting saves over the fastest baseline and the fastest rule
 
 Savings are 1 - time / time of the other, of geometric means over the seeds; an arm that misses a target with one seed
-has no time at it. A baseline of the paper is a batch that stays, or CBS in either layout (arXiv 2604.26687).
+has no time at it. A baseline of the paper is a batch that stays, or CBS in either layout (arXiv 2604.26687). Rivals with
+the wide space count for wide arms alone.
 """
 
 import json
@@ -73,7 +74,8 @@ def print_gains(paths: list[pathlib.Path]) -> None:
             if name not in arms:
                 continue
             cells = []
-            for others in ([r for r in rivals if is_baseline_of_the_paper(r)], [r for r in rivals if r != name]):
+            same_space = [r for r in rivals if r != name and (name.endswith("-wide") or not r.endswith("-wide"))]
+            for others in ([r for r in same_space if is_baseline_of_the_paper(r)], same_space):
                 gains = [saving(mine, [(arms[r][at], r) for r in others]) for at, mine in enumerate(arms[name])]
                 known = [gain for gain in gains if gain is not None]
                 if not known:
