@@ -3,15 +3,14 @@
 
     bench/evaluation/kill.py [--copus build/copus] [--times 20] [--seed 1]
 
-Both comparisons run in temporary directories. Every kill is a SIGKILL to the whole process group, so that neither the
-comparison nor its runs can put anything in order. Exit code 0: results.json is the same, bit for bit.
+To be called from the root of the repository. Both comparisons run in temporary directories. A kill is a SIGKILL to the
+comparison, with which its runs end as well, so that nothing can be put in order. Exit code 0: results.json is the same,
+bit for bit.
 """
 
 import argparse
-import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,13 +20,12 @@ EXPERIMENT = pathlib.Path(__file__).with_name("kill.toml")
 
 
 def begin(copus: str, directory: pathlib.Path) -> subprocess.Popen:
-    """Starts the comparison, or goes on with it, in a process group of its own."""
+    """Starts the comparison, or goes on with it."""
     return subprocess.Popen(
         [copus, "compare", str(EXPERIMENT), "--dir", str(directory)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
 
 
@@ -57,10 +55,12 @@ def main() -> None:
         for _ in range(options.times):
             run = begin(options.copus, killed)
             try:
-                run.communicate(timeout=moments.uniform(0.05, longest))
+                _, errors = run.communicate(timeout=moments.uniform(0.05, longest))
+                if run.returncode != 0:
+                    sys.exit(f"copus compare ended with exit code {run.returncode}: {errors}")
             except subprocess.TimeoutExpired:
                 landed += 1
-                os.killpg(run.pid, signal.SIGKILL)
+                run.kill()
                 run.communicate()
         same = finish(options.copus, killed) == undisturbed
     print(f"killed {landed} times while it ran; results.json is {'the same' if same else 'another'}")

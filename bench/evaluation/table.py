@@ -16,7 +16,7 @@ import statistics
 import sys
 
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 12: 2.201}  # 97.5 % quantiles, by the number of pairs
-ADAPTING = ("copus", "copus-wide", "copus-batch")
+ADAPTING = ("copus", "copus-wide")
 
 
 def is_baseline_of_the_paper(name: str) -> bool:
@@ -44,7 +44,9 @@ def interval(mine: dict, other: dict) -> str:
 def print_arms(path: pathlib.Path, against: str) -> None:
     results = json.loads(path.read_text())
     final = results["targets"][-1]
-    other = next(result for result in results["results"] if result["name"] == against)
+    other = next((result for result in results["results"] if result["name"] == against), None)
+    if other is None:
+        sys.exit(f"{path} has no arm {against}")
     print(f"| arm | loss at the end | time to {final} / that of {against} (95 %) | tokens to {final} |")
     print("|---|---|---|---|")
     for result in sorted(results["results"], key=lambda one: one["final_loss"]["mean_held_out_loss"] or 9):
@@ -54,13 +56,19 @@ def print_arms(path: pathlib.Path, against: str) -> None:
         print(f"| {' | '.join(cells)} |")
 
 
-def saving(mine: float | None, others: list) -> tuple[float, str] | None:
-    """Returns what `mine` saves over the fastest of others, pairs of seconds and name, and that one's name."""
-    reached = [(time, name) for time, name in others if time is not None]
-    if mine is None or not reached:
-        return None
-    fastest, name = min(reached)
-    return 1 - mine / fastest, name
+def mean_and_peak(mine: list, others: list[list]) -> str:
+    """What an arm saves over the fastest of others at each target that it and one of them have reached."""
+    gains, missed, alone = [], 0, 0
+    for at, time in enumerate(mine):
+        reached = [other[at] for other in others if other[at] is not None]
+        if time is None:
+            missed += 1
+        elif not reached:
+            alone += 1
+        else:
+            gains.append(1 - time / min(reached))
+    text = f"{sum(gains) / len(gains):+.1%}, {max(gains):+.1%}" if gains else "none"
+    return text + (f"; missed {missed}" if missed else "") + (f"; reached {alone} that no other did" if alone else "")
 
 
 def print_gains(paths: list[pathlib.Path]) -> None:
@@ -73,17 +81,9 @@ def print_gains(paths: list[pathlib.Path]) -> None:
         for name in ADAPTING + ("copus-paper",):
             if name not in arms:
                 continue
-            cells = []
             same_space = [r for r in rivals if r != name and (name.endswith("-wide") or not r.endswith("-wide"))]
-            for others in ([r for r in same_space if is_baseline_of_the_paper(r)], same_space):
-                gains = [saving(mine, [(arms[r][at], r) for r in others]) for at, mine in enumerate(arms[name])]
-                known = [gain for gain in gains if gain is not None]
-                if not known:
-                    cells.append("no target")
-                    continue
-                mean, peak = sum(gain for gain, _ in known) / len(known), max(gain for gain, _ in known)
-                missing = "" if len(known) == len(gains) else f", {len(gains) - len(known)} missed"
-                cells.append(f"{mean:+.1%}, {peak:+.1%} (at the last target over {known[-1][1]}{missing})")
+            baselines = [r for r in same_space if is_baseline_of_the_paper(r)]
+            cells = [mean_and_peak(arms[name], [arms[r] for r in others]) for others in (baselines, same_space)]
             print(f"| {path.stem} | {name} | {cells[0]} | {cells[1]} |")
 
 
