@@ -22,6 +22,16 @@ inline CLI::Validator at_least(int64_t least) {
   return {complaint, concat("at least ", least)};
 }
 
+// Checks for a number within these bounds. CLI::Range lets "nan" pass, which is neither below nor above anything.
+inline CLI::Validator number_within(double least, double most) {
+  const auto complaint = [least, most](const std::string& text) {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
+    return concat("expected a number from ", least, " to ", most, ", got ", text);
+  };
+  return {complaint, concat("from ", least, " to ", most)};
+}
+
 // Adds an option whose value is one of an enumeration's, by its name.
 template <HasNames Enum>
 void add_named_option(CLI::App& command, const std::string& option, Enum& value, const std::string& description) {

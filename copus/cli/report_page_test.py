@@ -272,7 +272,6 @@ class PlanPage(PageTest):
         self.assertEqual(page.evaluate("data.fastest.low.every((low, i) => low < data.fastest.speeds[i])"), True)
         self.assert_fits(page, 400)
 
-
     def test_labels_of_many_batches_stand_apart(self):
         batches = ",".join(str(16 * i) for i in range(1, 41))
         page = self.open("--model", "llama-3.2-1b", "--cluster", "h100-sxm", "--gpus", "2", "--global-batch", batches,

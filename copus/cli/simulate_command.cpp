@@ -1,5 +1,6 @@
 // `copus simulate`: lets policies decide in runs of real size, whose step times are predicted and whose losses are
 // those of a published law.
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -39,6 +40,9 @@ std::vector<RunConfig> read_configurations(const SimulateOptions& options) {
   const std::string text = read_text_file(options.file);
   std::vector<RunConfig> configurations;
   for (const std::string& policy : options.policies) {
+    if (std::count(options.policies.begin(), options.policies.end(), policy) > 1) {
+      throw UserError(concat("--policy ", policy, " is given more than once"));
+    }
     std::vector<std::string> overrides = options.overrides;
     overrides.push_back("adapt.policy=" + policy);
     configurations.push_back(parse_run_config(text, options.file, overrides));
@@ -51,6 +55,20 @@ std::vector<RunConfig> read_configurations(const SimulateOptions& options) {
     }
   }
   return configurations;
+}
+
+// A run passes every step through its controller, some tens of microseconds each.
+void check_is_short_enough(const RunConfig& config, const LawScenario& scenario) {
+  constexpr double most_steps = 1e8;
+  const std::vector<int64_t>& batches = config.adapt.global_batches;
+  const int64_t first = config.train.global_batch;
+  const int64_t largest = batches.empty() ? first : std::max(first, *std::max_element(batches.begin(), batches.end()));
+  const double steps =
+      scenario.world.truth.samples_to(scenario.world.end.value, largest) / static_cast<double>(largest);
+  if (steps <= most_steps) return;
+  throw UserError(concat("a run to the loss of ", format_count(scenario.tokens), " tokens takes ", format_count(steps),
+                         " steps even in batches of ", largest, ", and more than ", format_count(most_steps),
+                         " take hours to simulate: set a smaller --tokens or larger batches"));
 }
 
 double tokens_of(double samples, const RunConfig& config) {
@@ -155,9 +173,12 @@ int run_simulate(SimulateOptions options) {
   if (!options.pause.empty()) options.question.pause_seconds = read_duration("--pause", options.pause);
   const std::vector<RunConfig> configurations = read_configurations(options);
   const LawScenario scenario = make_law_scenario(configurations.front(), options.question);
+  check_is_short_enough(configurations.front(), scenario);
+  std::vector<RunConfig> simulated;
+  for (const RunConfig& config : configurations) simulated.push_back(as_simulated(config, scenario));
   std::vector<SimulatedPolicy> policies;
-  for (size_t i = 0; i < configurations.size(); ++i) {
-    policies.push_back({options.policies[i], simulate(scenario.world, as_simulated(configurations[i], scenario))});
+  for (size_t i = 0; i < simulated.size(); ++i) {
+    policies.push_back({options.policies[i], simulate(scenario.world, simulated[i])});
   }
   if (options.json) {
     std::cout << to_json(options, configurations.front(), scenario, policies).dump() << '\n';
@@ -195,15 +216,15 @@ void add_simulate(CLI::App& program, CommandAction& action) {
   command
       .add_option("--truth-alpha", question.truth_alpha,
                   "What a larger learning rate really brings: its factor to the power of twice this")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_within(0, 1))
       ->capture_default_str();
   command.add_option("--calibration", question.calibration, "The true critical batch over the noise scale")
-      ->check(CLI::Range(1e-3, 1e3))
+      ->check(number_within(1e-3, 1e3))
       ->capture_default_str();
   command.add_option("--pause", options->pause, "How long each re-layout stops training (as its plan predicts)")
       ->type_name("TIME");
   command.add_option("--tokens", question.tokens, "Tokens to the last loss, in small batches (20 for each parameter)")
-      ->check(CLI::Range(1e6, 1e15));
+      ->check(number_within(1e6, 1e15));
   command.add_option("--targets", question.losses, "Losses on the way whose times are asked, nats per token")
       ->type_name("LOSS");
   command.add_flag("--json", options->json, "Print one JSON object");

@@ -97,6 +97,15 @@ class SimulateTest(ProgramTest):
         self.refused("job.toml", "--worth", "measured", says=["measured", "hyperbola"])
         self.refused("job.toml", "--calibration", "0", says=["--calibration"])
         self.refused("job.toml", "--truth-alpha", "-1", says=["--truth-alpha"])
+        for option in ("--truth-alpha", "--calibration", "--tokens"):
+            for value in ("nan", "inf"):
+                self.refused("job.toml", option, value, says=[option, value])
+        self.refused("job.toml", "--tokens", "1e15", says=["steps", "--tokens"])
+        self.refused("job.toml", *SHORT, "--policy", "copus", "static", "copus",
+                     says=["--policy copus", "more than once"])
+        self.refused("job.toml", *SHORT, "--set", "adapt.advise=true", says=["adapt.advise"])
+        self.refused("job.toml", *SHORT, "--policy", "late-switch", "--set", "adapt.late_switch_batch=64",
+                     says=["late-switch", "share of the run"])
         self.refused("job.toml", "--pause", "soon", says=["--pause soon"])
         self.refused("job.toml", "--set", "adapt.bogus=1", says=["adapt.bogus"])
         self.refused("run.toml", "--set", "cluster.config=h100-sxm", "--set", "cluster.clock=virtual",

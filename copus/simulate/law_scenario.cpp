@@ -12,6 +12,7 @@
 #include "copus/base/units.h"
 #include "copus/orchestrator/candidates.h"
 #include "copus/orchestrator/rate_rule.h"
+#include "copus/orchestrator/starting_configuration.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/modelled_truth.h"
 
@@ -63,7 +64,7 @@ Truth truth_of(const RunConfig& config, const LawQuestion& question, const Publi
   return {question.worth, std::move(pieces), {.alpha = question.truth_alpha, .rule = rule}};
 }
 
-// True seconds of all candidates that fit into the true devices, and of the configuration that the run begins in.
+// True seconds of all candidates that fit into the true devices, and of the configuration that the run is described in.
 TrueSeconds true_seconds(const RunConfig& config, ModelledTruth& truth) {
   TrueSeconds seconds;
   for (const TableCell& cell : predicted_table(config, Knowledge()).cells) {
@@ -100,6 +101,27 @@ void check_losses(const std::vector<double>& losses, const PublishedLoss& law, d
                            number(last), " nats per token, after ", format_count(tokens), " tokens, and never below ",
                            number(law.least())));
   }
+}
+
+// Refuses what would decide nothing here, and be shown as a run that chose to stay.
+void check_decides(const AdaptConfig& adapt) {
+  if (adapt.advise) {
+    throw UserError("adapt.advise is true, so no policy would move anything in a simulated run: leave it out");
+  }
+  if (adapt.policy == PolicyKind::late_switch || adapt.policy == PolicyKind::seesaw) {
+    throw UserError(concat("the policy \"", to_string(adapt.policy),
+                           "\" goes by the share of the run that is done, and ",
+                           "a simulated run ends at a loss, wherever its schedule is: choose another policy"));
+  }
+}
+
+// Some policies begin in a layout of their own, which what is believed of the devices has chosen.
+void check_can_begin(const RunConfig& config, const SimulatedWorld& world) {
+  const Configuration first = starting_configuration(config);
+  if (world.seconds.contains(first)) return;
+  throw UserError(concat("the policy \"", to_string(config.adapt.policy), "\" begins in ", to_string(first),
+                         ", which does not fit into the memory of the true devices (cluster.truth): leave the policy ",
+                         "out"));
 }
 
 }  // namespace
@@ -141,6 +163,8 @@ LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& questi
 }
 
 RunConfig as_simulated(const RunConfig& config, const LawScenario& scenario) {
+  check_decides(config.adapt);
+  check_can_begin(config, scenario.world);
   RunConfig simulated = config;
   TrainConfig& train = simulated.train;
   train.sequence_length = predicted_job(config).sequence_length;

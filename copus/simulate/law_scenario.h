@@ -48,7 +48,9 @@ LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& questi
 
 // Returns a run's configuration as a simulated run has it: its samples are those of the job; it has no limit but one in
 // tokens, twice those that its first batch needs to the end, as a user gives it who stops by the loss; and it spares
-// time unless adapt.objective says otherwise.
+// time unless adapt.objective says otherwise. Throws UserError where its policy goes by the share of the run that is
+// done, which such a limit does not say, where it only advises, and where the configuration that the policy begins in
+// does not fit into the true devices.
 RunConfig as_simulated(const RunConfig& config, const LawScenario& scenario);
 
 }  // namespace copus

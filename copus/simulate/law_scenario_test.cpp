@@ -42,6 +42,15 @@ SimulatedRun run_of(RunConfig config, const LawScenario& scenario, PolicyKind po
   return simulate(scenario.world, as_simulated(config, scenario));
 }
 
+std::string refusal_of(const RunConfig& config, const LawScenario& scenario) {
+  try {
+    as_simulated(config, scenario);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST(LawScenario, AStaticRunIsAtEveryLossAfterTheSecondsAndSamplesThatItNeeds) {
   const RunConfig config = modelled_run();
   const LawScenario scenario = make_law_scenario(config, short_question());
@@ -127,9 +136,39 @@ TEST(LawScenario, WhatDoesNotFitIntoTheTrueDevicesIsVetoed) {
   config.cluster.truth->device.memory_bytes /= 4;
   const LawScenario scenario = make_law_scenario(config, short_question());
   EXPECT_LT(scenario.world.seconds.size(), believed);
-  const SimulatedRun run = run_of(config, scenario, PolicyKind::copus);
+  config.adapt.policy = PolicyKind::copus;
+  int64_t aimed_at_missing = 0;
+  const auto listen = [&](const SimulatedDecision& simulated) {
+    const Decision& decision = simulated.decision;
+    if (decision.moves && !scenario.world.seconds.contains(*decision.choice.target)) ++aimed_at_missing;
+  };
+  const SimulatedRun run = simulate(scenario.world, as_simulated(config, scenario), listen);
+  EXPECT_GT(aimed_at_missing, 0);
   EXPECT_TRUE(scenario.world.seconds.contains(run.last));
   EXPECT_EQ(run.arrivals.size(), 3u);
+}
+
+TEST(LawScenario, RefusesAPolicyThatBeginsInWhatDoesNotFit) {
+  RunConfig config = modelled_run();
+  config.cluster.truth = config.cluster.description;
+  config.cluster.truth->device.memory_bytes = config.cluster.truth->device.memory_bytes * 3 / 20;
+  const LawScenario scenario = make_law_scenario(config, short_question());
+  for (const PolicyKind policy : {PolicyKind::static_best, PolicyKind::cbs_pessimistic}) {
+    config.adapt.policy = policy;
+    EXPECT_THAT(refusal_of(config, scenario), HasSubstr("does not fit into the memory of the true devices"));
+  }
+}
+
+TEST(LawScenario, RefusesWhatWouldDecideNothing) {
+  RunConfig config = modelled_run();
+  const LawScenario scenario = make_law_scenario(config, short_question());
+  for (const PolicyKind policy : {PolicyKind::late_switch, PolicyKind::seesaw}) {
+    config.adapt.policy = policy;
+    EXPECT_THAT(refusal_of(config, scenario), HasSubstr("goes by the share of the run"));
+  }
+  config.adapt.policy = PolicyKind::copus;
+  config.adapt.advise = true;
+  EXPECT_THAT(refusal_of(config, scenario), HasSubstr("adapt.advise"));
 }
 
 TEST(LawScenario, ARunCountsInSamplesOfTheJobAndSparesTime) {

@@ -142,7 +142,8 @@ class SimulatedTraining {
     const bool is_relayout = target.strategy != current_.strategy;
     report.rate_factor = intent.rate_factor;
     report.pause_seconds = is_relayout ? pause_to(target.strategy) : 0;
-    ++(is_relayout ? run_.relayouts : run_.batch_changes);
+    if (is_relayout) ++run_.relayouts;
+    if (target.global_batch != current_.global_batch) ++run_.batch_changes;
     run_.pause_seconds += report.pause_seconds;
     run_.seconds += report.pause_seconds;
     observed_seconds_ += report.pause_seconds;

@@ -25,7 +25,7 @@ struct SimulatedRun {
   double progress = 0;  // at the end
   int64_t steps = 0;
   int64_t relayouts = 0;
-  int64_t batch_changes = 0;           // switches of batch or micro-batch alone
+  int64_t batch_changes = 0;           // switches to another global batch; one may be a re-layout as well
   double pause_seconds = 0;            // within `seconds`
   Configuration last = {};             // that it ended in
   std::vector<Arrival> arrivals = {};  // at the milestones that it has passed

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "copus/base/testing/test_support.h"
@@ -103,6 +104,33 @@ TEST(SimulatedRun, SwitchesTakeTheirTruePauses) {
   }
   EXPECT_GT(relayouts, 0);
   EXPECT_GT(batch_changes, 0);
+}
+
+// Every move is seen at the next decision, or at the end.
+TEST(SimulatedRun, CountsChangesOfTheGlobalBatchAsARunsSummaryDoes) {
+  int64_t joint = 0, micro_batch_alone = 0;
+  for (int64_t number = 0; number < 8; ++number) {
+    const Scenario scenario = scenario_of(number);
+    int64_t relayouts = 0, batch_changes = 0;
+    std::optional<Configuration> before;
+    const auto note = [&](const Configuration& now) {
+      if (before) {
+        const bool is_relayout = before->strategy != now.strategy, has_batch = before->global_batch != now.global_batch;
+        relayouts += is_relayout;
+        batch_changes += has_batch;
+        joint += is_relayout && has_batch;
+        micro_batch_alone += !is_relayout && !has_batch && *before != now;
+      }
+      before = now;
+    };
+    const SimulatedRun run = simulate(scenario, under_policy(scenario, PolicyKind::copus),
+                                      [&](const SimulatedDecision& simulated) { note(simulated.decision.current); });
+    note(run.last);
+    EXPECT_EQ(run.relayouts, relayouts) << describe(scenario);
+    EXPECT_EQ(run.batch_changes, batch_changes) << describe(scenario);
+  }
+  EXPECT_GT(joint, 0);
+  EXPECT_GT(micro_batch_alone, 0);
 }
 
 // Where a run to a progress moves once, the first pause comes after all that it could change.

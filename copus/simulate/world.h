@@ -16,7 +16,8 @@ struct SimulatedWorld {
   Truth truth;
   TrueSeconds seconds;       // of the steps of every candidate that fits into the true devices; others are vetoed
   double pause_seconds = 0;  // of a re-layout
-  // Seconds of a re-layout from one strategy to another, in place of pause_seconds; empty: that.
+  // Seconds of a re-layout from one strategy to another, in place of pause_seconds; empty: that. For one thread, since
+  // what answers may remember its answers without a lock.
   std::function<double(const ParallelStrategy&, const ParallelStrategy&)> pause_between = {};
   double step_deviation = 0;  // standard deviation of the logarithm of a step's seconds
   double rate_feedback = 0;   // the noise scale falls by the learning rate to this power (0: not at all)

@@ -5,13 +5,15 @@ README.md beside this file says what is judged. Nothing here is measured.
 Usage: .venv/bin/python bench/evaluation/simulate/map.py [--program build/copus] [--part map|laws|wide|large|draws|told ...]
 
 Runs one simulation after the other, from the repository's root. Those that results/map.json holds already are not run
-again; results/map.md is written from it at the end.
+again; results/map.md is written from it at the end. What is held is known by its parameters alone: after a change of
+the program or of a job's file, remove results/map.json, or it mixes both.
 """
 
 import argparse
 import itertools
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 import time
@@ -133,7 +135,7 @@ def summary_table(outcomes):
             for target, over in ((-1, "best static"), (0, "best static"), (-1, "copus-paper")):
                 gains = sorted(gain(o["targets"][target], over) for o in chosen)
                 lost = sum(g < 0 for g in gains)
-                row.append(f"{lost} lost; {percent(gains[0])}, {percent(gains[len(gains) // 2])}, {percent(gains[-1])}")
+                row.append(f"{lost} lost; {percent(gains[0])}, {percent(statistics.median(gains))}, {percent(gains[-1])}")
             rows.append(row)
     header = ["", "cells", "end, over best static: worst, middle, best", "loss 4, over best static",
               "end, over copus-paper"]
@@ -148,9 +150,9 @@ def list_of(outcomes, part):
         end, run = o["targets"][-1], o["runs"]["copus"]
         rows.append([", ".join(what), both_gains(o, 0), both_gains(o, -1), f"{end['loss']:.3f}",
                      f"{end['best_static']['seconds'] / 3600:,.1f} h", f"`{end['best_static']['configuration']}`",
-                     f"{run['relayouts']} + {run['batch_changes']}", f"`{run['last']}`"])
+                     str(run["relayouts"]), f"`{run['last']}`"])
     return table(["", "at a loss of 4", "at the end", "its loss", "best static", "which is",
-                  "re-layouts + batches", "copus ends in"], rows)
+                  "re-layouts", "copus ends in"], rows)
 
 
 def told_table(outcomes):
