@@ -189,8 +189,8 @@ class BenchRegret(ProgramTest):
         self.assertEqual([outcome["scenario"] for outcome in result["rules"][0]["outcomes"]], [1, 3])
 
     def test_settings_reach_the_rule(self):
-        runs = (self.assert_done("bench", "regret", "--scenario", "12", "--set", f"adapt.batch_threshold={threshold}")
-                for threshold in (0.03, 1e3))
+        runs = (self.assert_done("bench", "regret", "--scenario", "12", "--set", f"adapt.batch_threshold={threshold}",
+                                 "--set", f"adapt.relayout_threshold={threshold}") for threshold in (0.03, 1e3))
         usual, never = (run.stdout for run in runs)
         self.assertIn(" 0 changes of batch", never)
         self.assertNotIn(" 0 changes of batch", usual)
