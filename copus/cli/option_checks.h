@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "copus/base/duration.h"
 #include "copus/base/error.h"
@@ -30,6 +31,11 @@ inline CLI::Validator number_within(double least, double most) {
     return concat("expected a number from ", least, " to ", most, ", got ", text);
   };
   return {complaint, concat("from ", least, " to ", most)};
+}
+
+// Adds --set, for settings in place of a configuration's; it takes one a time, so that what follows is no setting.
+inline void add_settings_option(CLI::App& command, std::vector<std::string>& settings, const std::string& description) {
+  command.add_option("--set", settings, description)->allow_extra_args(false)->type_name("KEY=VALUE");
 }
 
 // Adds an option whose value is one of an enumeration's, by its name.

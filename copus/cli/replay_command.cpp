@@ -11,6 +11,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/option_checks.h"
 #include "copus/report/decision_replay.h"
 #include "copus/report/run_log.h"
 
@@ -107,9 +108,7 @@ void add_replay(CLI::App& program, CommandAction& action) {
       "replay", "Decide again what a run has decided, or what another policy would have decided in its place");
   command.add_option("RUN_DIR", options->directory, "The run directory")->required();
   command.add_option("--policy", options->policy, "Ask this policy instead (adapt.policy)")->type_name("NAME");
-  command.add_option("--set", options->overrides, "Ask with another setting: adapt.key=value; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
+  add_settings_option(command, options->overrides, "Ask with another setting: adapt.key=value; may be repeated");
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(
       "Without --policy and --set, exits with 1 where a decision is another than the run's.\n"

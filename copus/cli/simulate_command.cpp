@@ -126,8 +126,7 @@ void print_row(const std::vector<std::string>& cells) {
   std::cout << '\n';
 }
 
-std::string loss_text(double loss) { return format_number("%.3f", loss); }
-std::string ratio_text(double ratio) { return format_number("%.3f", ratio); }
+std::string three_digits(double value) { return format_number("%.3f", value); }
 
 std::string what_is_true(const LawQuestion& question, const ClusterConfig& cluster) {
   return concat("Taken for true: critical batch by ", to_string(question.law), ", ",
@@ -149,8 +148,9 @@ void print_text(const SimulateOptions& options, const RunConfig& config, const L
             << what_is_true(options.question, config.cluster) << "\n\nIn hindsight:\n";
   print_row({"loss", "critical batch", "clairvoyant", "best static", "which is"});
   for (const LawTarget& target : scenario.targets) {
-    print_row({loss_text(target.loss), format_count(target.critical_batch), format_duration(target.clairvoyant_seconds),
-               format_duration(target.best_static.seconds), "  " + to_string(target.best_static.configuration)});
+    print_row({three_digits(target.loss), format_count(target.critical_batch),
+               format_duration(target.clairvoyant_seconds), format_duration(target.best_static.seconds),
+               "  " + to_string(target.best_static.configuration)});
   }
   for (const auto& [name, run] : policies) {
     std::cout << '\n'
@@ -161,9 +161,9 @@ void print_text(const SimulateOptions& options, const RunConfig& config, const L
     for (size_t i = 0; i < scenario.targets.size(); ++i) {
       const LawTarget& target = scenario.targets[i];
       const Arrival& arrival = run.arrivals[i];
-      print_row({loss_text(target.loss), format_duration(arrival.seconds),
-                 ratio_text(arrival.seconds / target.best_static.seconds),
-                 ratio_text(arrival.seconds / target.clairvoyant_seconds),
+      print_row({three_digits(target.loss), format_duration(arrival.seconds),
+                 three_digits(arrival.seconds / target.best_static.seconds),
+                 three_digits(arrival.seconds / target.clairvoyant_seconds),
                  format_count(tokens_of(arrival.samples, config))});
     }
   }
@@ -199,10 +199,8 @@ void add_simulate(CLI::App& program, CommandAction& action) {
       .add_option("RUN.toml", options->file,
                   "A run on the modelled clock; the simulated runs are of the job that it stands for")
       ->required();
-  command
-      .add_option("--set", options->overrides, "A setting in place of the file's: section.key=value; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
+  add_settings_option(command, options->overrides,
+                      "A setting in place of the file's: section.key=value; may be repeated");
   command.add_option("--policy", options->policies, "Policies to simulate (adapt.policy)")
       ->type_name("NAME")
       ->capture_default_str();

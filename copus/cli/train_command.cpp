@@ -26,11 +26,8 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
   CLI::App& command = *program.add_subcommand("train", "Train a model, or go on with a run");
   command.add_option("CONFIG", options->request.config_path,
                      "The run's configuration, a TOML file; with --resume it may be left out: the run's own is used");
-  command
-      .add_option("--set", options->request.overrides,
-                  "A setting that overrides the file's: section.key=value; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
+  add_settings_option(command, options->request.overrides,
+                      "A setting that overrides the file's: section.key=value; may be repeated");
   command
       .add_option("--run-dir", options->request.run_directory,
                   "Where the run's files go (default: runs/<config name>-<date>-<time>)")

@@ -76,8 +76,10 @@ double Growth::at(double share) const {
 }
 
 double kaplan_critical_batch(double share, double tokens) {
-  const auto loss = [](double seen) { return std::min(std::log(32000.0), 1.69 + 410.7 / std::pow(seen, 0.28)); };
-  return std::pow(loss(tokens) / loss(std::max(share * tokens, 1.0)), 1 / 0.21);
+  const auto loss = [](double seen) {
+    return std::min(std::log(32000.0), least_loss + data_loss / std::pow(seen, data_exponent));
+  };
+  return std::pow(loss(tokens) / loss(std::max(share * tokens, 1.0)), critical_batch_exponent);
 }
 
 double olmo_critical_batch(double share, double tokens) {

@@ -53,9 +53,16 @@ struct Growth {
   double at(double share) const;
 };
 
-// Returns the critical batch at this share of a run of `tokens`, relative to that at its end, by the loss: B_crit = B*
-// / L^(1 / 0.21) (Kaplan et al. 2020, arXiv 2001.08361), where the loss falls with the tokens as 1.69 + 410.7 / D^0.28
-// (Hoffmann et al. 2022, arXiv 2203.15556, without the model's term), from at most that of guessing among 32000 tokens.
+// The loss, in nats per token, falls with the tokens D as least_loss + data_loss / D^data_exponent, beside the term of
+// the model's size (Hoffmann et al. 2022, arXiv 2203.15556).
+inline constexpr double least_loss = 1.69;
+inline constexpr double data_loss = 410.7;
+inline constexpr double data_exponent = 0.28;
+// The critical batch is as the loss to minus this power (Kaplan et al. 2020, arXiv 2001.08361).
+inline constexpr double critical_batch_exponent = 1 / 0.21;
+
+// Returns the critical batch at this share of a run of `tokens`, relative to that at its end, by the loss, without the
+// model's term and from at most that of guessing among 32000 tokens.
 double kaplan_critical_batch(double share, double tokens);
 
 // Returns the critical batch at this share of a run of `tokens`, relative to its plateau, as branched runs of OLMo have

@@ -44,8 +44,9 @@ double student_t_quantile(double probability, double degrees_of_freedom) {
   const double whole = std::beta(0.5, nu / 2) / 2;
   const double wanted = (2 * probability - 1) * whole;
 
-  // Newton's method from the left; the integral is concave, so that no step goes too far. It begins at the first terms
-  // of the quantile's expansion in 1/nu (Abramowitz and Stegun 26.7.5), which is nearly there: every step asks for it.
+  // Newton's method; the integral is concave, so that a step from the left does not go too far, and one from the right
+  // ends on the left. It begins at the first terms of the quantile's expansion in 1/nu (Abramowitz and Stegun 26.7.5),
+  // which is nearly there, since every step of a run asks for a quantile.
   const double z = normal_quantile(probability);
   double x = std::atan((z + (z * z * z + z) / (4 * nu)) / std::sqrt(nu));
   for (int iteration = 0; iteration < 100; ++iteration) {

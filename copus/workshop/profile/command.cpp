@@ -82,10 +82,8 @@ void add_profile(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   profile.add_option("--device", options->device, "With --machine: cpu or cuda (default: cuda where there is one)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   profile.add_option("--config", options->config, "Measure configurations of this run")->type_name("RUN.toml");
-  profile
-      .add_option("--set", options->overrides, "A setting that overrides the run's: section.key=value; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
+  add_settings_option(profile, options->overrides,
+                      "A setting that overrides the run's: section.key=value; may be repeated");
   profile
       .add_option("--cluster", options->cluster,
                   "What predictions are for, and the clock of a run that says cluster.clock: a cluster file, or the "
