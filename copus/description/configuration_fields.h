@@ -29,7 +29,7 @@ struct ConfigurationField {
 // The ranks along one axis may be as many as the GPUs of the largest cluster that a plan looks at. The product of all
 // axes and a batch stays far below 2^63.
 inline constexpr Range<int64_t> allowed_degrees{1, int64_t{1} << 17};
-inline constexpr Range<int64_t> allowed_zero_stages{0, 1};
+inline constexpr Range<int64_t> allowed_zero_stages{0, 3};
 // The limit in sequences is far beyond any use, and keeps the tokens of a step (sequence_length < 2^31) far below 2^63.
 inline constexpr Range<int64_t> allowed_batches{1, int64_t{1} << 24};
 
@@ -55,7 +55,17 @@ constexpr void visit_strategy(Visitor&& visit, Strategies&... of) {
   visit(Field{n++, "zero", "zero_stage", "parallel", "the ZeRO stage", option, "", allowed_zero_stages},
         of.zero_stage...);
   visit(Field{n++, "recompute", "recompute", "train", "recomputation", option}, of.recompute...);
+  visit(
+      Field{n++, "reshard", "reshard_after_forward", "parallel", "whether ZeRO-3 gathers again after forward", option},
+      of.reshard_after_forward...);
+  visit(Field{n++, "replicas", "zero_replicas", "parallel", "the number of copies that ZeRO shares out", option, "",
+              allowed_degrees},
+        of.zero_replicas...);
 }
+
+// How many fields of a strategy there were at first: files of that time lack the others, which were as they are by
+// default, and its hashes know nothing of them.
+inline constexpr size_t num_first_fields = 8;
 
 inline constexpr size_t num_strategy_fields = [] {
   const ParallelStrategy strategy;

@@ -248,6 +248,8 @@ Configuration apply(const ConfigurationChange& change, const Configuration& conf
   }
   if (strategy.tensor_parallel == 1) strategy.sequence_parallel = false;
   if (strategy.data_parallel == 1) strategy.zero_stage = 0;
+  if (strategy.zero_stage < 3) strategy.reshard_after_forward = true;
+  if (strategy.zero_stage == 0 || strategy.data_parallel % strategy.zero_replicas != 0) strategy.zero_replicas = 1;
   visit_configuration(assign, change.values, result);  // what is asked for is not dropped, even where it is impossible
   return result;
 }

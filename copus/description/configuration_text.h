@@ -46,7 +46,7 @@ std::vector<std::string> configuration_cells(const Configuration& configuration)
 
 // Changes what is named. The rest stays, unless the new layout makes it impossible or meaningless: without a pipeline
 // the schedule is 1f1b with one stage a rank, without tensor parallelism there is no sequence parallelism, and with one
-// data-parallel rank no ZeRO.
+// data-parallel rank no ZeRO; copies and gathering belong to ZeRO.
 Configuration apply(const ConfigurationChange& change, const Configuration& configuration);
 
 // Whether all that is named is so in `configuration`.

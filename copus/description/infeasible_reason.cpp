@@ -54,12 +54,29 @@ Reason check_ranges(const Configuration& configuration, int64_t sequence_length)
   check("train", "sequence_length", sequence_length);
   if (reason) return reason;
   const ParallelStrategy& strategy = configuration.strategy;
-  if (strategy.zero_stage < 0 || strategy.zero_stage > 1) {
+  if (!allowed_zero_stages.contains(strategy.zero_stage)) {
     return concat("parallel.zero_stage ", strategy.zero_stage,
-                  " is not known: 1 cuts the optimizer's state over the data-parallel ranks, 0 does not",
-                  Nearest({strategy.zero_stage < 0 ? 0 : 1}).text());
+                  " is not known: the data-parallel ranks share the optimizer's state with 1, gradients too with 2, ",
+                  "weights too with 3, and nothing with 0",
+                  Nearest({strategy.zero_stage < 0 ? allowed_zero_stages.low : allowed_zero_stages.high}).text());
   }
   return std::nullopt;
+}
+
+Reason check_zero(const ParallelStrategy& strategy) {
+  const int64_t ranks = strategy.data_parallel, replicas = strategy.zero_replicas;
+  if (!strategy.reshard_after_forward && strategy.zero_stage < 3) {
+    return concat("parallel.reshard_after_forward false needs parallel.zero_stage 3: with ", strategy.zero_stage,
+                  " every rank has all weights");
+  }
+  if (replicas > 1 && strategy.zero_stage == 0) {
+    return concat("parallel.zero_replicas ", replicas, " needs a parallel.zero_stage of at least 1: with 0 every ",
+                  "data-parallel rank is a copy", Nearest({1}).text());
+  }
+  if (ranks % replicas == 0) return std::nullopt;
+  const auto divides = [&](int64_t other) { return ranks % other == 0; };
+  return concat("parallel.zero_replicas ", replicas, " does not divide parallel.data_parallel ", ranks,
+                Nearest(nearest(replicas, {1, ranks}, divides)).text());
 }
 
 Reason check_schedule_fits(const ParallelStrategy& strategy) {
@@ -191,6 +208,7 @@ std::optional<std::string> infeasible_reason(const ModelDescription& model, cons
   const ParallelStrategy& strategy = configuration.strategy;
   Reason reason = check_ranges(configuration, sequence_length);
   if (!reason) reason = check_schedule_fits(strategy);
+  if (!reason) reason = check_zero(strategy);
   if (!reason) reason = check_tensor_parallel(model, strategy);
   if (!reason) reason = check_stages(model, strategy);
   if (!reason) reason = check_batches(configuration, sequence_length);

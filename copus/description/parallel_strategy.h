@@ -42,8 +42,23 @@ struct ParallelStrategy {
   int64_t virtual_stages = 1;     // v: model chunks per pipeline rank
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool sequence_parallel = false;  // activations outside attention and feed-forward are cut over the tensor ranks
-  int64_t zero_stage = 0;          // 1: master weights and moments are cut over the data-parallel ranks (ZeRO-1)
+  // What the data-parallel ranks share instead of each having all of it (Rajbhandari et al. 2020): master weights and
+  // moments from stage 1 on, gradients from stage 2 on, and with stage 3 the compute weights.
+  int64_t zero_stage = 0;
   Recompute recompute = Recompute::none;
+  // With ZeRO-3: whether weights that a forward pass has gathered are freed after it and gathered again for the
+  // backward pass, or kept until the step has no more use of them (as in FSDP2).
+  bool reshard_after_forward = true;
+  // Number of groups of neighbouring data-parallel ranks that each share one whole copy of what ZeRO cuts (hybrid
+  // sharding): 1 is one group of all.
+  int64_t zero_replicas = 1;
+
+  // Number of ranks over which ZeRO cuts: data-parallel rank i has share i mod zero_shards().
+  int64_t zero_shards() const { return data_parallel / zero_replicas; }
+  // What is cut. Over one rank there is nothing to cut, whatever the stage.
+  bool cuts_optimizer() const { return zero_stage >= 1 && zero_shards() > 1; }
+  bool cuts_gradients() const { return zero_stage >= 2 && zero_shards() > 1; }
+  bool cuts_weights() const { return zero_stage >= 3 && zero_shards() > 1; }
 
   int64_t world_size() const { return data_parallel * tensor_parallel * pipeline_parallel; }
   // The pipeline has v stages on each of its p ranks. Stage s lies on pipeline rank s mod p as its chunk s / p.

@@ -43,6 +43,8 @@ class Enumeration {
     space_.recomputes = each_once(space_.recomputes);
     space_.sequence_parallel = each_once(space_.sequence_parallel);
     space_.zero_stages = each_once(space_.zero_stages);
+    space_.reshard_after_forward = each_once(space_.reshard_after_forward);
+    space_.zero_replicas = each_once(space_.zero_replicas);
     if (!space_.global_batches.empty()) largest_batch_ = space_.global_batches.back();
   }
 
@@ -100,8 +102,22 @@ class Enumeration {
         strategy.sequence_parallel = shared;
         for (const int64_t zero_stage : strategy.data_parallel > 1 ? space_.zero_stages : no_zero) {
           strategy.zero_stage = zero_stage;
-          add_batches(strategy);
+          add_ways_to_share(strategy);
         }
+      }
+    }
+  }
+
+  void add_ways_to_share(ParallelStrategy strategy) {
+    const std::vector<bool> again{true};
+    const std::vector<int64_t> no_replicas{1};
+    for (const int64_t replicas : strategy.zero_stage > 0 ? space_.zero_replicas : no_replicas) {
+      // As many copies as ranks are no sharing.
+      if (replicas > 1 && (strategy.data_parallel % replicas != 0 || replicas == strategy.data_parallel)) continue;
+      strategy.zero_replicas = replicas;
+      for (const bool reshards : strategy.zero_stage == 3 ? space_.reshard_after_forward : again) {
+        strategy.reshard_after_forward = reshards;
+        add_batches(strategy);
       }
     }
   }

@@ -40,6 +40,8 @@ SearchSpace search_space_of(const RunConfig& config) {
   space.recomputes = chosen(adapt.recomputes, own.strategy.recompute);
   space.sequence_parallel = chosen(adapt.sequence_parallel, own.strategy.sequence_parallel);
   space.zero_stages = chosen(adapt.zero_stages, own.strategy.zero_stage);
+  if (adapt.zero_stages.empty()) space.reshard_after_forward = {own.strategy.reshard_after_forward};
+  space.zero_replicas = {own.strategy.zero_replicas};
   // Tensor parallelism beyond a node pays for two all-reduces a layer over the network, and is hardly ever worth a
   // look. The degree that the run itself describes stays possible.
   space.max_tensor_parallel = adapt.max_tensor_parallel > 0

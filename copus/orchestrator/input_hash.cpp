@@ -30,7 +30,15 @@ void InputHash::add(const std::optional<double>& value) {
 }
 
 void InputHash::add(const Configuration& configuration) {
-  for (const int64_t word : to_words(configuration)) add(word);
+  const ConfigurationWords words = to_words(configuration), by_default = to_words({});
+  visit_configuration(
+      [&](const ConfigurationField& field, const auto&) {
+        const bool is_later = field.index >= num_first_fields && field.role != ConfigurationField::Role::batch;
+        if (is_later && words[field.index] == by_default[field.index]) return;
+        if (is_later) add(static_cast<int64_t>(field.index));
+        add(words[field.index]);
+      },
+      configuration);
 }
 
 void InputHash::add(const Observation& observation) {
