@@ -123,8 +123,9 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   at::Tensor norm_gradient = tensor_parallel_.reduce(
       gate_up_.backward(swiglu.gate_up, tensor_parallel_.gather(a.feed_forward_input), weight_gradients));
   swiglu = {};
-  const at::Tensor middle_gradient = kernels::rms_norm_backward(
-      norm_gradient, a.middle, a.feed_forward_rstd, feed_forward_norm_.weight, dy, feed_forward_norm_.gradient);
+  const at::Tensor middle_gradient =
+      kernels::rms_norm_backward(norm_gradient, a.middle, a.feed_forward_rstd, feed_forward_norm_.weight, dy,
+                                 weight_gradients.add_norm(feed_forward_norm_.gradient));
 
   at::Tensor attention_gradient =
       attention_output_.backward(tensor_parallel_.gather(middle_gradient), a.attention.output, weight_gradients);
@@ -136,7 +137,7 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   norm_gradient = tensor_parallel_.reduce(
       query_key_value_.backward(qkv_gradient, tensor_parallel_.gather(a.attention_input), weight_gradients));
   return kernels::rms_norm_backward(norm_gradient, a.input, a.attention_rstd, attention_norm_.weight, middle_gradient,
-                                    attention_norm_.gradient);
+                                    weight_gradients.add_norm(attention_norm_.gradient));
 }
 
 ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kernels::AttentionShape& shape,

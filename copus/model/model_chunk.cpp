@@ -29,7 +29,38 @@ ModelChunk::ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute reco
   for (int64_t i = 0; i < std::ssize(parameters.buckets()); ++i) {
     if (parameters.buckets()[i].chunk == chunk) buckets_.push_back(i);
   }
+  first_layer_ = embedding_ ? 1 : 0;
+  for (size_t i = first_layer_ + layers_.size(); i < buckets_.size(); ++i) {
+    const bool reads_embedding = !parameters.buckets()[buckets_[i]].weight.defined();
+    head_weights_.push_back(reads_embedding ? parameters.find("model.embed_tokens.weight").bucket : buckets_[i]);
+  }
 }
+
+// Tells a BucketUse, if there is one.
+class ModelChunk::Use {
+ public:
+  explicit Use(BucketUse* use) : use_(use) {}
+
+  template <class Compute>
+  void weights(const std::vector<int64_t>& buckets, const Compute& compute) const {
+    for (const int64_t bucket : buckets) {
+      if (use_) use_->weights_begin(bucket);
+    }
+    compute();
+    for (const int64_t bucket : buckets) {
+      if (use_) use_->weights_end(bucket);
+    }
+  }
+  void gradient_begins(int64_t bucket) const {
+    if (use_) use_->gradient_begins(bucket);
+  }
+  void gradient_ends(int64_t bucket) const {
+    if (use_) use_->gradient_ends(bucket);
+  }
+
+ private:
+  BucketUse* use_;
+};
 
 kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch) const {
   return local_attention_shape(parameters_.model(), tensor_parallel_, micro_batch.tokens);
@@ -37,13 +68,17 @@ kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch) cons
 
 // Runs the embedding and the layers forward.
 ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
-                                          std::vector<LayerActivations>* kept) {
+                                          std::vector<LayerActivations>* kept, const Use& use) {
   const kernels::AttentionShape shape = shape_of(micro_batch);
   const RotaryTable::Rows rows = rotary_.rows(0, shape.sequence);
-  ResidualStream stream{embedding_ ? embedding_->forward(micro_batch.tokens.reshape({-1})) : input, {}};
+  ResidualStream stream{input, {}};
+  if (embedding_) {
+    use.weights({buckets_.front()}, [&] { stream.residual = embedding_->forward(micro_batch.tokens.reshape({-1})); });
+  }
   if (kept) kept->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
-    stream = layers_[i].forward(stream, shape, rows, recompute_, kept ? &(*kept)[i] : nullptr);
+    use.weights({buckets_[first_layer_ + i]},
+                [&] { stream = layers_[i].forward(stream, shape, rows, recompute_, kept ? &(*kept)[i] : nullptr); });
   }
   return stream;
 }
@@ -53,46 +88,70 @@ at::Tensor ModelChunk::empty_stream(const MicroBatch& micro_batch) const {
                         parameters_.compute_dtype(), parameters_.device());
 }
 
-at::Tensor ModelChunk::forward(const MicroBatch& micro_batch, const at::Tensor& input, ChunkActivations& kept) {
-  ResidualStream stream = through_layers(micro_batch, input, &kept.layers);
+at::Tensor ModelChunk::forward(const MicroBatch& micro_batch, const at::Tensor& input, ChunkActivations& kept,
+                               BucketUse* use) {
+  ResidualStream stream = through_layers(micro_batch, input, &kept.layers, Use(use));
   if (!is_last()) return stream.sum();
   kept.stream = std::move(stream);
   return {};
 }
 
 at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor& output_gradient, ChunkActivations kept,
-                                WeightGradients& weight_gradients, const at::Tensor& loss_sum,
-                                const std::function<void(int64_t bucket)>& bucket_done) {
-  COPUS_CHECK(!bucket_done || weight_gradients.mode() == WeightGradients::Mode::immediate,
-              "deferred weight gradients are not done with their bucket");
+                                WeightGradients& weight_gradients, const at::Tensor& loss_sum, BucketUse* told) {
+  const Use use(told);
+  const bool immediate = weight_gradients.mode() == WeightGradients::Mode::immediate;
   const kernels::AttentionShape shape = shape_of(micro_batch);
   const RotaryTable::Rows rows = rotary_.rows(0, shape.sequence);
-  const size_t first_layer = embedding_ ? 1 : 0;  // position of the first layer's bucket
-  const auto done = [&](size_t bucket) {
-    if (bucket_done) bucket_done(buckets_[bucket]);
-  };
 
   at::Tensor gradient = output_gradient;
   if (head_) {
-    gradient = head_->backward(std::exchange(kept.stream, {}), micro_batch.targets.reshape({-1}),
-                               micro_batch.loss_scale, loss_sum);
-    for (size_t bucket = first_layer + layers_.size(); bucket < buckets_.size(); ++bucket) done(bucket);
+    const size_t first = first_layer_ + layers_.size();
+    for (size_t i = first; i < buckets_.size(); ++i) use.gradient_begins(buckets_[i]);
+    use.weights(head_weights_, [&] {
+      gradient = head_->backward(std::exchange(kept.stream, {}), micro_batch.targets.reshape({-1}),
+                                 micro_batch.loss_scale, loss_sum);
+    });
+    for (size_t i = first; i < buckets_.size(); ++i) use.gradient_ends(buckets_[i]);
   }
   for (size_t i = layers_.size(); i-- > 0;) {
-    gradient = layers_[i].backward(gradient, std::move(kept.layers[i]), shape, rows, weight_gradients);
-    done(first_layer + i);
+    const int64_t bucket = buckets_[first_layer_ + i];
+    weight_gradients.begin_bucket(bucket);
+    if (immediate) use.gradient_begins(bucket);
+    use.weights({bucket}, [&] {
+      gradient = layers_[i].backward(gradient, std::move(kept.layers[i]), shape, rows, weight_gradients);
+    });
+    if (immediate) use.gradient_ends(bucket);
   }
   if (!embedding_) return gradient;
+  use.gradient_begins(buckets_.front());
   embedding_->backward(gradient, micro_batch.tokens.reshape({-1}));
-  done(0);
+  use.gradient_ends(buckets_.front());
   return {};
 }
 
-at::Tensor ModelChunk::evaluate(const MicroBatch& micro_batch, const at::Tensor& input, const at::Tensor& loss_sum) {
-  const ResidualStream stream = through_layers(micro_batch, input, nullptr);
+at::Tensor ModelChunk::evaluate(const MicroBatch& micro_batch, const at::Tensor& input, const at::Tensor& loss_sum,
+                                BucketUse* told) {
+  const Use use(told);
+  const ResidualStream stream = through_layers(micro_batch, input, nullptr, use);
   if (!is_last()) return stream.sum();
-  head_->loss(stream, micro_batch.targets.reshape({-1}), loss_sum);
+  use.weights(head_weights_, [&] { head_->loss(stream, micro_batch.targets.reshape({-1}), loss_sum); });
   return {};
+}
+
+std::vector<int64_t> ModelChunk::weights_of_forward() const {
+  return {buckets_.begin(), buckets_.begin() + static_cast<std::ptrdiff_t>(first_layer_ + layers_.size())};
+}
+
+std::vector<int64_t> ModelChunk::weights_of_backward() const {
+  std::vector<int64_t> buckets = head_weights_;
+  for (size_t i = layers_.size(); i-- > 0;) buckets.push_back(buckets_[first_layer_ + i]);
+  return buckets;
+}
+
+std::vector<int64_t> ModelChunk::weights_of_evaluation() const {
+  std::vector<int64_t> buckets = weights_of_forward();
+  buckets.insert(buckets.end(), head_weights_.begin(), head_weights_.end());
+  return buckets;
 }
 
 }  // namespace copus

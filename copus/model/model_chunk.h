@@ -5,11 +5,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/model/bucket_use.h"
 #include "copus/model/decoder_layer.h"
 #include "copus/model/input_embedding.h"
 #include "copus/model/output_head.h"
@@ -50,25 +50,32 @@ class ModelChunk {
 
   // Runs F. `input`: the stream from the stage before (undefined on the first). Returns the stream for the next stage,
   // undefined on the last, where the loss and its gradient are left to B.
-  at::Tensor forward(const MicroBatch& micro_batch, const at::Tensor& input, ChunkActivations& kept);
+  // All three passes tell `use`, where given, of each bucket in turn.
+  at::Tensor forward(const MicroBatch& micro_batch, const at::Tensor& input, ChunkActivations& kept,
+                     BucketUse* use = nullptr);
 
   // Runs B, and W as far as `weight_gradients` runs it at once. `output_gradient`: the gradient of the stream handed on
   // (undefined on the last). Returns the gradient of the input (undefined on the first). On the last chunk adds the sum
-  // of token losses, unscaled, to loss_sum (float64 scalar tensor).
-  // `bucket_done`, where given, is called with the index of each bucket of the chunk, last layer first, as soon as no
-  // more gradient will be added to it by this call; only with WeightGradients::Mode::immediate.
+  // of token losses, unscaled, to loss_sum (float64 scalar tensor). Of the gradients of layers that are deferred
+  // WeightGradients::run tells instead, and with Mode::deferred nobody.
   at::Tensor backward(const MicroBatch& micro_batch, const at::Tensor& output_gradient, ChunkActivations kept,
-                      WeightGradients& weight_gradients, const at::Tensor& loss_sum,
-                      const std::function<void(int64_t bucket)>& bucket_done = {});
+                      WeightGradients& weight_gradients, const at::Tensor& loss_sum, BucketUse* use = nullptr);
 
   // Runs forward without gradients. Returns the stream for the next stage; on the last chunk adds the sum of token
   // losses to loss_sum and returns an undefined tensor.
-  at::Tensor evaluate(const MicroBatch& micro_batch, const at::Tensor& input, const at::Tensor& loss_sum);
+  at::Tensor evaluate(const MicroBatch& micro_batch, const at::Tensor& input, const at::Tensor& loss_sum,
+                      BucketUse* use = nullptr);
+
+  // The buckets whose weights these passes use, in the order of their use.
+  std::vector<int64_t> weights_of_forward() const;
+  std::vector<int64_t> weights_of_backward() const;
+  std::vector<int64_t> weights_of_evaluation() const;
 
  private:
+  class Use;
   kernels::AttentionShape shape_of(const MicroBatch& micro_batch) const;
   ResidualStream through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
-                                std::vector<LayerActivations>* kept);
+                                std::vector<LayerActivations>* kept, const Use& use);
 
   ParameterStore& parameters_;
   Recompute recompute_;
@@ -79,6 +86,8 @@ class ModelChunk {
   std::optional<OutputHead> head_;
   // Indices of the buckets: of the embedding, the layers, final norm and head, and a tied head.
   std::vector<int64_t> buckets_;
+  size_t first_layer_ = 0;             // position of the first layer's bucket among them
+  std::vector<int64_t> head_weights_;  // buckets that the head reads; a tied one may read the embedding's
 };
 
 }  // namespace copus

@@ -91,6 +91,40 @@ TEST(ModelChunk, AnyCutIsTheWholeModelToTheBit) {
   }
 }
 
+// What a chunk has told of its buckets, by the name of their first parameter.
+struct Calls {
+  std::vector<std::string> weights, gradients_begun, gradients_ended;
+  std::vector<int64_t> weight_buckets;
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of ended buckets, and as they were then
+};
+
+class CallRecorder final : public BucketUse {
+ public:
+  CallRecorder(const ParameterStore& store, Calls& calls) : store_(store), calls_(calls) {}
+
+  void weights_begin(int64_t bucket) override {
+    calls_.weights.push_back(name(bucket));
+    calls_.weight_buckets.push_back(bucket);
+  }
+  void weights_end(int64_t) override {}
+  void gradient_begins(int64_t bucket) override { calls_.gradients_begun.push_back(name(bucket)); }
+  void gradient_ends(int64_t bucket) override {
+    calls_.gradients_ended.push_back(name(bucket));
+    const at::Tensor& gradient = store_.buckets()[static_cast<size_t>(bucket)].gradient;
+    calls_.gradients.emplace_back(gradient, gradient.clone());
+  }
+
+ private:
+  std::string name(int64_t index) const {
+    const Bucket& bucket = store_.buckets()[static_cast<size_t>(index)];
+    const Parameter& first = store_.parameters()[static_cast<size_t>(bucket.parameters.front())];
+    return first.tied_copy ? "tied" : first.info.name;
+  }
+
+  const ParameterStore& store_;
+  Calls& calls_;
+};
+
 TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
   for (const ParallelStrategy& strategy : cuts) {
     at::manual_seed(42);
@@ -102,26 +136,92 @@ TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
     at::Tensor stream;
     for (size_t i = 0; i < kept.size(); ++i) stream = stages.stages()[i].forward(micro_batch, stream, kept[i]);
 
-    std::vector<std::string> order;  // first parameter of each bucket
-    std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
+    Calls forward_calls, calls;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const ParameterStore& store = *stages.stores()[i % stages.stores().size()];
+      ChunkActivations unused;
+      CallRecorder recorder(store, forward_calls);
+      stages.stages()[i].forward(micro_batch, i == 0 ? at::Tensor() : stages.stages()[i].empty_stream(micro_batch),
+                                 unused, &recorder);
+    }
     at::Tensor gradient;
     WeightGradients weight_gradients(WeightGradients::Mode::immediate);
     for (size_t i = kept.size(); i-- > 0;) {
       const ParameterStore& store = *stages.stores()[i % stages.stores().size()];
-      gradient = stages.stages()[i].backward(
-          micro_batch, gradient, std::move(kept[i]), weight_gradients,
-          at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble)), [&](int64_t index) {
-            const Bucket& bucket = store.buckets()[static_cast<size_t>(index)];
-            const Parameter& first = store.parameters()[static_cast<size_t>(bucket.parameters.front())];
-            order.push_back(first.tied_copy ? "tied" : first.info.name);
-            gradients.emplace_back(bucket.gradient, bucket.gradient.clone());
-          });
+      CallRecorder recorder(store, calls);
+      gradient = stages.stages()[i].backward(micro_batch, gradient, std::move(kept[i]), weight_gradients,
+                                             at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble)), &recorder);
     }
     const auto layer = [](int i) { return "model.layers." + std::to_string(i) + ".self_attn.q_proj.weight"; };
-    EXPECT_EQ(order, (std::vector<std::string>{"model.norm.weight", "tied", layer(3), layer(2), layer(1), layer(0),
-                                               "model.embed_tokens.weight"}));
-    for (const auto& [later, then] : gradients) EXPECT_TRUE(later.equal(then) && then.abs().max().item<float>() > 0);
+    const std::vector<std::string> order{"model.norm.weight",        "tied", layer(3), layer(2), layer(1), layer(0),
+                                         "model.embed_tokens.weight"};
+    EXPECT_EQ(calls.gradients_begun, order);
+    EXPECT_EQ(calls.gradients_ended, order);
+    for (const auto& [later, then] : calls.gradients) {
+      EXPECT_TRUE(later.equal(then) && then.abs().max().item<float>() > 0);
+    }
+    // Where the head reads the embedding's weights, it says so.
+    std::vector<std::string> weights(order.begin(), order.end() - 1);
+    if (kept.size() == 1 || stages.stores().size() == 1) weights[1] = "model.embed_tokens.weight";
+    EXPECT_EQ(calls.weights, weights);
+    EXPECT_EQ(forward_calls.weights,
+              (std::vector<std::string>{"model.embed_tokens.weight", layer(0), layer(1), layer(2), layer(3)}));
   }
+}
+
+TEST(ModelChunk, SaysBeforehandWhichWeightsItsPassesUse) {
+  at::manual_seed(44);
+  ParameterStore store(four_layers(/*tied=*/true), at::kFloat, test_device());
+  randomize(store);
+  const MicroBatch micro_batch = two_micro_batches(store.model()).front();
+  ModelChunk chunk(store, 0, Recompute::full, TensorParallel());
+  const at::Tensor loss = at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble));
+  ChunkActivations kept;
+  Calls forward, backward, evaluation;
+  CallRecorder in_forward(store, forward), in_backward(store, backward), in_evaluation(store, evaluation);
+  chunk.forward(micro_batch, {}, kept, &in_forward);
+  WeightGradients weight_gradients(WeightGradients::Mode::immediate);
+  chunk.backward(micro_batch, {}, std::move(kept), weight_gradients, loss, &in_backward);
+  chunk.evaluate(micro_batch, {}, loss, &in_evaluation);
+  EXPECT_EQ(forward.weight_buckets, chunk.weights_of_forward());
+  EXPECT_EQ(backward.weight_buckets, chunk.weights_of_backward());
+  EXPECT_EQ(evaluation.weight_buckets, chunk.weights_of_evaluation());
+}
+
+TEST(ModelChunk, AllDeferredGradientsOfLayersAreAddedBucketByBucket) {
+  at::manual_seed(45);
+  const MicroBatch micro_batch = [] {
+    ParameterStore store(four_layers(/*tied=*/true), at::kFloat, test_device());
+    return two_micro_batches(store.model()).front();
+  }();
+  std::vector<std::vector<at::Tensor>> gradients;
+  for (const auto mode : {WeightGradients::Mode::immediate, WeightGradients::Mode::all_deferred}) {
+    at::manual_seed(46);
+    ParameterStore store(four_layers(/*tied=*/true), at::kFloat, test_device());
+    randomize(store);
+    ModelChunk chunk(store, 0, Recompute::none, TensorParallel());
+    ChunkActivations kept;
+    chunk.forward(micro_batch, {}, kept);
+    WeightGradients weight_gradients(mode);
+    Calls in_backward, in_run;
+    CallRecorder recorder(store, in_backward);
+    chunk.backward(micro_batch, {}, std::move(kept), weight_gradients,
+                   at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble)), &recorder);
+    if (mode == WeightGradients::Mode::all_deferred) {
+      for (const Parameter& parameter : store.parameters()) {
+        if (parameter.info.layer < 0) continue;
+        EXPECT_EQ(parameter.gradient.abs().max().item<float>(), 0) << parameter.info.name;
+      }
+      CallRecorder run_recorder(store, in_run);
+      weight_gradients.run(&run_recorder);
+      EXPECT_EQ(in_run.gradients_ended.size(), 4);
+      EXPECT_EQ(in_backward.gradients_ended.size(), 3);
+      for (const auto& [later, then] : in_run.gradients) EXPECT_TRUE(later.equal(then));
+    }
+    std::vector<at::Tensor>& of_mode = gradients.emplace_back();
+    for (const Bucket& bucket : store.buckets()) of_mode.push_back(bucket.gradient);
+  }
+  for (size_t i = 0; i < gradients.front().size(); ++i) EXPECT_TRUE(gradients[0][i].equal(gradients[1][i]));
 }
 
 TEST(ModelChunk, DeferredWeightGradientsAreLinearLayersAlone) {

@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/philox.h"
+#include "copus/model/flat_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/part_timer.h"
 #include "copus/placement/sharding.h"
@@ -60,13 +61,26 @@ ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType com
 }
 
 void ParameterStore::place(Bucket& bucket, const BucketOffsets& offsets, const BucketState& state) {
-  COPUS_CHECK(state.gradient.numel() == offsets.size && state.weight.defined() != offsets.gradient_only,
-              "the state of another bucket");
-  bucket.weight = state.weight;
-  bucket.gradient = state.gradient;
-  bucket.master = state.master;
+  COPUS_CHECK(
+      state.gradient.numel() == offsets.kept_gradients.size() && state.weight.defined() != offsets.gradient_only,
+      "the state of another bucket");
+  const auto whole = [&](const at::Tensor& kept, bool is_cut) {
+    return is_cut ? flat_without_memory(offsets.size, kept.scalar_type(), device_) : kept;
+  };
+  const auto shard = [&](const at::Tensor& kept, const Stretch& of) {
+    return kept.narrow(0, offsets.shard_begin - of.begin, offsets.shard_end - offsets.shard_begin);
+  };
+  bucket.kept_gradient = state.gradient;
+  bucket.gradient = whole(state.gradient, placement_.strategy.cuts_gradients());
   bucket.shard_begin = offsets.shard_begin;
   bucket.shard_end = offsets.shard_end;
+  if (!offsets.gradient_only) {
+    bucket.kept_weight = state.weight;
+    bucket.weight = whole(state.weight, placement_.strategy.cuts_weights());
+    bucket.weight_shard = shard(bucket.kept_weight, offsets.kept_weights);
+    bucket.gradient_shard = shard(bucket.kept_gradient, offsets.kept_gradients);
+    bucket.master = state.master;
+  }
   for (const int64_t index : bucket.parameters) {
     Parameter& parameter = parameters_[index];
     const auto view = [&](const at::Tensor& flat) {
@@ -139,14 +153,13 @@ void ParameterStore::initialize(uint64_t seed) {
 void ParameterStore::publish_weights() {
   for (const Bucket& bucket : buckets_) {
     if (!bucket.master.defined() || master_dtype() == compute_dtype_) continue;
-    kernels::round_to(bucket.master,
-                      bucket.weight.narrow(0, bucket.shard_begin, bucket.shard_end - bucket.shard_begin));
+    kernels::round_to(bucket.master, bucket.weight_shard);
   }
 }
 
 void ParameterStore::zero_gradients() {
   const PartTimer timer(Part::optimizer);
-  for (const Bucket& bucket : buckets_) bucket.gradient.zero_();
+  for (const Bucket& bucket : buckets_) bucket.kept_gradient.zero_();
 }
 
 }  // namespace copus

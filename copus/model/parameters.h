@@ -1,5 +1,7 @@
 // The model's state: for every parameter its compute weight, fp32 master weight and fp32 main gradient, stored in
 // one contiguous buffer per decoder layer (a bucket), so that optimizer, norms and reductions run over flat memory.
+// With ZeRO a rank keeps its share of a bucket; whole gradients (from stage 2 on) and whole weights (with stage 3) then
+// have memory only while somebody uses them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,10 +44,13 @@ struct Bucket {
   int64_t chunk;
   at::Tensor weight;    // [size]; undefined for a tied copy beside its embedding
   at::Tensor gradient;  // [size]
-  // Master weights of elements shard_begin .. shard_end, which this rank updates: the whole bucket, or with ZeRO-1 this
-  // data-parallel rank's share. A view of `weight` where the compute dtype is the master dtype. Undefined where
-  // `weight` is, since there is nothing to update then.
-  at::Tensor master;
+  // What this rank keeps of them from step to step: the same tensors, or its share where they are cut (`weight` and
+  // `gradient` are then flat_without_memory).
+  at::Tensor kept_weight, kept_gradient;
+  // Elements shard_begin .. shard_end, which this rank updates: the whole bucket, or with ZeRO its share. They are
+  // views of what it keeps, and `master` is one of `weight_shard` where the compute dtype is the master dtype.
+  // Undefined where `weight` is, since there is nothing to update then.
+  at::Tensor weight_shard, gradient_shard, master;
   int64_t shard_begin = 0, shard_end = 0;
   int64_t size() const { return gradient.numel(); }
 };
@@ -84,9 +89,10 @@ class ParameterStore {
   void initialize(uint64_t seed);
 
   // Rounds the master weights to this rank's shards of the compute weights. It must be called after every change of a
-  // master weight; with ZeRO-1 the shards then have to be gathered.
+  // master weight; with ZeRO-1 and 2 the shards then have to be gathered.
   void publish_weights();
 
+  // Zeroes the gradients that this rank keeps.
   void zero_gradients();
 
  private:

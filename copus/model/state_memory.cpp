@@ -44,9 +44,10 @@ BucketState allocate_weights(const BucketOffsets& bucket, at::ScalarType compute
   if (bucket.gradient_only) return state;
   const at::ScalarType master_dtype = master_dtype_of(compute_dtype);
   const int64_t shard = bucket.shard_end - bucket.shard_begin;
-  state.weight = memory.allocate(bucket.size, compute_dtype);
-  state.master = compute_dtype == master_dtype ? state.weight.narrow(0, bucket.shard_begin, shard)
-                                               : memory.allocate(shard, master_dtype);
+  state.weight = memory.allocate(bucket.kept_weights.size(), compute_dtype);
+  state.master = compute_dtype == master_dtype
+                     ? state.weight.narrow(0, bucket.shard_begin - bucket.kept_weights.begin, shard)
+                     : memory.allocate(shard, master_dtype);
   return state;
 }
 
@@ -72,7 +73,7 @@ BucketState allocate_state(const BucketOffsets& bucket, at::ScalarType compute_d
 }
 
 at::Tensor allocate_gradient(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory) {
-  return memory.allocate(bucket.size, master_dtype_of(compute_dtype));
+  return memory.allocate(bucket.kept_gradients.size(), master_dtype_of(compute_dtype));
 }
 
 std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Placement& placement,
@@ -99,7 +100,7 @@ void clear_padding(const BucketState& state, const BucketOffsets& bucket,
     if (from < to) tensor.narrow(0, from, to - from).zero_();
   };
   for (const Stretch& padding : find_padding(parameters, bucket)) {
-    clear(state.weight, 0, padding);
+    clear(state.weight, bucket.kept_weights.begin, padding);
     for (const at::Tensor* shard : {&state.master, &state.exp_avg, &state.exp_avg_sq}) {
       clear(*shard, bucket.shard_begin, padding);
     }

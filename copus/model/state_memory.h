@@ -27,10 +27,10 @@ std::unique_ptr<StateMemory> allocator_memory(at::Device device);
 // prefault has not, and throws HostMemoryExceeded where there is none. It must not run beside StateArena::prefault.
 std::unique_ptr<StateMemory> arena_memory(std::shared_ptr<StateArena> arena);
 
-// The flat tensors of one bucket; missing ones are undefined.
+// The flat tensors of one bucket that outlive a step; missing ones are undefined.
 struct BucketState {
-  at::Tensor weight;    // [size], compute dtype
-  at::Tensor gradient;  // [size], master dtype
+  at::Tensor weight;    // [kept_weights], compute dtype
+  at::Tensor gradient;  // [kept_gradients], master dtype
   // State of this rank's shard, master dtype. The master weights are a view of `weight` where that is their dtype.
   at::Tensor master, exp_avg, exp_avg_sq;
 };

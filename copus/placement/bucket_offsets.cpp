@@ -68,6 +68,15 @@ bool lies_beside_its_embedding(const std::vector<LocalParameter>& parameters, co
          });
 }
 
+// Returns the elements of a bucket that a data-parallel rank updates.
+Stretch share_of(int64_t bucket_size, const ParallelStrategy& strategy, int64_t data_rank) {
+  if (!strategy.cuts_optimizer()) return {0, bucket_size};
+  const std::vector<int64_t> sizes = shard_sizes(bucket_size, strategy.zero_shards());
+  const auto mine = sizes.begin() + data_rank % strategy.zero_shards();
+  const int64_t begin = std::accumulate(sizes.begin(), mine, int64_t{0});
+  return {begin, begin + *mine};
+}
+
 }  // namespace
 
 std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement) {
@@ -84,14 +93,14 @@ std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& pa
     arrange(parameters, bucket);
     const LocalParameter& first = parameters[bucket.entries.front().parameter];
     bucket.gradient_only = lies_beside_its_embedding(parameters, first);
+    const ParallelStrategy& strategy = placement.strategy;
+    const Stretch whole{0, bucket.size};
+    const Stretch share = share_of(bucket.size, strategy, placement.here.data);
+    bucket.kept_gradients = strategy.cuts_gradients() ? share : whole;
     if (bucket.gradient_only) continue;
-    bucket.shard_end = bucket.size;
-    if (placement.strategy.zero_stage == 1) {
-      const std::vector<int64_t> sizes = shard_sizes(bucket.size, placement.strategy.data_parallel);
-      const auto mine = sizes.begin() + placement.here.data;
-      bucket.shard_begin = std::accumulate(sizes.begin(), mine, int64_t{0});
-      bucket.shard_end = bucket.shard_begin + *mine;
-    }
+    bucket.kept_weights = strategy.cuts_weights() ? share : whole;
+    bucket.shard_begin = share.begin;
+    bucket.shard_end = share.end;
   }
   return buckets;
 }
@@ -107,12 +116,12 @@ std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters,
   return padding;
 }
 
-std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t data_parallel) {
-  COPUS_CHECK(bucket_size % bucket_alignment == 0 && data_parallel > 0);
+std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t shards) {
+  COPUS_CHECK(bucket_size % bucket_alignment == 0 && shards > 0);
   const int64_t units = bucket_size / bucket_alignment;
   std::vector<int64_t> sizes;
-  for (int64_t rank = 0; rank < data_parallel; ++rank) {
-    sizes.push_back((units * (rank + 1) / data_parallel - units * rank / data_parallel) * bucket_alignment);
+  for (int64_t share = 0; share < shards; ++share) {
+    sizes.push_back((units * (share + 1) / shards - units * share / shards) * bucket_alignment);
   }
   return sizes;
 }

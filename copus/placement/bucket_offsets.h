@@ -14,6 +14,13 @@ namespace copus {
 // exception: they lie back to back.
 inline constexpr int64_t bucket_alignment = 64;
 
+// A range of a bucket's elements, begin .. end.
+struct Stretch {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Stretch&) const = default;
+};
+
 struct BucketOffsets {
   struct Entry {
     int64_t parameter;  // index into list_local_parameters
@@ -23,8 +30,11 @@ struct BucketOffsets {
   std::vector<Entry> entries;  // by offset
   int64_t chunk = 0;           // chunk of this pipeline rank
   int64_t size = 0;            // elements, padded to a multiple of bucket_alignment
-  // The elements that this rank updates: all, with ZeRO-1 its share, and none where the bucket has only a gradient.
+  // The elements that this rank updates: all, with ZeRO its share, and none where the bucket has only a gradient.
   int64_t shard_begin = 0, shard_end = 0;
+  // The elements of compute weights and gradients that this rank keeps from step to step: all; its share of gradients
+  // from ZeRO-2 on, and of weights with ZeRO-3.
+  Stretch kept_weights, kept_gradients;
   // A tied copy of the head beside its embedding has a gradient of its own and nothing else.
   bool gradient_only = false;
 };
@@ -32,19 +42,12 @@ struct BucketOffsets {
 // Arranges the buckets of the rank of `placement`; `parameters` = list_local_parameters(model, placement).
 std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement);
 
-// A range of a bucket's elements, begin .. end.
-struct Stretch {
-  int64_t begin = 0, end = 0;
-  int64_t size() const { return end - begin; }
-  bool operator==(const Stretch&) const = default;
-};
-
 // Returns the stretches of a bucket that belong to no parameter, in order. They must be zero in every buffer, since
 // norms and updates run over them.
 std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketOffsets& bucket);
 
-// Returns the number of elements in each data-parallel rank's share of a bucket, for ZeRO-1: as even as cuts at
+// Returns the number of elements in each share of a bucket that ZeRO cuts over `shards` ranks: as even as cuts at
 // multiples of the alignment allow, in the order of the ranks.
-std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t data_parallel);
+std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t shards);
 
 }  // namespace copus

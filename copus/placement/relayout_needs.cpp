@@ -55,11 +55,11 @@ void Needs::count_shares(ContentKind content, size_t entry, const Region& wanted
       const int64_t last = from_.share_of(content, tensor, old.position(both.row_end - 1, both.column_end - 1));
       Region part;
       part.add(both);
-      for (int64_t data = first; data <= last; ++data) {
+      for (int64_t share = first; share <= last; ++share) {
         int64_t elements = 0;
-        for_overlaps(part, old.inside(from_.share(content, tensor, data)),
+        for_overlaps(part, old.inside(from_.share(content, tensor, share)),
                      [&](const Rectangle& held) { elements += num_elements(held); });
-        if (elements > 0) need.shares[replica][data] += elements;
+        if (elements > 0) need.shares[replica][share] += elements;
       }
     }
   }

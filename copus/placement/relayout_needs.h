@@ -21,8 +21,8 @@ struct Need {
   int64_t first_tensor = 0, replicas = 1;
   int64_t elements = 0;
   std::vector<Member> members;
-  // The data-parallel ranks that hold elements and how many each holds, for every replica; only where old buffers are
-  // cut.
+  // The shares of the old layout that hold elements and how many each holds, for every replica; only where old buffers
+  // are cut.
   std::vector<std::map<int64_t, int64_t>> shares;
 };
 

@@ -85,6 +85,7 @@ void Planner::find_kept() {
     for (const ContentKind content : {embedding_content, layer_content, head_content}) {
       kept[content] =
           equal(from_.shape(content, before.tensor), to_.shape(content, after.tensor)) &&
+          from_.stretch(StateKind::weights, content, before) == to_.stretch(StateKind::weights, content, after) &&
           from_.stretch(StateKind::exp_avg, content, before) == to_.stretch(StateKind::exp_avg, content, after);
     }
   }
@@ -182,8 +183,8 @@ void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   give(std::get<2>(best), need.elements);
 }
 
-// Chooses between the replicas, each of which is shared out over data-parallel ranks: the one with most on the
-// receiver, then on its node, then the one whose busiest sender has the least load.
+// Chooses between the replicas and copies, each of which is shared out over data-parallel ranks: the one with most on
+// the receiver, then on its node, then the one whose busiest sender has the least load.
 template <class Give>
 void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {
@@ -192,28 +193,34 @@ void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
     auto operator<=>(const Preference&) const = default;
   };
   Preference best;
-  int64_t best_tensor = 0, best_pipeline = 0;
-  const auto for_shares = [&](int64_t tensor, int64_t pipeline, auto visit) {
-    for (const auto& [data, elements] : need.shares[tensor - need.first_tensor]) {
-      visit(from_.mesh.rank({.data = data, .tensor = tensor, .pipeline = pipeline}), elements);
+  MeshCoordinates best_place;  // its data: the first rank of the copy
+  const auto for_shares = [&](const MeshCoordinates& place, auto visit) {
+    for (const auto& [share, elements] : need.shares[place.tensor - need.first_tensor]) {
+      MeshCoordinates holder = place;
+      holder.data += share;
+      visit(from_.mesh.rank(holder), elements);
+    }
+  };
+  const auto consider = [&](const MeshCoordinates& place) {
+    Preference preference{.not_mine = 0};
+    for_shares(place, [&](int64_t rank, int64_t elements) {
+      preference.not_mine += rank == receiver ? 0 : elements;
+      preference.off_node += node_of(rank) == node_of(receiver) ? 0 : elements;
+      preference.highest_load = std::max(preference.highest_load, choice.load[rank] + elements);
+    });
+    if (preference < best) {
+      best = preference;
+      best_place = place;
     }
   };
   for (const Place& place : from_.places(content)) {
     for (int64_t tensor = need.first_tensor; tensor < need.first_tensor + need.replicas; ++tensor) {
-      Preference preference{.not_mine = 0};
-      for_shares(tensor, place.pipeline, [&](int64_t rank, int64_t elements) {
-        preference.not_mine += rank == receiver ? 0 : elements;
-        preference.off_node += node_of(rank) == node_of(receiver) ? 0 : elements;
-        preference.highest_load = std::max(preference.highest_load, choice.load[rank] + elements);
-      });
-      if (preference < best) {
-        best = preference;
-        best_tensor = tensor;
-        best_pipeline = place.pipeline;
+      for (int64_t copy = 0; copy < from_.zero_replicas(); ++copy) {
+        consider({.data = copy * from_.zero_shards(), .tensor = tensor, .pipeline = place.pipeline});
       }
     }
   }
-  for_shares(best_tensor, best_pipeline, give);
+  for_shares(best_place, give);
 }
 
 template <class Visit>

@@ -3,7 +3,7 @@
 // alone, from the two strategies.
 //
 // Plans use one coordinate space: parameter name and element index, for each kind of state. A layout maps a rank to
-// boxes (and with ZeRO-1 to stretches of buckets); the plan is the intersection of two layouts. Holders of the same
+// boxes (and with ZeRO to stretches of buckets); the plan is the intersection of two layouts. Holders of the same
 // element are equivalent: replicas, and a tied copy of the head and its embedding.
 //
 // Buckets that have only a gradient appear nowhere in a plan. Runs deliver every element of every parameter once and
@@ -20,14 +20,16 @@ namespace copus {
 
 // Kinds of content of a bucket that outlive a step. Gradients are zero at a step boundary and are not moved.
 enum class StateKind {
-  weights,     // the whole bucket in the master dtype; only where the compute weights are the master weights (fp32)
+  // The bucket in the master dtype, with ZeRO-3 this rank's shard of it; only where the compute weights are the master
+  // weights (fp32).
+  weights,
   master,      // this rank's shard; only where they are not (bf16): compute weights are then derived after the move
   exp_avg,     // this rank's shard
   exp_avg_sq,  // this rank's shard
 };
 
 // A copy of `rows` stretches of `count` elements, `from_stride` and `to_stride` apart. Positions are in the buffer of
-// the kind: of the whole bucket for weights, of the shard for the others.
+// the kind: of the whole bucket for weights that are not cut, of the shard for all else.
 struct CopyRun {
   int64_t from = 0, to = 0, count = 0;
   int64_t rows = 1, from_stride = 0, to_stride = 0;

@@ -57,7 +57,8 @@ Stretch StatePlacement::stretch(StateKind kind, ContentKind content, const MeshC
 
 Stretch StatePlacement::share(ContentKind content, int64_t tensor, int64_t data) const {
   const std::vector<int64_t>& cuts = cuts_[content][tensor];
-  return {cuts[data], cuts[data + 1]};
+  const int64_t share = data % strategy_.zero_shards();
+  return {cuts[share], cuts[share + 1]};
 }
 
 int64_t StatePlacement::share_of(ContentKind content, int64_t tensor, int64_t element) const {
@@ -106,7 +107,7 @@ void StatePlacement::find_shapes(ModelDescription model) {
         shape.entries.push_back({parameter.info.name, parameter.sharding, rectangle_of(parameter.box), offset});
       }
       std::vector<int64_t>& cuts = cuts_[content].emplace_back(1, 0);
-      for (const int64_t size : shard_sizes(shape.size, strategy_.data_parallel)) cuts.push_back(cuts.back() + size);
+      for (const int64_t size : shard_sizes(shape.size, strategy_.zero_shards())) cuts.push_back(cuts.back() + size);
     }
   }
 }

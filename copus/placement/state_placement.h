@@ -115,14 +115,19 @@ class StatePlacement {
   const Place* find_place(int64_t content, int64_t pipeline) const;
   const BucketShape& shape(ContentKind content, int64_t tensor) const { return shapes_[content][tensor]; }
   int64_t data_parallel() const { return strategy_.data_parallel; }
+  // Copies of the state that ZeRO cuts; share s of copy c lies on data-parallel rank c * zero_shards() + s.
+  int64_t zero_replicas() const { return strategy_.zero_replicas; }
+  int64_t zero_shards() const { return strategy_.zero_shards(); }
   int64_t tensor_parallel() const { return strategy_.tensor_parallel; }
 
   // Tells whether each data-parallel rank's buffer of that kind is only its share.
-  bool is_cut(StateKind kind) const { return kind != StateKind::weights && strategy_.zero_stage == 1; }
+  bool is_cut(StateKind kind) const {
+    return kind == StateKind::weights ? strategy_.cuts_weights() : strategy_.cuts_optimizer();
+  }
   // Returns the elements of the bucket that the buffer holds.
   Stretch stretch(StateKind kind, ContentKind content, const MeshCoordinates& at) const;
   Stretch share(ContentKind content, int64_t tensor, int64_t data) const;
-  // Returns the data-parallel rank whose share contains an element.
+  // Returns the index of the share that contains an element.
   int64_t share_of(ContentKind content, int64_t tensor, int64_t element) const;
 
   // Returns the bytes of every kind of state of one bucket together.
@@ -135,7 +140,7 @@ class StatePlacement {
   ParallelStrategy strategy_;
   bool weights_are_master_;
   std::vector<std::vector<Place>> places_;  // by content
-  // Indexed by tensor-parallel rank: shapes, and the bounds of the data-parallel ranks' shares.
+  // Indexed by tensor-parallel rank: shapes, and the bounds of the shares.
   std::array<std::vector<BucketShape>, num_content_kinds> shapes_;
   std::array<std::vector<std::vector<int64_t>>, num_content_kinds> cuts_;
 };

@@ -107,7 +107,7 @@ void GradientProbe::add(const GradientRange& range) {
 void GradientProbe::begin(ProbeSource source, const MicroBatch& first) {
   source_ = source;
   parts_to_come_ = num_parts * prefix_ranges_.size();
-  if (source == ProbeSource::prefix && !is_row_.empty()) read([&] { list_rows(first.host_tokens); });
+  if (reads_prefix() && !is_row_.empty()) read([&] { list_rows(first.host_tokens); });
 }
 
 void GradientProbe::list_rows(const std::vector<int64_t>& tokens) {
@@ -129,7 +129,9 @@ void GradientProbe::first_micro_batch_done(int64_t chunk, GradientPart part) {
   read([&] {
     for (const GradientRange& range : prefix_ranges_[chunk][index(part)]) add(range);
     copy_partial(chunk, part);
-    if (part == GradientPart::input_pass) read_tied(chunk);
+    for (const Parameter* const copy : {embedding_, head_}) {
+      if (copy != nullptr && copy->chunk == chunk && part == GradientPart::input_pass) read_tied(*copy);
+    }
   });
   if (--parts_to_come_ == 0) start_partial();
 }
@@ -160,14 +162,9 @@ void GradientProbe::start_partial() {
 // Reads the norm of a tied embedding. Its gradient is a + c, where a, from the embedding's side, is zero except in the
 // rows of the tokens: |a + c|^2 = |c|^2 + |a' + c'|^2 - |c'|^2, where a' and c' are these rows. So only c' has to be
 // brought together with a'.
-void GradientProbe::read_tied(int64_t chunk) {
-  if (embedding_ != nullptr && embedding_->chunk == chunk) {
-    embedding_rows_ = kernels::embedding(embedding_->gradient, rows_);
-  }
-  if (head_ != nullptr && head_->chunk == chunk) {
-    add({head_->bucket, head_->offset, head_->offset + head_->box.num_elements()});
-    head_rows_ = kernels::embedding(head_->gradient, rows_);
-  }
+void GradientProbe::read_tied(const Parameter& copy) {
+  if (copy.tied_copy) add({copy.bucket, copy.offset, copy.offset + copy.box.num_elements()});
+  (copy.tied_copy ? head_rows_ : embedding_rows_) = kernels::embedding(copy.gradient, rows_);
 }
 
 // Sends the rows of a tied embedding no earlier than this: with two stages the group of the two copies is that of the
@@ -175,7 +172,7 @@ void GradientProbe::read_tied(int64_t chunk) {
 // here. The last stage is done long before.
 void GradientProbe::schedule_done() {
   const bool has_both = embedding_ != nullptr && head_ != nullptr;
-  if (source_ != ProbeSource::prefix || is_row_.empty() || has_both || rows_.numel() == 0) return;
+  if (!reads_prefix() || is_row_.empty() || has_both || rows_.numel() == 0) return;
   recorder_.wait_at("rows of the tied embedding");
   Communicator& tie = groups_.tie();
   if (head_ != nullptr) {
@@ -187,7 +184,11 @@ void GradientProbe::schedule_done() {
 }
 
 void GradientProbe::before_data_parallel(int64_t bucket) {
-  if (source_ != ProbeSource::rank) return;
+  if (source_ != ProbeSource::rank && source_ != ProbeSource::prefix_of_each_rank) return;
+  for (const Parameter* const copy : {embedding_, head_}) {
+    const bool is_alone = source_ == ProbeSource::prefix_of_each_rank && copy != nullptr && copy->bucket == bucket;
+    if (is_alone) return read([&] { read_tied(*copy); });
+  }
   const std::vector<GradientRange>& ranges = rank_ranges_[bucket];
   if (ranges.empty()) return;
   read([&] {
@@ -204,8 +205,10 @@ void GradientProbe::finish() {
       for (const PartialVector& vector : partial_) {
         if (vector.counts) add_all(sum_, vector.values);
       }
-      add_tied();
     });
+  }
+  if (reads_prefix()) {
+    read([&] { add_tied(); });
     std::exchange(sent_, {}).wait();
     embedding_rows_.reset();
     head_rows_.reset();

@@ -39,11 +39,12 @@ class GradientProbe {
   // added yet.
   void first_micro_batch_done(int64_t chunk, GradientPart part);
 
-  // Source `prefix`: the last action of the schedule is done, so that no message of the pipeline is under way to this
-  // rank.
+  // Sources with a prefix: the last action of the schedule is done, so that no message of the pipeline is under way to
+  // this rank.
   void schedule_done();
 
   // Source `rank`: partial and tied gradients of the bucket are added; its data-parallel reduction has not begun.
+  // Source `prefix_of_each_rank`: the same of the first micro-batch, apart from tied gradients, which are not added.
   void before_data_parallel(int64_t bucket);
 
   // Ends the step's gradients: waits, in the order of the device's work, for the operations that are under way.
@@ -80,7 +81,8 @@ class GradientProbe {
   void list_rows(const std::vector<int64_t>& tokens);
   void copy_partial(int64_t chunk, GradientPart part);
   void start_partial();
-  void read_tied(int64_t chunk);
+  bool reads_prefix() const { return source_ == ProbeSource::prefix || source_ == ProbeSource::prefix_of_each_rank; }
+  void read_tied(const Parameter& copy);
   void add_tied();
   template <class Read>
   void read(const Read& read);

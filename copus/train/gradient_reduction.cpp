@@ -4,18 +4,20 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/model/flat_memory.h"
+#include "copus/model/kernels.h"
 #include "copus/model/tensor_messages.h"
 
 namespace copus {
 
-namespace {
-
-bool is_zero_1(const ParameterStore& parameters) { return parameters.placement().strategy.zero_stage == 1; }
-
-}  // namespace
-
 GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& groups, GradientProbe& probe)
-    : parameters_(parameters), groups_(groups), probe_(probe), partial_(parameters.buckets().size()) {
+    : parameters_(parameters),
+      groups_(groups),
+      probe_(probe),
+      cuts_gradients_(parameters.placement().strategy.cuts_gradients()),
+      partial_(parameters.buckets().size()),
+      times_done_(parameters.buckets().size()),
+      has_share_(parameters.buckets().size()) {
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     bool tied = false;
     int64_t previous_end = 0;
@@ -36,14 +38,31 @@ GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& gro
     }
     if (tied) tied_.push_back(static_cast<int64_t>(b));
   }
-  done_.resize(partial_.size());
+}
+
+void GradientReduction::begin(int64_t micro_batches) {
+  micro_batches_ = micro_batches;
+  times_done_.assign(times_done_.size(), 0);
+  has_share_.assign(has_share_.size(), false);
+}
+
+void GradientReduction::pass_begins(int64_t bucket) {
+  if (!cuts_gradients_) return;
+  if (pending_ && pending_->bucket == bucket) finish_partial();
+  if (reducing_ && reducing_->bucket == bucket) finish_reducing();
+  const at::Tensor& gradient = parameters_.buckets()[bucket].gradient;
+  give_memory(gradient);
+  gradient.zero_();
 }
 
 void GradientReduction::bucket_done(int64_t bucket) {
-  COPUS_CHECK(!done_[bucket], "bucket ", bucket, " is done twice in a step");
-  done_[bucket] = true;
-  if (std::find(tied_.begin(), tied_.end(), bucket) != tied_.end()) return;  // finish() reduces it
+  COPUS_CHECK(++times_done_[bucket] <= (cuts_gradients_ ? micro_batches_ : 1), "bucket ", bucket, " is done again");
+  if (is_tied(bucket) && adds_tied_whole()) return;  // finish() reduces it
   start_partial(bucket);
+}
+
+bool GradientReduction::is_tied(int64_t bucket) const {
+  return std::find(tied_.begin(), tied_.end(), bucket) != tied_.end();
 }
 
 // Starts the sums of a bucket's partial gradients. The data-parallel reduction of a bucket starts with the next bucket,
@@ -68,18 +87,42 @@ void GradientReduction::finish_partial() {
 }
 
 void GradientReduction::start_data_parallel(int64_t bucket) {
-  probe_.before_data_parallel(bucket);
-  Communicator& group = groups_.data();
-  if (group.size() == 1) return;
+  if (!has_share_[bucket]) probe_.before_data_parallel(bucket);
+  if (cuts_gradients_) return reduce_into_share(bucket);
+  if (groups_.data().size() == 1) return;
   const Bucket& b = parameters_.buckets()[bucket];
   const DataType type = data_type_of(b.gradient);
-  if (is_zero_1(parameters_)) {
-    works_.push_back(group.start_reduce_scatter(b.gradient.data_ptr(),
-                                                b.gradient.narrow(0, b.shard_begin, b.master.numel()).data_ptr(),
-                                                shard_sizes(b.size(), group.size()), type, Reduction::sum));
+  if (parameters_.placement().strategy.cuts_optimizer()) {
+    works_.push_back(groups_.shards().start_reduce_scatter(b.gradient.data_ptr(), b.gradient_shard.data_ptr(),
+                                                           shard_sizes(b.size(), groups_.shards().size()), type,
+                                                           Reduction::sum));
   } else {
-    works_.push_back(group.start_all_reduce(b.gradient.data_ptr(), b.size(), type, Reduction::sum));
+    works_.push_back(groups_.data().start_all_reduce(b.gradient.data_ptr(), b.size(), type, Reduction::sum));
   }
+}
+
+void GradientReduction::reduce_into_share(int64_t bucket) {
+  finish_reducing();
+  const Bucket& b = parameters_.buckets()[bucket];
+  Reducing& reducing = reducing_.emplace(Reducing{bucket, {}, {}});
+  const bool is_first = !has_share_[bucket];
+  has_share_[bucket] = true;
+  if (!is_first) {
+    reducing.addend = kernels::empty({b.kept_gradient.numel()}, b.kept_gradient.scalar_type(), parameters_.device());
+  }
+  const at::Tensor& to = is_first ? b.kept_gradient : reducing.addend;
+  Communicator& group = groups_.shards();
+  reducing.work = group.start_reduce_scatter(b.gradient.data_ptr(), to.data_ptr(), shard_sizes(b.size(), group.size()),
+                                             data_type_of(b.gradient), Reduction::sum);
+}
+
+void GradientReduction::finish_reducing() {
+  if (!reducing_) return;
+  reducing_->work.wait();
+  const Bucket& bucket = parameters_.buckets()[reducing_->bucket];
+  if (reducing_->addend.defined()) bucket.kept_gradient.add_(reducing_->addend);
+  take_memory(bucket.gradient);
+  reducing_.reset();
 }
 
 void GradientReduction::add_tied() {
@@ -87,19 +130,44 @@ void GradientReduction::add_tied() {
   const at::Tensor& gradient = parameters_.buckets()[tied_.front()].gradient;
   if (tied_.size() == 2) {  // both copies lie here, the embedding first
     add_tied_gradient(parameters_);
+    if (cuts_gradients_) take_memory(parameters_.buckets()[tied_.back()].gradient);
   } else {
     groups_.tie().all_reduce(gradient.data_ptr(), gradient.numel(), data_type_of(gradient));
   }
   start_data_parallel(tied_.front());
 }
 
+void GradientReduction::add_tied_shares() {
+  if (tied_.empty()) return;
+  const at::Tensor& share = parameters_.buckets()[tied_.front()].kept_gradient;
+  if (tied_.size() == 2) {
+    share.add_(parameters_.buckets()[tied_.back()].kept_gradient);
+  } else {
+    groups_.tie().all_reduce(share.data_ptr(), share.numel(), data_type_of(share));
+  }
+}
+
+// Adds up the shares of the copies that hybrid sharding makes.
+void GradientReduction::add_copies() {
+  Communicator& copies = groups_.copies();
+  if (!parameters_.placement().strategy.cuts_optimizer() || copies.size() == 1) return;
+  for (const Bucket& bucket : parameters_.buckets()) {
+    const at::Tensor& shard = bucket.gradient_shard;
+    if (!shard.defined()) continue;  // a tied head whose embedding lies here too
+    works_.push_back(copies.start_all_reduce(shard.data_ptr(), shard.numel(), data_type_of(shard), Reduction::sum));
+  }
+}
+
 void GradientReduction::finish() {
   finish_partial();
-  COPUS_CHECK(std::find(done_.begin(), done_.end(), false) == done_.end(), "a bucket was never done");
-  add_tied();
-  for (const Work& work : works_) work.wait();
-  works_.clear();
-  done_.assign(done_.size(), false);
+  const auto is_incomplete = [&](int64_t times) { return times != (cuts_gradients_ ? micro_batches_ : 1); };
+  COPUS_CHECK(std::none_of(times_done_.begin(), times_done_.end(), is_incomplete), "a bucket was never done");
+  if (adds_tied_whole()) add_tied();
+  finish_reducing();
+  if (!adds_tied_whole()) add_tied_shares();
+  for (const Work& work : std::exchange(works_, {})) work.wait();
+  add_copies();
+  for (const Work& work : std::exchange(works_, {})) work.wait();
 }
 
 void add_tied_gradient(const ParameterStore& parameters) {
@@ -109,13 +177,13 @@ void add_tied_gradient(const ParameterStore& parameters) {
 }
 
 void gather_weights(const ParameterStore& parameters, RankGroups& groups) {
-  Communicator& group = groups.data();
-  if (!is_zero_1(parameters) || group.size() == 1) return;
+  const ParallelStrategy& strategy = parameters.placement().strategy;
+  if (!strategy.cuts_optimizer() || strategy.cuts_weights()) return;
+  Communicator& group = groups.shards();
   std::vector<Work> works;
   for (const Bucket& bucket : parameters.buckets()) {
     if (!bucket.weight.defined()) continue;  // a tied head whose embedding lies here too
-    const at::Tensor mine = bucket.weight.narrow(0, bucket.shard_begin, bucket.shard_end - bucket.shard_begin);
-    works.push_back(group.start_all_gather(mine.data_ptr(), bucket.weight.data_ptr(),
+    works.push_back(group.start_all_gather(bucket.weight_shard.data_ptr(), bucket.weight.data_ptr(),
                                            shard_sizes(bucket.size(), group.size()), data_type_of(bucket.weight)));
   }
   for (const Work& work : works) work.wait();

@@ -1,5 +1,5 @@
 // Exchange in a step between the ranks that hold the same parameters: gradients are added up bucket by bucket while the
-// backward pass goes on, and with ZeRO-1 each rank's updated weights are gathered afterwards.
+// backward pass goes on, and with ZeRO-1 and 2 each rank's updated weights are gathered afterwards.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,33 @@ namespace copus {
 // The reduction of every step's gradients, driven by the parameters' Sharding. A bucket goes through
 // 1. the replica groups of its partial parameters,
 // 2. where it is a tied embedding: the sum with the gradient of the other copy,
-// 3. the data-parallel group: an all-reduce, or with ZeRO-1 a reduce-scatter into this rank's share of the bucket (then
-//    the rest of its gradient means nothing any more).
+// 3. the data-parallel ranks: an all-reduce, or with ZeRO a reduce-scatter into this rank's share of the bucket (then
+// the
+//    rest of its gradient means nothing any more), and with several copies of the shares their sum, at the step's end.
 // Sums are formed in the order of the ranks, those of tied embeddings as embedding + head.
+//
+// With ZeRO-2 and 3 a rank keeps only its share, so each micro-batch's gradients are reduced by themselves and added to
+// it: a whole bucket exists from a pass's beginning until it is reduced. At most two do at once, the one that a pass
+// adds to and the one that is being reduced, and a third one where partial parameters are being added. A tied
+// embedding's two gradients are still added before they are reduced where there is one micro-batch, so that the sum is
+// that of the other stages; for several, adding the shares at the end spares whole buckets and a message between the
+// stages each time.
 class GradientReduction {
  public:
   // Refers to all three for its whole life. `probe` sees each bucket between steps 2 and 3.
   GradientReduction(ParameterStore& parameters, RankGroups& groups, GradientProbe& probe);
 
-  // Starts the reduction of a bucket, this rank's gradient of which is complete. All ranks of a data-parallel group
-  // call it in the same order.
+  // Tells whether a rank keeps only its share, so that every micro-batch's gradients are reduced.
+  bool reduces_each_micro_batch() const { return cuts_gradients_; }
+
+  // Begins a step in which this rank runs so many micro-batches.
+  void begin(int64_t micro_batches);
+
+  // Gradients of a micro-batch are going to be added to a bucket: with ZeRO-2 and 3 it gets memory, zeroed.
+  void pass_begins(int64_t bucket);
+
+  // Starts the reduction of a bucket, this rank's gradient of which is complete: that of the step, or with ZeRO-2 and 3
+  // that of a micro-batch. All ranks of a data-parallel group call it in the same order.
   void bucket_done(int64_t bucket);
 
   // Waits until all gradients are reduced; call after the last bucket.
@@ -42,27 +59,43 @@ class GradientReduction {
     int64_t bucket;
     std::vector<Work> works;
   };
+  // A whole bucket that is being reduced into this rank's share, or into `addend`, which is added to the share then.
+  struct Reducing {
+    int64_t bucket;
+    Work work;
+    at::Tensor addend;
+  };
 
+  bool is_tied(int64_t bucket) const;
+  bool adds_tied_whole() const { return !cuts_gradients_ || micro_batches_ == 1; }
   void start_partial(int64_t bucket);
   void finish_partial();
   void start_data_parallel(int64_t bucket);
+  void reduce_into_share(int64_t bucket);
+  void finish_reducing();
   void add_tied();
+  void add_tied_shares();
+  void add_copies();
 
   ParameterStore& parameters_;
   RankGroups& groups_;
   GradientProbe& probe_;
+  const bool cuts_gradients_;
   std::vector<std::vector<PartialRange>> partial_;  // by bucket
   std::vector<int64_t> tied_;                       // buckets that hold a tied embedding: one copy, or both
-  std::vector<bool> done_;                          // by bucket, in this step
+  int64_t micro_batches_ = 0;
+  std::vector<int64_t> times_done_;  // by bucket, in this step
+  std::vector<bool> has_share_;      // by bucket: whether the share holds gradients of this step
   std::optional<Pending> pending_;
+  std::optional<Reducing> reducing_;
   std::vector<Work> works_;
 };
 
 // Adds the gradient of a tied head to that of the embedding beside it; nothing where there are no two copies.
 void add_tied_gradient(const ParameterStore& parameters);
 
-// Gathers the compute weights with ZeRO-1: every data-parallel rank's share goes to all of them. Call when shares have
-// changed.
+// Gathers the compute weights with ZeRO-1 and 2: every data-parallel rank's share goes to all of them. Call when shares
+// have changed.
 void gather_weights(const ParameterStore& parameters, RankGroups& groups);
 
 }  // namespace copus

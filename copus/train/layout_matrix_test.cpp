@@ -201,13 +201,49 @@ TEST_F(LayoutMatrix, EightRanksWithoutPipeline) {
   expect_same({sequence_parallel}, {{ranks(4, 2, 1), zero_1}, {ranks(4, 2, 1)}});
 }
 
+// With one micro-batch on each data-parallel rank all ZeRO stages form the same sums.
+TEST_F(LayoutMatrix, EveryZeroStageWithOneMicroBatch) {
+  expect_same({tied, kv_heads(1), micro_batch(4)}, {{ranks(2, 1, 1)},
+                                                    {ranks(2, 1, 1), zero_2},
+                                                    {ranks(2, 1, 1), zero_3, recompute(Recompute::attention)},
+                                                    {ranks(2, 1, 2), zero_2},
+                                                    {ranks(2, 1, 2), zero_3, zb_h1},
+                                                    {ranks(2, 1, 4), zero_3_keeping, gpipe}});
+  expect_same({biases, sequence_parallel, micro_batch(2)}, {{ranks(4, 2, 1), zero_1},
+                                                            {ranks(4, 2, 1), zero_2},
+                                                            {ranks(4, 2, 1), zero_3, recompute(Recompute::full)},
+                                                            {ranks(4, 2, 1), zero_3_keeping}});
+}
+
+// With several, ZeRO-2 and 3 reduce each by itself, in other sums than ZeRO-1 and in the same as each other.
+TEST_F(LayoutMatrix, ZeroTwoAndThreeWithSeveralMicroBatches) {
+  expect_same({tied, micro_batch(1)}, {{ranks(2, 1, 1), zero_2},
+                                       {ranks(2, 1, 1), zero_3, recompute(Recompute::full)},
+                                       {ranks(2, 1, 2), zero_2, zb_h1},
+                                       {ranks(2, 1, 2), zero_3, interleaved},
+                                       {ranks(2, 1, 4), zero_3_keeping, zb_h1}});
+  expect_same(
+      {tied, kv_heads(1), sequence_parallel},
+      {{ranks(2, 2, 1), zero_2}, {ranks(2, 2, 2), zero_3, zb_h1}, {ranks(2, 2, 2), zero_3_keeping, interleaved}});
+  expect_same({biases, micro_batch(1)}, {{ranks(4, 1, 1), zero_2, gpipe}, {ranks(4, 1, 2), zero_3}});
+}
+
+TEST_F(LayoutMatrix, HybridSharding) {
+  expect_same({tied, micro_batch(1)},
+              {{ranks(4, 1, 1), zero(2, 2)}, {ranks(4, 1, 1), zero(3, 2)}, {ranks(4, 1, 2), zero(3, 2), zb_h1}});
+  expect_same({micro_batch(2)}, {{ranks(4, 1, 1), zero(1, 2)}, {ranks(4, 1, 1), zero(3, 2)}});
+  expect_same({micro_batch(2)}, {{ranks(4, 1, 1)}, {ranks(4, 1, 1), zero(3, 4)}});
+}
+
 TEST_F(LayoutMatrix, RoundedWeightsAreGathered) {
   const Change short_run = [](RunConfig& config) { config.train.max_steps = 2; };
-  const Result all = run({bf16, short_run, tied, ranks(2, 1, 1)});
-  const Result sharded = run({bf16, short_run, tied, ranks(2, 1, 2), zero_1});
-  EXPECT_EQ(sharded.losses, all.losses);
-  EXPECT_EQ(sharded.held_out_loss, all.held_out_loss);
-  EXPECT_TRUE(sharded.weights == all.weights);
+  const Result all = run({bf16, short_run, tied, micro_batch(4), ranks(2, 1, 1)});
+  for (const Change& zero : {zero_1, zero_2, zero_3}) {
+    const Result sharded = run({bf16, short_run, tied, micro_batch(4), ranks(2, 1, 2), zero});
+    EXPECT_EQ(sharded.losses, all.losses);
+    EXPECT_EQ(sharded.held_out_loss, all.held_out_loss);
+    EXPECT_TRUE(sharded.weights == all.weights);
+  }
 }
 
 TEST_F(LayoutMatrix, RoundedActivationsAreExchanged) {
@@ -268,7 +304,9 @@ TEST_F(LayoutMatrix, ACheckpointOfOneLayoutGoesOnInAnother) {
   EXPECT_EQ(same.gradient_norms, uninterrupted.gradient_norms);
   EXPECT_TRUE(same.weights == uninterrupted.weights);
   for (const Change& other : {ranks(1, 1, 1), ranks(1, 4, 2), ranks(4, 1, 2)}) {
-    expect_close(resume({tied, kv_heads(1), other, zero_1}), uninterrupted);
+    for (const Change& zero : {zero_1, zero_3}) {
+      expect_close(resume({tied, kv_heads(1), other, zero}), uninterrupted);
+    }
   }
 }
 
@@ -326,7 +364,9 @@ TEST_F(LayoutMatrix, TrainsTheSameWhereMemoryTravelsAsADevicesDoes) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const std::vector<std::vector<Change>> layouts = {{ranks(2, 2, 2), zero_1, sequence_parallel, tied, zb_h1},
                                                     {ranks(2, 1, 2), biases, bf16, interleaved},
-                                                    {ranks(4, 2, 1), zero_1, bf16, tied, kv_heads(1)}};
+                                                    {ranks(4, 2, 1), zero_1, bf16, tied, kv_heads(1)},
+                                                    {ranks(2, 2, 2), zero_3, bf16, tied, sequence_parallel, zb_h1},
+                                                    {ranks(4, 1, 1), zero(2, 2), micro_batch(1), tied}};
   for (size_t i = 0; i < layouts.size(); ++i) {
     SCOPED_TRACE(concat("layout ", i));
     const Result result = run(layouts[i], as_on_a_device), expected = run(layouts[i]);

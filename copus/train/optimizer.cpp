@@ -50,11 +50,12 @@ void AdamW::add_update_ranges(int64_t bucket) {
   }
 }
 
-// Adds the ranges that this rank counts in the norm. Where all data-parallel ranks hold the whole reduced gradient, the
-// first of them counts it.
+// Adds the ranges that this rank counts in the norm. Of the data-parallel ranks that hold the same part of the reduced
+// gradient, the first counts it.
 void AdamW::add_norm_ranges(int64_t bucket) {
   const Placement& placement = parameters_.placement();
-  if (placement.strategy.zero_stage == 0 && placement.here.data != 0) return;
+  const ParallelStrategy& strategy = placement.strategy;
+  if (placement.here.data >= (strategy.cuts_optimizer() ? strategy.zero_shards() : 1)) return;
   const Bucket& b = parameters_.buckets()[bucket];
   const auto counts = [&](const Parameter& parameter) { return counts_here(parameters_, parameter); };
   for (GradientRange range : ranges_of(parameters_, bucket, counts)) {
@@ -67,7 +68,8 @@ void AdamW::add_norm_ranges(int64_t bucket) {
 ExactSum AdamW::squared_gradient_norm() const {
   kernels::NormSum sum(parameters_.device());
   for (const GradientRange& range : norm_ranges_) {
-    sum.add(parameters_.buckets()[range.bucket].gradient, range.begin, range.end);
+    const Bucket& bucket = parameters_.buckets()[range.bucket];
+    sum.add(bucket.gradient_shard, range.begin - bucket.shard_begin, range.end - bucket.shard_begin);
   }
   return sum.take();
 }
@@ -90,8 +92,8 @@ void AdamW::step(double learning_rate, double gradient_factor, const UpdateScali
       return shard.narrow(0, range.begin - bucket.shard_begin, count);
     };
     step.weight_decay = range.decays ? config_.weight_decay * scaling.weight_decay_factor : 0;
-    kernels::adamw_(of_shard(bucket.master), bucket.gradient.narrow(0, range.begin, count),
-                    of_shard(exp_avg_[range.bucket]), of_shard(exp_avg_sq_[range.bucket]), step);
+    kernels::adamw_(of_shard(bucket.master), of_shard(bucket.gradient_shard), of_shard(exp_avg_[range.bucket]),
+                    of_shard(exp_avg_sq_[range.bucket]), step);
   }
   parameters_.publish_weights();
 }
@@ -100,8 +102,8 @@ std::vector<BucketState> state_of(const ParameterStore& parameters, const AdamW&
   std::vector<BucketState> state;
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     const Bucket& bucket = parameters.buckets()[b];
-    state.push_back({.weight = bucket.weight,
-                     .gradient = bucket.gradient,
+    state.push_back({.weight = bucket.kept_weight,
+                     .gradient = bucket.kept_gradient,
                      .master = bucket.master,
                      .exp_avg = optimizer.exp_avg()[b],
                      .exp_avg_sq = optimizer.exp_avg_sq()[b]});

@@ -1,5 +1,5 @@
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2) over the flat buckets of a ParameterStore:
-// over all elements of a bucket, or with ZeRO-1 over this rank's share of them.
+// over all elements of a bucket, or with ZeRO over this rank's share of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,9 +37,9 @@ class AdamW {
   // device.
   ExactSum squared_gradient_norm() const;
 
-  // Makes one update of the master weights from gradient_factor * gradient, and publishes the weights (with ZeRO-1 they
-  // then have to be gathered). Embeddings and linear weights decay; norms and biases do not. The factor is that of
-  // clipping (clip_factor), `scaling` what follows the batch.
+  // Makes one update of the master weights from gradient_factor * gradient, and publishes the weights (with ZeRO-1 and
+  // 2 they then have to be gathered). Embeddings and linear weights decay; norms and biases do not. The factor is that
+  // of clipping (clip_factor), `scaling` what follows the batch.
   void step(double learning_rate, double gradient_factor, const UpdateScaling& scaling = {});
 
   // Number of updates made so far, which the bias correction uses.

@@ -11,7 +11,7 @@
 namespace copus {
 
 // One run of a schedule, and the state that lives between its actions.
-class PipelineExecutor::Pass {
+class PipelineExecutor::Pass : private BucketUse {
  public:
   Pass(PipelineExecutor& executor, const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
        GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder)
@@ -28,6 +28,8 @@ class PipelineExecutor::Pass {
   }
 
   at::Tensor run() {
+    reduction_.begin(std::ssize(micro_batches_));
+    executor_.weights_.begin(weights_in_order(), !executor_.strategy().reshard_after_forward);
     for (size_t i = 0; i < actions_.size(); ++i) {
       const Action& action = actions_[i];
       const auto is_own_weight_pass = [&](const Action& next) {
@@ -36,6 +38,7 @@ class PipelineExecutor::Pass {
       perform(action, i + 1 < actions_.size() && is_own_weight_pass(actions_[i + 1]));
       if (action.micro_batch == 0) tell_probe(action);
     }
+    executor_.weights_.end();
     probe_.schedule_done();
     return losses_;
   }
@@ -56,7 +59,7 @@ class PipelineExecutor::Pass {
     switch (action.kind) {
       case ActionKind::forward:
         compute(StepPart::forward, "F", "forward", action);
-        slot.output = chunk.forward(micro_batch, std::exchange(slot.input, {}), slot.activations);
+        slot.output = chunk.forward(micro_batch, std::exchange(slot.input, {}), slot.activations, this);
         executor_.clock().charge(flops(action, action.kind).total());
         break;
       case ActionKind::backward_input:
@@ -66,10 +69,11 @@ class PipelineExecutor::Pass {
       case ActionKind::backward_weight:
         if (!slot.deferred) break;  // already done together with B
         compute(StepPart::backward, "W", "weight gradients", action);
-        slot.deferred->run();
+        begin_gradients(action, flops(action, action.kind), /*is_whole_backward=*/false);
+        slot.deferred->run(this);
         slot.deferred.reset();
-        executor_.clock().charge(flops(action, action.kind).total());
-        if (is_last(action)) reduce_chunk(action.chunk);
+        executor_.clock().charge(left_.total());
+        if (is_last(action) && !reduction_.reduces_each_micro_batch()) reduce_chunk(action.chunk);
         break;
       case ActionKind::send_activation:
         executor_.send(std::exchange(slot.output, {}), 1);
@@ -104,29 +108,55 @@ class PipelineExecutor::Pass {
   void backward(const Action& action, bool weight_pass_follows, ModelChunk& chunk, Slot& slot) {
     at::Tensor loss_sum;
     if (chunk.is_last()) loss_sum = losses_.select(0, action.micro_batch);
+    using Mode = WeightGradients::Mode;
     const bool deferred = !weight_pass_follows;
-    WeightGradients weight_gradients(deferred ? WeightGradients::Mode::deferred : WeightGradients::Mode::immediate);
-    Flops left = flops(action, ActionKind::backward_input);
+    const Mode deferring = reduction_.reduces_each_micro_batch() ? Mode::all_deferred : Mode::deferred;
+    WeightGradients weight_gradients(deferred ? deferring : Mode::immediate);
+    Flops all = flops(action, ActionKind::backward_input);
     if (!deferred) {
       const Flops weights = flops(action, ActionKind::backward_weight);
-      left = {left.layers + weights.layers, left.head + weights.head};
+      all = {all.layers + weights.layers, all.head + weights.head};
     }
-    // Charges a clock that counts operations with the work that precedes a bucket's reduction, so that this begins no
-    // earlier than its gradient is complete.
-    const double per_layer = left.layers / static_cast<double>(executor_.num_layers(action.chunk));
-    const auto reduce = [&](int64_t bucket) {
-      const bool is_layer = executor_.is_layer(bucket);
-      const double done = is_layer ? per_layer : std::exchange(left.head, 0);
-      if (is_layer) left.layers -= per_layer;
-      executor_.clock().charge(done);
-      reduction_.bucket_done(bucket);
-    };
-    std::function<void(int64_t)> bucket_done;
-    if (!deferred && is_last(action)) bucket_done = reduce;
+    begin_gradients(action, all, /*is_whole_backward=*/!deferred);
     slot.input_gradient = chunk.backward(micro_batches_[action.micro_batch], std::exchange(slot.output_gradient, {}),
-                                         std::move(slot.activations), weight_gradients, loss_sum, bucket_done);
-    executor_.clock().charge(left.total());
+                                         std::move(slot.activations), weight_gradients, loss_sum, this);
+    executor_.clock().charge(left_.total());
     if (deferred) slot.deferred = std::move(weight_gradients);
+  }
+
+  // Begins an action that completes gradients, with the operations that it takes.
+  void begin_gradients(const Action& action, const Flops& all, bool is_whole_backward) {
+    left_ = all;
+    per_layer_ = all.layers / static_cast<double>(executor_.num_layers(action.chunk));
+    reduces_ = reduction_.reduces_each_micro_batch() || (is_whole_backward && is_last(action));
+  }
+
+  void weights_begin(int64_t bucket) override { executor_.weights_.use(bucket); }
+  void weights_end(int64_t bucket) override { executor_.weights_.release(bucket); }
+  void gradient_begins(int64_t bucket) override { reduction_.pass_begins(bucket); }
+
+  // Charges a clock that counts operations with the work that precedes a bucket's reduction, so that this begins no
+  // earlier than its gradient is complete.
+  void gradient_ends(int64_t bucket) override {
+    if (!reduces_) return;
+    const bool is_layer = executor_.is_layer(bucket);
+    const double done = is_layer ? per_layer_ : std::exchange(left_.head, 0);
+    if (is_layer) left_.layers -= per_layer_;
+    executor_.clock().charge(done);
+    reduction_.bucket_done(bucket);
+  }
+
+  // The buckets whose weights this rank's actions use, in order. W uses none.
+  std::vector<int64_t> weights_in_order() const {
+    std::vector<int64_t> buckets;
+    for (const Action& action : actions_) {
+      const ModelChunk& chunk = executor_.chunks_[action.chunk];
+      std::vector<int64_t> used;
+      if (action.kind == ActionKind::forward) used = chunk.weights_of_forward();
+      if (action.kind == ActionKind::backward_input) used = chunk.weights_of_backward();
+      buckets.insert(buckets.end(), used.begin(), used.end());
+    }
+    return buckets;
   }
 
   bool is_last(const Action& action) const { return action.micro_batch + 1 == std::ssize(micro_batches_); }
@@ -157,15 +187,20 @@ class PipelineExecutor::Pass {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
+  // Of the action under way: operations that are not charged yet, those of one layer, and whether the buckets that it
+  // completes are reduced.
+  Flops left_{};
+  double per_layer_ = 0;
+  bool reduces_ = false;
 };
 
 PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& groups)
-    : parameters_(parameters), groups_(groups) {
-  const ParallelStrategy& strategy = parameters.placement().strategy;
-  const TensorParallel tensor_parallel =
-      strategy.tensor_parallel == 1 ? TensorParallel() : TensorParallel(groups.tensor(), strategy.sequence_parallel);
-  for (int64_t chunk = 0; chunk < strategy.virtual_stages; ++chunk) {
-    chunks_.emplace_back(parameters, chunk, strategy.recompute, tensor_parallel);
+    : parameters_(parameters), groups_(groups), weights_(parameters, groups) {
+  const TensorParallel tensor_parallel = strategy().tensor_parallel == 1
+                                             ? TensorParallel()
+                                             : TensorParallel(groups.tensor(), strategy().sequence_parallel);
+  for (int64_t chunk = 0; chunk < strategy().virtual_stages; ++chunk) {
+    chunks_.emplace_back(parameters, chunk, strategy().recompute, tensor_parallel);
   }
 }
 
@@ -176,7 +211,31 @@ at::Tensor PipelineExecutor::run(const Schedule& schedule, const std::vector<Mic
   return losses;
 }
 
+namespace {
+
+// Has whole weights gathered for a pass that computes no gradients.
+class WeightUse final : public BucketUse {
+ public:
+  explicit WeightUse(GatheredWeights& weights) : weights_(weights) {}
+  void weights_begin(int64_t bucket) override { weights_.use(bucket); }
+  void weights_end(int64_t bucket) override { weights_.release(bucket); }
+  void gradient_begins(int64_t) override {}
+  void gradient_ends(int64_t) override {}
+
+ private:
+  GatheredWeights& weights_;
+};
+
+}  // namespace
+
 ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
+  std::vector<int64_t> uses;
+  for (const ModelChunk& chunk : chunks_) {
+    const std::vector<int64_t> used = chunk.weights_of_evaluation();
+    uses.insert(uses.end(), used.begin(), used.end());
+  }
+  weights_.begin(std::move(uses), false);
+  WeightUse use(weights_);
   ExactSum loss;
   for (size_t c = 0; c < chunks_.size(); ++c) {
     ModelChunk& chunk = chunks_[c];
@@ -186,7 +245,7 @@ ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
       receive(input, -1);
     }
     if (chunk.is_last()) loss_sum = kernels::zeros({}, at::kDouble, micro_batch.tokens.device());
-    const at::Tensor output = chunk.evaluate(micro_batch, input, loss_sum);
+    const at::Tensor output = chunk.evaluate(micro_batch, input, loss_sum, &use);
     clock().charge(flops(static_cast<int64_t>(c), ActionKind::forward, micro_batch).total());
     if (chunk.is_last()) {
       loss = add_up(loss_sum);
@@ -194,6 +253,7 @@ ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
       send(output, 1);
     }
   }
+  weights_.end();
   drop_finished_sends();
   return loss;
 }
@@ -250,13 +310,13 @@ bool PipelineExecutor::is_layer(int64_t bucket) const {
 // Operations of one action. F, B and W each do a third of a layer's training operations. The head is computed on the
 // last stage in B and W alone, its forward pass in B. With full recompute B repeats the forward pass.
 PipelineExecutor::Flops PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
-  const ParallelStrategy& strategy = parameters_.placement().strategy;
   const TrainingFlops all = training_flops(parameters_.model(), micro_batch.tokens.size(1));
-  const double tokens = static_cast<double>(micro_batch.tokens.numel()) / static_cast<double>(strategy.tensor_parallel);
-  const bool again = kind == ActionKind::backward_input && strategy.recompute == Recompute::full;
+  const double tokens =
+      static_cast<double>(micro_batch.tokens.numel()) / static_cast<double>(strategy().tensor_parallel);
+  const bool again = kind == ActionKind::backward_input && strategy().recompute == Recompute::full;
   const double passes = again ? 2 : 1;
   const double thirds_of_head = kind == ActionKind::backward_input ? 2 : kind == ActionKind::backward_weight ? 1 : 0;
-  const bool is_last = stage(chunk) + 1 == strategy.num_stages();
+  const bool is_last = stage(chunk) + 1 == strategy().num_stages();
   return {.layers = tokens * passes * static_cast<double>(num_layers(chunk)) * all.layer / 3,
           .head = is_last ? tokens * thirds_of_head * all.head / 3 : 0};
 }

@@ -12,6 +12,7 @@
 #include "copus/base/exact_sum.h"
 #include "copus/model/model_chunk.h"
 #include "copus/schedule/schedule.h"
+#include "copus/train/gathered_weights.h"
 #include "copus/train/gradient_probe.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/rank_groups.h"
@@ -25,10 +26,10 @@ class PipelineExecutor {
   PipelineExecutor(ParameterStore& parameters, RankGroups& groups);
 
   // Runs forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the
-  // main gradients. Tells `reduction` of each bucket as soon as its gradient is complete, while the rest still runs,
-  // `probe` (begun) of the first micro-batch's gradients, and `recorder` when each thing happened. Returns the sums of
-  // token losses, unscaled, float64 [micro-batches] on the device: on the ranks of the last stage, equal on all of its
-  // tensor-parallel ranks; zeros elsewhere. Does not wait for the device.
+  // main gradients. Tells `reduction` (not begun) of each bucket as soon as its gradient is complete, while the rest
+  // still runs, `probe` (begun) of the first micro-batch's gradients, and `recorder` when each thing happened. Returns
+  // the sums of token losses, unscaled, float64 [micro-batches] on the device: on the ranks of the last stage, equal on
+  // all of its tensor-parallel ranks; zeros elsewhere. Does not wait for the device.
   at::Tensor run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
                  GradientProbe& probe, StepRecorder& recorder);
 
@@ -58,6 +59,7 @@ class PipelineExecutor {
   void receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
   void drop_finished_sends();
+  const ParallelStrategy& strategy() const { return parameters_.placement().strategy; }
   RankClock& clock() { return groups_.world().clock(); }
   int64_t stage(int64_t chunk) const;
   int64_t num_layers(int64_t chunk) const;
@@ -67,6 +69,7 @@ class PipelineExecutor {
   ParameterStore& parameters_;
   RankGroups& groups_;
   std::vector<ModelChunk> chunks_;
+  GatheredWeights weights_;
   std::vector<Message> sends_;  // messages under way
 };
 

@@ -57,8 +57,9 @@ ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration
   // Ranks come first: their gradients are all parts of the batch, independent of each other, and tell |G|^2 far better
   // than a part and the whole.
   if (configuration.strategy.data_parallel > 1) {
-    plan.source = ProbeSource::rank;
-    plan.small_batch = samples;
+    const bool reduces_each = configuration.strategy.cuts_gradients() && plan.micro_batches.size() > 1;
+    plan.source = reduces_each ? ProbeSource::prefix_of_each_rank : ProbeSource::rank;
+    plan.small_batch = reduces_each ? plan.micro_batches.front() : samples;
     return plan;
   }
   if (plan.micro_batches.size() > 1) {

@@ -16,6 +16,9 @@ enum class ProbeSource {
   none,
   prefix,  // the main gradients after the first micro-batch (one data-parallel rank)
   rank,    // those of every data-parallel rank before they are reduced (several ranks)
+  // Those of every data-parallel rank's first micro-batch before they are reduced (several ranks, which reduce each
+  // micro-batch by itself: ZeRO-2 and 3).
+  prefix_of_each_rank,
 };
 
 struct ProbePlan {

@@ -22,6 +22,23 @@ std::vector<int64_t> replicas_of(const Mesh& mesh, MeshCoordinates at, const Sha
   return ranks;
 }
 
+// The data-parallel ranks of the rank at these coordinates, over which ZeRO cuts one copy.
+std::vector<int64_t> shards_of(const Mesh& mesh, const ParallelStrategy& strategy, MeshCoordinates at) {
+  const int64_t first = at.data - at.data % strategy.zero_shards();
+  std::vector<int64_t> ranks;
+  for (at.data = first; at.data < first + strategy.zero_shards(); ++at.data) ranks.push_back(mesh.rank(at));
+  return ranks;
+}
+
+// Those that hold the same share.
+std::vector<int64_t> copies_of(const Mesh& mesh, const ParallelStrategy& strategy, MeshCoordinates at) {
+  std::vector<int64_t> ranks;
+  for (at.data %= strategy.zero_shards(); at.data < strategy.data_parallel; at.data += strategy.zero_shards()) {
+    ranks.push_back(mesh.rank(at));
+  }
+  return ranks;
+}
+
 // Lists the distinct ways in which parameters are partial, on whichever stage: every stage has layers.
 std::vector<Sharding> partial_shardings(const ModelDescription& model, const ParallelStrategy& strategy) {
   Placement placement = whole_model(model);
@@ -63,6 +80,10 @@ std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStr
   groups.add(everyone, false);
   for (const int64_t rank : everyone) {
     groups.add(mesh.group(rank, MeshAxis::data), false);
+    if (strategy.zero_replicas > 1) {
+      groups.add(shards_of(mesh, strategy, mesh.coordinates(rank)), false);
+      groups.add(copies_of(mesh, strategy, mesh.coordinates(rank)), false);
+    }
     groups.add(mesh.group(rank, MeshAxis::tensor), false);
     const std::vector<int64_t> pipeline = mesh.group(rank, MeshAxis::pipeline);
     groups.add(pipeline, true);
@@ -79,6 +100,8 @@ RankGroups::RankGroups(World& world, const ParallelStrategy& strategy, StepRecor
       here_(coordinates_of(world, mesh_)),
       everyone_(world.everyone(), recorder, "everyone"),
       data_(&group(mesh_.group(world.rank(), MeshAxis::data), "data")),
+      shards_(&group(shards_of(mesh_, strategy, here_), "shards")),
+      copies_(&group(copies_of(mesh_, strategy, here_), "copies")),
       tensor_(&group(mesh_.group(world.rank(), MeshAxis::tensor), "tensor")),
       pipeline_(&group(mesh_.group(world.rank(), MeshAxis::pipeline), "pipeline")) {}
 

@@ -29,6 +29,10 @@ class RankGroups {
 
   Communicator& everyone() { return everyone_; }
   Communicator& data() { return *data_; }
+  // Of the data-parallel ranks: those over which ZeRO cuts one copy of the state, and those that hold this rank's share
+  // of the other copies.
+  Communicator& shards() { return *shards_; }
+  Communicator& copies() { return *copies_; }
   Communicator& tensor() { return *tensor_; }
   Communicator& pipeline() { return *pipeline_; }
 
@@ -48,7 +52,7 @@ class RankGroups {
   MeshCoordinates here_;
   std::map<std::vector<int64_t>, std::unique_ptr<RecordedCommunicator>> groups_;
   RecordedCommunicator everyone_;
-  Communicator *data_, *tensor_, *pipeline_;
+  Communicator *data_, *shards_, *copies_, *tensor_, *pipeline_;
 };
 
 }  // namespace copus

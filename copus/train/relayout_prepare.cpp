@@ -49,10 +49,10 @@ class TrialAllocation {
   void allocate_state(const BucketOffsets& bucket) {
     if (bucket.gradient_only) return;
     const int64_t shard = bucket.shard_end - bucket.shard_begin;
-    allocate(bucket.size * weight_size_);
+    allocate(bucket.kept_weights.size() * weight_size_);
     for (int i = weight_size_ == master_size_ ? 1 : 0; i < 3; ++i) allocate(shard * master_size_);
   }
-  void allocate_gradient(const BucketOffsets& bucket) { allocate(bucket.size * master_size_); }
+  void allocate_gradient(const BucketOffsets& bucket) { allocate(bucket.kept_gradients.size() * master_size_); }
 
   int64_t high_water() const { return space_.high_water(); }
 

@@ -17,15 +17,14 @@ bool hands_in(const Sharding& sharding, bool tied_copy, const MeshCoordinates& r
   return !tied_copy && rank.data == 0 && rank.tensor % sharding.replicas == 0;
 }
 
-// Copies all elements of a bucket to host memory; with ZeRO-1 they are gathered from the data-parallel ranks.
-std::vector<float> whole_bucket(const Bucket& bucket, const at::Tensor& shard, bool is_cut,
-                                Communicator& data_parallel) {
+// Copies all elements of a bucket to host memory; with ZeRO they are gathered from the ranks that share it.
+std::vector<float> whole_bucket(const Bucket& bucket, const at::Tensor& shard, bool is_cut, Communicator& shards) {
   COPUS_CHECK(shard.scalar_type() == at::kFloat);
   std::vector<float> elements(bucket.size());
   kernels::copy_to_host(shard, elements.data() + bucket.shard_begin);
   if (is_cut) {
-    data_parallel.all_gather(elements.data() + bucket.shard_begin, elements.data(),
-                             shard_sizes(bucket.size(), data_parallel.size()), DataType::float32);
+    shards.all_gather(elements.data() + bucket.shard_begin, elements.data(), shard_sizes(bucket.size(), shards.size()),
+                      DataType::float32);
   }
   return elements;
 }
@@ -61,8 +60,8 @@ void hand_in(const ParameterStore& parameters, RankGroups& groups, const std::ve
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     if (!state[b].defined()) continue;
     const Bucket& bucket = parameters.buckets()[b];
-    const bool is_cut = parameters.placement().strategy.zero_stage == 1;
-    const std::vector<float> elements = whole_bucket(bucket, state[b], is_cut, groups.data());
+    const bool is_cut = parameters.placement().strategy.cuts_optimizer();
+    const std::vector<float> elements = whole_bucket(bucket, state[b], is_cut, groups.shards());
     std::vector<int64_t> in_order = bucket.parameters;
     std::sort(in_order.begin(), in_order.end());
     for (const int64_t index : in_order) {

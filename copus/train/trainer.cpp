@@ -402,13 +402,18 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
   for (int64_t round = 0; round < samples; round += batch_size * strategy.data_parallel) {
     stop_reason_ = agree_on_stop(stop(), groups.everyone());
     if (stop_reason_ != StopReason::none) return std::nullopt;
-    const int64_t first = round + groups.here().data * batch_size;
-    if (first >= samples) continue;
+    const int64_t own = round + groups.here().data * batch_size;
+    // Where the ranks gather weights together, one that has no samples left repeats the round's first, for the others.
+    const bool has_samples = own < samples;
+    if (!has_samples && !strategy.cuts_weights()) continue;
+    const int64_t first = has_samples ? own : round;
     const int64_t count = std::min(batch_size, samples - first);
     Batch batch = dataset_.held_out_batch(first, count);
-    loss_tokens += batch.loss_tokens;
     const int64_t sequences = fill_up(batch, count, executed_, config_.train.sequence_length);
-    loss.add(model_->executor.evaluate(to_micro_batch(batch, sequences, 1)));
+    const ExactSum of_batch = model_->executor.evaluate(to_micro_batch(batch, sequences, 1));
+    if (!has_samples) continue;
+    loss_tokens += batch.loss_tokens;
+    loss.add(of_batch);
   }
   // One rank of those that have seen a micro-batch counts it.
   const bool counts = groups.here().tensor == 0 && groups.here().pipeline + 1 == strategy.pipeline_parallel;

@@ -167,7 +167,8 @@ class Trainer {
   // On the modelled clock (trainer_modelled.cpp):
   StepGradients compute_modelled_gradients(const ProbePlan& plan, double loss_scale);
   void run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSource source, StepGradients& gradients);
-  std::vector<MicroBatch> read_share(const ProbePlan& plan, int64_t share, int64_t samples, double loss_scale) const;
+  std::vector<MicroBatch> read_share(ProbeSource source, const ProbePlan& plan, int64_t share, int64_t samples,
+                                     double loss_scale) const;
   void make_modelled_switch(const SwitchIntent& intent, SwitchReport& report);
 
   RunConfig config_;

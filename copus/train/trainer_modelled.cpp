@@ -8,8 +8,8 @@
 namespace copus {
 
 // Leaves the sum of all gradients in the main gradients, which are zero before. Where the job's data-parallel ranks
-// would read norms of their gradients, their shares are computed one after the other, each by itself; which
-// micro-batches the samples of a share are in changes nothing but rounding.
+// would read norms of their gradients, their shares are computed one after the other, each by itself and with a prefix
+// of its own where theirs have one; which micro-batches the samples of a share are in changes nothing but rounding.
 Trainer::StepGradients Trainer::compute_modelled_gradients(const ProbePlan& plan, double loss_scale) {
   StepGradients gradients;
   std::vector<at::Tensor> sums;  // by bucket, of the gradients of the shares before the latest
@@ -24,11 +24,15 @@ Trainer::StepGradients Trainer::compute_modelled_gradients(const ProbePlan& plan
     }
     model_->parameters.zero_gradients();
   };
-  const int64_t shares = plan.source == ProbeSource::rank ? configuration().strategy.data_parallel : 1;
+  const bool has_prefixes = plan.source == ProbeSource::prefix_of_each_rank;
+  const ProbeSource source = has_prefixes ? ProbeSource::prefix : plan.source;
+  const bool by_rank = has_prefixes || plan.source == ProbeSource::rank;
+  const int64_t shares = by_rank ? configuration().strategy.data_parallel : 1;
   for (int64_t share = 0; share < shares; ++share) {
     if (share > 0) set_aside();
     recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
-    run_modelled(read_share(plan, share, configuration().global_batch / shares, loss_scale), plan.source, gradients);
+    const int64_t samples = configuration().global_batch / shares;
+    run_modelled(read_share(source, plan, share, samples, loss_scale), source, gradients);
   }
   for (size_t b = 0; b < sums.size(); ++b) buckets[b].gradient.add_(sums[b]);
   return gradients;
@@ -50,11 +54,11 @@ void Trainer::run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSo
 
 // Reads the samples of one share of the step, in micro-batches of the executed size, after a first one whose norm is
 // read where that is the probe's source.
-std::vector<MicroBatch> Trainer::read_share(const ProbePlan& plan, int64_t share, int64_t samples,
+std::vector<MicroBatch> Trainer::read_share(ProbeSource source, const ProbePlan& plan, int64_t share, int64_t samples,
                                             double loss_scale) const {
   std::vector<MicroBatch> micro_batches;
   for (int64_t done = 0; done < samples;) {
-    const bool is_probed = done == 0 && plan.source == ProbeSource::prefix;
+    const bool is_probed = done == 0 && source == ProbeSource::prefix;
     const int64_t count = std::min(is_probed ? plan.small_batch : executed_.micro_batch, samples - done);
     const auto first = static_cast<uint64_t>(state_.consumed_samples + share * samples + done);
     micro_batches.push_back(to_micro_batch(dataset_.train_batch(first, count), count, loss_scale));

@@ -41,7 +41,16 @@ inline Change schedule(PipelineSchedule kind, int64_t virtual_stages = 1) {
 }
 inline const Change gpipe = schedule(PipelineSchedule::gpipe), zb_h1 = schedule(PipelineSchedule::zb_h1),
                     interleaved = schedule(PipelineSchedule::interleaved_1f1b, 2);
-inline const Change zero_1 = [](RunConfig& config) { config.parallel.zero_stage = 1; };
+inline Change zero(int64_t stage, int64_t replicas = 1) {
+  return [=](RunConfig& config) {
+    config.parallel.zero_stage = stage;
+    config.parallel.zero_replicas = replicas;
+  };
+}
+inline const Change zero_1 = zero(1), zero_2 = zero(2), zero_3 = zero(3), zero_3_keeping = [](RunConfig& config) {
+  config.parallel.zero_stage = 3;
+  config.parallel.reshard_after_forward = false;
+};
 inline const Change sequence_parallel = [](RunConfig& config) { config.parallel.sequence_parallel = true; };
 inline const Change tied = [](RunConfig& config) { config.model.tie_word_embeddings = true; };
 inline const Change biases = [](RunConfig& config) {

@@ -1,0 +1,66 @@
+#include "copus/train/gathered_weights.h"
+
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/model/flat_memory.h"
+#include "copus/model/tensor_messages.h"
+
+namespace copus {
+
+GatheredWeights::GatheredWeights(const ParameterStore& parameters, RankGroups& groups)
+    : parameters_(parameters), group_(groups.shards()), is_cut_(parameters.placement().strategy.cuts_weights()) {}
+
+void GatheredWeights::begin(std::vector<int64_t> uses, bool keeps) {
+  if (!is_cut_) return;
+  COPUS_CHECK(next_ == uses_.size() && gathered_.empty(), "a pass begins before the one before has ended");
+  uses_ = std::move(uses);
+  keeps_ = keeps;
+  next_ = 0;
+  uses_left_.clear();
+  for (const int64_t bucket : uses_) ++uses_left_[bucket];
+  gather_next();
+}
+
+void GatheredWeights::use(int64_t bucket) {
+  if (!is_cut_) return;
+  COPUS_CHECK(next_ < uses_.size() && uses_[next_] == bucket, "bucket ", bucket, " is not the next to be used");
+  ++next_;
+  --uses_left_[bucket];
+  ++in_use_;
+  if (gathered_.count(bucket) == 0) gather(bucket);
+  gathered_.at(bucket).wait();
+  gather_next();
+}
+
+void GatheredWeights::release(int64_t bucket) {
+  if (!is_cut_) return;
+  --in_use_;
+  const bool is_next = next_ < uses_.size() && uses_[next_] == bucket;
+  if (is_next || (keeps_ && uses_left_.at(bucket) > 0)) return;
+  take_memory(parameters_.buckets()[bucket].weight);
+  gathered_.erase(bucket);
+}
+
+void GatheredWeights::end() {
+  COPUS_CHECK(next_ == uses_.size() && gathered_.empty(), gathered_.size(), " buckets are left gathered, and ",
+              uses_.size() - next_, " uses undone");
+}
+
+void GatheredWeights::gather(int64_t bucket) {
+  const Bucket& b = parameters_.buckets()[bucket];
+  give_memory(b.weight);
+  gathered_[bucket] = group_.start_all_gather(b.weight_shard.data_ptr(), b.weight.data_ptr(),
+                                              shard_sizes(b.size(), group_.size()), data_type_of(b.weight));
+}
+
+// Starts to gather what is used next and not there yet, if there is room for it.
+void GatheredWeights::gather_next() {
+  if (!keeps_ && static_cast<int64_t>(gathered_.size()) > in_use_) return;
+  for (size_t i = next_; i < uses_.size(); ++i) {
+    if (gathered_.count(uses_[i]) == 0) return gather(uses_[i]);
+    if (!keeps_ && i > next_) return;
+  }
+}
+
+}  // namespace copus
