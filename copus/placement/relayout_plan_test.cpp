@@ -86,7 +86,8 @@ TEST(RelayoutPlanProperty, NobodyReceivesWhatItHasNorFromAnotherNodeWhatItsOwnHa
       }
       for (const RelayoutRound& round : plans[rank].mine.rounds) {
         for (const Transfer& transfer : round.receives) {
-          const bool is_cut = transfer.kind != StateKind::weights && request.from.zero_stage == 1;
+          const bool is_cut =
+              transfer.kind == StateKind::weights ? request.from.cuts_weights() : request.from.cuts_optimizer();
           if (request.ranks_per_node == 0 || is_cut) continue;
           const size_t per_node = static_cast<size_t>(request.ranks_per_node);
           const size_t node = rank / per_node;
@@ -189,10 +190,36 @@ TEST(RelayoutPlan, ReplicasBecomeStagesWithoutACopy) {
     EXPECT_EQ(plan.num_rounds, 1) << "to release the rest";
     EXPECT_EQ(plan.peak_bytes, plan.old_bytes);
   }
-  // A plan without copies needs every rank to hold the whole state; the shares of ZeRO-1 are not the whole.
-  RelayoutRequest cut = request;
-  cut.from.zero_stage = 1;
-  EXPECT_GT(plan_relayout(cut, 0).bytes_received, 0);
+  // A plan without copies needs every rank to hold the whole state; the shares of ZeRO are not the whole.
+  for (const int64_t zero_stage : {1, 2, 3}) {
+    RelayoutRequest cut = request;
+    cut.from.zero_stage = zero_stage;
+    EXPECT_GT(plan_relayout(cut, 0).bytes_received, 0);
+  }
+}
+
+TEST(RelayoutPlan, FromZeroOneToTwoNothingMovesAndToThreeWeightsBecomeShares) {
+  const ParallelStrategy from{.data_parallel = 4, .zero_stage = 1};
+  ParallelStrategy two = from, three = from;
+  two.zero_stage = 2;
+  three.zero_stage = 3;
+  EXPECT_EQ(plan_relayout(request_for(small_model(), from, two), 0).bytes_copied, 0);
+  const RelayoutPlan plan = plan_relayout(request_for(small_model(), from, three), 0);
+  EXPECT_EQ(plan.bytes_received, 0) << "every rank has its own share already";
+  EXPECT_LT(plan.new_bytes, plan.old_bytes);
+  const RelayoutPlan back = plan_relayout(request_for(small_model(), three, from), 0);
+  EXPECT_GT(back.bytes_received, 0);
+}
+
+TEST(RelayoutPlan, OfTheCopiesThatHybridShardingMakesTheNearestGives) {
+  ParallelStrategy from{.data_parallel = 4, .zero_stage = 3, .zero_replicas = 2};
+  RelayoutRequest request = request_for(small_model(), from, {.data_parallel = 4});
+  request.ranks_per_node = 2;
+  for (const RelayoutPlan& plan : plans_of_all_ranks(request)) {
+    for (const RelayoutRound& round : plan.mine.rounds) {
+      for (const Transfer& transfer : round.receives) EXPECT_EQ(transfer.sender / 2, transfer.receiver / 2);
+    }
+  }
 }
 
 TEST(RelayoutPlan, ATiedCopyBecomesTheEmbedding) {

@@ -80,6 +80,32 @@ TEST_F(NoiseScaleTest, NormsWithSequenceParallelism) {
   }
 }
 
+// With several micro-batches ZeRO-2 and 3 measure the first one of every rank.
+TEST_F(NoiseScaleTest, NormsOfShares) {
+  for (const std::vector<Change>& base : {std::vector<Change>{tied}, {biases}}) {
+    expect_norms(base, {{ranks(2, 1, 1), micro_batch(1), zero_2},
+                        {ranks(2, 1, 1), micro_batch(2), zero_3, recompute(Recompute::full)},
+                        {ranks(2, 1, 1), micro_batch(2), zero_3_keeping, gpipe},
+                        {ranks(2, 1, 2), micro_batch(1), zero_3, zb_h1},
+                        {ranks(2, 1, 2), micro_batch(2), zero_2, interleaved},
+                        {ranks(2, 1, 4), micro_batch(2), zero_3, zb_h1},
+                        {ranks(4, 1, 1), whole_batch, zero_2},
+                        {ranks(4, 1, 2), micro_batch(1), zero(3, 2)},
+                        {ranks(8, 1, 1), whole_batch, zero_3}});
+  }
+  for (const std::vector<Change>& base : {std::vector<Change>{tied, kv_heads(1)}, {kv_heads(4)}}) {
+    expect_norms(base, {{ranks(2, 2, 1), whole_batch, zero_3},
+                        {ranks(2, 4, 1), micro_batch(1), zero_2},
+                        {ranks(2, 2, 2), micro_batch(1), zb_h1, zero_3},
+                        {ranks(2, 2, 2), micro_batch(2), interleaved, zero_2}});
+  }
+  expect_norms({tied, kv_heads(1), ranks(2, 2, 1), sequence_parallel},
+               {{ranks(2, 2, 1), micro_batch(1), zero_3},
+                {ranks(4, 2, 1), whole_batch, zero_2},
+                {ranks(2, 2, 2), micro_batch(2), interleaved, zero_3_keeping},
+                {ranks(2, 2, 2), micro_batch(1), zb_h1, zero_2}});
+}
+
 TEST_F(NoiseScaleTest, NormsOfASplitMicroBatch) {
   const std::vector<Change> base{tied, whole_batch};
   expect_norms(base, {{ranks(1, 1, 1)},
@@ -133,6 +159,15 @@ TEST_F(NoiseScaleTest, NormsAreEqualWhereMicroBatchesAre) {
                 {ranks(2, 1, 4), whole_batch, zero_1, gpipe}},
                true);
   expect_equal({{ranks(4, 1, 1), whole_batch}, {ranks(4, 2, 1), whole_batch, sequence_parallel, zero_1}}, false);
+  expect_equal({{ranks(2, 1, 1), whole_batch},
+                {ranks(2, 1, 1), whole_batch, zero_2},
+                {ranks(2, 1, 2), whole_batch, zero_3, zb_h1},
+                {ranks(2, 1, 4), whole_batch, zero_3_keeping, gpipe}},
+               true);
+  expect_equal({{ranks(2, 1, 1), micro_batch(1), zero_2},
+                {ranks(2, 1, 2), micro_batch(1), zero_3, interleaved},
+                {ranks(2, 1, 4), micro_batch(1), zero_3_keeping, zb_h1}},
+               true);
 }
 
 // Precision bf16 keeps 8 bits of every activation and of its gradient; main gradients and norms stay fp32.
@@ -233,6 +268,7 @@ TEST_F(FiniteDataTest, EverySourceFindsTheExactNoise) {
   expect_exact(estimate({ranks(1, 1, 1), micro_batch(4)}));
   expect_exact(estimate({ranks(2, 1, 1), micro_batch(1)}));
   expect_exact(estimate({ranks(2, 1, 1), whole_batch}));
+  expect_exact(estimate({ranks(2, 1, 1), micro_batch(1), zero_2}));
   expect_exact(estimate({ranks(1, 1, 1), whole_batch}));
 }
 
@@ -249,6 +285,8 @@ TEST_F(FiniteDataTest, TheNoiseIsThatOfModelAndDataInEveryLayout) {
                                                     {ranks(2, 2, 1), whole_batch, sequence_parallel},
                                                     {ranks(2, 2, 2), micro_batch(1), zb_h1, zero_1},
                                                     {ranks(1, 4, 2), micro_batch(2), interleaved, sequence_parallel},
+                                                    {ranks(2, 1, 1), micro_batch(1), zero_3},
+                                                    {ranks(2, 2, 2), micro_batch(1), zb_h1, zero_2},
                                                     {ranks(2, 1, 2), micro_batch(2), global_batch(16)},
                                                     {ranks(4, 2, 1), whole_batch, global_batch(16)}};
   std::vector<NoiseScale> estimates;

@@ -101,6 +101,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
   for (const std::vector<Change>& other : {std::vector<Change>{ranks(4, 1, 2), micro_batch(1), interleaved},
                                            {ranks(1, 1, 1), micro_batch(4)},
                                            {ranks(4, 2, 1), whole_batch, zero_1},
+                                           {ranks(4, 1, 1), micro_batch(1), zero_3},
                                            {ranks(1, 2, 2), whole_batch, zb_h1}}) {
     const std::vector<StepRecord> resumed = resume(other);
     ASSERT_TRUE(resumed.front().noise_scale.has_value());
@@ -251,6 +252,8 @@ TEST_F(NoiseScaleTest, MeasuringChangesNoBitOfTraining) {
                                             {ranks(1, 2, 2), interleaved, sequence_parallel},
                                             {ranks(4, 1, 1), whole_batch, zero_1},
                                             {ranks(2, 2, 2), whole_batch, sequence_parallel},
+                                            {ranks(2, 1, 2), micro_batch(1), zero_3},
+                                            {ranks(2, 2, 1), micro_batch(1), sequence_parallel, zero_2},
                                             {ranks(1, 1, 1), micro_batch(1)}}) {
     const Outcome measured = run(join(base, layout)), plain = run(join(base, join(layout, {disabled})));
     ASSERT_EQ(measured.records.size(), plain.records.size());

@@ -59,11 +59,13 @@ std::vector<ParallelStrategy> strategies_of(const RunConfig& config, int64_t ran
   for (const int64_t tensor : {1, 2, 4}) {
     for (int64_t pipeline = 1; pipeline <= 6; ++pipeline) {
       for (const bool sequence_parallel : {false, true}) {
-        for (const int64_t zero_stage : {0, 1}) {
+        for (const auto& [zero_stage, replicas] :
+             {std::pair<int64_t, int64_t>{0, 1}, {1, 1}, {2, 1}, {3, 1}, {1, 2}, {3, 2}}) {
           ParallelStrategy strategy{.tensor_parallel = tensor,
                                     .pipeline_parallel = pipeline,
                                     .sequence_parallel = sequence_parallel,
-                                    .zero_stage = zero_stage};
+                                    .zero_stage = zero_stage,
+                                    .zero_replicas = replicas};
           for (const PipelineSchedule schedule :
                {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::zb_h1}) {
             strategy.schedule = schedule;
@@ -197,7 +199,8 @@ class MovingState {
            {weights_are_master ? StateKind::weights : StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
         const at::Tensor& buffer = buffer_of(state[index], kind);
         if (!buffer.defined()) continue;
-        const int64_t begin = kind == StateKind::weights ? 0 : parameters.buckets()[index].shard_begin;
+        const bool is_whole = kind == StateKind::weights && !strategy_.cuts_weights();
+        const int64_t begin = is_whole ? 0 : parameters.buckets()[index].shard_begin;
         const int64_t from = std::max<int64_t>(0, begin - parameter.offset);
         const int64_t to = std::min(parameter.box.num_elements(), begin + buffer.numel() - parameter.offset);
         if (from >= to) continue;
@@ -245,8 +248,8 @@ std::string to_text(const Sequence& sequence) {
                      : sequence.as_on_a_device ? "as messages of a device:"
                                                : "as messages:";
   for (const ParallelStrategy& strategy : sequence.strategies) {
-    text += concat(" ", to_string(strategy), "/v", strategy.virtual_stages, "/", to_string(strategy.schedule),
-                   strategy.zero_stage == 1 ? "/zero" : "", strategy.sequence_parallel ? "/sp" : "");
+    text += concat(" ", to_string(strategy), "/v", strategy.virtual_stages, "/", to_string(strategy.schedule), "/zero",
+                   strategy.zero_stage, "x", strategy.zero_replicas, strategy.sequence_parallel ? "/sp" : "");
   }
   return text;
 }

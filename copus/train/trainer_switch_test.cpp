@@ -20,6 +20,8 @@ using namespace layouts;
 using namespace switch_tests;
 
 const Change messages = [](RunConfig& config) { config.adapt.policy = PolicyKind::none; };
+// One micro-batch on each of two data-parallel ranks.
+const Change whole_share = [](RunConfig& config) { config.train.micro_batch = config.train.global_batch / 2; };
 
 TEST_F(TrainerSwitch, WhereOnlyTheOrderOfWorkChangesTheRunIsBitwiseTheSame) {
   for (const std::vector<Change>& base : {std::vector<Change>{ranks(2, 1, 2)},
@@ -55,9 +57,10 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
                                {3, {ranks(8, 1, 1), zero_1}},
                                {4, {ranks(2, 1, 4), zb_h1}},
                                {6, {ranks(1, 4, 2), zero_1, micro_batch(2)}},
-                               {8, {ranks(4, 1, 2), zero_1, recompute(Recompute::full)}}},
+                               {7, {ranks(4, 2, 1), zero_3, sequence_parallel}},
+                               {8, {ranks(4, 1, 2), zero_2, recompute(Recompute::full)}}},
                               10);
-    expect_moved(moved, 5);
+    expect_moved(moved, 6);
     ASSERT_EQ(moved.records.size(), expected.records.size());
     for (size_t step = 0; step < expected.records.size(); ++step) {
       EXPECT_NEAR(moved.records[step].loss / expected.records[step].loss, 1, 1e-5) << "step " << step + 1;
@@ -84,14 +87,32 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
   }
 }
 
+// With one micro-batch on each rank the stages of ZeRO form the same sums, so a run may move between them at will.
+TEST_F(TrainerSwitch, BetweenTheStagesOfZeroTheRunIsBitwiseTheSame) {
+  for (const std::vector<Change>& base : {std::vector<Change>{tied}, {messages}, {tied, bf16}, {bf16, messages}}) {
+    const RunConfig begin = config(join(base, {ranks(2, 1, 2), whole_share}));
+    const History moved = run(begin,
+                              {{1, {zero_3}},
+                               {2, {zero_1}},
+                               {3, {zero_2, zb_h1}},
+                               {4, {zero_3_keeping, gpipe}},
+                               {6, {zero(0)}},
+                               {7, {zero_3}}},
+                              9);
+    expect_moved(moved, 6);
+    expect_bitwise(moved, run(begin, {}, 9));
+  }
+}
+
 // Sends the same messages, with all memory treated as that of a device which the ranks share.
 TEST_F(TrainerSwitch, StateMovesAlikeWhereMemoryTravelsAsADevicesDoes) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const RunConfig begin = config({ranks(2, 2, 1), messages, bf16});
-  const std::vector<Move> moves = {{1, {ranks(1, 2, 2), sequence_parallel}}, {2, {ranks(4, 1, 1), zero_1}}};
-  const History moved = run(begin, moves, 4, 1, as_on_a_device);
-  expect_moved(moved, 2);
-  expect_bitwise(moved, run(begin, moves, 4));
+  const std::vector<Move> moves = {
+      {1, {ranks(1, 2, 2), sequence_parallel}}, {2, {ranks(4, 1, 1), zero_1}}, {3, {ranks(4, 1, 1), zero_3}}};
+  const History moved = run(begin, moves, 5, 1, as_on_a_device);
+  expect_moved(moved, 3);
+  expect_bitwise(moved, run(begin, moves, 5));
 }
 
 // A run depends on its decisions and their boundaries alone.

@@ -76,7 +76,8 @@ inline ParallelStrategy random_strategy(const ModelDescription& model, int64_t r
       if (strategy.schedule == PipelineSchedule::interleaved_1f1b) strategy.virtual_stages = draw.one_of({2, 3});
     }
     strategy.sequence_parallel = strategy.tensor_parallel > 1 && draw.coin();
-    strategy.zero_stage = strategy.data_parallel > 1 && draw.coin() ? 1 : 0;
+    strategy.zero_stage = strategy.data_parallel > 1 ? draw.one_of({0, 1, 2, 3}) : 0;
+    if (strategy.zero_stage > 0 && draw.coin()) strategy.zero_replicas = draw.one_of(divisors(strategy.data_parallel));
     strategy.recompute = static_cast<Recompute>(draw.one_of({0, 1, 2}));
     const Configuration configuration{
         .strategy = strategy, .global_batch = strategy.data_parallel * strategy.pipeline_parallel, .micro_batch = 1};

@@ -38,7 +38,7 @@ struct RankLayout {
 
   Stretch stretch(int64_t bucket, StateKind kind) const {
     const BucketOffsets& of = buckets.at(static_cast<size_t>(bucket));
-    return kind == StateKind::weights ? Stretch{0, of.size} : Stretch{of.shard_begin, of.shard_end};
+    return kind == StateKind::weights ? of.kept_weights : Stretch{of.shard_begin, of.shard_end};
   }
 
   std::vector<LocalParameter> parameters;

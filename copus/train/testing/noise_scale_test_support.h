@@ -137,7 +137,8 @@ struct Norms {
 inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& config, int64_t step) {
   const int64_t batch = config.train.global_batch, first = (step - 1) * batch;
   const int64_t of_rank = samples_per_rank(config), num_ranks = config.parallel.data_parallel;
-  int64_t small = num_ranks > 1 ? of_rank : config.train.micro_batch;                             // rank, prefix
+  const bool has_prefix = num_ranks == 1 || config.parallel.zero_stage >= 2;
+  int64_t small = has_prefix ? std::min(of_rank, config.train.micro_batch) : of_rank;
   if (of_rank == small && num_ranks == 1) {                                                       // split
     small = step % config.noise_scale.split_interval == 0 ? std::max<int64_t>(1, small / 8) : 0;  // none on others
   }
