@@ -1,0 +1,149 @@
+// Tests how many whole buckets a rank holds at once with ZeRO-2 and 3, and that what is gathered is what the ranks
+// keep.
+#include "copus/train/gathered_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/model/flat_memory.h"
+#include "copus/train/rank_model.h"
+#include "copus/train/testing/test_layouts.h"
+
+namespace copus {
+namespace {
+
+using namespace layouts;
+
+// A model of six layers over so many ranks, on each of them.
+void on_every_rank(const ParallelStrategy& strategy, const std::function<void(RankModel&)>& body) {
+  RunConfig config = small_run("");
+  config.model.hidden_size = 16;
+  config.model.intermediate_size = 40;
+  config.model.num_layers = 6;
+  config.model.head_dim = 4;
+  config.train.sequence_length = 8;
+  run_ranks_as_threads(strategy.world_size(), [&](World& plain) {
+    kernels::set_num_threads(1);
+    const auto world = on_test_device(plain);
+    world->prepare(groups_of(config.model, strategy));
+    StepRecorder recorder(*world);
+    const Placement placement = place(config.model, strategy, config.train.sequence_length, world->rank());
+    RankModel model(config, strategy, *world, recorder,
+                    allocate_zeros(config.model, placement, at::kFloat, *allocator_memory(test_device()), true));
+    model.parameters.initialize(5);
+    body(model);
+  });
+}
+
+int64_t count_whole(const ParameterStore& parameters, at::Tensor Bucket::* of) {
+  return std::count_if(parameters.buckets().begin(), parameters.buckets().end(),
+                       [&](const Bucket& bucket) { return has_memory(bucket.*of); });
+}
+
+// Forward and backward over the layers, as buckets 1 to 6.
+const std::vector<int64_t> there_and_back = {1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1};
+
+TEST(GatheredWeights, OneBucketBesideTheOneInUse) {
+  on_every_rank({.data_parallel = 2, .zero_stage = 3}, [](RankModel& model) {
+    const ParameterStore& parameters = model.parameters;
+    ParameterStore whole(parameters.model(), at::kFloat, test_device());
+    whole.initialize(5);
+    GatheredWeights weights(parameters, model.groups);
+    for (int pass = 0; pass < 2; ++pass) {
+      weights.begin(there_and_back, false);
+      for (const int64_t bucket : there_and_back) {
+        weights.use(bucket);
+        EXPECT_LE(count_whole(parameters, &Bucket::weight), 2);
+        const auto at = static_cast<size_t>(bucket);
+        EXPECT_TRUE(parameters.buckets()[at].weight.equal(whole.buckets()[at].weight));
+        weights.release(bucket);
+        EXPECT_LE(count_whole(parameters, &Bucket::weight), 2);
+      }
+      weights.end();
+      EXPECT_EQ(count_whole(parameters, &Bucket::weight), 0);
+    }
+  });
+}
+
+TEST(GatheredWeights, WithoutReshardingABucketIsGatheredOnceAndStaysUntilItsLastUse) {
+  on_every_rank({.data_parallel = 2, .zero_stage = 3, .reshard_after_forward = false}, [](RankModel& model) {
+    GatheredWeights weights(model.parameters, model.groups);
+    weights.begin(there_and_back, true);
+    std::vector<const void*> addresses(7);
+    for (size_t i = 0; i < there_and_back.size(); ++i) {
+      const auto bucket = static_cast<size_t>(there_and_back[i]);
+      weights.use(there_and_back[i]);
+      const void* const address = model.parameters.buckets()[bucket].weight.data_ptr();
+      EXPECT_EQ(i < 6 ? address : addresses[bucket], address);
+      addresses[bucket] = address;
+      weights.release(there_and_back[i]);
+      const int64_t left = i < 6 ? -1 : 11 - static_cast<int64_t>(i);
+      EXPECT_TRUE(left < 0 || count_whole(model.parameters, &Bucket::weight) == left);
+    }
+    weights.end();
+  });
+}
+
+TEST(GatheredWeights, UsesComeInTheirOrder) {
+  on_every_rank({.data_parallel = 2, .zero_stage = 3}, [](RankModel& model) {
+    GatheredWeights weights(model.parameters, model.groups);
+    weights.begin({1}, false);
+    EXPECT_THROW(weights.use(2), InternalError);
+    weights.use(1);
+    weights.release(1);
+    weights.end();
+  });
+}
+
+// Gradients of bucket b in micro-batch m are (m + 1) (b + 1) on every rank, so that a share of two ranks and three
+// micro-batches holds twelve times b + 1.
+void expect_sums(const ParallelStrategy& strategy, int64_t most_whole) {
+  on_every_rank(strategy, [&](RankModel& model) {
+    const std::vector<Bucket>& buckets = model.parameters.buckets();
+    GradientReduction& reduction = model.reduction;
+    reduction.begin(3);
+    int64_t whole = 0;
+    for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+      for (int64_t b = std::ssize(buckets); b-- > 0;) {
+        reduction.pass_begins(b);
+        whole = std::max(whole, count_whole(model.parameters, &Bucket::gradient));
+        for (const int64_t index : buckets[static_cast<size_t>(b)].parameters) {
+          const Parameter& parameter = model.parameters.parameters()[static_cast<size_t>(index)];
+          parameter.gradient.add_((micro_batch + 1) * (b + 1));
+        }
+        reduction.bucket_done(b);
+      }
+    }
+    reduction.finish();
+    EXPECT_EQ(whole, most_whole);
+    EXPECT_EQ(count_whole(model.parameters, &Bucket::gradient), 0);
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      EXPECT_EQ(buckets[b].kept_gradient.max().item<double>(), 12 * static_cast<double>(b + 1));
+    }
+  });
+}
+
+TEST(GradientReduction, HoldsTwoWholeBucketsAtMost) { expect_sums({.data_parallel = 2, .zero_stage = 2}, 2); }
+
+TEST(GradientReduction, HoldsAThirdOneWhilePartialGradientsAreAdded) {
+  on_every_rank({.data_parallel = 2, .tensor_parallel = 2, .sequence_parallel = true, .zero_stage = 3},
+                [](RankModel& model) {
+                  GradientReduction& reduction = model.reduction;
+                  reduction.begin(1);
+                  int64_t whole = 0;
+                  for (int64_t b = std::ssize(model.parameters.buckets()); b-- > 0;) {
+                    reduction.pass_begins(b);
+                    whole = std::max(whole, count_whole(model.parameters, &Bucket::gradient));
+                    reduction.bucket_done(b);
+                  }
+                  reduction.finish();
+                  EXPECT_EQ(whole, 3);
+                });
+}
+
+}  // namespace
+}  // namespace copus
