@@ -1,5 +1,7 @@
 #include "copus/comm/shared_memory/shared_memory_transport.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include "copus/base/mix_bits.h"
 #include "copus/base/round_up.h"
 #include "copus/comm/reduce_elements.h"
+#include "copus/comm/shared_memory/peer_memory.h"
 
 namespace copus {
 
@@ -18,6 +21,9 @@ namespace {
 
 // Up to this size it is faster that every member reduces everything than that there is a second round.
 constexpr int64_t whole_reduction_bytes = 16 << 10;
+
+// From this part of a member on it is faster to read it where it lies than to have it copied into a slot first.
+constexpr int64_t least_peer_bytes = 16 << 10;
 
 constexpr int64_t line = 64;
 
@@ -228,9 +234,61 @@ void SharedMemoryTransport::reduce_scatter(const Operation& operation) {
   }
 }
 
+// Finds out once for each group, and so that all members come to the same: each reads a word of every other's memory.
+bool SharedMemoryTransport::reads_peers() {
+  if (reads_peers_) return *reads_peers_;
+  struct Word {
+    PeerAddress place;
+    uint64_t value;
+  };
+  static_assert(sizeof(Word) <= SharedSlot::short_bytes);
+  const Operation nothing{.kind = OperationKind::barrier};
+  const Collective collective(nothing);
+  const uint64_t mine = mix_bits(static_cast<uint64_t>(getpid()) + static_cast<uint64_t>(member_) * size());
+  begin_round();
+  const Word word{peer_address(&mine), mine};
+  std::memcpy(area_.slot(member_, round_).short_message, &word, sizeof(word));
+  publish_round(collective);
+  wait_for_all(collective);
+  int64_t failures = 0;
+  for (int64_t member = 0; member < size(); ++member) {
+    Word other;
+    uint64_t read = 0;
+    std::memcpy(&other, area_.slot(member, round_).short_message, sizeof(other));
+    if (!read_peer(other.place, reinterpret_cast<std::byte*>(&read), sizeof(read)) || read != other.value) failures = 1;
+  }
+  all_reduce(Operation::all_reduce(&failures, 1, DataType::int64, Reduction::maximum));
+  reads_peers_ = failures == 0;
+  return *reads_peers_;
+}
+
+// Every member tells where its part lies, and each copies the others' from there. Nobody returns before all have.
+void SharedMemoryTransport::gather_from_peers(const Collective& collective) {
+  const Operation& operation = collective.operation;
+  const Parts parts(operation.counts, operation.type);
+  auto* const to = static_cast<std::byte*>(operation.output);
+  begin_round();
+  const PeerAddress own = peer_address(operation.input);
+  std::memcpy(area_.slot(member_, round_).short_message, &own, sizeof(own));
+  publish_round(collective);
+  copy_bytes(to + parts.offsets[member_], static_cast<const std::byte*>(operation.input), parts.bytes(member_));
+  wait_for_all(collective);
+  // Each begins with the member after it, so that not all read from one.
+  for (int64_t distance = 1; distance < size(); ++distance) {
+    const int64_t member = (member_ + distance) % size();
+    PeerAddress other;
+    std::memcpy(&other, area_.slot(member, round_).short_message, sizeof(other));
+    if (!read_peer(other, to + parts.offsets[member], parts.bytes(member))) fail({member}, "an all-gather");
+  }
+  begin_round();
+  publish_round(collective);
+  wait_for_all(collective);
+}
+
 void SharedMemoryTransport::all_gather(const Operation& operation) {
   const Collective collective(operation);
   const Parts parts(operation.counts, operation.type);
+  if (parts.longest >= least_peer_bytes && reads_peers()) return gather_from_peers(collective);
   const auto* const from = static_cast<const std::byte*>(operation.input);
   auto* const to = static_cast<std::byte*>(operation.output);
   const int64_t piece = std::min(parts.longest, GroupArea::slot_capacity(size()));

@@ -48,6 +48,8 @@ class SharedMemoryTransport : public Transport {
   int64_t size() const { return std::ssize(ranks_); }
   void reduce_whole(const Collective& collective);
   void reduce_by_shares(const Collective& collective);
+  void gather_from_peers(const Collective& collective);
+  bool reads_peers();
 
   // From begin_round() to publish_round() this member may fill its slot. After it has waited for a member or all of
   // them, it may read their slots until the next round begins.
@@ -72,7 +74,8 @@ class SharedMemoryTransport : public Transport {
   const WaitPolicy& policy_;
 
   uint32_t round_;
-  uint32_t all_published_;  // the last round that all are known to have published
+  uint32_t all_published_;           // the last round that all are known to have published
+  std::optional<bool> reads_peers_;  // whether every member can read every other's memory; empty: not tried yet
 };
 
 }  // namespace copus

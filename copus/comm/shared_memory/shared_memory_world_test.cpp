@@ -2,9 +2,16 @@
 #include "copus/comm/shared_memory/shared_memory_world.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <deque>
 #include <numeric>
@@ -73,6 +80,48 @@ TEST(Processes, random_operations_give_what_they_should) {
     return error.empty() ? 0 : 1;
   });
   EXPECT_EQ(codes, std::vector<int>(4, 0));
+}
+
+// Forbids this process to read the memory of others, as a container may.
+bool deny_reading_of_peers() {
+  sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+                         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{.len = std::size(rules), .filter = rules};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// Large parts, gathered many times while their owners change them in between; 0 where every element was right.
+int gather_changing_parts(World& world) {
+  const std::vector<int64_t> counts = {40000, 7, 90000};
+  const int64_t count = counts[0] + counts[1] + counts[2];
+  std::vector<float> mine(static_cast<size_t>(counts[static_cast<size_t>(world.rank())]));
+  std::vector<float> all(static_cast<size_t>(count));
+  for (int round = 0; round < 30; ++round) {
+    std::fill(mine.begin(), mine.end(), static_cast<float>(10 * round + world.rank()));
+    world.everyone().all_gather(mine.data(), all.data(), counts, DataType::float32);
+    size_t at = 0;
+    for (size_t member = 0; member < counts.size(); ++member) {
+      for (int64_t i = 0; i < counts[member]; ++i) {
+        if (all[at++] != static_cast<float>(10 * round) + static_cast<float>(member)) return 2;
+      }
+    }
+  }
+  return 0;
+}
+
+TEST(Processes, gather_what_lies_in_each_others_memory) {
+  EXPECT_EQ(run_processes(3, default_wait_seconds, gather_changing_parts), std::vector<int>(3, 0));
+}
+
+TEST(Processes, gather_the_same_where_one_may_not_read_the_others) {
+  const auto codes = run_processes(3, default_wait_seconds, [](World& world) {
+    if (world.rank() == 1 && !deny_reading_of_peers()) return 77;
+    return gather_changing_parts(world);
+  });
+  if (codes[1] == 77) GTEST_SKIP() << "this system has no seccomp";
+  EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
 TEST(Processes, name_one_that_is_gone) {
