@@ -7,13 +7,14 @@
 #include "copus/comm/timed/timed_world.h"
 #include "copus/data/dataset.h"
 #include "copus/model/caching_allocator.h"
+#include "copus/model/device_memory.h"
 #include "copus/train/device.h"
 #include "copus/train/trainer.h"
 
 namespace copus {
 
-CellTimes measure_cell(RunConfig config, int64_t steps, std::unique_ptr<World> joined, int64_t local_rank,
-                       int64_t local_ranks) {
+CellMeasurements measure_cell(RunConfig config, int64_t steps, std::unique_ptr<World> joined, int64_t local_rank,
+                              int64_t local_ranks) {
   const at::Device device = find_device(config.train.device, local_rank, joined->size());
   joined = connect_devices(std::move(joined), device, config.wait_limit);
   joined = with_links(std::move(joined), config.cluster.description, config.cluster.clock);
@@ -23,20 +24,22 @@ CellTimes measure_cell(RunConfig config, int64_t steps, std::unique_ptr<World> j
   config.train.precision = agree_on_precision(config.train.precision, device, world);
   const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
   auto trainer = std::make_unique<Trainer>(config, dataset, device, world);
-  CellTimes times{.precision = config.train.precision, .step_seconds = {}};
+  CellMeasurements measured{.precision = config.train.precision, .step_seconds = {}};
   const auto run_steps = [&](Trainer& of_cell) {
     for (int64_t step = 0; step < warm_up_steps + steps; ++step) {
+      if (step == warm_up_steps) reset_peak_device_memory(device);
       const double seconds = of_cell.step().step_seconds;
-      if (step >= warm_up_steps) times.step_seconds.push_back(seconds);
+      if (step >= warm_up_steps) measured.step_seconds.push_back(seconds);
     }
-    world.everyone().barrier();
+    measured.peak_bytes = device_memory(device).peak_used_bytes;
+    world.everyone().all_reduce(&measured.peak_bytes, 1, DataType::int64, Reduction::maximum);
   };
   try {
     with_trainer(std::move(trainer), run_steps);
   } catch (const UserError& error) {  // this cell's alone, which is then left out: of too little memory, say
     throw std::runtime_error(error.what());
   }
-  return times;
+  return measured;
 }
 
 }  // namespace copus

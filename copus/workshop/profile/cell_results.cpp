@@ -43,7 +43,9 @@ nlohmann::json results_of(const std::vector<Cell>& cells, const Knowledge& knowl
                     {"parts", to_json(cell.parts)},
                     {"learned", knowledge.measured_steps(cell.configuration) > 0},
                     {"corrected_seconds", corrected.seconds},
-                    {"relative_deviation", corrected.relative_deviation}});
+                    {"relative_deviation", corrected.relative_deviation},
+                    {"peak_bytes", cell.peak_bytes},
+                    {"predicted_bytes", cell.predicted_bytes}});
   }
   return {{"clock", to_string(config.cluster.clock)},
           {"precision", to_string(config.train.precision)},
@@ -57,15 +59,20 @@ nlohmann::json results_of(const std::vector<Cell>& cells, const Knowledge& knowl
 }
 
 void print_results(const nlohmann::json& results) {
-  constexpr int widths[] = {5, 12, 12, 10, 12, 0};
+  constexpr int widths[] = {5, 12, 12, 10, 12, 12, 12, 0};
   std::cout << "seconds of a step, on the " << results["clock"].get<std::string>()
-            << " clock; learned: as the profile predicts it from now on\n\n";
-  print_cells(widths, {"ranks", "predicted", "measured", "spread %", "learned", "  configuration"});
+            << " clock; learned: as the profile predicts it from now on; MiB of the rank that holds most\n\n";
+  print_cells(widths,
+              {"ranks", "predicted", "measured", "spread %", "learned", "predicted", "measured", "  configuration"});
   for (const nlohmann::json& row : results["cells"]) {
     const auto seconds = [&](const char* field) { return format_number("%.4f", row[field].get<double>()); };
-    print_cells(widths, {std::to_string(row["ranks"].get<int64_t>()), seconds("predicted_seconds"),
-                         seconds("measured_seconds"), format_number("%.1f", 100 * row["relative_spread"].get<double>()),
-                         seconds("corrected_seconds"), concat("  ", row["cell"].get<std::string>())});
+    const auto mebibytes = [&](const char* field) {
+      return format_number("%.1f", row[field].get<double>() / static_cast<double>(int64_t{1} << 20));
+    };
+    print_cells(widths,
+                {std::to_string(row["ranks"].get<int64_t>()), seconds("predicted_seconds"), seconds("measured_seconds"),
+                 format_number("%.1f", 100 * row["relative_spread"].get<double>()), seconds("corrected_seconds"),
+                 mebibytes("predicted_bytes"), mebibytes("peak_bytes"), concat("  ", row["cell"].get<std::string>())});
   }
   std::cout << "\nfactors of what was predicted:";
   for (const auto& [name, factor] : results["factors"].items()) {

@@ -16,6 +16,9 @@ struct Cell {
   Configuration configuration;
   std::vector<double> step_seconds = {};  // steps of all rounds
   StepTimeParts parts = {};               // as the model of time predicts it
+  // Bytes of the rank that holds most: of tensors, as measured, and of all that the model of memory predicts.
+  int64_t peak_bytes = 0;
+  double predicted_bytes = 0;
   bool has_failed = false;
 };
 

@@ -19,9 +19,10 @@ std::vector<double> place_of(const Configuration& configuration) {
                              strategy.virtual_stages, configuration.micro_batch, configuration.num_microbatches()}) {
     place.push_back(std::log2(static_cast<double>(size)));
   }
-  for (const bool is_so : {strategy.sequence_parallel, strategy.zero_stage == 1,
-                           strategy.schedule == PipelineSchedule::gpipe, strategy.schedule == PipelineSchedule::zb_h1,
-                           strategy.recompute == Recompute::attention, strategy.recompute == Recompute::full}) {
+  for (const bool is_so :
+       {strategy.sequence_parallel, strategy.zero_stage >= 1, strategy.zero_stage >= 2, strategy.zero_stage == 3,
+        strategy.schedule == PipelineSchedule::gpipe, strategy.schedule == PipelineSchedule::zb_h1,
+        strategy.recompute == Recompute::attention, strategy.recompute == Recompute::full}) {
     place.push_back(is_so ? 1 : 0);
   }
   return place;

@@ -126,9 +126,10 @@ void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>
       const nlohmann::json request{{"config", to_toml(with_configuration(config, cell.configuration))},
                                    {"steps", options.steps}};
       try {
-        const nlohmann::json times = run_ranks(cell.configuration.strategy.world_size(), "cell", request);
-        config.train.precision = find_value<Precision>(times.at("precision").get<std::string>()).value();
-        for (const double seconds : times.at("seconds")) cell.step_seconds.push_back(seconds);
+        const nlohmann::json measured = run_ranks(cell.configuration.strategy.world_size(), "cell", request);
+        config.train.precision = find_value<Precision>(measured.at("precision").get<std::string>()).value();
+        for (const double seconds : measured.at("seconds")) cell.step_seconds.push_back(seconds);
+        cell.peak_bytes = std::max(cell.peak_bytes, measured.at("peak_bytes").get<int64_t>());
       } catch (const RanksFailed& failed) {
         if (failed.exit_code() > 1) throw;
         std::cerr << "copus: left out, since it failed (see above): " << name_of(cell, config) << '\n';
@@ -143,12 +144,14 @@ void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>
 Knowledge learn(const ProfileOptions& options, const RunConfig& config, std::vector<Cell>& cells) {
   const TrainingSystem system = training_system_of(config);
   StepTimeModel model(config.model, config.train.sequence_length, config.cluster.description, system);
+  MemoryModel memory(config.model, config.train.sequence_length, system);
   Knowledge knowledge;
   const int64_t learned = options.learn_from > 0 ? options.learn_from : std::ssize(cells);
   for (int64_t i = 0; i < std::ssize(cells); ++i) {
     Cell& cell = cells[i];
     if (cell.has_failed) continue;
     cell.parts = model.predict(cell.configuration);
+    cell.predicted_bytes = memory.predict(cell.configuration).parts.total();
     if (i >= learned) continue;
     knowledge = observe(knowledge, cell.configuration, cell.parts, measurement_of(cell.step_seconds));
   }
@@ -181,10 +184,12 @@ int profile_cells(const ProfileOptions& options) {
 
 nlohmann::json measure_cell_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
   const RunConfig config = parse_run_config(request.at("config").get<std::string>(), "the configuration of a cell");
-  const CellTimes times =
+  const CellMeasurements measured =
       measure_cell(config, request.at("steps").get<int64_t>(), join_world(environment, config.wait_limit),
                    environment.local_rank, environment.local_world_size);
-  return {{"precision", to_string(times.precision)}, {"seconds", times.step_seconds}};
+  return {{"precision", to_string(measured.precision)},
+          {"seconds", measured.step_seconds},
+          {"peak_bytes", measured.peak_bytes}};
 }
 
 }  // namespace copus

@@ -33,7 +33,7 @@ struct ProfileOptions {
 // Returns the exit code.
 int profile_cells(const ProfileOptions& options);
 // A job of run_ranks: "config" (the text of a run configuration, whose layout has as many ranks) and "steps" to the
-// "precision" that was trained in and the "seconds" of each step.
+// "precision" that was trained in, the "seconds" of each step and the "peak_bytes" of the rank that held most.
 nlohmann::json measure_cell_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
 }  // namespace copus

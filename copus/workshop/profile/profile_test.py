@@ -88,6 +88,8 @@ class Profile(unittest.TestCase):
             self.assertTrue(row["learned"])
             # The clock charges what the model of time predicts.
             self.assertAlmostEqual(row["predicted_seconds"] / row["measured_seconds"], 1, delta=0.02)
+            self.assertGreater(row["peak_bytes"], 0)
+            self.assertGreater(row["predicted_bytes"], 0)
         self.assertTrue((self.folder / "profile.json").is_file())
         plan = self.copus("plan", "--model", "config.json", "--cluster", "cluster.toml", "--gpus", "2", "--sequence-length", "32",
                           "--global-batch", "4", "--precision", "fp32", "--profile", "profile.json", "--json")
