@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Tables of docs/evaluation.md, from the results.json of comparisons.
+"""Tables of comparisons: those of docs/evaluation.md, from results.json, and what an arm's steps have brought.
 
     bench/evaluation/table.py arms RESULTS ARM   every arm: loss at the end, and time to the final target beside ARM's
     bench/evaluation/table.py gains RESULTS...   what adapting saves over the fastest baseline and the fastest rule
+    bench/evaluation/table.py steps DIRECTORY    loss at the end, and beside constant batches in as many steps
 
 Savings are 1 - time / time of the other, of geometric means over the seeds; an arm that misses a target with one seed
 has no time at it. A baseline of the paper is a batch that stays, or CBS in either layout (arXiv 2604.26687). Rivals with
 the wide space count for wide arms alone.
+
+"As many steps": the losses of a seed's arms named constant-..., linear in the logarithm of their steps in between.
 """
 
 import json
@@ -15,7 +18,7 @@ import pathlib
 import statistics
 import sys
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 12: 2.201}  # 97.5 % quantiles, by the number of pairs
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 12: 2.201}  # 97.5 % quantiles, by the number of pairs
 ADAPTING = ("copus", "copus-wide")
 
 
@@ -28,6 +31,12 @@ def seconds(result: dict) -> list:
     return [target["seconds"] for target in result["targets"]]
 
 
+def mean_and_width(values: list) -> tuple:
+    """Returns the mean of some differences of pairs and half of its 95 % interval, by Student's distribution."""
+    width = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.mean(values), width
+
+
 def interval(mine: dict, other: dict) -> str:
     """Returns the ratio of the times to a target, with its 95 % interval by Student's distribution of the pairs."""
     if mine["refusal"] is not None:
@@ -36,8 +45,7 @@ def interval(mine: dict, other: dict) -> str:
         return ""
     theirs = {run["seed"]: run["seconds"] for run in other["runs"]}
     logarithms = [math.log(run["seconds"] / theirs[run["seed"]]) for run in mine["runs"]]
-    mean, spread = statistics.mean(logarithms), statistics.stdev(logarithms)
-    width = STUDENT[len(logarithms)] * spread / math.sqrt(len(logarithms))
+    mean, width = mean_and_width(logarithms)
     return f"{math.exp(mean):.3f} ({math.exp(mean - width):.3f} to {math.exp(mean + width):.3f})"
 
 
@@ -87,11 +95,50 @@ def print_gains(paths: list[pathlib.Path]) -> None:
             print(f"| {path.stem} | {name} | {cells[0]} | {cells[1]} |")
 
 
+def loss_in_steps(constants: list, steps: int) -> float:
+    """Returns the loss of constant batches in so many steps, from pairs of (steps, loss) that hold them in between."""
+    points = sorted(constants)
+    for (fewer, first), (more, second) in zip(points, points[1:]):
+        if fewer <= steps <= more:
+            return first + (second - first) * math.log(steps / fewer) / math.log(more / fewer)
+    sys.exit(f"{steps} steps are not in between those of constant batches, {points[0][0]} to {points[-1][0]}")
+
+
+def print_steps(directory: pathlib.Path) -> None:
+    results = json.loads((directory / "results.json").read_text())
+    ends = {}  # of each arm, by seed: steps and loss
+    for result in results["results"]:
+        if result["final_loss"]["refusal"] is not None:
+            print(f"{result['name']}: {result['final_loss']['refusal']}", file=sys.stderr)
+            continue
+        ends[result["name"]] = by_seed = {}
+        for run in result["final_loss"]["runs"]:
+            summary = directory / "runs" / result["arm"] / f"seed-{run['seed']}" / "summary.json"
+            by_seed[run["seed"]] = (json.loads(summary.read_text())["steps"], run["held_out_loss"])
+    print("| arm | steps | loss at the end | loss less that of constant batches in as many steps (95 %) |")
+    print("|---|---|---|---|")
+    for name, by_seed in sorted(ends.items(), key=lambda arm: statistics.mean(steps for steps, _ in arm[1].values())):
+        beside = ""
+        if not name.startswith("constant-"):
+            constants = [runs for other, runs in ends.items() if other.startswith("constant-")]
+            differences = [
+                loss - loss_in_steps([runs[seed] for runs in constants], steps)
+                for seed, (steps, loss) in by_seed.items()
+            ]
+            mean, width = mean_and_width(differences)
+            beside = f"{mean:+.4f} ({mean - width:+.4f} to {mean + width:+.4f})"
+        steps, losses = zip(*by_seed.values())
+        print(f"| {name} | {statistics.mean(steps):.0f} | {statistics.mean(losses):.4f} | {beside} |")
+
+
 def main() -> None:
-    if sys.argv[1:2] not in (["arms"], ["gains"]) or len(sys.argv) < {"arms": 4, "gains": 3}[sys.argv[1]]:
+    least = {"arms": 4, "gains": 3, "steps": 3}
+    if len(sys.argv) < 2 or len(sys.argv) < least.get(sys.argv[1], len(sys.argv) + 1):
         sys.exit(__doc__)
     if sys.argv[1] == "arms":
         print_arms(pathlib.Path(sys.argv[2]), sys.argv[3])
+    elif sys.argv[1] == "steps":
+        print_steps(pathlib.Path(sys.argv[2]))
     else:
         print_gains([pathlib.Path(path) for path in sys.argv[2:]])
 

@@ -59,7 +59,9 @@ enum class PolicyKind {
   seesaw,           // grows the batch where the schedule would lower the learning rate (arXiv 2510.14717)
   late_switch,      // switches once, late, to a larger batch (arXiv 2602.14208)
   olmo,             // doubles the batch where the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
-  norm_test,        // norm test of Lau et al. 2024, arXiv 2412.21124
+  norm_test,        // the batch grows until the relative error of its gradient is small enough
+  ddp_norm,         // likewise as Lau et al. 2024 (arXiv 2412.21124) do it, where ranks have whole gradients
+  fsdp_norm,        // likewise where ZeRO cuts the gradients
   cona,             // the next power of two where throughput / (batch + noise scale) rises
   oracle,           // copus with the true noise scale, from a file
   script,           // a file of decisions
@@ -78,6 +80,8 @@ inline constexpr auto named_values<PolicyKind> =
                                            {PolicyKind::late_switch, "late-switch"},
                                            {PolicyKind::olmo, "olmo"},
                                            {PolicyKind::norm_test, "norm-test"},
+                                           {PolicyKind::ddp_norm, "ddp-norm"},
+                                           {PolicyKind::fsdp_norm, "fsdp-norm"},
                                            {PolicyKind::cona, "cona"},
                                            {PolicyKind::oracle, "oracle"},
                                            {PolicyKind::script, "script"}});
@@ -177,9 +181,12 @@ struct AdaptConfig {
   std::string schedule;             // for steps: "0:768 250B:1536", batches from so many consumed samples or tokens on
   double late_switch_share = 0.75;  // for late_switch: the share of the run after which it switches
   int64_t late_switch_batch = 0;    // for late_switch: the batch that it switches to; 0: not given
-  double norm_test_eta = 0.7;       // for norm_test: the relative error of the gradient that is allowed
-  std::string file;                 // for oracle and script: their input
-  bool verify = false;              // whether a hash of the whole state is compared before and after every re-layout
+  // For norm_test, ddp_norm and fsdp_norm: the relative error of the gradient that is allowed; for the latter two:
+  // steps from one test to the next.
+  double norm_test_eta = 0.7;
+  int64_t norm_test_interval = 1;
+  std::string file;     // for oracle and script: their input
+  bool verify = false;  // whether a hash of the whole state is compared before and after every re-layout
   bool operator==(const AdaptConfig&) const = default;
 };
 

@@ -106,6 +106,27 @@ void check_batch_schedule(const RunConfig& config, const std::string& source) {
   }
 }
 
+// Checks that the workers whose gradients these policies compare are there, and show what the policy is named for.
+void check_workers(const RunConfig& config, const std::string& source) {
+  const PolicyKind kind = config.adapt.policy;
+  if (kind != PolicyKind::ddp_norm && kind != PolicyKind::fsdp_norm) return;
+  const std::string policy = concat("adapt.policy \"", to_string(kind), "\"");
+  const ParallelStrategy& layout = config.parallel;
+  if (layout.data_parallel == 1) {
+    throw UserError(concat(source, ": ", policy, " compares the gradients of data-parallel ranks, and ",
+                           "parallel.data_parallel is 1; set it to at least 2, or choose \"norm-test\", which ",
+                           "compares parts of a rank's batch as well"));
+  }
+  if (kind == PolicyKind::ddp_norm && layout.cuts_gradients()) {
+    throw UserError(concat(source, ": ", policy, " compares whole gradients of data-parallel ranks, and ",
+                           "parallel.zero_stage ", layout.zero_stage, " cuts them; choose \"fsdp-norm\""));
+  }
+  if (kind == PolicyKind::fsdp_norm && !layout.cuts_gradients()) {
+    throw UserError(concat(source, ": ", policy, " is for layouts that cut the gradients (parallel.zero_stage 2 or ",
+                           "3), and here every data-parallel rank has whole ones; choose \"ddp-norm\""));
+  }
+}
+
 void check_adaptation(const RunConfig& config, const std::string& source) {
   const AdaptConfig& adapt = config.adapt;
   const std::string policy = concat("adapt.policy \"", to_string(adapt.policy), "\"");
@@ -138,6 +159,7 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
                            to_string(config.optimizer.batch_scaling), "\"; set it to \"sqrt\""));
   }
   check_batch_schedule(config, source);
+  check_workers(config, source);
   if ((adapt.policy == PolicyKind::oracle || adapt.policy == PolicyKind::script) && adapt.file.empty()) {
     throw UserError(concat(source, ": ", policy, " needs adapt.file, ",
                            adapt.policy == PolicyKind::script ? "the decisions to carry out: another run's "

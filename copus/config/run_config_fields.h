@@ -242,6 +242,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("late_switch_share", run.adapt.late_switch_share, share_below_one);
   visitor.field("late_switch_batch", run.adapt.late_switch_batch, at_least_zero);
   visitor.field("norm_test_eta", run.adapt.norm_test_eta, positive);
+  visitor.field("norm_test_interval", run.adapt.norm_test_interval, at_least_one);
   visitor.field("file", run.adapt.file);
   visitor.field("verify", run.adapt.verify);
 

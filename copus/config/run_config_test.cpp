@@ -313,6 +313,16 @@ TEST(RunConfig, PoliciesSayWhatTheyNeed) {
               AllOf(HasSubstr("adapt.late_switch_batch"), HasSubstr("it is not given")));
   EXPECT_THAT(refusal({"adapt.policy=late-switch", "adapt.late_switch_batch=32", "train.global_batch=32"}),
               HasSubstr("larger than train.global_batch (32); it is 32"));
+  for (const char* policy : {"adapt.policy=ddp-norm", "adapt.policy=fsdp-norm"}) {
+    EXPECT_THAT(refusal({policy, "parallel.zero_stage=3"}),
+                AllOf(HasSubstr("parallel.data_parallel is 1"), HasSubstr("\"norm-test\"")));
+  }
+  EXPECT_EQ(refusal({"adapt.policy=ddp-norm", "parallel.data_parallel=2", "parallel.zero_stage=1"}), "no UserError");
+  EXPECT_EQ(refusal({"adapt.policy=fsdp-norm", "parallel.data_parallel=2", "parallel.zero_stage=2"}), "no UserError");
+  EXPECT_THAT(refusal({"adapt.policy=ddp-norm", "parallel.data_parallel=2", "parallel.zero_stage=2"}),
+              AllOf(HasSubstr("whole gradients"), HasSubstr("\"fsdp-norm\"")));
+  EXPECT_THAT(refusal({"adapt.policy=fsdp-norm", "parallel.data_parallel=2", "parallel.zero_stage=1"}),
+              AllOf(HasSubstr("has whole ones"), HasSubstr("\"ddp-norm\"")));
   EXPECT_THAT(refusal({"adapt.policy=script"}), AllOf(HasSubstr("adapt.file"), HasSubstr("decisions.jsonl")));
   EXPECT_THAT(refusal({"adapt.policy=oracle"}), AllOf(HasSubstr("adapt.file"), HasSubstr("noise scale")));
   EXPECT_EQ(refusal({"adapt.policy=script", "adapt.file=d.jsonl"}), "no UserError");
@@ -446,14 +456,20 @@ class RandomConfigs {
   // Draws until no values contradict each other.
   void draw_adaptation(RunConfig& config) {
     AdaptConfig& adapt = config.adapt;
+    const auto lacks_workers = [&] {
+      const bool cuts = config.parallel.cuts_gradients();
+      return adapt.policy == PolicyKind::fsdp_norm
+                 ? !cuts
+                 : adapt.policy == PolicyKind::ddp_norm && (cuts || config.parallel.data_parallel == 1);
+    };
     do {
-      adapt.policy = static_cast<PolicyKind>(whole(0, 14));
+      adapt.policy = static_cast<PolicyKind>(whole(0, std::ssize(named_values<PolicyKind>) - 1));
       if (adapt.policy == PolicyKind::copus_paper) config.optimizer.batch_scaling = BatchScaling::square_root;
       if (adapt.policy == PolicyKind::seesaw) {
         config.optimizer.schedule = LearningRateSchedule::cosine;
         config.optimizer.min_lr_ratio /= 2;
       }
-    } while ((decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) ||
+    } while (lacks_workers() || (decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) ||
              (adapt.policy != PolicyKind::none && config.cluster.description.device.matmul_flops_per_second == 0));
     adapt.advise = adapt.policy != PolicyKind::none && coin();
     const auto list = [this](auto& values, int64_t low, int64_t high) {
@@ -482,6 +498,7 @@ class RandomConfigs {
     adapt.late_switch_share = share();
     adapt.late_switch_batch = config.train.global_batch + whole(1, 1 << 24);
     adapt.norm_test_eta = positive();
+    adapt.norm_test_interval = whole(1, INT64_MAX);
     adapt.file = "file" + text();
     adapt.verify = coin();
   }

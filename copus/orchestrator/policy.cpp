@@ -27,6 +27,8 @@ std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view fi
     case PolicyKind::cbs_optimistic:
     case PolicyKind::olmo:
     case PolicyKind::norm_test:
+    case PolicyKind::ddp_norm:
+    case PolicyKind::fsdp_norm:
       return make_batch_policy(config);
     case PolicyKind::steps:
     case PolicyKind::seesaw:

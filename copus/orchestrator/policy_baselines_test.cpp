@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <random>
 
 #include "copus/base/error.h"
 #include "copus/description/configuration_json.h"
@@ -200,6 +202,179 @@ TEST(NormTestPolicy, TakesTheSmallestBatchThatPasses) {
   // Norms of another batch are of no use.
   question.current = {pipeline, 32, 1};
   EXPECT_FALSE(question.ask(*policy).target);
+}
+
+// Gradients of workers, drawn with a seed, and what a step of them shows.
+class Workers {
+ public:
+  static constexpr int dimensions = 50;
+
+  Workers(uint64_t seed, int64_t workers, int64_t micro_batches, double noise) : workers_(workers) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    for (int64_t i = 0; i < workers * micro_batches; ++i) {
+      std::vector<double> gradient(dimensions);
+      for (double& value : gradient) value = 1 + noise * normal(random);
+      gradients_.push_back(gradient);
+    }
+  }
+
+  // h_j, the mean of the worker's micro-batches.
+  std::vector<double> share_of(int64_t worker) const { return mean(worker * micro_batches(), micro_batches()); }
+  std::vector<double> whole() const { return mean(0, std::ssize(gradients_)); }
+  static double squared_norm(const std::vector<double>& vector) {
+    return std::inner_product(vector.begin(), vector.end(), vector.begin(), 0.0);
+  }
+
+  // What a step in this batch shows where the shares are measured, or only each worker's first micro-batch.
+  void show(Observation& observation, int64_t batch, bool only_first) const {
+    const int64_t parts = only_first ? std::ssize(gradients_) : workers_;
+    observation.small_batch = static_cast<double>(batch / parts);
+    observation.small_batch_squared_norm = 0;
+    for (int64_t worker = 0; worker < workers_; ++worker) {
+      *observation.small_batch_squared_norm +=
+          squared_norm(only_first ? gradients_[worker * micro_batches()] : share_of(worker)) /
+          static_cast<double>(workers_);
+    }
+    observation.grad_norm = std::sqrt(squared_norm(whole()));
+  }
+
+ private:
+  int64_t micro_batches() const { return std::ssize(gradients_) / workers_; }
+  std::vector<double> mean(int64_t first, int64_t count) const {
+    std::vector<double> mean(dimensions);
+    for (int64_t i = first; i < first + count; ++i) {
+      for (int k = 0; k < dimensions; ++k) mean[k] += gradients_[i][k] / static_cast<double>(count);
+    }
+    return mean;
+  }
+
+  int64_t workers_;
+  std::vector<std::vector<double>> gradients_;
+};
+
+RunConfig worker_norm_config(PolicyKind policy, double eta) {
+  RunConfig config = run_config(policy, 16);
+  config.parallel = data;
+  config.adapt.norm_test_eta = eta;
+  return config;
+}
+
+// A run of four workers whose candidates are these batches in the data-parallel layout, after its first step.
+Question after_first_step(const std::vector<int64_t>& batches) {
+  Question question{affine_candidates(data, batches, {40, 0.6}), {data, 16, 1}, {}};
+  question.latest.step = 1;
+  question.latest.consumed_samples = 16;
+  return question;
+}
+
+// By hand, from the workers' gradients h_j and their mean g: B' = ceil(B Var / (J eta^2 |g|^2)), where Var is the sum
+// over coordinates of 1/(J-1) sum_j (h_j - g)^2.
+TEST(WorkerNormPolicy, TakesTheBatchThatTheSampleVarianceOfTheWorkersWants) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    const Workers workers(seed, 4, 1, 2.5);
+    const std::vector<double> g = workers.whole();
+    double variance = 0;
+    for (int64_t j = 0; j < 4; ++j) {
+      const std::vector<double> h = workers.share_of(j);
+      for (int k = 0; k < Workers::dimensions; ++k) variance += (h[k] - g[k]) * (h[k] - g[k]) / 3;
+    }
+    const double wanted = std::ceil(16 * variance / (4 * 0.25 * 0.25 * Workers::squared_norm(g)));
+    ASSERT_GT(wanted, 100) << "a small batch says little of the formula";
+    Question question = after_first_step(all_from_to(16, 1000));
+    workers.show(question.latest, 16, false);
+    for (const PolicyKind policy : {PolicyKind::ddp_norm, PolicyKind::fsdp_norm}) {
+      const Choice choice = question.ask(worker_norm_config(policy, 0.25));
+      EXPECT_EQ(choice.target.value(), (Configuration{data, static_cast<int64_t>(wanted), 1})) << choice.reason;
+    }
+    // It passes at an eta just above sqrt(Var / J) / |g|, and not just below.
+    const double threshold = std::sqrt(variance / 4 / Workers::squared_norm(g));
+    EXPECT_FALSE(question.ask(worker_norm_config(PolicyKind::ddp_norm, threshold * 1.0001)).target);
+    EXPECT_EQ(question.ask(worker_norm_config(PolicyKind::ddp_norm, threshold * 0.9999)).target.value().global_batch,
+              17);
+  }
+}
+
+// With four micro-batches a worker and the first of them measured, A, C and b give Var/B = (A - C) / (B/b - 1).
+TEST(WorkerNormPolicy, CountsMicroBatchesWhereTheyAreWhatIsMeasured) {
+  const Workers workers(4, 4, 4, 4);
+  Question question = after_first_step(all_from_to(16, 1000));
+  workers.show(question.latest, 16, true);
+  ASSERT_EQ(question.latest.small_batch, 1);
+  const double c = Workers::squared_norm(workers.whole());
+  const double variance = (*question.latest.small_batch_squared_norm - c) / 15;
+  const auto wanted = static_cast<int64_t>(std::ceil(16 * variance / (0.25 * 0.25 * c)));
+  const Choice choice = question.ask(worker_norm_config(PolicyKind::fsdp_norm, 0.25));
+  EXPECT_EQ(choice.target.value().global_batch, wanted) << choice.reason;
+}
+
+TEST(WorkerNormPolicy, GoesToTheNextLargerBatchAndNeverBack) {
+  RunConfig config = worker_norm_config(PolicyKind::ddp_norm, 0.5);
+  config.adapt.interval_samples = 1'000'000;
+  const std::vector<int64_t> batches = {8, 16, 24, 48, 96, 200};
+  PaperRun run(
+      config,
+      both(affine_candidates(data, batches, {40, 0.6}), affine_candidates(pipeline, powers_of_two(8, 512), {8, 1})),
+      {data, 16, 1});
+  // The noise of a sample has variance phi |g|^2, so a batch passes from phi / eta^2 = 4 phi samples on.
+  const auto phi_of = [](double phi) {
+    return [phi](Observation& now, const Configuration& current) {
+      const auto batch = static_cast<double>(current.global_batch);
+      now.grad_norm = 1;
+      now.small_batch = batch / 4;
+      now.small_batch_squared_norm = 1 + 3 * phi / batch;
+    };
+  };
+  int64_t end = 0;
+  for (const auto& [phi, batch] : {std::pair{3.9, 16}, std::pair{4.1, 24}, std::pair{1.0, 24}, std::pair{6.5, 48},
+                                   std::pair{0.0, 48}, std::pair{1e6, 200}, std::pair{1.0, 200}}) {
+    run.run_to(end += 1000, phi_of(phi));
+    EXPECT_EQ(run.current(), (Configuration{data, batch, 1})) << phi << ": the layout stays, too";
+  }
+  EXPECT_EQ(run.moves().size(), 3u);
+  EXPECT_THAT(run.moves().front().choice.reason, HasSubstr("against eta 0.5 wants batch 17; the nearest"));
+}
+
+TEST(WorkerNormPolicy, TestsAtItsIntervalUntilTheBatchIsTheLargest) {
+  RunConfig config = worker_norm_config(PolicyKind::ddp_norm, 0.25);
+  config.adapt.norm_test_interval = 10;
+  const auto policy = make_policy(config);
+  Question question = after_first_step(powers_of_two(16, 64));
+  Workers(5, 4, 1, 100).show(question.latest, 16, false);
+  std::vector<int64_t> due, moved;
+  for (int64_t& step = question.latest.step; step < 30; ++step) {
+    if (policy->is_due(question.latest)) due.push_back(step);
+    if (question.ask(*policy).target) moved.push_back(step);
+  }
+  EXPECT_THAT(due, ElementsAre(1, 11, 21));
+  EXPECT_EQ(moved, due) << "decisions for other reasons test nothing";
+
+  question.current.global_batch = 64;
+  EXPECT_THAT(question.ask(*policy).reason, HasSubstr("batch 64 is the largest of the layout"));
+  question.latest.step = 31;
+  EXPECT_FALSE(policy->is_due(question.latest));
+  // A user may have forced the run back.
+  question.current.global_batch = 32;
+  EXPECT_TRUE(question.ask(*policy).target);
+  question.latest.step = 41;
+  EXPECT_TRUE(policy->is_due(question.latest));
+}
+
+TEST(WorkerNormPolicy, HoldsWithoutSeveralWorkers) {
+  const auto policy = make_policy(worker_norm_config(PolicyKind::ddp_norm, 0.25));
+  Question question = after_first_step(powers_of_two(16, 64));
+  EXPECT_THAT(question.ask(*policy).reason, HasSubstr("no gradients of several workers"));
+  // A user has forced the run into one data-parallel rank, of which the first micro-batch is measured.
+  question.candidates = affine_candidates(pipeline, powers_of_two(16, 64), {8, 1});
+  question.current = {pipeline, 16, 1};
+  question.latest.small_batch = 4;
+  question.latest.small_batch_squared_norm = 900;
+  question.latest.grad_norm = 1;
+  EXPECT_THAT(question.ask(*policy).reason, HasSubstr("no gradients of several workers"));
+  question.latest.small_batch_squared_norm = question.latest.grad_norm = std::nan("");
+  question.candidates = affine_candidates(data, powers_of_two(16, 64), {8, 1});
+  question.current = {data, 16, 1};
+  EXPECT_FALSE(question.ask(*policy).target) << "norms that are not finite tell nothing";
 }
 
 // Throughput at 16 in the pipeline is 2/3; at 32 it is 0.8: a gain where 0.8 / (32 + phi) > 2/3 / (16 + phi), phi > 64.

@@ -86,16 +86,44 @@ class OlmoPolicy : public BaselinePolicy {
   }
 };
 
-// The norm test of Lau et al. 2024 (arXiv 2412.21124) on the norms of the latest step that measured a small batch: its
-// J = B / small_batch "workers" are the parts of that size in the step's batch.
-class NormTestPolicy : public BaselinePolicy {
+// The base of policies that grow the batch until it passes the norm test, in the layout that the run is in.
+class NormTestingPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
+
+ protected:
+  // Tests the norms of a step in the batch that the run is in, and chooses the smallest batch that passes: a nearer one
+  // below it would fail the test again.
+  Choice to_passing_batch(const Situation& situation, const NormObservation& norms) const {
+    const double eta = config().adapt.norm_test_eta;
+    const NormTestResult result =
+        norm_test(norms, eta, std::max(norms.large_batch, static_cast<double>(largest_in_layout(situation))));
+    const double variance = std::max(0.0, variance_of_batch_gradient(norms));
+    const std::string what =
+        concat("relative error of the gradient ", number(std::sqrt(variance / norms.large_squared_norm)),
+               " against eta ", number(eta));
+    if (result.passed) return hold(what);
+    const CandidateFilter layout = layout_is(situation.current.strategy);
+    const CandidateFilter passes = [&](const Candidate& candidate) {
+      return layout(candidate) && static_cast<double>(candidate.configuration.global_batch) >= result.batch;
+    };
+    return to_batch(situation, result.batch, passes, concat(what, " wants batch ", number(result.batch)));
+  }
+
+  static int64_t largest_in_layout(const Situation& situation) {
+    return largest_batch(situation, layout_is(situation.current.strategy));
+  }
+};
+
+// The norm test on the norms of the latest step that measured a small batch, whatever parts of the batch it measured.
+class NormTestPolicy : public NormTestingPolicy {
+ public:
+  using NormTestingPolicy::NormTestingPolicy;
 
   void observe(const Observation& observation) override {
     if (last_consumed_ && observation.small_batch && observation.small_batch_squared_norm) {
       const auto batch = static_cast<double>(observation.consumed_samples - *last_consumed_);
-      norms_ = {batch / *observation.small_batch, batch, *observation.small_batch_squared_norm,
+      norms_ = {*observation.small_batch, *observation.small_batch_squared_norm, batch,
                 observation.grad_norm * observation.grad_norm};
     }
     last_consumed_ = observation.consumed_samples;
@@ -104,28 +132,51 @@ class NormTestPolicy : public BaselinePolicy {
  private:
   Choice decide(const Situation& situation) override {
     if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
-    const auto batch = static_cast<double>(situation.current.global_batch);
-    if (!norms_ || norms_->batch != batch || norms_->workers < 2) {
+    if (!norms_ || norms_->large_batch != static_cast<double>(situation.current.global_batch)) {
       return hold("no step of this batch has measured gradients of parts of it yet");
     }
-    const CandidateFilter layout = layout_is(situation.current.strategy);
-    const auto largest = static_cast<double>(largest_batch(situation, layout));
-    const double eta = config().adapt.norm_test_eta;
-    const NormTestResult result = norm_test(*norms_, eta, std::max(batch, largest));
-    const double variance = (norms_->mean_squared_norm - norms_->squared_norm) / (norms_->workers - 1);
-    const std::string what =
-        concat("relative error of the gradient ", number(std::sqrt(std::max(0.0, variance) / norms_->squared_norm)),
-               " against eta ", number(eta));
-    if (result.passed) return hold(what);
-    // Takes the smallest batch that passes: a nearer one below it would fail the test again.
-    const CandidateFilter passes = [&](const Candidate& candidate) {
-      return layout(candidate) && static_cast<double>(candidate.configuration.global_batch) >= result.batch;
-    };
-    return to_batch(situation, result.batch, passes, concat(what, " wants batch ", number(result.batch)));
+    return to_passing_batch(situation, *norms_);
   }
 
   std::optional<int64_t> last_consumed_;
-  std::optional<WorkerNorms> norms_;
+  std::optional<NormObservation> norms_;
+};
+
+// DDP-Norm and FSDP-Norm (Lau et al. 2024, arXiv 2412.21124): every so many steps, the norm test on what the
+// data-parallel ranks, its workers, show in that very step, until the batch is the largest. Both are one rule, and see
+// as many workers. They differ in what is at hand of each worker's gradient, and so in the layouts in which they run
+// (check_run_config): where every rank keeps its whole gradient until it is reduced, small_batch is a worker's share,
+// and variance_of_batch_gradient its workers' variance exactly; where gradients are reduced after each micro-batch,
+// small_batch is each worker's first micro-batch, and it is an estimate.
+class WorkerNormPolicy : public NormTestingPolicy {
+ public:
+  using NormTestingPolicy::NormTestingPolicy;
+
+  bool is_due(const Observation& observation) const override { return !is_at_largest_ && is_tested(observation); }
+
+ private:
+  bool is_tested(const Observation& observation) const {
+    return (observation.step - 1) % config().adapt.norm_test_interval == 0;
+  }
+
+  Choice decide(const Situation& situation) override {
+    const Configuration& current = situation.current;
+    is_at_largest_ = current.global_batch >= largest_in_layout(situation);
+    if (is_at_largest_) return hold(concat("batch ", current.global_batch, " is the largest of the layout"));
+    const Observation& latest = situation.latest;
+    if (!is_tested(latest)) {
+      return hold(concat("the test is made every ", config().adapt.norm_test_interval, " steps"));
+    }
+    // There is one worker where a user has forced the run into such a layout.
+    if (current.strategy.data_parallel == 1 || !latest.small_batch || !latest.small_batch_squared_norm) {
+      return hold("this step has measured no gradients of several workers");
+    }
+    return to_passing_batch(
+        situation, {*latest.small_batch, *latest.small_batch_squared_norm, static_cast<double>(current.global_batch),
+                    latest.grad_norm * latest.grad_norm});
+  }
+
+  bool is_at_largest_ = false;
 };
 
 }  // namespace
@@ -142,6 +193,9 @@ std::unique_ptr<Policy> make_batch_policy(const RunConfig& config) {
       return std::make_unique<OlmoPolicy>(config);
     case PolicyKind::norm_test:
       return std::make_unique<NormTestPolicy>(config);
+    case PolicyKind::ddp_norm:
+    case PolicyKind::fsdp_norm:
+      return std::make_unique<WorkerNormPolicy>(config);
     default:
       fail_check("a policy of the batch", __FILE__, __LINE__, std::string(to_string(config.adapt.policy)));
   }

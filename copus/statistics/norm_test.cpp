@@ -7,14 +7,19 @@
 
 namespace copus {
 
-NormTestResult norm_test(const WorkerNorms& norms, double eta, double max_batch) {
-  COPUS_CHECK(norms.workers >= 2 && norms.batch > 0 && eta > 0, norms.workers, ", ", norms.batch, ", ", eta);
-  // Var/B, the variance of the mean of J workers' gradients.
-  const double variance = (norms.mean_squared_norm - norms.squared_norm) / (norms.workers - 1);
-  const double allowed = eta * eta * norms.squared_norm;
-  if (variance <= allowed || !std::isfinite(variance)) return {true, norms.batch};
-  const double wanted = std::ceil(norms.batch * variance / allowed);
-  return {false, std::max(norms.batch, std::min(wanted, max_batch))};
+double variance_of_batch_gradient(const NormObservation& norms) {
+  COPUS_CHECK(0 < norms.small_batch && norms.small_batch < norms.large_batch, norms.small_batch, ", ",
+              norms.large_batch);
+  return (norms.small_squared_norm - norms.large_squared_norm) / (norms.large_batch / norms.small_batch - 1);
+}
+
+NormTestResult norm_test(const NormObservation& norms, double eta, double max_batch) {
+  COPUS_CHECK(eta > 0, eta);
+  const double variance = variance_of_batch_gradient(norms);
+  const double allowed = eta * eta * norms.large_squared_norm;
+  if (variance <= allowed || !std::isfinite(variance)) return {true, norms.large_batch};
+  const double wanted = std::ceil(norms.large_batch * variance / allowed);
+  return {false, std::max(norms.large_batch, std::min(wanted, max_batch))};
 }
 
 }  // namespace copus
