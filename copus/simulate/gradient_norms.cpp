@@ -17,8 +17,12 @@ struct SmallBatches {
 std::optional<SmallBatches> small_batches_of(const RunConfig& config, const Configuration& configuration,
                                              int64_t step) {
   const int64_t ranks = configuration.strategy.data_parallel;
-  if (ranks > 1)
-    return SmallBatches{static_cast<double>(ranks), static_cast<double>(configuration.global_batch / ranks)};
+  if (ranks > 1) {
+    // Ranks that reduce each micro-batch by itself measure their first one.
+    const int64_t samples =
+        configuration.strategy.cuts_gradients() ? configuration.micro_batch : configuration.global_batch / ranks;
+    return SmallBatches{static_cast<double>(ranks), static_cast<double>(samples)};
+  }
   if (configuration.num_microbatches() > 1) return SmallBatches{1, static_cast<double>(configuration.micro_batch)};
   const int64_t batch = configuration.global_batch;
   if (batch == 1 || step % config.noise_scale.split_interval != 0) return std::nullopt;
