@@ -14,6 +14,22 @@ namespace copus {
 
 namespace {
 
+// The parameters that a pipeline rank holds, in elements: a bucket for the head, as many as there are layers, and one
+// for the embedding; 0 where it lies on another rank.
+struct RankBuckets {
+  double head = 0, layer = 0, num_layers = 0, embedding = 0;
+
+  double sum() const { return head + num_layers * layer + embedding; }
+  double largest() const { return std::max({head, layer, embedding}); }
+
+  // Returns the elements of the largest `count` buckets that follow one another, in the order of a backward pass.
+  double largest_neighbours(int count) const {
+    double most = std::min<double>(count, num_layers) * layer;
+    most = std::max(most, std::max(head, embedding) + std::min<double>(count - 1, num_layers) * layer);
+    return count < num_layers + 2 ? most : sum();
+  }
+};
+
 // Computes the memory of one configuration, for any of its pipeline ranks.
 class ConfigurationMemory {
  public:
@@ -51,7 +67,7 @@ class ConfigurationMemory {
       const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
       parts.activations += static_cast<double>(under_way - in_flight) * layers * waiting_;
     }
-    if (rank == strategy_.pipeline_parallel - 1) parts.logits = head_bytes();
+    if (is_last(rank)) parts.logits = head_bytes();
     parts.workspace = working_ + use_.fixed_bytes;
     return parts;
   }
@@ -84,24 +100,52 @@ class ConfigurationMemory {
     return use_.logit_bytes * logits + use_.head_hidden * system_.activation_bytes * hidden() * tokens_;
   }
 
+  bool is_last(int64_t rank) const { return rank == strategy_.pipeline_parallel - 1; }
+
+  // Whether the rank has a tied head beside its embedding: then it has no weights of its own, and at most a gradient.
+  bool head_shares_weights(int64_t rank) const { return model_.tie_word_embeddings && rank == 0 && is_last(rank); }
+
+  RankBuckets buckets(int64_t rank) const {
+    return {.head = is_last(rank) ? elements_.head : 0,
+            .layer = elements_.layer,
+            .num_layers = layers_[rank],
+            .embedding = rank == 0 ? elements_.embedding : 0};
+  }
+
+  // Adds weights, gradients and optimizer state. Beside what ZeRO shares out some buckets are whole for a while. The
+  // peak is taken to be where the largest of these are whole and most activations are kept, though the embedding's
+  // comes up when a micro-batch has none left.
   void add_state(int64_t rank, MemoryParts& parts) const {
-    const bool is_last = rank == strategy_.pipeline_parallel - 1;
-    // A tied head beside its embedding has no weights of its own, and at most a gradient.
-    const bool shares_weights = model_.tie_word_embeddings && strategy_.pipeline_parallel == 1;
-    double elements = layers_[rank] * elements_.layer;
-    double gradients_alone = 0;
-    if (rank == 0) elements += elements_.embedding;
-    if (is_last) {
-      elements += elements_.head - (shares_weights ? elements_.embedding : 0);
-      if (shares_weights && use_.separate_tied_gradient) gradients_alone = elements_.embedding;
-    }
+    const double shared_weights = head_shares_weights(rank) ? elements_.embedding : 0;
+    const double elements = buckets(rank).sum() - shared_weights;
+    const double gradients_alone = use_.separate_tied_gradient ? shared_weights : 0;
     const auto shares =
-        static_cast<double>(system_.optimizer_group > 0 ? system_.optimizer_group : strategy_.data_parallel);
+        static_cast<double>(system_.optimizer_group > 0 ? system_.optimizer_group : strategy_.zero_shards());
     const auto share_from = [&](int64_t stage) { return strategy_.zero_stage >= stage ? shares : 1; };
     parts.weights = elements * system_.weight_bytes / share_from(3);
     parts.gradients = (elements + gradients_alone) * system_.gradient_bytes / share_from(2) +
                       elements * use_.gradient_copy_bytes / share_from(2);
     parts.optimizer = elements * system_.optimizer_bytes / share_from(1);
+    if (share_from(3) > 1) {
+      parts.weights +=
+          system_.weight_bytes * (strategy_.reshard_after_forward ? buckets(rank).largest_neighbours(2) : elements);
+    }
+    if (share_from(2) > 1) parts.gradients += system_.reduced_bytes * whole_gradients(rank, share_from(2));
+  }
+
+  // Returns the elements of gradients that a rank holds beside its share of all. Buckets are whole from their layer's
+  // backward pass until they are reduced, which the next layer's hides: two of them, or three where neighbouring ranks
+  // add some of the gradients first. With several micro-batches what was reduced is added from a buffer.
+  double whole_gradients(int64_t rank, double shares) const {
+    const bool adds_first = strategy_.tensor_parallel > 1 &&
+                            (strategy_.sequence_parallel || model_.num_kv_heads < strategy_.tensor_parallel);
+    const int count = adds_first ? 3 : 2;
+    RankBuckets whole = buckets(rank);
+    if (shape_.num_microbatches > 1) return whole.largest_neighbours(count) + whole.largest() / shares;
+    // A tied head's gradient is reduced with the embedding's, at the end of the only backward pass.
+    const double tied = model_.tie_word_embeddings && is_last(rank) ? elements_.embedding : 0;
+    whole.head -= tied;
+    return tied + whole.largest_neighbours(count);
   }
 
   const ModelDescription& model_;

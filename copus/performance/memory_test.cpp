@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <utility>
 
 #include "copus/placement/sharding.h"
 
@@ -114,6 +115,10 @@ TEST(Memory, RanksAddUpToTheWholeModel) {
   EXPECT_EQ(4 * sum(memory.predict_every_rank(batches_of({.tensor_parallel = 4}))), 2 * (parameters + 3 * norms));
 }
 
+// Elements of the buckets of grouped_query_model on one rank; the head is final norm and head.
+constexpr double layer_elements = 2 * 128 * 128 + 2 * 64 * 128 + 3 * 256 * 128 + 2 * 128;
+constexpr double embedding_elements = 1024 * 128, head_elements = embedding_elements + 128;
+
 TEST(Memory, ZeroSharesOutByStage) {
   ParallelStrategy strategy{.data_parallel = 4};
   const MemoryParts whole = parts_of(batches_of(strategy));
@@ -121,17 +126,102 @@ TEST(Memory, ZeroSharesOutByStage) {
   MemoryParts expected = whole;
   expected.optimizer = whole.optimizer / 4;
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
+  // Two layers are larger than a layer and the head, and what was reduced of one layer waits to be added.
   strategy.zero_stage = 2;
-  expected.gradients = whole.gradients / 4;
+  expected.gradients = whole.gradients / 4 + 4 * (2 * layer_elements + layer_elements / 4);
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
   strategy.zero_stage = 3;
-  expected.weights = whole.weights / 4;
+  expected.weights = whole.weights / 4 + 2 * 2 * layer_elements;
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
+  strategy.reshard_after_forward = false;
+  expected.weights = whole.weights / 4 + whole.weights;
+  EXPECT_EQ(parts_of(batches_of(strategy)), expected);
+  // Two copies are cut over two ranks each.
+  strategy.zero_replicas = 2;
+  expected.weights = whole.weights / 2 + whole.weights;
+  expected.gradients = whole.gradients / 2 + 4 * (2 * layer_elements + layer_elements / 2);
+  expected.optimizer = whole.optimizer / 2;
+  EXPECT_EQ(parts_of(batches_of(strategy)), expected);
+  strategy.zero_replicas = 4;  // nothing is cut
+  EXPECT_EQ(parts_of(batches_of(strategy)), whole);
 
   TrainingSystem in_pairs = copus_in_bf16();
   in_pairs.optimizer_group = 2;
-  strategy.zero_stage = 1;
+  strategy = {.data_parallel = 4, .zero_stage = 1};
   EXPECT_EQ(parts_of(batches_of(strategy), in_pairs).optimizer, whole.optimizer / 2);
+}
+
+// Returns the elements whose gradients and weights are whole beside the shares, under ZeRO-3.
+std::pair<double, double> whole_elements(const ModelDescription& model, ParallelStrategy strategy,
+                                         int64_t num_microbatches, int64_t pipeline_rank) {
+  strategy.zero_stage = 0;
+  MemoryModel memory(model, sequence, copus_in_bf16());
+  const MemoryParts whole = memory.predict_every_rank(batches_of(strategy, 2, num_microbatches)).at(pipeline_rank);
+  strategy.zero_stage = 3;
+  const MemoryParts cut = memory.predict_every_rank(batches_of(strategy, 2, num_microbatches)).at(pipeline_rank);
+  const auto shares = static_cast<double>(strategy.data_parallel);
+  return {(cut.gradients - whole.gradients / shares) / 4, (cut.weights - whole.weights / shares) / 2};
+}
+
+TEST(Memory, TheLargestNeighboursAreWhole) {
+  using Whole = std::pair<double, double>;
+  ModelDescription model = grouped_query_model();
+  model.vocab_size = 2048;
+  const double embedding = 2 * embedding_elements, head = embedding + 128;
+  const auto whole = [&](const ParallelStrategy& strategy, int64_t num_microbatches, int64_t rank) {
+    return whole_elements(model, strategy, num_microbatches, rank);
+  };
+  ParallelStrategy strategy{.data_parallel = 4};
+  EXPECT_EQ(whole(strategy, 1, 0), Whole(head + layer_elements, head + layer_elements));
+  EXPECT_EQ(whole(strategy, 2, 0), Whole(head + layer_elements + head / 4, head + layer_elements));
+  strategy.pipeline_parallel = 4;
+  EXPECT_EQ(whole(strategy, 1, 0), Whole(embedding + layer_elements, embedding + layer_elements));
+  EXPECT_EQ(whole(strategy, 1, 1), Whole(2 * layer_elements, 2 * layer_elements));
+  EXPECT_EQ(whole(strategy, 1, 3), Whole(head + layer_elements, head + layer_elements));
+  // With a layer each, there are no two layers that follow one another.
+  model.num_layers = 4;
+  EXPECT_EQ(whole(strategy, 1, 1), Whole(layer_elements, layer_elements));
+}
+
+TEST(Memory, SumsOverTensorParallelNeighboursKeepOneBucketMore) {
+  const auto layers_whole = [](const ParallelStrategy& strategy) {
+    const double layer = count_local_elements(grouped_query_model(), strategy.tensor_parallel, false).layer;
+    return whole_elements(grouped_query_model(), strategy, 1, 0).first / layer;
+  };
+  ParallelStrategy strategy{.data_parallel = 2, .tensor_parallel = 4};
+  EXPECT_DOUBLE_EQ(layers_whole(strategy), 2);
+  strategy.sequence_parallel = true;  // norms
+  EXPECT_DOUBLE_EQ(layers_whole(strategy), 3);
+  strategy = {.data_parallel = 2, .tensor_parallel = 8};  // key-value heads, of which there are 4
+  EXPECT_DOUBLE_EQ(layers_whole(strategy), 3);
+}
+
+TEST(Memory, TiedGradientsAreWholeUntilTheOnlyMicroBatchEnds) {
+  ModelDescription model = grouped_query_model();
+  model.tie_word_embeddings = true;
+  const auto gradients = [&](const ParallelStrategy& strategy, int64_t num_microbatches, int64_t rank) {
+    return whole_elements(model, strategy, num_microbatches, rank).first;
+  };
+  ParallelStrategy strategy{.data_parallel = 4};
+  EXPECT_EQ(gradients(strategy, 1, 0), embedding_elements + 2 * layer_elements);
+  EXPECT_EQ(gradients(strategy, 2, 0), 2 * layer_elements + layer_elements / 4);
+  model.vocab_size = 4096;
+  const double embedding = 4 * embedding_elements;
+  EXPECT_EQ(gradients(strategy, 1, 0), embedding + (embedding + layer_elements));
+  strategy.pipeline_parallel = 2;
+  EXPECT_EQ(gradients(strategy, 1, 0), embedding + layer_elements);
+  EXPECT_EQ(gradients(strategy, 1, 1), embedding + 2 * layer_elements);
+}
+
+TEST(Memory, ALaterStageNeedsLessOfADeepModel) {
+  for (const int64_t num_microbatches : {1, 8}) {
+    double before = parts_of(batches_of({.data_parallel = 8}, 2, num_microbatches)).total();
+    for (const int64_t stage : {1, 2, 3}) {
+      const double total = parts_of(batches_of({.data_parallel = 8, .zero_stage = stage}, 2, num_microbatches)).total();
+      EXPECT_LT(total, before) << stage;
+      before = total;
+    }
+  }
 }
 
 TEST(Memory, MicroBatchesUnderWayFollowTheSchedule) {

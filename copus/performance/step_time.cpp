@@ -19,7 +19,20 @@ struct StepTimeModel::Stages {
   const std::vector<LayerRange>& ranges;
   std::vector<BlockCost> costs;       // by stage, for one micro-batch
   std::vector<StageSeconds> seconds;  // by stage, for one micro-batch, with messages
-  std::vector<Cost> busy;             // by pipeline rank, for every micro-batch of a step
+  std::vector<StageWaits> waits;  // by stage, for what is shared out; part of `seconds` where devices are not shared
+  std::vector<Cost> busy;         // by pipeline rank, for every micro-batch of a step
+  std::vector<double> waiting;    // by pipeline rank, likewise
+};
+
+// The seconds of a bucket's collectives over data-parallel ranks.
+struct StepTimeModel::BucketCosts {
+  struct Bucket {
+    double reduce = 0;
+    double gather = 0;           // of its weights
+    double reduce_replicas = 0;  // of a share of its gradient, among the ranks that have the same share
+  };
+  Bucket layer, embedding;  // a head is as large as the embedding
+  double add_partial = 0;   // among tensor-parallel neighbours, of a layer
 };
 
 StepTimeModel::StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
@@ -36,7 +49,7 @@ StepTimeParts StepTimeModel::predict(const Configuration& configuration) {
   const Stages costs = cost_stages(configuration);
   StepTimeParts parts;
   add_pipeline(configuration, costs, parts);
-  parts.data_communication = data_communication(configuration, costs);
+  parts.data_communication += data_communication(configuration, costs);
   parts.bubble += crowding(configuration);
   parts.optimizer = optimizer(configuration.strategy);
   return parts;
@@ -45,8 +58,16 @@ StepTimeParts StepTimeModel::predict(const Configuration& configuration) {
 StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
-  Stages all{.blocks = blocks(configuration), .ranges = stages(num_stages), .costs = {}, .seconds = {}, .busy = {}};
-  all.busy.resize(p);
+  const auto micro_batches = as_double(configuration.num_microbatches());
+  Stages all{.blocks = blocks(configuration),
+             .ranges = stages(num_stages),
+             .costs = {},
+             .seconds = {},
+             .waits = {},
+             .busy = std::vector<Cost>(p),
+             .waiting = std::vector<double>(p, 0)};
+  if (strategy.cuts_gradients()) all.waits = wait_for_buckets(configuration, all);
+  const bool waits_in_passes = strategy.cuts_gradients() && ranks_per_device(strategy) <= 1;
   for (int64_t stage = 0; stage < num_stages; ++stage) {
     BlockCost cost = as_double(all.ranges[stage].end - all.ranges[stage].begin) * all.blocks.layer;
     if (stage == 0) cost += all.blocks.embedding;
@@ -54,26 +75,82 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
     all.costs.push_back(cost);
     const double send =
         p == 1 ? 0 : send_seconds(stage_link(strategy, stage), static_cast<int64_t>(all.blocks.message_bytes));
-    all.seconds.push_back({cost.forward.total(), cost.backward_input.total(), cost.backward_weight.total(), send});
-    all.busy[stage % p] += as_double(configuration.num_microbatches()) * cost.total();
+    const StageWaits waits = waits_in_passes ? all.waits[stage] : StageWaits();
+    all.seconds.push_back({cost.forward.total() + waits.forward, cost.backward_input.total() + waits.backward_input,
+                           cost.backward_weight.total() + waits.backward_weight, send});
+    all.busy[stage % p] += micro_batches * cost.total();
+    if (strategy.cuts_gradients()) all.waiting[stage % p] += micro_batches * all.waits[stage].total();
   }
   return all;
 }
 
-// Adds computing, tensor-parallel communication and the bubble.
+// Returns how long each stage waits for its buckets, whose gradients are shared out. Stages in the middle with as many
+// layers wait alike.
+std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& configuration, const Stages& costs) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const int64_t num_stages = strategy.num_stages();
+  const BucketCosts buckets = cost_buckets(strategy);
+  const auto seconds_of = [&](const BlockCost& cost, const BucketCosts::Bucket& bucket) {
+    return BucketSeconds{.forward = cost.forward.total(),
+                         .backward_input = cost.backward_input.total(),
+                         .backward_weight = cost.backward_weight.total(),
+                         .gather = strategy.cuts_weights() ? bucket.gather : 0,
+                         .reduce = bucket.reduce};
+  };
+  const BucketSeconds layer = seconds_of(costs.blocks.layer, buckets.layer);
+  const bool tied_at_the_end = reduces_tied_at_the_end(configuration);
+  std::map<int64_t, StageWaits> in_the_middle;  // by number of layers
+  std::vector<StageWaits> all;
+  for (int64_t stage = 0; stage < num_stages; ++stage) {
+    const bool is_first = stage == 0, is_last = stage + 1 == num_stages;
+    ShardedStage of;
+    of.layer = layer;
+    of.num_layers = costs.ranges[stage].end - costs.ranges[stage].begin;
+    of.schedule = strategy.schedule;
+    of.defers_weight_gradients = defers_weight_gradients(strategy, stage);
+    of.reshards = strategy.reshard_after_forward;
+    of.is_first = is_first;
+    of.overlaps = overlaps_reduction();
+    of.num_microbatches = configuration.num_microbatches();
+    if (is_first) of.embedding = seconds_of(costs.blocks.embedding, buckets.embedding);
+    if (is_last) of.head = seconds_of(costs.blocks.head, buckets.embedding);
+    if (is_first && is_last && model_.tie_word_embeddings && !of.reshards) of.head.gather = 0;  // it is the embedding
+    if (tied_at_the_end) of.embedding.reduce = of.head.reduce = 0;
+    const bool is_common = !is_first && !is_last;
+    if (is_common && in_the_middle.contains(of.num_layers)) {
+      all.push_back(in_the_middle.at(of.num_layers));
+      continue;
+    }
+    StageWaits waits = wait_for_shares(of);
+    (of.defers_weight_gradients ? waits.backward_weight : waits.backward_input) +=
+        as_double(of.num_layers) * buckets.add_partial;
+    if (is_common) in_the_middle.emplace(of.num_layers, waits);
+    all.push_back(waits);
+  }
+  return all;
+}
+
+// Adds computing, communication within passes and the bubble.
 void StepTimeModel::add_pipeline(const Configuration& configuration, const Stages& costs, StepTimeParts& parts) {
   const ParallelStrategy& strategy = configuration.strategy;
   const std::vector<Cost>& busy = costs.busy;
-  const Cost busiest =
-      *std::max_element(busy.begin(), busy.end(), [](const Cost& a, const Cost& b) { return a.total() < b.total(); });
+  const auto seconds_of = [&](size_t rank) { return busy[rank].total() + costs.waiting[rank]; };
+  size_t most = 0;
+  for (size_t rank = 1; rank < busy.size(); ++rank) {
+    if (seconds_of(rank) > seconds_of(most)) most = rank;
+  }
+  const Cost& busiest = busy[most];
   parts.compute = busiest.compute;
   parts.tensor_communication = busiest.communication;
+  parts.data_communication = costs.waiting[most];
+  const double shared = ranks_per_device(strategy);
+  // Ranks that share a device move bytes in turn, which the pipeline does not hide.
+  const double waiting = shared > 1 ? 0 : costs.waiting[most];
   double pipeline =
       strategy.pipeline_parallel == 1
-          ? busiest.total()
+          ? busiest.total() + waiting
           : pipeline_times_.seconds(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
                                     configuration.num_microbatches(), costs.seconds);
-  const double shared = ranks_per_device(strategy);
   if (shared < 1) {
     parts.compute *= shared;
     pipeline -= (1 - shared) * busiest.compute;
@@ -88,93 +165,167 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
     parts.tensor_communication = node_work(strategy, communicating);
     pipeline = std::max(pipeline, parts.compute + parts.tensor_communication);
   }
-  parts.bubble = std::max(0.0, pipeline - parts.compute - parts.tensor_communication);
+  parts.bubble = std::max(0.0, pipeline - parts.compute - parts.tensor_communication - waiting);
 }
 
-// Returns the seconds of the step after the pipeline's end: the rest of the reduction of buckets, tied embeddings,
-// gradients that neighbouring ranks have to add, and what the ranks tell each other.
+// Returns the seconds of the step beside its passes: the rest of the reduction of buckets, tied embeddings, gradients
+// that neighbouring ranks have to add once a step, and what the ranks tell each other.
 double StepTimeModel::data_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel;
-  const LocalElements& held = elements(strategy);
-  double seconds = strategy.data_parallel > 1 ? bucket_communication(configuration, costs) : 0;
-  // The two copies of a tied embedding are added before their data-parallel reduction.
+  double seconds = 0;
+  if (strategy.data_parallel > 1) {
+    seconds = strategy.cuts_gradients() ? shared_communication(configuration, costs)
+                                        : bucket_communication(configuration, costs);
+  }
+  // The two copies of a tied embedding are added before their data-parallel reduction, or their shares after it.
   if (model_.tie_word_embeddings && p > 1) {
     const Link tie = link_of(cluster_, RankSeries{0, strategy.world_size() / p * (p - 1), 2});
+    const bool adds_shares = strategy.cuts_gradients() && configuration.num_microbatches() > 1;
+    const double added = elements(strategy).embedding / (adds_shares ? as_double(strategy.zero_shards()) : 1);
     seconds += turns(strategy, strategy.world_size()) *
-               all_reduce_seconds(tie, 2, static_cast<int64_t>(held.embedding * system_.reduced_bytes));
+               all_reduce_seconds(tie, 2, static_cast<int64_t>(added * system_.reduced_bytes));
   }
-  // Neighbouring ranks add the gradients of norms, of which each rank has seen its rows alone, and of key-value heads
-  // that several ranks hold.
-  for (const auto& [ranks, elements_of_layer] : held.partial) {
-    const auto bytes = static_cast<int64_t>(elements_of_layer * system_.reduced_bytes);
-    seconds += as_double(model_.num_layers) / as_double(p) * turns(strategy, ranks) *
-               all_reduce_seconds(link_of(cluster_, RankSeries{0, 1, ranks}), ranks, bytes);
+  if (!strategy.cuts_gradients()) {
+    seconds += as_double(model_.num_layers) / as_double(p) * add_partial_seconds(strategy);
   }
   return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
+}
+
+// Returns the seconds in which neighbouring ranks add a layer's gradients of norms, of which each rank has seen its
+// rows alone, and of key-value heads that several ranks hold.
+double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy) {
+  double seconds = 0;
+  for (const auto& [ranks, elements_of_layer] : elements(strategy).partial) {
+    const auto bytes = static_cast<int64_t>(elements_of_layer * system_.reduced_bytes);
+    seconds += turns(strategy, ranks) * all_reduce_seconds(link_of(cluster_, RankSeries{0, 1, ranks}), ranks, bytes);
+  }
+  return seconds;
+}
+
+StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& strategy) {
+  const int64_t t = strategy.tensor_parallel, d = strategy.data_parallel, sharers = sharing_ranks(strategy);
+  // Groups that share an optimizer's state alone add all gradients of all data-parallel ranks.
+  const bool scatters = sharers > 1 && sharers == strategy.zero_shards();
+  const int64_t reducers = scatters ? sharers : d, replicas = scatters ? strategy.zero_replicas : 1;
+  const Link reduce_link = data_link(strategy, t, reducers), gather_link = data_link(strategy, t, sharers),
+             replica_link = data_link(strategy, t * sharers, replicas);
+  const double reduce_turns = turns(strategy, t * reducers), gather_turns = turns(strategy, t * sharers),
+               replica_turns = turns(strategy, t * d);
+  const auto bytes_of = [](double parameters, double bytes) { return static_cast<int64_t>(parameters * bytes); };
+  const auto cost = [&](double parameters) {
+    const int64_t reduced = bytes_of(parameters, system_.reduced_bytes);
+    BucketCosts::Bucket bucket;
+    bucket.reduce = reduce_turns * (scatters ? reduce_scatter_seconds(reduce_link, reducers, reduced)
+                                             : all_reduce_seconds(reduce_link, reducers, reduced));
+    bucket.gather = gather_turns * all_gather_seconds(gather_link, sharers, bytes_of(parameters, system_.weight_bytes));
+    bucket.reduce_replicas = replica_turns * all_reduce_seconds(replica_link, replicas, reduced / sharers);
+    return bucket;
+  };
+  const LocalElements& held = elements(strategy);
+  return {cost(held.layer), cost(held.embedding), add_partial_seconds(strategy)};
+}
+
+// Calls visit(bucket) for the buckets of a pipeline rank that have weights. A tied head beside its embedding has none.
+template <class Visitor>
+void StepTimeModel::visit_buckets(const ParallelStrategy& strategy, int64_t rank, const BucketCosts& buckets,
+                                  Visitor&& visit) {
+  const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
+  const std::vector<LayerRange>& ranges = stages(num_stages);
+  for (int64_t stage = rank; stage < num_stages; stage += p) {
+    for (int64_t layer = ranges[stage].begin; layer < ranges[stage].end; ++layer) visit(buckets.layer);
+  }
+  if (rank == 0) visit(buckets.embedding);
+  if (rank == p - 1 && (!model_.tie_word_embeddings || p > 1)) visit(buckets.embedding);
+}
+
+// Whether backward passes leave the weights' gradients to later.
+bool StepTimeModel::defers_weight_gradients(const ParallelStrategy& strategy, int64_t rank) {
+  return strategy.schedule == PipelineSchedule::zb_h1 && rank > 0;
+}
+
+// Whether anything goes on beside computing. On ranks that share devices nothing does: the same processors move bytes
+// and compute.
+bool StepTimeModel::overlaps_reduction() const { return system_.overlaps_reduction && cluster_.devices_per_node == 0; }
+
+// Whether the gradients of tied embeddings are added whole and reduced when the backward pass has ended.
+bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) const {
+  return model_.tie_word_embeddings &&
+         (!configuration.strategy.cuts_gradients() || configuration.num_microbatches() == 1);
 }
 
 // Returns the seconds of bucket reductions that nothing hides. The gradients of each layer, of the embedding and of the
 // head are one bucket each, reduced in turn: each when the last backward pass has left it and the bucket before it is
 // done. The rest of that when the backward pass of the pipeline's first rank ends is exposed. Pipeline rank r has ended
 // its own backward pass as much earlier as the ranks before it still need for the last micro-batch. Tied embeddings
-// come last. Then ZeRO-1 gathers the weights, bucket by bucket.
+// come last, then the sums over the copies of what is shared out. Then ZeRO-1 gathers the weights, bucket by bucket.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
-  const int64_t d = strategy.data_parallel, p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
-  const LocalElements& held = elements(strategy);
-  const int64_t sharers = sharing_ranks(strategy);
-  const Link link = data_link(strategy, d), gather_link = data_link(strategy, sharers);
-  const double reduce_turns = turns(strategy, strategy.tensor_parallel * d),
-               gather_turns = turns(strategy, strategy.tensor_parallel * sharers);
-  const auto reduce = [&](double parameters) {
-    const auto bytes = static_cast<int64_t>(parameters * system_.reduced_bytes);
-    return reduce_turns *
-           (sharers > 1 && sharers == d ? reduce_scatter_seconds(link, d, bytes) : all_reduce_seconds(link, d, bytes));
-  };
-  const auto gather = [&](double parameters) {
-    const auto bytes = static_cast<int64_t>(parameters * system_.weight_bytes);
-    return gather_turns * all_gather_seconds(gather_link, sharers, bytes);
-  };
-  const double layer_reduction = reduce(held.layer), layer_gather = gather(held.layer);
-  const double head_reduction = reduce(held.embedding), head_gather = gather(held.embedding);
-  const double passes = system_.reduces_each_micro_batch ? as_double(configuration.num_microbatches()) : 1;
-
-  double exposed = 0, gathering = 0, ended_earlier = 0;
+  const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
+  const BucketCosts buckets = cost_buckets(strategy);
+  double exposed = 0, ended_earlier = 0;
   for (int64_t rank = 0; rank < p; ++rank) {
-    // Buckets are complete only at the end of the schedule where it leaves the weights' gradients until then. On ranks
-    // that share devices nothing is hidden either: the same processors move bytes and compute.
-    const bool is_deferred = strategy.schedule == PipelineSchedule::zb_h1 && rank > 0;
-    const bool overlaps = system_.overlaps_reduction && !is_deferred && cluster_.devices_per_node == 0;
-    double now = 0, reduced = 0, gathered = 0, tied = 0;
-    const auto add_bucket = [&](double reduction, double gather_seconds) {
-      reduced = std::max(reduced, overlaps ? now : 0) + reduction;
-      gathered += gather_seconds;
-    };
+    // Buckets are complete only at the end of the schedule where it leaves the weights' gradients until then.
+    const bool is_deferred = defers_weight_gradients(strategy, rank);
+    const bool overlaps = overlaps_reduction() && !is_deferred;
+    double now = 0, reduced = 0, tied = 0;
+    const auto add_bucket = [&](double reduction) { reduced = std::max(reduced, overlaps ? now : 0) + reduction; };
     const auto add_embedding = [&] {
-      if (!model_.tie_word_embeddings) return add_bucket(head_reduction, head_gather);
-      tied = head_reduction;
-      gathered += head_gather;
+      if (!model_.tie_word_embeddings) return add_bucket(buckets.embedding.reduce);
+      tied = buckets.embedding.reduce;
     };
     for (int64_t stage = rank + (num_stages - p); stage >= 0; stage -= p) {
       if (stage + 1 == num_stages) {
         now += costs.blocks.head.backward().total();
-        if (!model_.tie_word_embeddings || p > 1) add_embedding();  // a tied head beside its embedding has no bucket
+        add_embedding();
       }
       for (int64_t layer = costs.ranges[stage].begin; layer < costs.ranges[stage].end; ++layer) {
         now += costs.blocks.layer.backward().total();
-        add_bucket(layer_reduction, layer_gather);
+        add_bucket(buckets.layer.reduce);
       }
       if (stage != 0) continue;
       now += costs.blocks.embedding.backward().total();
       add_embedding();
     }
     const double left = overlaps ? std::max(0.0, reduced - now) : reduced;
-    exposed = std::max(exposed, passes * (left + tied) - (is_deferred ? 0 : ended_earlier));
-    gathering = std::max(gathering, gathered);
+    exposed = std::max(exposed, left + tied - (is_deferred ? 0 : ended_earlier));
     ended_earlier += costs.costs[rank].backward().total();
   }
-  return exposed + gathering;
+  return exposed + end_of_step(strategy, buckets);
+}
+
+// Returns the seconds of the collectives when all gradients are reduced: the sums of shares over the copies of what is
+// shared out, and the gathering of updated weights.
+double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const BucketCosts& buckets) {
+  double adding = 0, gathering = 0;
+  for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
+    double added = 0, gathered = 0;
+    visit_buckets(strategy, rank, buckets, [&](const BucketCosts::Bucket& bucket) {
+      added += bucket.reduce_replicas;
+      if (!strategy.cuts_weights()) gathered += bucket.gather;
+    });
+    adding = std::max(adding, added);
+    gathering = std::max(gathering, gathered);
+  }
+  return adding + gathering;
+}
+
+// Returns the seconds of gathering and reducing beside those that every micro-batch waits for: what the first one waits
+// longer, and what is left to reduce when the backward pass of the pipeline's first rank ends, as above.
+double StepTimeModel::shared_communication(const Configuration& configuration, const Stages& costs) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const BucketCosts buckets = cost_buckets(strategy);
+  double first = 0, exposed = 0, ended_earlier = 0;
+  for (const StageWaits& waits : costs.waits) first += std::max(0.0, waits.first);
+  for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
+    const StageWaits& waits = costs.waits[rank];
+    const bool has_tied = rank == 0 || rank == strategy.pipeline_parallel - 1;
+    const double tied = reduces_tied_at_the_end(configuration) && has_tied ? buckets.embedding.reduce : 0;
+    const double left = std::max(0.0, waits.left + std::min(0.0, waits.first));
+    exposed = std::max(exposed, left + tied - ended_earlier);
+    ended_earlier += costs.costs[rank].backward().total() + waits.backward_input + waits.backward_weight;
+  }
+  return first + exposed + end_of_step(strategy, buckets);
 }
 
 // Returns the seconds of the optimizer; none where a virtual clock charges operations, since it leaves out the
@@ -225,7 +376,7 @@ double StepTimeModel::crowding(const Configuration& configuration) {
 int64_t StepTimeModel::sharing_ranks(const ParallelStrategy& strategy) const {
   return strategy.zero_stage == 0      ? 1
          : system_.optimizer_group > 0 ? std::min(system_.optimizer_group, strategy.data_parallel)
-                                       : strategy.data_parallel;
+                                       : strategy.zero_shards();
 }
 
 // Returns the number of ranks that share each device of a node, where there are more ranks than devices. Otherwise
@@ -262,14 +413,15 @@ double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vec
   return most;
 }
 
-// Returns the slowest link of the data-parallel groups, which begin at every rank of every block of t d ranks.
-Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t count) const {
-  const int64_t t = strategy.tensor_parallel, d = strategy.data_parallel;
-  Link slowest = link_of(cluster_, RankSeries{0, t, count});
-  // The position of a block on its nodes repeats after at most as many blocks as a node has ranks.
-  for (int64_t block = 0; block < std::min(strategy.pipeline_parallel, cluster_.ranks_per_node); ++block) {
-    for (const int64_t first : {block * t * d, block * t * d + t - 1}) {
-      const Link link = link_of(cluster_, RankSeries{first, t, count});
+// Returns the slowest link of groups of `count` ranks that are `stride` apart. Such groups tile the world: stride of
+// them begin at neighbouring ranks, and the next ones where these end.
+Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t stride, int64_t count) const {
+  const int64_t tile = stride * count;
+  Link slowest = link_of(cluster_, RankSeries{0, stride, count});
+  // The position of a tile on its nodes repeats after at most as many tiles as a node has ranks.
+  for (int64_t i = 0; i < std::min(strategy.world_size() / tile, cluster_.ranks_per_node); ++i) {
+    for (const int64_t first : {i * tile, i * tile + stride - 1}) {
+      const Link link = link_of(cluster_, RankSeries{first, stride, count});
       if (link.bytes_per_second < slowest.bytes_per_second) slowest = link;
     }
   }

@@ -13,6 +13,7 @@
 #include "copus/performance/link_cost.h"
 #include "copus/performance/memory.h"
 #include "copus/performance/pipeline_time.h"
+#include "copus/performance/sharded_stage.h"
 #include "copus/performance/training_system.h"
 
 namespace copus {
@@ -22,7 +23,8 @@ struct StepTimeParts {
   double compute = 0;               // of the busiest pipeline rank: its F, B and W without communication
   double tensor_communication = 0;  // tensor-parallel collectives of that rank that nothing hides
   double bubble = 0;                // the pipeline's idle time, messages between stages included
-  double data_communication = 0;    // reduction of gradients and gathering of weights, as far as nothing hides them
+  double data_communication = 0;    // reduction of gradients and gathering of weights that nothing hides, within passes
+                                    // (of that rank, with ZeRO-2 and 3) and beside them
   double optimizer = 0;
 
   double total() const { return compute + tensor_communication + bubble + data_communication + optimizer; }
@@ -52,13 +54,24 @@ class StepTimeModel {
 
  private:
   struct Stages;
+  struct BucketCosts;
   const BlockCosts& blocks(const Configuration& configuration);
   const LocalElements& elements(const ParallelStrategy& strategy);
   const std::vector<LayerRange>& stages(int64_t num_stages);
   Stages cost_stages(const Configuration& configuration);
   void add_pipeline(const Configuration& configuration, const Stages& costs, StepTimeParts& parts);
+  std::vector<StageWaits> wait_for_buckets(const Configuration& configuration, const Stages& costs);
   double data_communication(const Configuration& configuration, const Stages& costs);
+  double add_partial_seconds(const ParallelStrategy& strategy);
+  BucketCosts cost_buckets(const ParallelStrategy& strategy);
+  template <class Visitor>
+  void visit_buckets(const ParallelStrategy& strategy, int64_t rank, const BucketCosts& buckets, Visitor&& visit);
+  static bool defers_weight_gradients(const ParallelStrategy& strategy, int64_t rank);
+  bool overlaps_reduction() const;
+  bool reduces_tied_at_the_end(const Configuration& configuration) const;
   double bucket_communication(const Configuration& configuration, const Stages& costs);
+  double end_of_step(const ParallelStrategy& strategy, const BucketCosts& buckets);
+  double shared_communication(const Configuration& configuration, const Stages& costs);
   double optimizer(const ParallelStrategy& strategy);
   double held_parameters(const ParallelStrategy& strategy, int64_t pipeline_rank);
   double agreement(const ParallelStrategy& strategy) const;
@@ -67,7 +80,7 @@ class StepTimeModel {
   double ranks_per_device(const ParallelStrategy& strategy) const;
   double turns(const ParallelStrategy& strategy, int64_t count) const;
   double node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const;
-  Link data_link(const ParallelStrategy& strategy, int64_t count) const;
+  Link data_link(const ParallelStrategy& strategy, int64_t stride, int64_t count) const;
   Link stage_link(const ParallelStrategy& strategy, int64_t stage) const;
 
   ModelDescription model_;

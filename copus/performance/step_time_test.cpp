@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -185,6 +186,190 @@ TEST(StepTime, ZeroOneScattersAndGathersInstead) {
   };
   // Weights in fp32 have as many bytes as their gradients, so scatter and gather together cost an all-reduce.
   EXPECT_NEAR(predicted(1), predicted(0), 1e-9);
+}
+
+// Nothing is hidden where ranks have cores instead of devices of their own.
+ClusterDescription cluster_of_cores() {
+  ClusterDescription cluster = counting_cluster();
+  cluster.devices_per_node = 4;
+  return cluster;
+}
+
+// Seconds of collectives over n ranks of a node, of a layer's bucket and of that of the embedding or the head; weights
+// have as many bytes as gradients.
+struct BucketCollectives {
+  explicit BucketCollectives(int64_t n) {
+    const Link link = cluster_of_cores().within_node;
+    const int64_t layer_bytes = 4 * (4 * 128 * 128 + 3 * 256 * 128 + 2 * 128);
+    layer = reduce_scatter_seconds(link, n, layer_bytes);
+    table = reduce_scatter_seconds(link, n, int64_t{4} * 1000 * 128);
+    layer_sum = all_reduce_seconds(link, n, layer_bytes);
+    table_sum = all_reduce_seconds(link, n, int64_t{4} * 1000 * 128);
+  }
+  double all() const { return 8 * layer + 2 * table; }
+  double layer, table;          // a reduce-scatter, or an all-gather
+  double layer_sum, table_sum;  // an all-reduce
+};
+
+TEST(StepTime, EveryMicroBatchReducesAndGathersWhatIsSharedOut) {
+  const auto predicted = [](int64_t zero_stage, bool reshards) {
+    const ParallelStrategy strategy{.data_parallel = 4, .zero_stage = zero_stage, .reshard_after_forward = reshards};
+    return predict(cluster_of_cores(), with(strategy, 12)).data_communication;  // three micro-batches
+  };
+  const BucketCollectives of(4);
+  EXPECT_NEAR(predicted(1, true), of.all() + of.all(), 1e-12);
+  EXPECT_NEAR(predicted(2, true), 3 * of.all() + of.all(), 1e-12);
+  // F uses the embedding and the layers, B the layers and the head; after the update nothing is gathered.
+  const double gathers = 2 * 8 * of.layer + 2 * of.table;
+  EXPECT_NEAR(predicted(3, true), 3 * (of.all() + gathers), 1e-12);
+  EXPECT_NEAR(predicted(3, false), 3 * of.all() + of.all(), 1e-12);
+}
+
+TEST(StepTime, RanksThatShareDevicesReduceInTurn) {
+  ClusterDescription cluster = cluster_of_cores();
+  const Configuration configuration = with({.data_parallel = 4, .zero_stage = 3});
+  const StepTimeParts alone = predict(cluster, configuration);
+  cluster.devices_per_node = 2;
+  const StepTimeParts sharing = predict(cluster, configuration);
+  EXPECT_NEAR(sharing.data_communication, 2 * alone.data_communication, 1e-12);
+  EXPECT_NEAR(sharing.total(), 2 * alone.total(), 1e-12);
+}
+
+TEST(StepTime, ASlowNetworkIsBusyAllTheTime) {
+  ClusterDescription cluster = counting_cluster();
+  cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e6};
+  for (const int64_t zero_stage : {2, 3}) {
+    const Configuration configuration = with({.data_parallel = 4, .zero_stage = zero_stage});
+    const double computing = predict(cluster, configuration).compute;
+    ClusterDescription without_overlap = cluster;
+    without_overlap.devices_per_node = 4;
+    const double moving = predict(without_overlap, configuration).data_communication;
+    const double step = predict(cluster, configuration).total();
+    EXPECT_GE(step, moving * (1 - 1e-12)) << zero_stage;
+    EXPECT_LT(step, moving + computing) << zero_stage;
+  }
+}
+
+TEST(StepTime, AFastNetworkLeavesWhatComesFirstAndLast) {
+  ClusterDescription cluster = counting_cluster();
+  cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e13};
+  const double layer_bytes = 4 * (4 * 128 * 128 + 3 * 256 * 128 + 2 * 128), table_bytes = 4 * 1000 * 128;
+  const double tail = (layer_bytes + table_bytes) * 3 / 4 / 1e13;
+  // The embedding's forward pass takes no time here, so that a micro-batch begins with the gathers of two buckets and
+  // the reductions of two others, of which only the embedding's gather is beside the pass before.
+  const double table = table_bytes * 3 / 4 / 1e13, layer = layer_bytes * 3 / 4 / 1e13;
+  const auto predicted = [&](int64_t zero_stage) {
+    return predict(cluster, with({.data_parallel = 4, .zero_stage = zero_stage})).data_communication;
+  };
+  EXPECT_NEAR(predicted(2), tail + 8 * layer + 2 * table, 1e-13);
+  EXPECT_NEAR(predicted(3), (table + layer) + 3 * (layer + table + layer) + tail, 1e-13);
+}
+
+TEST(StepTime, ThePipelineSeesWhatItsPassesWaitFor) {
+  const Configuration configuration = with({.data_parallel = 2, .pipeline_parallel = 2, .zero_stage = 3}, 16);
+  const StepTimeParts parts = predict(cluster_of_cores(), configuration);
+  const BucketCollectives of(2);
+  std::vector<StageSeconds> stages;
+  double most_waiting = 0;
+  for (const LayerRange& range : balance_stages(small_model(), sequence_length, 2)) {
+    const auto layers = static_cast<double>(range.end - range.begin);
+    const double third = layers * layer_seconds() / 3;
+    const double send = send_seconds(counting_cluster().within_node, sequence_length * 128 * 4);
+    stages.push_back({third + layers * of.layer, third + 2 * layers * of.layer + of.table, third, send});
+    most_waiting = std::max(most_waiting, 8 * (3 * layers * of.layer + 2 * of.table));
+  }
+  stages.front().forward += of.table;
+  stages.back().backward_input += of.table + 2 * head_seconds() / 3;
+  stages.back().backward_weight += head_seconds() / 3;
+  const double seconds = time_schedule(make_schedule(PipelineSchedule::one_f_one_b, 2, 1, 8), stages).seconds;
+  EXPECT_NEAR(parts.total(), seconds, 1e-12);
+  EXPECT_NEAR(parts.data_communication, most_waiting, 1e-12);
+}
+
+TEST(StepTime, CopiesAddTheirSharesOnceAStep) {
+  const auto predicted = [](int64_t zero_stage) {
+    const ParallelStrategy strategy{.data_parallel = 4, .zero_stage = zero_stage, .zero_replicas = 2};
+    return predict(cluster_of_cores(), with(strategy, 12)).data_communication;
+  };
+  const BucketCollectives of(2);
+  const double halves = (8 * of.layer_sum + 2 * of.table_sum) / 2;
+  const double saved = 10 * counting_cluster().within_node.latency_seconds;  // half of the bytes, but all latencies
+  EXPECT_NEAR(predicted(1), of.all() + halves + saved + of.all(), 1e-12);
+  EXPECT_NEAR(predicted(2), 3 * of.all() + halves + saved + of.all(), 1e-12);
+  EXPECT_NEAR(predicted(3), 3 * (2 * of.all() + 8 * of.layer) + halves + saved, 1e-12);
+}
+
+TEST(StepTime, SharesStayOnANodeWhereCopiesDo) {
+  ClusterDescription cluster = counting_cluster();
+  cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e9};
+  cluster.between_nodes = {.latency_seconds = 0, .bytes_per_second = 1e6};
+  const auto predicted = [&](int64_t replicas) {
+    const ParallelStrategy strategy{.data_parallel = 8, .zero_stage = 3, .zero_replicas = replicas};
+    return predict(cluster, with(strategy, 64)).total();
+  };
+  EXPECT_LT(predicted(2), predicted(1) / 5);
+  // Groups of three ranks do not fit on nodes of four, wherever the first one is.
+  ClusterDescription of_four = cluster_of_cores();
+  of_four.between_nodes = {.latency_seconds = 0, .bytes_per_second = 1e6};
+  const ParallelStrategy threes{.data_parallel = 12, .zero_stage = 1, .zero_replicas = 4};
+  EXPECT_GT(predict(of_four, with(threes, 12)).data_communication, 1);
+}
+
+TEST(StepTime, SharedGradientsOfNeighboursAreAddedInEveryMicroBatch) {
+  const auto predicted = [](int64_t zero_stage, int64_t global_batch) {
+    ClusterDescription cluster = cluster_of_cores();
+    cluster.ranks_per_node = cluster.devices_per_node = 8;
+    const ParallelStrategy strategy{
+        .data_parallel = 2, .tensor_parallel = 4, .sequence_parallel = true, .zero_stage = zero_stage};
+    return predict(cluster, with(strategy, global_batch)).data_communication;
+  };
+  const double norms = 8 * all_reduce_seconds(counting_cluster().within_node, 4, int64_t{4} * 2 * 128);
+  const double one = predicted(2, 2), three = predicted(2, 6);
+  EXPECT_NEAR(one, predicted(1, 2), 1e-12);
+  const BucketCollectives of(2);
+  EXPECT_GT(three - one, 2 * norms);
+  // The rest is the reduction of all buckets, of which a rank has a quarter, but for the norms.
+  const Link link = counting_cluster().within_node;
+  const int64_t layer_bytes = 4 * (128 * 128 + 3 * 256 * 32 + 2 * 128), table_bytes = 4 * 250 * 128;
+  const double reductions =
+      8 * reduce_scatter_seconds(link, 2, layer_bytes) + 2 * reduce_scatter_seconds(link, 2, table_bytes);
+  EXPECT_NEAR(three - one, 2 * (norms + reductions), 1e-12);
+}
+
+TEST(StepTime, TiedEmbeddingsAreReducedTogetherWithOneMicroBatchAlone) {
+  ModelDescription model = small_model();
+  model.tie_word_embeddings = true;
+  const auto predicted = [&](ParallelStrategy strategy, int64_t global_batch) {
+    return StepTimeModel(model, sequence_length, cluster_of_cores(), silent_system())
+        .predict(with(strategy, global_batch))
+        .data_communication;
+  };
+  const BucketCollectives of(4);
+  const double gathers = 8 * of.layer + of.table;
+  const ParallelStrategy data{.data_parallel = 4, .zero_stage = 2};
+  EXPECT_NEAR(predicted(data, 4), 8 * of.layer + of.table + gathers, 1e-12);
+  EXPECT_NEAR(predicted(data, 12), 3 * of.all() + gathers, 1e-12);
+  // ZeRO-3 gathers it for F and for B, or once.
+  ParallelStrategy three{.data_parallel = 4, .zero_stage = 3};
+  EXPECT_NEAR(predicted(three, 12), 3 * (of.all() + 16 * of.layer + 2 * of.table), 1e-12);
+  three.reshard_after_forward = false;
+  EXPECT_NEAR(predicted(three, 12), 3 * of.all() + gathers, 1e-12);
+}
+
+TEST(StepTime, LaterStagesOfZeroTakeNoLessTime) {
+  for (const int64_t global_batch : {8, 64}) {
+    for (const ParallelStrategy& layout :
+         {ParallelStrategy{.data_parallel = 8}, ParallelStrategy{.data_parallel = 4, .pipeline_parallel = 2},
+          ParallelStrategy{.data_parallel = 2, .tensor_parallel = 4, .sequence_parallel = true}}) {
+      ParallelStrategy strategy = layout;
+      const auto seconds = [&](int64_t zero_stage) {
+        strategy.zero_stage = zero_stage;
+        return predict(gpu_cluster(), with(strategy, global_batch)).total();
+      };
+      EXPECT_GE(seconds(2), seconds(1) * (1 - 1e-12)) << to_string(strategy);
+      EXPECT_GE(seconds(3), seconds(2) * (1 - 1e-12)) << to_string(strategy);
+    }
+  }
 }
 
 TEST(StepTime, ATiedEmbeddingIsAddedAcrossThePipeline) {

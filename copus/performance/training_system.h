@@ -96,7 +96,6 @@ struct TrainingSystem {
   double agreement_bytes = 0;  // bytes that the ranks add up once a step; and bytes per rank among them
   double agreement_bytes_per_rank = 0;
   bool overlaps_reduction = true;  // whether gradients are reduced beside the last backward pass
-  bool reduces_each_micro_batch = false;
   // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
   int64_t optimizer_group = 0;
   bool overlaps_tensor_backward = false;    // whether collectives of backward passes overlap the layer's products

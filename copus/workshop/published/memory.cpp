@@ -16,6 +16,9 @@ constexpr double eager_logit_bytes = 2 + 4 + 4 + 4 + 2;
 // A CUDA context and NCCL's buffers take about this much of a device.
 constexpr double cuda_bytes = gibibyte;
 
+// PyTorch's FSDP rounds the shares of the fp32 weights as it gathers them, and keeps no shares of rounded ones.
+constexpr double fsdp_optimizer_bytes = 12 - 2;
+
 // nanotron 0.5. Facts from its code: bf16 weights, fp32 sums of gradients beside the bf16 gradients of a micro-batch,
 // fp32 master weights and moments, which ZeRO-1 shares out; FlashAttention-2; an eager feed-forward block (gate, up,
 // silu(gate), product); the fp32 softmax overwrites its input, over the rank's part of the vocabulary. Of the hidden
@@ -97,9 +100,12 @@ TrainingSystem nemo() {
 }
 
 // MPT models take flash-attention's fused cross entropy by default: logits, their shifted copy and the gradient, bf16.
+// Its "PURE" mixed precision makes and reduces gradients in bf16.
 TrainingSystem llm_foundry() {
   TrainingSystem system = megatron_memory();
   system.name = "llm-foundry";
+  system.reduced_bytes = 2;
+  system.optimizer_bytes = fsdp_optimizer_bytes;
   system.memory.logit_bytes = 3 * 2;
   return system;
 }
@@ -108,6 +114,7 @@ TrainingSystem llm_foundry() {
 TrainingSystem torchtitan() {
   TrainingSystem system = megatron_memory();
   system.name = "torchtitan";
+  system.optimizer_bytes = fsdp_optimizer_bytes;
   system.memory.kept_without_attention = {.hidden = 3, .query = 2, .key_value = 1, .feed_forward = 1};
   system.memory.logit_bytes = eager_logit_bytes;
   return system;

@@ -274,9 +274,7 @@ void read_configuration(const Row& row, PublishedRun& run) {
   read_zero_stage(row, run);
   read_batches(row, run);
 
-  Configuration known = run.configuration;
-  known.strategy.zero_stage = std::min<int64_t>(1, known.strategy.zero_stage);
-  if (const auto reason = infeasible_reason(run.model, known, run.sequence_length)) throw Unusable(*reason);
+  if (const auto reason = infeasible_reason(run.model, run.configuration, run.sequence_length)) throw Unusable(*reason);
 }
 
 PublishedRun read_run(const Row& row) {

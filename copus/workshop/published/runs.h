@@ -28,8 +28,7 @@ struct PublishedRun {
   int64_t sequence_length = 0;
   std::string precision;
 
-  // Of the schedules, 1F1B, or the interleaved one where vpp > 1. zero_stage may be 2 or 3 here, where gradients and
-  // weights are shared out too.
+  // Of the schedules, 1F1B, or the interleaved one where vpp > 1.
   Configuration configuration;
   int64_t context_parallel = 1;                // ranks that share each sequence: world = d * t * p * this
   std::optional<bool> sequence_parallel_said;  // the cell, where it is not empty

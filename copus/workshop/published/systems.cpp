@@ -80,12 +80,11 @@ TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
 }
 
 // PaddlePaddle: fp16 gradients.
-TrainingSystem paddle(const PublishedRun& run) {
+TrainingSystem paddle() {
   TrainingSystem system = megatron_passes();
   system.name = "paddle";
   system.gradient_bytes = 2;
   system.reduced_bytes = 2;
-  system.reduces_each_micro_batch = run.zero_stage_said == 2;
   return system;
 }
 
@@ -126,7 +125,6 @@ PublishedCase describe_published(const PublishedRun& run) {
   if (!run.unusable.empty()) return left_out("not in our terms: " + run.unusable);
   if (run.tokens_per_second_per_gpu.value_or(0) == 0) return left_out("no throughput given");
   if (run.context_parallel > 1) return left_out("context parallel");
-  if (run.zero_stage_said.value_or(0) == 3) return left_out("ZeRO-3");
   if (contains(run.precision, "fp8") || contains(run.precision, "fp4")) return left_out("precision below 16 bits");
 
   const bool is_h100 = contains(run.hardware, "H100"), is_a800 = contains(run.hardware, "A800");
@@ -140,7 +138,7 @@ PublishedCase describe_published(const PublishedRun& run) {
   } else if (contains(framework, "Aleph Alpha")) {
     described.system = aleph_alpha_passes(run);
   } else if (contains(framework, "Paddle")) {
-    described.system = paddle(run);
+    described.system = paddle();
   } else if (contains(framework, "InternEvo")) {
     described.system = internevo(run);
     described.cluster = "a100-4x100g";
@@ -158,8 +156,6 @@ PublishedCase describe_published(const PublishedRun& run) {
   described.group = described.system.name + ", " + run.hardware;
   described.model = run.gated_model();
   described.configuration = run.configuration;
-  int64_t& zero_stage = described.configuration.strategy.zero_stage;
-  zero_stage = std::min<int64_t>(zero_stage, 1);
   return described;
 }
 

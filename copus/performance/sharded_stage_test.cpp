@@ -1,0 +1,104 @@
+#include "copus/performance/sharded_stage.h"
+
+#include <gtest/gtest.h>
+
+namespace copus {
+namespace {
+
+// Ten layers between an embedding and a head, as one stage.
+ShardedStage some_stage(double gather, double reduce) {
+  ShardedStage stage;
+  stage.layer = {.forward = 10, .backward_input = 10, .backward_weight = 10, .gather = gather, .reduce = reduce};
+  stage.num_layers = 10;
+  stage.num_microbatches = 4;
+  return stage;
+}
+
+TEST(ShardedStage, AReductionHidesBehindTheNextLayer) {
+  // A reduction of 30 s is 10 s longer than the next layer's backward pass, and stops the one after that. The last one
+  // but one and the last hide behind the forward pass of the next micro-batch.
+  const StageWaits waits = wait_for_shares(some_stage(0, 30));
+  EXPECT_EQ(waits.forward, 0);
+  EXPECT_EQ(waits.backward_input, 8 * 10);
+  EXPECT_EQ(waits.first, 0);
+  EXPECT_EQ(waits.left, 30 + 10);
+  const StageWaits hidden = wait_for_shares(some_stage(0, 20));
+  EXPECT_EQ(hidden.total(), 0);
+  EXPECT_EQ(hidden.left, 20);
+}
+
+TEST(ShardedStage, AGatherHidesBehindTheLayerBefore) {
+  // In F a gather hides behind 10 s of a layer, in B behind 20 s, across passes too. The step's first gather has
+  // nothing before it, where the other micro-batches' first has a layer's backward pass.
+  const StageWaits waits = wait_for_shares(some_stage(12, 0));
+  EXPECT_EQ(waits.forward, 9 * 2);
+  EXPECT_EQ(waits.backward_input, 2);
+  EXPECT_EQ(waits.first, 12);
+  EXPECT_EQ(waits.left, 0);
+}
+
+TEST(ShardedStage, GathersAndReductionsTakeTurns) {
+  // In B, a layer's 20 s hide all but 4 s of a reduction and a gather, which come together from the third layer on. F
+  // begins with both, too: the reduction of the last layer but one and the gather take 24 s in the last layer's 20 s,
+  // then the last layer's reduction comes before the gather of the second layer in 10 s.
+  const StageWaits waits = wait_for_shares(some_stage(12, 12));
+  EXPECT_EQ(waits.backward_input, 2 + 8 * 4);
+  EXPECT_EQ(waits.forward, 4 + (24 - 10) + 8 * 2);
+  EXPECT_EQ(waits.left, 12);
+}
+
+TEST(ShardedStage, WeightsThatStayAreGatheredOnceAStep) {
+  ShardedStage stage = some_stage(12, 0);
+  stage.reshards = false;
+  StageWaits waits = wait_for_shares(stage);
+  EXPECT_EQ(waits.total(), 0);
+  EXPECT_EQ(waits.first, 12 + 9 * 2);
+  stage.is_first = false;  // its first gather is done before its first input is there
+  EXPECT_EQ(wait_for_shares(stage).first, 9 * 2);
+}
+
+TEST(ShardedStage, EmbeddingAndHeadAreUsedOnceEach) {
+  ShardedStage stage = some_stage(10, 0);
+  stage.embedding = {.forward = 1, .backward_input = 1, .backward_weight = 1, .gather = 5, .reduce = 0};
+  stage.head = {.forward = 0, .backward_input = 5, .backward_weight = 5, .gather = 15, .reduce = 0};
+  const StageWaits waits = wait_for_shares(stage);
+  EXPECT_EQ(waits.forward, 10 - 1);          // the first layer's weights, behind the embedding
+  EXPECT_EQ(waits.backward_input, 15 - 10);  // the head's, behind the last layer
+  EXPECT_EQ(waits.first, 5);                 // the embedding's, at the beginning
+}
+
+TEST(ShardedStage, DeferredWeightGradientsReduceBehindOneAnother) {
+  ShardedStage stage = some_stage(0, 14);
+  stage.schedule = PipelineSchedule::zb_h1;
+  stage.defers_weight_gradients = true;
+  const StageWaits waits = wait_for_shares(stage);
+  EXPECT_EQ(waits.backward_input, 0);
+  EXPECT_EQ(waits.backward_weight, 8 * 4);
+  EXPECT_EQ(waits.left, 14 + 4);
+}
+
+TEST(ShardedStage, PassesOfOneKindFollowEachOtherInGpipe) {
+  ShardedStage stage = some_stage(12, 0);
+  stage.schedule = PipelineSchedule::gpipe;
+  const StageWaits waits = wait_for_shares(stage);
+  EXPECT_EQ(waits.forward, 10 * 2);
+  EXPECT_EQ(waits.backward_input, 0);
+  EXPECT_EQ(waits.first, (12 - 2) + 2);  // the first gather, and the first B's behind a layer's F
+}
+
+TEST(ShardedStage, WithoutOverlapEveryByteIsWaitedFor) {
+  ShardedStage stage = some_stage(3, 4);
+  stage.overlaps = false;
+  StageWaits waits = wait_for_shares(stage);
+  EXPECT_EQ(waits.forward, 10 * 3);
+  EXPECT_EQ(waits.backward_input, 10 * (3 + 4));
+  EXPECT_EQ(waits.first, 0);
+  EXPECT_EQ(waits.left, 0);
+  stage.reshards = false;
+  waits = wait_for_shares(stage);
+  EXPECT_EQ(waits.total(), 10 * 4);
+  EXPECT_EQ(waits.first, 10 * 3);
+}
+
+}  // namespace
+}  // namespace copus
