@@ -20,10 +20,17 @@ Configuration in_batches(int64_t ranks, int64_t global_batch, int64_t micro_batc
   return {.strategy = {.data_parallel = ranks}, .global_batch = global_batch, .micro_batch = micro_batch};
 }
 
+// Ranks that share gradients out.
+Configuration in_shares(int64_t ranks, int64_t global_batch, int64_t micro_batch) {
+  Configuration configuration = in_batches(ranks, global_batch, micro_batch);
+  configuration.strategy.zero_stage = 2;
+  return configuration;
+}
+
 // Configurations whose small batches are: ranks' shares, of one micro-batch and of several; one first micro-batch; an
-// eighth of the step.
+// eighth of the step; every rank's first micro-batch.
 const std::vector<Configuration> all_sources = {in_batches(4, 16, 4), in_batches(2, 32, 4), in_batches(1, 16, 4),
-                                                in_batches(1, 16, 16)};
+                                                in_batches(1, 16, 16), in_shares(4, 32, 2)};
 
 struct EstimateMoments {
   GradientNoise mean, variance;
