@@ -30,7 +30,7 @@ BAD = {
     "d=0": '"d=0": expected a whole number from 1 to 131072',
     "d=2.0": '"d=2.0": expected a whole number',
     "b=16777217": '"b=16777217": expected a whole number from 1 to 16777216',
-    "zero=3": '"zero=3": expected a whole number from 0 to 1',
+    "zero=4": '"zero=4": expected a whole number from 0 to 3',
     "sp=yes": '"sp=yes": expected a whole number from 0 to 1',
     "schedule=2f2b": '"schedule=2f2b": expected one of gpipe, 1f1b, interleaved, zb-h1',
     "recompute=some": '"recompute=some": expected one of none, attention, full',

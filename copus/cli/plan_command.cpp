@@ -13,6 +13,7 @@
 #include "copus/cli/option_checks.h"
 #include "copus/cli/plan_options.h"
 #include "copus/config/descriptions.h"
+#include "copus/description/configuration_fields.h"
 #include "copus/plan/plan.h"
 #include "copus/plan/plan_chart.h"
 #include "copus/plan/plan_explain.h"
@@ -33,6 +34,8 @@ struct PlanOptions {
   std::string precision = "bf16";
   std::vector<std::string> schedules;
   std::vector<std::string> recomputes;
+  std::vector<int64_t> zero_stages;
+  std::vector<int64_t> sequence_parallel;
   std::filesystem::path profile;
   std::filesystem::path plot;
   std::string explain;
@@ -63,6 +66,10 @@ PlanQuestion question_of(const PlanOptions& options) {
     question.space.schedules = by_names<PipelineSchedule>(options.schedules);
   }
   if (!options.recomputes.empty()) question.space.recomputes = by_names<Recompute>(options.recomputes);
+  if (!options.zero_stages.empty()) question.space.zero_stages = options.zero_stages;
+  if (!options.sequence_parallel.empty()) {
+    question.space.sequence_parallel.assign(options.sequence_parallel.begin(), options.sequence_parallel.end());
+  }
   if (!options.profile.empty()) {
     question.knowledge = read_knowledge(
         options.profile,
@@ -132,6 +139,12 @@ void add_plan(CLI::App& program, CommandAction& action) {
   command.add_option("--recompute", options->recomputes, "Only these ways of recompute (any)")
       ->delimiter(',')
       ->check(CLI::IsMember(all_names<Recompute>()));
+  command.add_option("--zero", options->zero_stages, "Only these stages of ZeRO (any)")
+      ->delimiter(',')
+      ->check(CLI::Range(allowed_zero_stages.low, allowed_zero_stages.high));
+  command.add_option("--sp", options->sequence_parallel, "Only with (1) or without (0) sequence parallelism (any)")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1));
   command.add_option("--profile", options->profile, "What was measured (profile.json), to correct the predictions by");
   command.add_option("--top", options->top, "How many layouts to show")->check(at_least(1))->capture_default_str();
   command.add_option("--explain", options->explain,

@@ -108,6 +108,22 @@ class PlanTest(ProgramTest):
         self.assertIn("It is the fastest of the plan.", self.planned(*arguments, "d=8"))
         self.assertIn("% faster.", self.planned(*arguments, "d=8,recompute=none"))
 
+    def test_zero_and_sequence_parallelism_narrow_the_choice(self):
+        layouts = ["--model", "llama-2-13b", "--cluster", "h100-sxm", "--gpus", "16", "--global-batch", "64", "--json"]
+        for stages, shared in (("0,1", "0"), ("2", "1"), ("3", "0,1")):
+            with self.subTest(zero=stages, sp=shared):
+                plan = json.loads(self.planned(*layouts, "--zero", stages, "--sp", shared))
+                for layout in plan["batches"][0]["layouts"]:
+                    if layout["data_parallel"] > 1:
+                        self.assertIn(str(layout["zero_stage"]), stages)
+                    if layout["tensor_parallel"] > 1:
+                        self.assertIn(str(int(layout["sequence_parallel"])), shared)
+        self.refused(*WORKLOAD, "--zero", "4", says=["--zero", "4"])
+        self.refused(*WORKLOAD, "--sp", "2", says=["--sp", "2"])
+        self.refused("--model", "llama-3.1-70b", "--cluster", "h100-sxm", "--gpus", "32", "--global-batch", "32",
+                     "--micro-batch", "1", "--zero", "0", "--schedule", "gpipe", "--recompute", "none", "--sp", "0",
+                     says=["leave out --schedule and --recompute and --micro-batch and --zero and --sp"])
+
     def test_a_model_in_a_folder_has_its_name(self):
         (self.folder / "mine").mkdir()
         self.refused("--model", "mine", "--cluster", "h100-sxm", "--gpus", "8", says=["--model", "mine/config.json"])

@@ -188,7 +188,7 @@ class BadInput(ProgramTest):
         self.assert_run_refused("parallel.pipeline_parallel=2", "parallel.virtual_stages=2",
                                 says=["parallel.virtual_stages 2", '"interleaved"'])
         self.assert_run_refused("parallel.sequence_parallel=true", says=["parallel.tensor_parallel of at least 2"])
-        self.assert_run_refused("parallel.zero_stage=3", says=["parallel.zero_stage", "got 3"])
+        self.assert_run_refused("parallel.zero_stage=4", says=["parallel.zero_stage", "got 4"])
         self.assert_run_refused("parallel.schedule=2f2b", says=["parallel.schedule", "zb-h1"])
 
     def test_clusters(self):

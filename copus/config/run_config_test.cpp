@@ -164,14 +164,14 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"parallel.tensor_parallel", "2.5", "a whole number, got 2.5"},
            BadValue{"parallel.schedule", "2f2b", "one of \"gpipe\", \"1f1b\", \"interleaved\", \"zb-h1\""},
            BadValue{"parallel.sequence_parallel", "2", "true or false, got 2"},
-           BadValue{"parallel.zero_stage", "3", "at least 0 and at most 1, got 3"},
+           BadValue{"parallel.zero_stage", "4", "at least 0 and at most 3, got 4"},
            BadValue{"parallel.wait_limit", "0s", "at least 1, got the string \"0s\""},
            BadValue{"adapt.policy", "copuss", "one of \"none\", \"static\", \"static-best\", \"copus\""},
            BadValue{"adapt.global_batches", "[8, 0]", "at least 1 and at most 16777216, got 0"},
            BadValue{"adapt.micro_batches", "['4']", "a whole number, got the string \"4\""},
            BadValue{"adapt.schedules", "['1f1b', 'zb']", "\"zb-h1\", got the string \"zb\""},
            BadValue{"adapt.sequence_parallel", "[true, 1]", "true or false, got 1"},
-           BadValue{"adapt.zero_stages", "[0, 2]", "at least 0 and at most 1, got 2"},
+           BadValue{"adapt.zero_stages", "[0, 4]", "at least 0 and at most 3, got 4"},
            BadValue{"adapt.alpha", "1.5", "at least 0 and at most 1, got 1.5"},
            BadValue{"adapt.interval_samples", "0", "at least 1, got 0"},
            BadValue{"cluster.clock", "fake", "one of \"real\", \"wall\", \"virtual\""},
@@ -429,7 +429,9 @@ class RandomConfigs {
       parallel.virtual_stages = coin() ? 1 : whole(1, 3);
       parallel.schedule = static_cast<PipelineSchedule>(whole(0, 3));
       parallel.sequence_parallel = coin();
-      parallel.zero_stage = whole(0, 1);
+      parallel.zero_stage = whole(0, 3);
+      parallel.reshard_after_forward = coin();
+      parallel.zero_replicas = whole(1, 3);
       config.train.global_batch =
           config.train.micro_batch * parallel.data_parallel * parallel.pipeline_parallel * whole(1, 100);
     } while (infeasible_reason(config.model, configuration_of(config), config.train.sequence_length));
@@ -482,7 +484,7 @@ class RandomConfigs {
     list(adapt.virtual_stages, 1, 8);
     list(adapt.recomputes, 0, 2);
     list(adapt.sequence_parallel, 0, 1);
-    list(adapt.zero_stages, 0, 1);
+    list(adapt.zero_stages, 0, 3);
     list(adapt.hold_in, 0, 2);
     adapt.max_tensor_parallel = coin() ? 0 : whole(4, 64);
     adapt.alpha = share();

@@ -88,9 +88,9 @@ TEST(ConfigurationFields, WordsJsonAndTextHoldEachOfThem) {
 
 // Hashes of decisions in old logs are made of these numbers in this order.
 TEST(ConfigurationFields, TheOrderOfWordsStays) {
-  const char* const text = "d=2,t=3,p=4,v=5,schedule=zb-h1,sp=1,zero=1,recompute=full,B=32,b=8";
+  const char* const text = "d=2,t=3,p=4,v=5,schedule=zb-h1,sp=1,zero=3,recompute=full,reshard=0,replicas=2,B=32,b=8";
   const Configuration configuration = apply(parse_configuration_change(text), {});
-  EXPECT_THAT(to_words(configuration), testing::ElementsAre(2, 3, 4, 5, 3, 1, 1, 2, 32, 8));
+  EXPECT_THAT(to_words(configuration), testing::ElementsAre(2, 3, 4, 5, 3, 1, 3, 2, 0, 2, 32, 8));
 }
 
 }  // namespace

@@ -16,8 +16,10 @@ Configuration every_field_unusual() {
                        .virtual_stages = 5,
                        .schedule = PipelineSchedule::interleaved_1f1b,
                        .sequence_parallel = true,
-                       .zero_stage = 1,
-                       .recompute = Recompute::attention},
+                       .zero_stage = 3,
+                       .recompute = Recompute::attention,
+                       .reshard_after_forward = false,
+                       .zero_replicas = 2},
           .global_batch = 96,
           .micro_batch = 6};
 }
@@ -30,8 +32,17 @@ TEST(ConfigurationJson, ReadsBackEqual) {
 TEST(ConfigurationJson, HasStableNames) {
   EXPECT_EQ(to_json(every_field_unusual()),
             R"({"data_parallel":2,"tensor_parallel":3,"pipeline_parallel":4,"virtual_stages":5,)"
-            R"("schedule":"interleaved","sequence_parallel":true,"zero_stage":1,"recompute":"attention",)"
+            R"("schedule":"interleaved","sequence_parallel":true,"zero_stage":3,"recompute":"attention",)"
+            R"("reshard_after_forward":false,"zero_replicas":2,)"
             R"("global_batch":96,"micro_batch":6})");
+}
+
+TEST(ConfigurationJson, LaterFieldsMayBeAbsent) {
+  std::string text = to_json(Configuration());
+  const std::string later = R"("reshard_after_forward":true,"zero_replicas":1,)";
+  ASSERT_NE(text.find(later), std::string::npos);
+  text.erase(text.find(later), later.size());
+  EXPECT_EQ(configuration_from_json(text), Configuration());
 }
 
 TEST(ConfigurationJson, NamesTheFieldThatIsWrong) {

@@ -216,23 +216,30 @@ std::string configuration_parts() {
   return join(parts, ", ");
 }
 
-std::vector<std::string> configuration_columns() {
-  std::vector<std::string> columns;
-  const auto add = [&](const ConfigurationField& field, const auto&) { columns.emplace_back(field.symbol); };
-  visit_batches(add, plain);
-  visit_strategy(add, plain.strategy);
-  return columns;
-}
-
-std::vector<std::string> configuration_cells(const Configuration& configuration) {
-  std::vector<std::string> cells;
-  const auto add = [&](const ConfigurationField& field, const auto& value, const auto& by_default) {
-    const bool is_shown = field.role != ConfigurationField::Role::option || value != by_default;
-    cells.push_back(is_shown ? value_text(value) : "-");
+std::vector<std::vector<std::string>> configuration_rows(const std::vector<Configuration>& configurations) {
+  std::bitset<num_configuration_fields> is_shown;
+  for (const Configuration& configuration : configurations) {
+    const auto look = [&](const ConfigurationField& field, const auto& value, const auto& by_default) {
+      const bool is_later = field.role == ConfigurationField::Role::option && field.index >= num_first_fields;
+      if (!is_later || value != by_default) is_shown.set(field.index);
+    };
+    visit_configuration(look, configuration, plain);
+  }
+  std::vector<std::vector<std::string>> rows(configurations.size() + 1);
+  const auto add_name = [&](const ConfigurationField& field, const auto&) {
+    if (is_shown[field.index]) rows.front().emplace_back(field.symbol);
   };
-  visit_batches(add, configuration, plain);
-  visit_strategy(add, configuration.strategy, plain.strategy);
-  return cells;
+  visit_batches(add_name, plain);
+  visit_strategy(add_name, plain.strategy);
+  for (size_t i = 0; i < configurations.size(); ++i) {
+    const auto add = [&](const ConfigurationField& field, const auto& value, const auto& by_default) {
+      const bool is_said = field.role != ConfigurationField::Role::option || value != by_default;
+      if (is_shown[field.index]) rows[i + 1].push_back(is_said ? value_text(value) : "-");
+    };
+    visit_batches(add, configurations[i], plain);
+    visit_strategy(add, configurations[i].strategy, plain.strategy);
+  }
+  return rows;
 }
 
 Configuration apply(const ConfigurationChange& change, const Configuration& configuration) {

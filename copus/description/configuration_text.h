@@ -40,9 +40,9 @@ std::optional<std::string> todays_spelling(std::string_view word);
 // The parts that there are: "d (data parallelism), t (tensor parallelism), ...".
 std::string configuration_parts();
 
-// The header of a table, B, b, d, t, p, v, ..., and a row of it, with "-" for an option that is as it is by default.
-std::vector<std::string> configuration_columns();
-std::vector<std::string> configuration_cells(const Configuration& configuration);
+// Returns configurations as rows of a table, behind a row of symbols; "-" stands for options that are as they are by
+// default. An option that was added later than the others (num_first_fields) has a column only where a row needs it.
+std::vector<std::vector<std::string>> configuration_rows(const std::vector<Configuration>& configurations);
 
 // Changes what is named. The rest stays, unless the new layout makes it impossible or meaningless: without a pipeline
 // the schedule is 1f1b with one stage a rank, without tensor parallelism there is no sequence parallelism, and with one

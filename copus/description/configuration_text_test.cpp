@@ -73,7 +73,7 @@ TEST(ConfigurationText, NamesThePartThatIsWrong) {
   EXPECT_THAT(refusal("d=8x"), HasSubstr("\"d=8x\""));
   EXPECT_THAT(refusal("t=0"), HasSubstr("\"t=0\""));
   EXPECT_THAT(refusal("B=99999999999999999999"), HasSubstr("from 1 to 16777216"));
-  EXPECT_THAT(refusal("zero=3"), AllOf(HasSubstr("\"zero=3\""), HasSubstr("from 0 to 1")));
+  EXPECT_THAT(refusal("zero=4"), AllOf(HasSubstr("\"zero=4\""), HasSubstr("from 0 to 3")));
   EXPECT_THAT(refusal("sp=2"), HasSubstr("from 0 to 1"));
   EXPECT_THAT(refusal("schedule=zb"), AllOf(HasSubstr("\"schedule=zb\""), HasSubstr("zb-h1")));
   EXPECT_THAT(refusal("recompute=1"), HasSubstr("none, attention, full"));
@@ -110,11 +110,17 @@ TEST(ConfigurationText, NoWordOfOtherKindsIsTakenForAnEarlierSpelling) {
 }
 
 TEST(ConfigurationText, IsARowOfATable) {
-  EXPECT_THAT(configuration_columns(),
-              testing::ElementsAre("B", "b", "d", "t", "p", "v", "schedule", "sp", "zero", "recompute"));
-  EXPECT_THAT(configuration_cells(interleaved),
-              testing::ElementsAre("32", "4", "2", "2", "2", "2", "interleaved", "1", "1", "full"));
-  EXPECT_THAT(configuration_cells({}), testing::ElementsAre("1", "1", "1", "1", "1", "-", "-", "-", "-", "-"));
+  using testing::ElementsAre;
+  EXPECT_THAT(configuration_rows({interleaved, {}}),
+              ElementsAre(ElementsAre("B", "b", "d", "t", "p", "v", "schedule", "sp", "zero", "recompute"),
+                          ElementsAre("32", "4", "2", "2", "2", "2", "interleaved", "1", "1", "full"),
+                          ElementsAre("1", "1", "1", "1", "1", "-", "-", "-", "-", "-")));
+  Configuration keeps = interleaved;
+  keeps.strategy.zero_stage = 3;
+  keeps.strategy.reshard_after_forward = false;
+  EXPECT_THAT(configuration_rows({interleaved, keeps}),
+              ElementsAre(testing::Contains("reshard"), testing::Contains("-"), testing::Contains("0")));
+  EXPECT_THAT(configuration_rows({keeps}).front(), testing::Not(testing::Contains("replicas")));
 }
 
 TEST(ConfigurationChange, LeavesWhatItDoesNotNameButForWhatTheLayoutExcludes) {

@@ -60,9 +60,32 @@ TEST(InfeasibleReason, EveryReasonNamesTheSettingAndTheNearestThatWork) {
        "train.micro_batch 0 is not positive; the nearest is 1"},
       {[](Attempt& a, ParallelStrategy&) { a.sequence_length = 0; },
        "train.sequence_length 0 is not positive; the nearest is 1"},
-      {[](Attempt&, ParallelStrategy& s) { s.zero_stage = 2; },
-       "parallel.zero_stage 2 is not known: 1 cuts the optimizer's state over the data-parallel ranks, 0 does not; "
+      {[](Attempt&, ParallelStrategy& s) { s.zero_stage = 4; },
+       "parallel.zero_stage 4 is not known: the data-parallel ranks share the optimizer's state with 1, gradients too "
+       "with 2, weights too with 3, and nothing with 0; the nearest is 3"},
+      {[](Attempt&, ParallelStrategy& s) { s.zero_stage = -1; },
+       "parallel.zero_stage -1 is not known: the data-parallel ranks share the optimizer's state with 1, gradients too "
+       "with 2, weights too with 3, and nothing with 0; the nearest is 0"},
+      {[](Attempt&, ParallelStrategy& s) { s.zero_replicas = 0; },
+       "parallel.zero_replicas 0 is not positive; the nearest is 1"},
+      // What ZeRO cuts.
+      {[](Attempt&, ParallelStrategy& s) {
+         s.zero_stage = 2;
+         s.reshard_after_forward = false;
+       },
+       "parallel.reshard_after_forward false needs parallel.zero_stage 3: with 2 every rank has all weights"},
+      {[](Attempt&, ParallelStrategy& s) {
+         s.data_parallel = 4;
+         s.zero_replicas = 2;
+       },
+       "parallel.zero_replicas 2 needs a parallel.zero_stage of at least 1: with 0 every data-parallel rank is a copy; "
        "the nearest is 1"},
+      {[](Attempt&, ParallelStrategy& s) {
+         s.data_parallel = 4;
+         s.zero_stage = 1;
+         s.zero_replicas = 3;
+       },
+       "parallel.zero_replicas 3 does not divide parallel.data_parallel 4; the nearest are 2 and 4"},
       // Schedules.
       {[](Attempt&, ParallelStrategy& s) {
          s.pipeline_parallel = 2;
@@ -181,7 +204,15 @@ TEST(InfeasibleReason, LayoutsThatLookOddButWork) {
       s.pipeline_parallel = 6;
     });
   }
-  allows([](Attempt&, ParallelStrategy& s) { s.zero_stage = 1; });        // one data-parallel rank owns everything
+  for (const int64_t zero_stage : {1, 2, 3}) {
+    allows(
+        [&](Attempt&, ParallelStrategy& s) { s.zero_stage = zero_stage; });  // one data-parallel rank owns everything
+  }
+  allows([](Attempt&, ParallelStrategy& s) {
+    s.data_parallel = s.zero_replicas = 4;
+    s.zero_stage = 3;
+    s.reshard_after_forward = false;
+  });
   allows([](Attempt&, ParallelStrategy& s) { s.tensor_parallel = 12; });  // a key/value head on three ranks
   allows([](Attempt& a, ParallelStrategy& s) {                            // an uneven vocabulary
     a.model.vocab_size = 255;
@@ -220,7 +251,9 @@ Attempt random_attempt(uint64_t trial) {
   strategy.virtual_stages =
       strategy.schedule == PipelineSchedule::interleaved_1f1b ? pick({1, 2, 2, 3}) : pick({1, 1, 1, 2});
   strategy.sequence_parallel = pick({0, 0, 1}) == 1;
-  strategy.zero_stage = pick({0, 1, 0, 1, 2});
+  strategy.zero_stage = pick({0, 1, 2, 3, 4});
+  strategy.reshard_after_forward = pick({0, 1, 1}) == 1;
+  strategy.zero_replicas = pick({0, 1, 1, 1, 1, 2, 3});
   attempt.configuration.micro_batch = pick({1, 2, 3, 4});
   attempt.configuration.global_batch = pick({0, 4, 6, 8, 12, 24, 48});
   attempt.sequence_length = pick({1, 8, 15, 64});
@@ -233,7 +266,8 @@ bool everything_divides(const Attempt& attempt) {
   const auto& [strategy, global_batch, micro_batch] = attempt.configuration;
   const int64_t d = strategy.data_parallel, t = strategy.tensor_parallel, p = strategy.pipeline_parallel;
   const int64_t v = strategy.virtual_stages;
-  if (std::min({d, t, p, v, global_batch, micro_batch, attempt.sequence_length}) < 1) return false;
+  const int64_t zero = strategy.zero_stage, copies = strategy.zero_replicas;
+  if (std::min({d, t, p, v, copies, global_batch, micro_batch, attempt.sequence_length}) < 1) return false;
   const bool is_interleaved = strategy.schedule == PipelineSchedule::interleaved_1f1b;
   const bool heads = model.num_heads % t == 0 && (model.num_kv_heads % t == 0 || t % model.num_kv_heads == 0);
   const bool widths = model.intermediate_size % t == 0 && model.vocab_size >= t;
@@ -241,7 +275,9 @@ bool everything_divides(const Attempt& attempt) {
   const bool batches = global_batch % (d * micro_batch) == 0;
   const bool rounds = !is_interleaved || (batches && global_batch / (d * micro_batch) % p == 0);
   const bool rows = !strategy.sequence_parallel || (t > 1 && micro_batch * attempt.sequence_length % t == 0);
-  return heads && widths && stages && batches && rounds && rows && strategy.zero_stage <= 1;
+  const bool shares = zero <= 3 && (zero == 3 || strategy.reshard_after_forward);
+  const bool shared_copies = d % copies == 0 && (zero > 0 || copies == 1);
+  return heads && widths && stages && batches && rounds && rows && shares && shared_copies;
 }
 
 TEST(InfeasibleReasonProperty, RefusesExactlyWhatDoesNotDivide) {
@@ -271,6 +307,8 @@ void set(Attempt& attempt, const std::string& key, int64_t value) {
     strategy.virtual_stages = value;
   else if (key == "parallel.zero_stage")
     strategy.zero_stage = value;
+  else if (key == "parallel.zero_replicas")
+    strategy.zero_replicas = value;
   else if (key == "train.global_batch")
     attempt.configuration.global_batch = value;
   else if (key == "train.micro_batch")

@@ -108,12 +108,19 @@ class Enumeration {
     }
   }
 
+  // As many copies as ranks are no sharing.
+  std::vector<int64_t> zero_replicas(const ParallelStrategy& strategy) const {
+    std::vector<int64_t> values;
+    for (const int64_t replicas : space_.zero_replicas) {
+      const bool shares = strategy.data_parallel % replicas == 0 && replicas < strategy.data_parallel;
+      if (strategy.zero_stage > 0 && shares) values.push_back(replicas);
+    }
+    return values.empty() ? std::vector<int64_t>{1} : values;
+  }
+
   void add_ways_to_share(ParallelStrategy strategy) {
     const std::vector<bool> again{true};
-    const std::vector<int64_t> no_replicas{1};
-    for (const int64_t replicas : strategy.zero_stage > 0 ? space_.zero_replicas : no_replicas) {
-      // As many copies as ranks are no sharing.
-      if (replicas > 1 && (strategy.data_parallel % replicas != 0 || replicas == strategy.data_parallel)) continue;
+    for (const int64_t replicas : zero_replicas(strategy)) {
       strategy.zero_replicas = replicas;
       for (const bool reshards : strategy.zero_stage == 3 ? space_.reshard_after_forward : again) {
         strategy.reshard_after_forward = reshards;

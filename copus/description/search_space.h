@@ -18,8 +18,8 @@ struct SearchSpace {
   std::vector<bool> sequence_parallel = {false, true};
   std::vector<int64_t> zero_stages = {0, 1, 2, 3};
   std::vector<bool> reshard_after_forward = {false, true};
-  std::vector<int64_t> zero_replicas = {1};
-  int64_t max_tensor_parallel = 0;  // commonly a node's ranks; 0: no limit but the model's
+  std::vector<int64_t> zero_replicas = {1};  // where none of them goes with a layout: 1
+  int64_t max_tensor_parallel = 0;           // commonly a node's ranks; 0: no limit but the model's
 };
 
 // Lists all configurations that infeasible_reason allows, each once, by strategy, then by global batch, then by

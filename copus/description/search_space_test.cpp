@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
+#include <utility>
 
 namespace copus {
 namespace {
@@ -26,21 +28,19 @@ constexpr int64_t sequence_length = 10;
 Configuration in_normal_form(Configuration configuration) {
   ParallelStrategy& strategy = configuration.strategy;
   if (strategy.pipeline_parallel == 1) strategy.schedule = PipelineSchedule::one_f_one_b;
-  if (strategy.data_parallel == 1) strategy.zero_stage = 0;
+  if (strategy.data_parallel == 1) {
+    strategy.zero_stage = 0;
+    strategy.reshard_after_forward = true;
+  }
   return configuration;
 }
 
-auto key(const Configuration& configuration) {
-  const ParallelStrategy& s = configuration.strategy;
-  return std::tuple(s.data_parallel, s.tensor_parallel, s.pipeline_parallel, s.virtual_stages, s.schedule,
-                    s.sequence_parallel, s.zero_stage, s.recompute, configuration.global_batch,
-                    configuration.micro_batch);
-}
-
 std::vector<Configuration> sorted(std::vector<Configuration> configurations) {
-  std::sort(configurations.begin(), configurations.end(), [](const auto& a, const auto& b) { return key(a) < key(b); });
+  std::sort(configurations.begin(), configurations.end());
   return configurations;
 }
+
+constexpr std::pair<int64_t, bool> ways_to_share[] = {{0, true}, {1, true}, {2, true}, {3, true}, {3, false}};
 
 // Everything up to limits beyond what can be feasible, judged by infeasible_reason alone.
 std::vector<Configuration> by_brute_force(const SearchSpace& space, int64_t most_tensor_parallel) {
@@ -58,11 +58,11 @@ std::vector<Configuration> by_brute_force(const SearchSpace& space, int64_t most
           for (const PipelineSchedule schedule : space.schedules) {
             for (const Recompute recompute : space.recomputes) {
               for (const bool shared : {false, true}) {
-                for (const int64_t zero_stage : {0, 1}) {
+                for (const auto& [zero_stage, reshards] : ways_to_share) {
+                  const ParallelStrategy strategy{d, t, p, v, schedule, shared, zero_stage, recompute, reshards};
                   for (const int64_t global_batch : space.global_batches) {
                     for (int64_t micro_batch = 1; micro_batch <= global_batch; ++micro_batch) {
-                      if (global_batch % micro_batch != 0) continue;
-                      judge({{d, t, p, v, schedule, shared, zero_stage, recompute}, global_batch, micro_batch});
+                      if (global_batch % micro_batch == 0) judge({strategy, global_batch, micro_batch});
                     }
                   }
                 }
@@ -100,6 +100,24 @@ TEST(SearchSpace, LimitsTensorParallelism) {
   SearchSpace space = everything(12);
   space.max_tensor_parallel = 2;
   EXPECT_EQ(sorted(enumerate(small_model(), sequence_length, space)), by_brute_force(space, 2));
+}
+
+TEST(SearchSpace, ListsCopiesThatShareSomething) {
+  const auto copies = [](int64_t world_size, std::vector<int64_t> zero_replicas) {
+    SearchSpace space = everything(world_size);
+    space.zero_replicas = std::move(zero_replicas);
+    std::set<std::tuple<int64_t, int64_t, int64_t>> found;  // d, whether ZeRO cuts, copies
+    for (const Configuration& configuration : enumerate(small_model(), sequence_length, space)) {
+      const ParallelStrategy& strategy = configuration.strategy;
+      found.emplace(strategy.data_parallel, strategy.zero_stage > 0, strategy.zero_replicas);
+    }
+    return found;
+  };
+  using Found = std::set<std::tuple<int64_t, int64_t, int64_t>>;
+  EXPECT_EQ(copies(6, {1, 2, 6}),
+            (Found{{1, 0, 1}, {2, 0, 1}, {2, 1, 1}, {3, 0, 1}, {3, 1, 1}, {6, 0, 1}, {6, 1, 1}, {6, 1, 2}}));
+  // Where no number of copies is possible, there is one.
+  EXPECT_EQ(copies(6, {2}), (Found{{1, 0, 1}, {2, 0, 1}, {2, 1, 1}, {3, 0, 1}, {3, 1, 1}, {6, 0, 1}, {6, 1, 2}}));
 }
 
 TEST(SearchSpace, HasADefaultForMicroBatchesAndVirtualStages) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "copus/orchestrator/testing/small_run.h"
 
@@ -66,6 +68,20 @@ TEST(SearchSpaceOf, AddsTheRunItselfToWhatIsListed) {
   EXPECT_THAT(space.global_batches, UnorderedElementsAre(8, 16, 32));
   EXPECT_THAT(space.micro_batches, UnorderedElementsAre(2, 4));
   EXPECT_THAT(space.zero_stages, UnorderedElementsAre(0, 1));
+}
+
+TEST(SearchSpaceOf, ListedStagesOfZeroBringBothWaysOfGathering) {
+  RunConfig config = copus_run();
+  EXPECT_THAT(search_space_of(config).reshard_after_forward, ElementsAre(true));
+  config.adapt.zero_stages = {0, 1, 2, 3};
+  const SearchSpace space = search_space_of(config);
+  EXPECT_THAT(space.zero_stages, UnorderedElementsAre(0, 1, 2, 3));
+  std::set<std::pair<int64_t, bool>> ways;
+  for (const Configuration& configuration : enumerate(config.model, config.train.sequence_length, space)) {
+    if (configuration.strategy.data_parallel == 1) EXPECT_EQ(configuration.strategy.zero_stage, 0);
+    ways.emplace(configuration.strategy.zero_stage, configuration.strategy.reshard_after_forward);
+  }
+  EXPECT_EQ(ways, (std::set<std::pair<int64_t, bool>>{{0, true}, {1, true}, {2, true}, {3, false}, {3, true}}));
 }
 
 TEST(SearchSpaceOf, TensorParallelismStaysWithinANodeUnlessTheRunSaysOtherwise) {

@@ -30,6 +30,7 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   space.world_size = question.space.world_size;
   space.global_batches = {plain.global_batch};
   if (asked.names("b")) space.micro_batches = {plain.micro_batch};
+  if (asked.names("replicas")) space.zero_replicas = {plain.strategy.zero_replicas};
   std::vector<Configuration> found = enumerate(question.model, question.sequence_length, space);
   std::erase_if(found, [&](const Configuration& candidate) {
     return layout_of(candidate.strategy) != layout_of(plain.strategy) || !matches(asked, candidate);

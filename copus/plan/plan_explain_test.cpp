@@ -73,6 +73,13 @@ TEST_F(PlanExplainSmall, EveryRowIsUnderstood) {
   }
 }
 
+TEST_F(PlanExplainSmall, CopiesAreLookedAtWhereTheyAreNamed) {
+  const Explanation explanation = explain("d=8,replicas=2");
+  EXPECT_EQ(explanation.verdict, Verdict::fits);
+  EXPECT_EQ(explanation.configuration->configuration.strategy.zero_replicas, 2);
+  EXPECT_THAT(explanation.text, HasSubstr("which the plan leaves out"));
+}
+
 TEST_F(PlanExplainSmall, WhatMakesNoDifferenceIsNoContradiction) {
   EXPECT_EQ(explain("t=4,p=2,zero=1").verdict, Verdict::fits) << "ZeRO with d = 1";
 }

@@ -14,13 +14,21 @@ namespace {
 // More GPUs than this are not looked for.
 constexpr int64_t most_gpus = allowed_degrees.high;
 
+template <class Value>
+bool leaves_out(const std::vector<Value>& some, const std::vector<Value>& all) {
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Value& value) { return std::find(some.begin(), some.end(), value) == some.end(); });
+}
+
 // The options that left something out: "--schedule and --micro-batch".
 std::string restricting_options(const SearchSpace& space) {
   const SearchSpace all;
   std::vector<std::string> options;
-  if (space.schedules.size() < all.schedules.size()) options.emplace_back("--schedule");
-  if (space.recomputes.size() < all.recomputes.size()) options.emplace_back("--recompute");
+  if (leaves_out(space.schedules, all.schedules)) options.emplace_back("--schedule");
+  if (leaves_out(space.recomputes, all.recomputes)) options.emplace_back("--recompute");
   if (!space.micro_batches.empty()) options.emplace_back("--micro-batch");
+  if (leaves_out(space.zero_stages, all.zero_stages)) options.emplace_back("--zero");
+  if (leaves_out(space.sequence_parallel, all.sequence_parallel)) options.emplace_back("--sp");
   return join(options, " and ");
 }
 

@@ -80,7 +80,10 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
 
 std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, int64_t top) {
   const size_t count = std::min(batch.layouts.size(), static_cast<size_t>(top));
-  TextTable times(joined(joined({"#"}, configuration_columns()),
+  std::vector<Configuration> shown;
+  for (size_t i = 0; i < count; ++i) shown.push_back(batch.layouts[i].configuration);
+  const std::vector<std::vector<std::string>> rows = configuration_rows(shown);
+  TextTable times(joined(joined({"#"}, rows.front()),
                          {"step", "+-", "tokens/s/GPU", "MFU", "compute", "tensor", "bubble", "data", "optimizer"}));
   TextTable memory(
       {"#", "weights", "gradients", "optimizer", "activations", "logits", "workspace", "total", "pipeline rank"});
@@ -88,7 +91,7 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
     const PlannedConfiguration& row = batch.layouts[i];
     const auto share = [&](double part) { return percent(part / row.seconds); };
     times.add(joined(
-        joined({std::to_string(i + 1)}, configuration_cells(row.configuration)),
+        joined({std::to_string(i + 1)}, rows[i + 1]),
         {seconds_in_words(row.seconds), percent(row.relative_deviation), throughput_text(row.tokens_per_second_per_gpu),
          utilization_text(row.model_flops_utilization), share(row.parts.compute), share(row.parts.tensor_communication),
          share(row.parts.bubble), share(row.parts.data_communication), share(row.parts.optimizer)}));
@@ -106,8 +109,14 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
 }
 
 std::string sweep_text(const Plan& plan) {
-  TextTable table(joined(configuration_columns(), {"step", "tokens/s/GPU", "MFU", "GiB", "next best", "behind by"}));
+  std::vector<Configuration> fastest;
+  for (const BatchPlan& batch : plan.batches) {
+    if (!batch.layouts.empty()) fastest.push_back(batch.layouts.front().configuration);
+  }
+  const std::vector<std::vector<std::string>> rows = configuration_rows(fastest);
+  TextTable table(joined(rows.front(), {"step", "tokens/s/GPU", "MFU", "GiB", "next best", "behind by"}));
   std::string without;
+  auto row = rows.begin();
   for (const BatchPlan& batch : plan.batches) {
     if (batch.layouts.empty()) {
       without += concat(without.empty() ? "" : ", ", batch.global_batch);
@@ -115,11 +124,11 @@ std::string sweep_text(const Plan& plan) {
     }
     const PlannedConfiguration& best = batch.layouts.front();
     const bool alone = batch.layouts.size() == 1;
-    table.add(joined(configuration_cells(best.configuration),
-                     {seconds_in_words(best.seconds), throughput_text(best.tokens_per_second_per_gpu),
-                      utilization_text(best.model_flops_utilization), gibibytes(best.memory.parts.total()),
-                      alone ? "-" : to_string(batch.layouts[1].layout()),
-                      alone ? "-" : format_number("%.1f %%", 100 * (batch.layouts[1].seconds / best.seconds - 1))}));
+    table.add(
+        joined(*++row, {seconds_in_words(best.seconds), throughput_text(best.tokens_per_second_per_gpu),
+                        utilization_text(best.model_flops_utilization), gibibytes(best.memory.parts.total()),
+                        alone ? "-" : to_string(batch.layouts[1].layout()),
+                        alone ? "-" : format_number("%.1f %%", 100 * (batch.layouts[1].seconds / best.seconds - 1))}));
   }
   std::string text = concat("\nThe fastest layout by global batch\n", table.text(), "\n");
   if (!without.empty()) text += concat("No configuration fits at a global batch of ", without, ".\n");

@@ -104,7 +104,7 @@ TEST(Plan, WhereNothingFitsItSaysWhatWould) {
 TEST(Plan, TheChangesThatItNamesAreTheSmallest) {
   PlanQuestion question = small_question({48});
   question.model.num_layers = 24;
-  question.cluster.device.memory_bytes = 1.8e9;
+  question.cluster.device.memory_bytes = 2.4e9;
   const std::string message = user_error([&] { make_plan(question); });
   const auto number_after = [&](const char* words) {
     return std::stod(message.substr(message.find(words) + strlen(words)));
