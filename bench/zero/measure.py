@@ -125,6 +125,22 @@ def shared_memory(folder: pathlib.Path, cluster: pathlib.Path) -> list[dict]:
     return rows
 
 
+def modelled_seconds(cell: str, micro_batches: int) -> float:
+    """What a rank communicates in a step on the links between the nodes, one operation after the other: rings of four
+    ranks, whose slowest link counts (copus/performance/link_cost.h)."""
+    ranks, latency, rate = 4, 20e-6, 1.25e9
+    stage = int(re.search(r"zero=(\d)", cell).group(1))
+    one_way = [(ranks - 1) * (latency + 4 * elements / ranks / rate) for elements in bucket_elements()]
+    everything = sum(one_way)
+    if stage < 2:
+        return 2 * everything  # an all-reduce, or a reduce-scatter and a gather
+    if stage == 2:
+        return (micro_batches + 1) * everything
+    if "reshard=0" in cell:
+        return micro_batches * everything + everything
+    return micro_batches * (3 * everything - one_way[0] - one_way[-1])
+
+
 def two_nodes(folder: pathlib.Path) -> list[dict]:
     rows = []
     clusters = {}
@@ -137,11 +153,17 @@ def two_nodes(folder: pathlib.Path) -> list[dict]:
         with_links = measure_cells(run, clusters["links"], cells, "virtual", 1, 1)
         without = measure_cells(run, clusters["no links"], cells, "virtual", 1, 1)
         for cell, one, other in zip(cells, with_links, without):
-            rows.append({"part": "two nodes", "cell": cell, "micro_batches": micro_batches,
-                         "seconds": one["measured_seconds"], "without_links": other["measured_seconds"],
-                         "predicted_seconds": one["predicted_seconds"]})
-            print("{part}: {cell}, {micro_batches} micro-batches: {seconds:.5f} s, {without_links:.5f} s on links that cost "
-                  "nothing; predicted {predicted_seconds:.5f} s".format(**rows[-1]), flush=True)
+            row = {"part": "two nodes", "cell": cell, "micro_batches": micro_batches,
+                   "seconds": one["measured_seconds"], "without_links": other["measured_seconds"],
+                   "predicted_seconds": one["predicted_seconds"]}
+            text = ("{part}: {cell}, {micro_batches} micro-batches: {seconds:.5f} s, {without_links:.5f} s on links that "
+                    "cost nothing; predicted {predicted_seconds:.5f} s")
+            if "replicas" not in cell:
+                row["communicating"] = modelled_seconds(cell, micro_batches)
+                row["hidden"] = 1 - (row["seconds"] - row["without_links"]) / row["communicating"]
+                text += "; {hidden:.1%} of {communicating:.5f} s hidden"
+            rows.append(row)
+            print(text.format(**row), flush=True)
     return rows
 
 

@@ -59,8 +59,9 @@ class PipelineExecutor::Pass : private BucketUse {
     switch (action.kind) {
       case ActionKind::forward:
         compute(StepPart::forward, "F", "forward", action);
+        begin_work(action, flops(action, action.kind), /*is_whole_backward=*/false);
         slot.output = chunk.forward(micro_batch, std::exchange(slot.input, {}), slot.activations, this);
-        executor_.clock().charge(flops(action, action.kind).total());
+        executor_.clock().charge(left_.total());
         break;
       case ActionKind::backward_input:
         compute(StepPart::backward, weight_pass_follows ? "B+W" : "B", "backward", action);
@@ -69,7 +70,7 @@ class PipelineExecutor::Pass : private BucketUse {
       case ActionKind::backward_weight:
         if (!slot.deferred) break;  // already done together with B
         compute(StepPart::backward, "W", "weight gradients", action);
-        begin_gradients(action, flops(action, action.kind), /*is_whole_backward=*/false);
+        begin_work(action, flops(action, action.kind), /*is_whole_backward=*/false);
         slot.deferred->run(this);
         slot.deferred.reset();
         executor_.clock().charge(left_.total());
@@ -117,33 +118,39 @@ class PipelineExecutor::Pass : private BucketUse {
       const Flops weights = flops(action, ActionKind::backward_weight);
       all = {all.layers + weights.layers, all.head + weights.head};
     }
-    begin_gradients(action, all, /*is_whole_backward=*/!deferred);
+    begin_work(action, all, /*is_whole_backward=*/!deferred);
     slot.input_gradient = chunk.backward(micro_batches_[action.micro_batch], std::exchange(slot.output_gradient, {}),
                                          std::move(slot.activations), weight_gradients, loss_sum, this);
     executor_.clock().charge(left_.total());
     if (deferred) slot.deferred = std::move(weight_gradients);
   }
 
-  // Begins an action that completes gradients, with the operations that it takes.
-  void begin_gradients(const Action& action, const Flops& all, bool is_whole_backward) {
+  // Begins an action, with the operations that it takes.
+  void begin_work(const Action& action, const Flops& all, bool is_whole_backward) {
     left_ = all;
     per_layer_ = all.layers / static_cast<double>(executor_.num_layers(action.chunk));
+    uses_weights_ = action.kind != ActionKind::backward_weight;
     reduces_ = reduction_.reduces_each_micro_batch() || (is_whole_backward && is_last(action));
   }
 
-  void weights_begin(int64_t bucket) override { executor_.weights_.use(bucket); }
-  void weights_end(int64_t bucket) override { executor_.weights_.release(bucket); }
-  void gradient_begins(int64_t bucket) override { reduction_.pass_begins(bucket); }
-
-  // Charges a clock that counts operations with the work that precedes a bucket's reduction, so that this begins no
-  // earlier than its gradient is complete.
-  void gradient_ends(int64_t bucket) override {
-    if (!reduces_) return;
+  // Charges a clock that counts operations with those of a bucket, as soon as they are done: so that the reduction of
+  // its gradients begins no earlier, and the gather of weights goes on beside them.
+  void charge(int64_t bucket) {
     const bool is_layer = executor_.is_layer(bucket);
     const double done = is_layer ? per_layer_ : std::exchange(left_.head, 0);
     if (is_layer) left_.layers -= per_layer_;
     executor_.clock().charge(done);
-    reduction_.bucket_done(bucket);
+  }
+
+  void weights_begin(int64_t bucket) override { executor_.weights_.use(bucket); }
+  void weights_end(int64_t bucket) override {
+    charge(bucket);
+    executor_.weights_.release(bucket);
+  }
+  void gradient_begins(int64_t bucket) override { reduction_.pass_begins(bucket); }
+  void gradient_ends(int64_t bucket) override {
+    if (!uses_weights_) charge(bucket);
+    if (reduces_) reduction_.bucket_done(bucket);
   }
 
   // The buckets whose weights this rank's actions use, in order. W uses none.
@@ -187,10 +194,11 @@ class PipelineExecutor::Pass : private BucketUse {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
-  // Of the action under way: operations that are not charged yet, those of one layer, and whether the buckets that it
-  // completes are reduced.
+  // Of the action under way: operations that are not charged yet, those of one layer, whether it reads weights, and
+  // whether the buckets that it completes are reduced.
   Flops left_{};
   double per_layer_ = 0;
+  bool uses_weights_ = false;
   bool reduces_ = false;
 };
 
