@@ -104,9 +104,7 @@ StageWaits wait_for_shares(const ShardedStage& stage) {
   if (!stage.is_first) now = gathered;
   for (const BlockPass& pass : list) {
     double begin = now;
-    if (pass.uses_weights) {
-      if (pass.gather > 0) begin = std::max(begin, gathered);
-    }
+    if (pass.gather > 0) begin = std::max(begin, gathered);
     if (pass.reduce > 0) begin = std::max(begin, reduced_before);
     waited[pass.micro_batch][pass.kind] += begin - now;
     if (pass.uses_weights) start_next_gather(begin);
