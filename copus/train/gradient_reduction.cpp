@@ -37,6 +37,7 @@ GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& gro
       }
     }
     if (tied) tied_.push_back(static_cast<int64_t>(b));
+    if (!partial_[b].empty()) most_whole_ = 3;
   }
 }
 
@@ -48,8 +49,7 @@ void GradientReduction::begin(int64_t micro_batches) {
 
 void GradientReduction::pass_begins(int64_t bucket) {
   if (!cuts_gradients_) return;
-  if (pending_ && pending_->bucket == bucket) finish_partial();
-  if (reducing_ && reducing_->bucket == bucket) finish_reducing();
+  while (num_under_way() >= most_whole_ || is_under_way(bucket)) finish_oldest();
   const at::Tensor& gradient = parameters_.buckets()[bucket].gradient;
   give_memory(gradient);
   gradient.zero_();
@@ -102,9 +102,8 @@ void GradientReduction::start_data_parallel(int64_t bucket) {
 }
 
 void GradientReduction::reduce_into_share(int64_t bucket) {
-  finish_reducing();
   const Bucket& b = parameters_.buckets()[bucket];
-  Reducing& reducing = reducing_.emplace(Reducing{bucket, {}, {}});
+  Reducing& reducing = reducing_.emplace_back(Reducing{bucket, {}, {}});
   const bool is_first = !has_share_[bucket];
   has_share_[bucket] = true;
   if (!is_first) {
@@ -116,13 +115,20 @@ void GradientReduction::reduce_into_share(int64_t bucket) {
                                              data_type_of(b.gradient), Reduction::sum);
 }
 
-void GradientReduction::finish_reducing() {
-  if (!reducing_) return;
-  reducing_->work.wait();
-  const Bucket& bucket = parameters_.buckets()[reducing_->bucket];
-  if (reducing_->addend.defined()) bucket.kept_gradient.add_(reducing_->addend);
+bool GradientReduction::is_under_way(int64_t bucket) const {
+  const auto is_it = [&](const auto& one) { return one.bucket == bucket; };
+  return (pending_ && is_it(*pending_)) || std::any_of(reducing_.begin(), reducing_.end(), is_it);
+}
+
+// Waits for the whole bucket that has been under way for longest.
+void GradientReduction::finish_oldest() {
+  if (reducing_.empty()) finish_partial();
+  const Reducing& oldest = reducing_.front();
+  oldest.work.wait();
+  const Bucket& bucket = parameters_.buckets()[oldest.bucket];
+  if (oldest.addend.defined()) bucket.kept_gradient.add_(oldest.addend);
   take_memory(bucket.gradient);
-  reducing_.reset();
+  reducing_.pop_front();
 }
 
 void GradientReduction::add_tied() {
@@ -163,7 +169,7 @@ void GradientReduction::finish() {
   const auto is_incomplete = [&](int64_t times) { return times != (cuts_gradients_ ? micro_batches_ : 1); };
   COPUS_CHECK(std::none_of(times_done_.begin(), times_done_.end(), is_incomplete), "a bucket was never done");
   if (adds_tied_whole()) add_tied();
-  finish_reducing();
+  while (!reducing_.empty()) finish_oldest();
   if (!adds_tied_whole()) add_tied_shares();
   for (const Work& work : std::exchange(works_, {})) work.wait();
   add_copies();

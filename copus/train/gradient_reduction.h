@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -15,14 +16,13 @@ namespace copus {
 // The reduction of every step's gradients, driven by the parameters' Sharding. A bucket goes through
 // 1. the replica groups of its partial parameters,
 // 2. where it is a tied embedding: the sum with the gradient of the other copy,
-// 3. the data-parallel ranks: an all-reduce, or with ZeRO a reduce-scatter into this rank's share of the bucket (then
-// the
-//    rest of its gradient means nothing any more), and with several copies of the shares their sum, at the step's end.
+// 3. the data-parallel ranks: an all-reduce, or with ZeRO a reduce-scatter into this rank's share of the bucket (after
+//    which the rest of its gradient means nothing) and, with several copies of the shares, their sum at the step's end.
 // Sums are formed in the order of the ranks, those of tied embeddings as embedding + head.
 //
 // With ZeRO-2 and 3 a rank keeps only its share, so each micro-batch's gradients are reduced by themselves and added to
 // it: a whole bucket exists from a pass's beginning until it is reduced. At most two do at once, the one that a pass
-// adds to and the one that is being reduced, and a third one where partial parameters are being added. A tied
+// adds to and the one that is being reduced, and a third one where there are partial parameters to add first. A tied
 // embedding's two gradients are still added before they are reduced where there is one micro-batch, so that the sum is
 // that of the other stages; for several, adding the shares at the end spares whole buckets and a message between the
 // stages each time.
@@ -72,7 +72,9 @@ class GradientReduction {
   void finish_partial();
   void start_data_parallel(int64_t bucket);
   void reduce_into_share(int64_t bucket);
-  void finish_reducing();
+  bool is_under_way(int64_t bucket) const;
+  int64_t num_under_way() const { return std::ssize(reducing_) + (pending_ ? 1 : 0); }
+  void finish_oldest();
   void add_tied();
   void add_tied_shares();
   void add_copies();
@@ -83,11 +85,12 @@ class GradientReduction {
   const bool cuts_gradients_;
   std::vector<std::vector<PartialRange>> partial_;  // by bucket
   std::vector<int64_t> tied_;                       // buckets that hold a tied embedding: one copy, or both
+  int64_t most_whole_ = 2;
   int64_t micro_batches_ = 0;
   std::vector<int64_t> times_done_;  // by bucket, in this step
   std::vector<bool> has_share_;      // by bucket: whether the share holds gradients of this step
   std::optional<Pending> pending_;
-  std::optional<Reducing> reducing_;
+  std::deque<Reducing> reducing_;  // in the order in which they were started
   std::vector<Work> works_;
 };
 
