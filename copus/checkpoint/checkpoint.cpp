@@ -1,8 +1,11 @@
 #include "copus/checkpoint/checkpoint.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "copus/base/error.h"
 #include "copus/checkpoint/checkpoint_files.h"
-#include "copus/checkpoint/manifest.h"
 #include "copus/checkpoint/shards.h"
 
 namespace copus {
@@ -30,14 +33,17 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
   return latest < 0 ? std::nullopt : std::optional(root / checkpoint_name(latest));
 }
 
-Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
+Checkpoint::Checkpoint(const std::filesystem::path& directory, Check check) : directory_(directory) {
   if (!std::filesystem::is_directory(directory)) {
     throw UserError(concat(directory.string(), " is not a folder; expected a checkpoint such as checkpoints/",
                            checkpoint_name(100)));
   }
-  const Manifest manifest = read_manifest(directory);
-  verify_files(directory, manifest);
-  step_ = manifest.step;
+  manifest_ = read_manifest(directory);
+  std::vector<std::string> to_verify;
+  for (const auto& [name, digest] : manifest_.files) {
+    if (check == Check::everything || !name.ends_with(tensors_suffix)) to_verify.push_back(name);
+  }
+  verify_files(directory, manifest_, to_verify);
   model_config_ = read_text_file(directory / model_config_file_name);
   run_config_ = read_text_file(directory / run_config_file_name);
   training_state_ = read_text_file(directory / training_state_file_name);
@@ -47,9 +53,26 @@ Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(dire
     files_.push_back(std::move(file));
   };
   for (SafetensorsFile& file : open_model_files(directory)) keep(std::move(file), weights_);
-  for (const auto& [name, digest] : manifest.files) {
+  for (const auto& [name, digest] : manifest_.files) {
     if (name.starts_with(optimizer_stem)) keep(SafetensorsFile(directory / name), optimizer_);
   }
+}
+
+// Deals the files out by size, the largest first, each to the part that has least.
+void Checkpoint::verify_tensors(int64_t part, int64_t num_parts) const {
+  std::vector<std::pair<uint64_t, std::string>> files;
+  for (const auto& [name, digest] : manifest_.files) {
+    if (name.ends_with(tensors_suffix)) files.emplace_back(digest.bytes, name);
+  }
+  std::ranges::sort(files, std::greater());
+  std::vector<uint64_t> load(num_parts, 0);
+  std::vector<std::string> mine;
+  for (const auto& [bytes, name] : files) {
+    const auto least = std::ranges::min_element(load);
+    *least += bytes;
+    if (least - load.begin() == part) mine.push_back(name);
+  }
+  verify_files(directory_, manifest_, mine);
 }
 
 const TensorView& Checkpoint::weight(std::string_view name) const { return find_tensor(weights_, name, directory_); }

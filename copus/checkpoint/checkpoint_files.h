@@ -11,6 +11,10 @@ namespace copus {
 inline constexpr const char* model_config_file_name = "config.json";
 inline constexpr const char* run_config_file_name = "config.toml";
 inline constexpr const char* training_state_file_name = "training_state.json";
+// What names of files of tensors end with.
+inline constexpr const char* tensors_suffix = ".safetensors";
+// What the names of files of weights and of moments begin with.
+inline constexpr const char* model_stem = "model";
 inline constexpr const char* optimizer_stem = "optimizer";
 
 // Name of the checkpoint of a step: "step-00000100"; more digits where needed.

@@ -11,6 +11,7 @@
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/checkpoint/manifest.h"
+#include "copus/checkpoint/testing/snapshot.h"
 #include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {
@@ -24,8 +25,8 @@ using ::testing::StartsWith;
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  void write(int64_t step, int64_t keep_last = 10, int64_t shard_bytes = default_shard_bytes) {
-    CheckpointWriter writer(root_, keep_last, shard_bytes);
+  void write(int64_t step, int64_t keep_last = 10, const CheckpointLimits& limits = {}, int64_t num_ranks = 1) {
+    CheckpointWriter writer(root_, keep_last, limits, num_ranks);
     writer.write(make_test_snapshot(step));
     writer.finish();
   }
@@ -48,13 +49,16 @@ class CheckpointTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointTest, ReadsWhatItWroteHoweverItWasCut) {
-  for (int64_t shard_bytes : {int64_t{1}, int64_t{1000}, default_shard_bytes}) {
-    write(100, 1, shard_bytes);
+  const CheckpointLimits one_writer, small_files{.file_bytes = 1000}, single_tensors{.file_bytes = 1},
+      many_writers{.file_bytes = 1000, .bytes_per_writer = 1};
+  for (const auto& [limits, num_ranks] : {std::pair(one_writer, 4), std::pair(small_files, 1),
+                                          std::pair(single_tensors, 1), std::pair(many_writers, 5)}) {
+    write(100, 1, limits, num_ranks);
     const auto latest = latest_checkpoint(root_);
     ASSERT_EQ(latest, root_ / "step-00000100");
     const Checkpoint checkpoint(*latest);
     EXPECT_EQ(checkpoint.step(), 100);
-    EXPECT_TRUE(is_test_checkpoint(checkpoint)) << shard_bytes;
+    EXPECT_TRUE(is_test_checkpoint(checkpoint)) << limits.file_bytes << " " << num_ranks;
     EXPECT_EQ(checkpoint.weight("model.norm.weight").shape, (std::vector<int64_t>{8}));
     EXPECT_EQ(checkpoint.optimizer("exp_avg_sq.model.norm.weight").dtype, DType::f32);
   }
@@ -65,15 +69,15 @@ TEST_F(CheckpointTest, FolderHasTheDocumentedFiles) {
   EXPECT_THAT(list_directory(step_path(100)),
               ElementsAre("config.json", "config.toml", "manifest.json", "model.safetensors",
                           "optimizer-00001-of-00001.safetensors", "training_state.json"));
-  write(200, 10, 1000);
+  write(200, 10, {.file_bytes = 1000});
   EXPECT_THAT(list_directory(step_path(200)),
               AllOf(Contains("model.safetensors.index.json"), Contains(StartsWith("model-00002-of-000")),
                     Contains(StartsWith("optimizer-00002-of-000"))));
 }
 
 TEST_F(CheckpointTest, IsItselfAHuggingFaceModel) {
-  for (int64_t shard_bytes : {int64_t{1000}, default_shard_bytes}) {
-    write(5, 1, shard_bytes);
+  for (const CheckpointLimits& limits : {CheckpointLimits{.file_bytes = 1000}, CheckpointLimits()}) {
+    write(5, 1, limits, 3);
     const HuggingFaceModel model = open_hugging_face(step_path(5));
     const TestModel expected = make_test_model(2, false, 5);
     EXPECT_EQ(model.description(), expected.description);
@@ -111,7 +115,7 @@ TEST_F(CheckpointTest, KeepsTheLast) {
 
 TEST_F(CheckpointTest, ReplacesACheckpointOfTheSameStep) {
   write(10);
-  write(10, 1, 1000);
+  write(10, 1, {.file_bytes = 1000});
   EXPECT_THAT(entries(), ElementsAre("step-00000010"));
   EXPECT_FALSE(std::filesystem::exists(step_path(10) / "model.safetensors"));
   EXPECT_TRUE(is_test_checkpoint(Checkpoint(step_path(10))));
@@ -209,43 +213,112 @@ TEST_F(CheckpointTest, DamagedManifest) {
 }
 
 TEST_F(CheckpointTest, ErrorsOfTheBackgroundArriveWithTheNextCall) {
-  CheckpointWriter writer(root_, 2);
-  writer.write(make_test_snapshot(10));
-  writer.finish();
-  // A file lies at the place of the next checkpoint's temporary folder.
-  std::filesystem::remove_all(root_);
-  write_file_durably(root_, "not a folder");
-  writer.write(make_test_snapshot(20));
-  EXPECT_THAT(user_error([&] { writer.write(make_test_snapshot(30)); }), HasSubstr("step-00000020"));
-  EXPECT_NO_THROW(writer.finish());
-  EXPECT_EQ(writer.last_written(), step_path(10));
+  const Snapshot snapshot = make_test_snapshot(10);
+  const CheckpointPlan plan = plan_of(snapshot, 1, {});
+  CheckpointFolder folder(root_, 2);
+  const std::filesystem::path partial = folder.begin(10, plan.bytes());
+  CheckpointPart part(partial, plan, 0);
+  write_part(part, plan, 0, snapshot);
+  std::map<std::string, FileDigest> files = part.outcome().files;
+  std::filesystem::create_directories(partial / manifest_file_name / "in the way");
+  folder.commit(texts_of(snapshot, plan), files);
+  EXPECT_THAT(user_error([&] { folder.begin(20, plan.bytes()); }),
+              AllOf(HasSubstr("step-00000010"), HasSubstr(manifest_file_name), HasSubstr("Nothing of it was kept")));
+  EXPECT_NO_THROW(folder.finish());
+  EXPECT_EQ(folder.last_written(), std::nullopt);
+  EXPECT_THAT(entries(), ElementsAre());
 }
 
-TEST_F(CheckpointTest, RefusesSnapshotsThatCannotBeRead) {
-  CheckpointWriter writer(root_, 2);
+TEST_F(CheckpointTest, AFolderThatIsNotSharedIsNoticed) {
+  const Snapshot snapshot = make_test_snapshot(10);
+  const CheckpointPlan plan = plan_of(snapshot, 2, {.bytes_per_writer = 1});
+  CheckpointFolder folder(root_, 2);
+  std::map<std::string, FileDigest> files;
+  const std::filesystem::path partial = folder.begin(10, plan.bytes()), elsewhere = folder_.path() / "elsewhere";
+  std::filesystem::create_directories(elsewhere);
+  for (const int64_t rank : {0, 1}) {
+    CheckpointPart part(rank == 0 ? partial : elsewhere, plan, rank);
+    write_part(part, plan, rank, snapshot);
+    for (const auto& file : part.outcome().files) files.insert(file);
+  }
+  folder.commit(texts_of(snapshot, plan), files);
+  EXPECT_THAT(
+      user_error([&] { folder.finish(); }),
+      AllOf(HasSubstr("is missing, which another rank says it has written"), HasSubstr("model-00002-of-00002")));
+  EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
+}
+
+TEST_F(CheckpointTest, APartTakesExactlyItsBytes) {
+  const Snapshot snapshot = make_test_snapshot(10);
+  const CheckpointPlan plan = plan_of(snapshot, 1, {});
+  const std::span<const std::byte> first = snapshot.weights.front().view().bytes;
+  CheckpointPart part(folder_.path(), plan, 0);
+  EXPECT_THROW(part.finish(), InternalError);
+  part.write(first.first(8));  // in pieces
+  EXPECT_THROW(part.write(std::vector<std::byte>(1 << 20)), InternalError);
+}
+
+TEST_F(CheckpointTest, TensorsOfOneNameAreRefused) {
   Snapshot twice = make_test_snapshot(1);
   twice.weights.push_back(twice.weights.front());
-  EXPECT_THROW(writer.write(twice), InternalError);
-  Snapshot halves = make_test_snapshot(1);
-  halves.weights.front() = make_host_tensor(halves.weights.front().name, DType::f16, {20, 8});
-  EXPECT_THROW(writer.write(halves), InternalError);
+  EXPECT_THROW(plan_of(twice, 1, {}), InternalError);
 }
 
-TEST_F(CheckpointTest, FullDiskKeepsThePreviousCheckpoint) {
+TEST_F(CheckpointTest, AFullDiskOnAnyRankKeepsThePreviousCheckpoint) {
   write(10);
+  for (const int64_t num_ranks : {1, 3}) {
+    const auto attempt = [&] {
+      const FileSizeLimit limit(4000 / num_ranks);
+      CheckpointWriter writer(root_, 1, {.bytes_per_writer = 1}, num_ranks);
+      std::cerr << user_error([&] { writer.write(make_test_snapshot(20)); });
+      std::_Exit(0);
+    };
+    EXPECT_EXIT(attempt(), ::testing::ExitedWithCode(0),
+                "cannot write .*step-00000020 .[0-9]+ bytes of tensors in all.*model.*safetensors: File too large; the "
+                "file needs [0-9]+ bytes, [0-9]+ are free in .*step-00000020");
+    EXPECT_THAT(entries(), ElementsAre("step-00000010"));
+    EXPECT_TRUE(is_test_checkpoint(Checkpoint(step_path(10))));
+  }
+}
+
+// A rank whose disk is full goes on taking bytes, since others wait for it to take them.
+TEST_F(CheckpointTest, APartWhoseDiskIsFullGoesOnTakingBytes) {
+  const Snapshot snapshot = make_test_snapshot(20);
+  const CheckpointPlan plan = plan_of(snapshot, 1, {.file_bytes = 1000});
   const auto attempt = [&] {
-    const FileSizeLimit limit(4000);
-    CheckpointWriter writer(root_, 1);
-    writer.write(make_test_snapshot(20));
-    std::cerr << user_error([&] { writer.finish(); });
-    std::_Exit(0);
+    const FileSizeLimit limit(1300);
+    CheckpointPart part(folder_.path(), plan, 0);
+    write_part(part, plan, 0, snapshot);
+    std::cerr << part.is_done() << " " << part.outcome().error << " " << part.outcome().files.size();
+    std::_Exit(static_cast<int>(list_directory(folder_.path()).size()));
   };
-  EXPECT_EXIT(attempt(), ::testing::ExitedWithCode(0),
-              "cannot write .*step-00000020 .[0-9]+ bytes in all.*model.safetensors: File too large; the file needs "
-              "[0-9]+ bytes, [0-9]+ are free in .*step-00000020");
-  EXPECT_THAT(entries(), ElementsAre("step-00000010"));
-  EXPECT_EQ(latest_checkpoint(root_), step_path(10));
-  EXPECT_TRUE(is_test_checkpoint(Checkpoint(step_path(10))));
+  EXPECT_EXIT(attempt(), ::testing::ExitedWithCode(0), "1 cannot write .*safetensors: File too large.* 0");
+}
+
+TEST_F(CheckpointTest, RanksThatReadTogetherFindDamageInAnyFileOnce) {
+  write(10, 1, {.file_bytes = 1000, .bytes_per_writer = 1}, 3);
+  constexpr int64_t num_parts = 3;
+  for (const std::string& name : list_directory(step_path(10))) {
+    if (name == manifest_file_name) continue;
+    std::string content = read_text_file(step_path(10) / name);
+    content.back() ^= 1;
+    write_file_durably(step_path(10) / name, content);
+    int64_t found = 0;
+    if (name.ends_with(".safetensors")) {
+      const Checkpoint checkpoint(step_path(10), Checkpoint::Check::texts);
+      for (int64_t part = 0; part < num_parts; ++part) {
+        const std::string error = user_error([&] { checkpoint.verify_tensors(part, num_parts); });
+        found += error.find(name) != std::string::npos ? 1 : 0;
+        EXPECT_THAT(error, ::testing::AnyOf("no UserError", HasSubstr("checksum of " + name)));
+      }
+    } else {
+      EXPECT_THAT(user_error([&] { Checkpoint(step_path(10), Checkpoint::Check::texts); }), HasSubstr(name));
+      found = 1;
+    }
+    EXPECT_EQ(found, 1) << name;
+    content.back() ^= 1;
+    write_file_durably(step_path(10) / name, content);
+  }
 }
 
 TEST(CheckpointName, ParsesOnlyWhatItWrites) {

@@ -5,26 +5,48 @@
 
 #include <chrono>
 #include <csignal>
+#include <memory>
 #include <random>
 #include <thread>
 
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/testing/snapshot.h"
 #include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {
 namespace {
 
-constexpr int64_t small_shard_bytes = 6000;  // a handful of files per checkpoint
+// Three ranks, each with a handful of files per checkpoint.
+constexpr int64_t num_ranks = 3;
+constexpr CheckpointLimits small_files{.file_bytes = 2000, .bytes_per_writer = 1};
+
+// Writes the checkpoint as ranks that write at the same time.
+void write_together(CheckpointFolder& folder, const Snapshot& snapshot) {
+  const CheckpointPlan plan = plan_of(snapshot, num_ranks, small_files);
+  const std::filesystem::path partial = folder.begin(snapshot.step, plan.bytes());
+  std::vector<std::unique_ptr<CheckpointPart>> parts;
+  std::vector<std::thread> ranks;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    CheckpointPart& part = *parts.emplace_back(std::make_unique<CheckpointPart>(partial, plan, rank));
+    ranks.emplace_back([&, rank] { write_part(part, plan, rank, snapshot); });
+  }
+  std::map<std::string, FileDigest> files;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank].join();
+    for (const auto& file : parts[rank]->outcome().files) files.insert(file);
+  }
+  folder.commit(texts_of(snapshot, plan), std::move(files));
+  folder.finish();
+}
 
 // Continues from the latest checkpoint as a run would, and announces every step once it is durable. Never returns.
 [[noreturn]] void write_until_killed(const std::filesystem::path& root, int announce) {
   const auto latest = latest_checkpoint(root);
   int64_t step = latest ? Checkpoint(*latest).step() : 0;
-  CheckpointWriter writer(root, 2, small_shard_bytes);
+  CheckpointFolder folder(root, 2);
   while (true) {
-    writer.write(make_test_snapshot(++step));
-    writer.finish();
+    write_together(folder, make_test_snapshot(++step));
     if (::write(announce, &step, sizeof step) != sizeof step) ::_exit(1);
   }
 }
@@ -41,9 +63,8 @@ std::chrono::microseconds time_per_checkpoint(const std::filesystem::path& root)
   const auto start = std::chrono::steady_clock::now();
   constexpr int count = 3;
   for (int i = 0; i < count; ++i) {
-    CheckpointWriter writer(root, 2, small_shard_bytes);
-    writer.write(make_test_snapshot(i));
-    writer.finish();
+    CheckpointFolder folder(root, 2);
+    write_together(folder, make_test_snapshot(i));
   }
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start) / count;
 }
@@ -84,7 +105,7 @@ TEST(Crash, LatestCheckpointAlwaysLoadsAfterKill) {
     durable = checkpoint.step();
     for (const std::string& name : list_directory(root)) leftovers += name.ends_with(".partial") ? 1 : 0;
   }
-  const CheckpointWriter writer(root, 2);
+  const CheckpointFolder folder_of_the_next(root, 2);
   for (const std::string& name : list_directory(root)) EXPECT_FALSE(name.ends_with(".partial")) << name;
 }
 

@@ -1,6 +1,8 @@
 #include "copus/checkpoint/manifest.h"
 
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/mapped_file.h"
@@ -72,18 +74,30 @@ bool has_manifest(const std::filesystem::path& directory) {
   return std::filesystem::is_regular_file(path) && is_manifest(parse(read_text_file(path)));
 }
 
-void verify_files(const std::filesystem::path& directory, const Manifest& manifest) {
+void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest) {
   for (const auto& [name, expected] : manifest.files) {
-    const std::filesystem::path path = directory / name;
-    if (!std::filesystem::exists(path)) fail_damaged(directory, concat(name, " is missing"));
-    const MappedFile file(path.string());
-    if (file.bytes().size() != expected.bytes) {
-      fail_damaged(directory, concat(name, " has ", file.bytes().size(), " bytes instead of ", expected.bytes));
-    }
-    if (hash_hex(file.bytes()) != expected.checksum) {
-      fail_damaged(directory, concat("the checksum of ", name, " is wrong"));
-    }
+    std::error_code error;
+    const uint64_t bytes = std::filesystem::file_size(directory / name, error);
+    if (error) fail_damaged(directory, concat(name, " is missing"));
+    if (bytes == expected.bytes) continue;
+    fail_damaged(directory, concat(name, " has ", bytes, " bytes instead of ", expected.bytes));
   }
+}
+
+void verify_files(const std::filesystem::path& directory, const Manifest& manifest,
+                  std::span<const std::string> names) {
+  verify_sizes(directory, manifest);
+  for (const std::string& name : names) {
+    const MappedFile file((directory / name).string());
+    if (hash_hex(file.bytes()) == manifest.files.at(name).checksum) continue;
+    fail_damaged(directory, concat("the checksum of ", name, " is wrong"));
+  }
+}
+
+void verify_files(const std::filesystem::path& directory, const Manifest& manifest) {
+  std::vector<std::string> names;
+  for (const auto& [name, digest] : manifest.files) names.push_back(name);
+  verify_files(directory, manifest, names);
 }
 
 }  // namespace copus

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 
 #include "copus/base/durable_file.h"
@@ -31,8 +32,13 @@ Manifest read_manifest(const std::filesystem::path& directory);
 // Tells whether `directory` has a manifest at all: readable JSON that says it is one, of whatever version.
 bool has_manifest(const std::filesystem::path& directory);
 
-// Checks that every file of the manifest exists, with its size and checksum. Throws UserError that names the first one
-// that does not.
+// Checks that every file of the manifest exists with its size. Throws UserError that names the first one that does not.
+void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest);
+
+// Checks that these files of the manifest exist with their sizes and checksums. Throws UserError that names the first
+// one that does not.
+void verify_files(const std::filesystem::path& directory, const Manifest& manifest, std::span<const std::string> names);
+// Checks all of them.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest);
 
 }  // namespace copus

@@ -196,28 +196,6 @@ class HeaderParser {
   Json header_;
 };
 
-// Makes the header's bytes, length included, padded with spaces so that the data begin at a multiple of 8.
-std::string make_header(std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  uint64_t end = 0;
-  for (const TensorView& tensor : tensors) {
-    const uint64_t begin = end;
-    end += tensor.bytes.size();
-    COPUS_CHECK(tensor.bytes.size() == static_cast<size_t>(tensor.num_elements() * size_of(tensor.dtype)), tensor.name,
-                " has ", tensor.bytes.size(), " bytes for ", shape_text(tensor.shape));
-    COPUS_CHECK(!header.contains(tensor.name), "two tensors are called ", tensor.name);
-    header[tensor.name] = {
-        {"dtype", safetensors_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  const uint64_t length = text.size();
-  std::string bytes(length_bytes, '\0');
-  std::memcpy(bytes.data(), &length, length_bytes);
-  return bytes + text;
-}
-
 void check_floating_point(const TensorView& tensor) {
   if (!is_floating_point(tensor.dtype)) {
     throw UserError(concat("tensor ", tensor.name, " holds ", torch_name(tensor.dtype),
@@ -268,11 +246,35 @@ const TensorView* SafetensorsFile::find(std::string_view name) const {
   return found == index_.end() ? nullptr : &tensors_[found->second];
 }
 
+std::string safetensors_header(std::span<const TensorView> tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t end = 0;
+  for (const TensorView& tensor : tensors) {
+    const int64_t begin = end;
+    end += tensor.num_elements() * size_of(tensor.dtype);
+    COPUS_CHECK(!header.contains(tensor.name), "two tensors are called ", tensor.name);
+    header[tensor.name] = {
+        {"dtype", safetensors_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const uint64_t length = text.size();
+  std::string bytes(length_bytes, '\0');
+  std::memcpy(bytes.data(), &length, length_bytes);
+  return bytes + text;
+}
+
 FileDigest write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                              const std::map<std::string, std::string>& metadata) {
-  const std::string header = make_header(tensors, metadata);
+  const std::string header = safetensors_header(tensors, metadata);
   uint64_t total = header.size();
-  for (const TensorView& tensor : tensors) total += tensor.bytes.size();
+  for (const TensorView& tensor : tensors) {
+    COPUS_CHECK(tensor.bytes.size() == static_cast<size_t>(tensor.num_elements() * size_of(tensor.dtype)), tensor.name,
+                " has ", tensor.bytes.size(), " bytes for ", shape_text(tensor.shape));
+    total += tensor.bytes.size();
+  }
   DurableFile file(path, total);
   file.write(header);
   for (const TensorView& tensor : tensors) file.write(tensor.bytes);

@@ -68,6 +68,11 @@ class SafetensorsFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
+// Makes what a file begins with, before the bytes of these tensors in their order: the JSON and its length, padded so
+// that the data begin at a multiple of 8. Only names, types and shapes are looked at. Names must be distinct
+// (InternalError otherwise).
+std::string safetensors_header(std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata);
+
 // Writes a file atomically and durably; tensors keep their order. Names must be distinct and sizes must fit the shapes
 // (InternalError otherwise). Throws UserError when the disk refuses.
 FileDigest write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,

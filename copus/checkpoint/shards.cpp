@@ -13,24 +13,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* single_file_name = "model.safetensors";
-constexpr const char* index_file_name = "model.safetensors.index.json";
-
-// Metadata that transformers requires of a file: the layout of tensors is PyTorch's.
-const std::map<std::string, std::string> pytorch_metadata{{"format", "pt"}};
-
-std::string shard_name(std::string_view stem, size_t index, size_t count) {
-  std::ostringstream name;
-  name << stem << std::setfill('0') << '-' << std::setw(5) << index + 1 << "-of-" << std::setw(5) << count
-       << ".safetensors";
-  return name.str();
-}
-
 uint64_t bytes_as(const TensorView& tensor, DType dtype) {
   return static_cast<uint64_t>(tensor.num_elements() * size_of(dtype));
 }
 
-FileDigest write_converted(const std::filesystem::path& path, std::span<const TensorView> tensors, DType dtype) {
+void write_converted(const std::filesystem::path& path, std::span<const TensorView> tensors, DType dtype) {
   std::vector<TensorView> converted(tensors.begin(), tensors.end());
   std::vector<std::vector<std::byte>> buffers;
   for (TensorView& tensor : converted) {
@@ -39,18 +26,7 @@ FileDigest write_converted(const std::filesystem::path& path, std::span<const Te
     tensor.dtype = dtype;
     tensor.bytes = buffers.back();
   }
-  return write_safetensors(path, converted, pytorch_metadata);
-}
-
-std::string make_index(std::span<const TensorView> weights, std::span<const Shard> shards, uint64_t total_bytes) {
-  Json weight_map = Json::object();
-  for (const Shard& shard : shards) {
-    for (const TensorView& tensor : weights.subspan(shard.first, shard.count)) {
-      weight_map[tensor.name] = shard.file_name;
-    }
-  }
-  const Json index{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
-  return index.dump(2) + "\n";
+  write_safetensors(path, converted, pytorch_metadata);
 }
 
 // Reads the index's map from tensor to file name.
@@ -110,6 +86,18 @@ void check_index(const std::filesystem::path& index_path, const std::map<std::st
 
 }  // namespace
 
+std::string shard_name(std::string_view stem, size_t index, size_t count) {
+  std::ostringstream name;
+  name << stem << std::setfill('0') << '-' << std::setw(5) << index + 1 << "-of-" << std::setw(5) << count
+       << ".safetensors";
+  return name.str();
+}
+
+std::string make_model_index(const std::map<std::string, std::string>& file_of_tensor, uint64_t total_bytes) {
+  const Json index{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", file_of_tensor}};
+  return index.dump(2) + "\n";
+}
+
 std::vector<Shard> plan_shards(std::span<const uint64_t> tensor_bytes, int64_t shard_bytes, std::string_view stem) {
   COPUS_CHECK(shard_bytes > 0);
   const auto limit = static_cast<uint64_t>(shard_bytes);
@@ -127,9 +115,8 @@ std::vector<Shard> plan_shards(std::span<const uint64_t> tensor_bytes, int64_t s
   return shards;
 }
 
-std::map<std::string, FileDigest> write_model_files(const std::filesystem::path& directory,
-                                                    std::span<const TensorView> weights, DType dtype,
-                                                    int64_t shard_bytes) {
+void write_model_files(const std::filesystem::path& directory, std::span<const TensorView> weights, DType dtype,
+                       int64_t shard_bytes) {
   std::vector<uint64_t> sizes;
   uint64_t total_bytes = 0;
   for (const TensorView& tensor : weights) {
@@ -137,32 +124,31 @@ std::map<std::string, FileDigest> write_model_files(const std::filesystem::path&
     total_bytes += sizes.back();
   }
   std::vector<Shard> shards = plan_shards(sizes, shard_bytes, "model");
-  if (shards.size() == 1) shards.front().file_name = single_file_name;
+  if (shards.size() == 1) shards.front().file_name = single_model_file_name;
 
-  std::map<std::string, FileDigest> digests;
+  std::map<std::string, std::string> file_of_tensor;
   for (const Shard& shard : shards) {
-    digests[shard.file_name] =
-        write_converted(directory / shard.file_name, weights.subspan(shard.first, shard.count), dtype);
+    const auto tensors = weights.subspan(shard.first, shard.count);
+    write_converted(directory / shard.file_name, tensors, dtype);
+    for (const TensorView& tensor : tensors) file_of_tensor[tensor.name] = shard.file_name;
   }
   if (shards.size() > 1) {
-    digests[index_file_name] =
-        write_file_durably(directory / index_file_name, make_index(weights, shards, total_bytes));
+    write_file_durably(directory / model_index_file_name, make_model_index(file_of_tensor, total_bytes));
   }
-  return digests;
 }
 
 std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& directory) {
   std::vector<SafetensorsFile> files;
   // The same order in which transformers looks for the files.
-  if (std::filesystem::exists(directory / single_file_name)) {
-    files.emplace_back(directory / single_file_name);
+  if (std::filesystem::exists(directory / single_model_file_name)) {
+    files.emplace_back(directory / single_model_file_name);
     return files;
   }
-  const std::filesystem::path index_path = directory / index_file_name;
+  const std::filesystem::path index_path = directory / model_index_file_name;
   if (!std::filesystem::exists(index_path)) {
     const bool has_pickle = std::filesystem::exists(directory / "pytorch_model.bin") ||
                             std::filesystem::exists(directory / "pytorch_model.bin.index.json");
-    throw UserError(concat(directory.string(), " has neither ", single_file_name, " nor ", index_file_name,
+    throw UserError(concat(directory.string(), " has neither ", single_model_file_name, " nor ", model_index_file_name,
                            has_pickle ? "; it holds pytorch_model.bin: load the model in transformers and save it "
                                         "again, which writes safetensors"
                                       : "; expected a Hugging Face model folder"));
@@ -172,7 +158,7 @@ std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& direc
   for (const auto& [tensor, file] : index) names.insert(file);
   for (const std::string& name : names) {
     if (!std::filesystem::exists(directory / name)) {
-      throw UserError(concat(directory.string(), " is incomplete: ", name, ", which ", index_file_name,
+      throw UserError(concat(directory.string(), " is incomplete: ", name, ", which ", model_index_file_name,
                              " names, is missing. Download or copy the model again"));
     }
     files.emplace_back(directory / name);

@@ -7,6 +7,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/testing/snapshot.h"
 #include "copus/config/testing/experiment_base.h"
 #include "copus/report/run_summary.h"
 

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -18,7 +19,7 @@ import time
 import unittest
 import unittest.mock
 
-from program_test_support import COPUS, KILL_ROUNDS, TIMEOUT, ProgramTest
+from program_test_support import COPUS, KILL_ROUNDS, MODEL, TIMEOUT, ProgramTest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
@@ -162,6 +163,33 @@ class SeveralRanks(ProgramTest):
             self.assertEqual(errors.count("copus: error:"), 1, errors)
             self.assertIn(f"rank {victim} (pid {ranks[victim]}) failed at ", errors)
             self.assertFalse([pid for pid in ranks if os.path.exists(f"/proc/{pid}")])
+
+    def test_a_rank_killed_while_all_write_costs_at_most_the_checkpoint_at_hand(self):
+        """The model is large enough for all four ranks to write."""
+        model = MODEL.replace("= 32", "= 256").replace("= 64", "= 1536").replace("layers = 2", "layers = 5")
+        self.write_run("long.toml", steps=100000, checkpoint_interval=1, model=model)
+        moments = random.Random(5)
+        arguments = ["train", "long.toml", "--resume", "--run-dir", "r", "--set", "parallel.data_parallel=2", "--set",
+                     "parallel.pipeline_parallel=2", "--set", "parallel.zero_stage=1"]
+        checkpoints, durable = self.folder / "r" / "checkpoints", 0
+        for number in range((KILL_ROUNDS + 1) // 2):
+            process = self.start(*arguments)
+            self.wait_for_steps("r", durable + 3, process)
+            time.sleep(moments.uniform(0, 0.5))
+            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(moments.choice(children)), signal.SIGKILL)
+            _, errors = process.communicate(timeout=TIMEOUT)
+            self.assertEqual(process.returncode, 1, errors)
+            complete = sorted(path.name for path in checkpoints.iterdir() if re.fullmatch(r"step-\d+", path.name))
+            self.assertTrue(complete, f"round {number}")
+            self.assertGreaterEqual(int(complete[-1][5:]), durable)
+            durable = int(complete[-1][5:])
+            files = {path.name for path in (checkpoints / complete[-1]).iterdir()}
+            self.assertIn("optimizer-00004-of-00004.safetensors", files)
+            self.assert_done("generate", "--checkpoint", "r", "--tokens", "1")  # compares every checksum
+        self.assert_done("train", "--resume", "--run-dir", "r", "--set", f"train.max_steps={durable + 1}", "--set",
+                         "parallel.data_parallel=1", "--set", "parallel.pipeline_parallel=1")
+        self.assertFalse(list(checkpoints.glob("*.partial")))
 
     def environments(self, ranks):
         """Environments of ranks that another launcher starts."""

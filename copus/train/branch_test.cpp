@@ -7,6 +7,7 @@
 
 #include "copus/base/testing/test_support.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/train/testing/take_snapshot.h"
 
 namespace copus {
 namespace {
@@ -45,7 +46,7 @@ class BranchTest : public ::testing::Test {
     Trainer trainer(run_, dataset, at::kCPU, *world);
     while (!trainer.finished()) trainer.step(go_on);
     CheckpointWriter writer(folder_.path() / "checkpoints", 1);
-    writer.write(*trainer.snapshot(to_toml(run_)));
+    writer.write(*take_snapshot(trainer, to_toml(run_)));
     writer.finish();
     return Checkpoint(*writer.last_written());
   }

@@ -16,6 +16,7 @@
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/model/kernels.h"
+#include "copus/train/testing/take_snapshot.h"
 #include "copus/train/testing/test_layouts.h"
 #include "copus/train/trainer.h"
 
@@ -67,7 +68,7 @@ class LayoutMatrix : public ::testing::Test {
 
   // Collects the weights on rank 0; empty elsewhere.
   static std::vector<float> collect_weights(Trainer& trainer, World& world) {
-    const std::optional<Snapshot> snapshot = trainer.snapshot("");
+    const std::optional<Snapshot> snapshot = take_snapshot(trainer);
     EXPECT_EQ(snapshot.has_value(), world.rank() == 0);
     std::vector<float> all;
     if (!snapshot) return all;
@@ -264,7 +265,7 @@ TEST_F(LayoutMatrix, WeightsOfAFileReachEveryRank) {
   std::optional<double> expected;
   train(config({tied}), [&](Trainer& trainer, World&) {
     trainer.step();
-    file = trainer.snapshot("");
+    file = take_snapshot(trainer);
     expected = trainer.held_out_loss(never);
   });
   std::map<std::string, TensorView, std::less<>> weights;
@@ -282,7 +283,7 @@ TEST_F(LayoutMatrix, ACheckpointOfOneLayoutGoesOnInAnother) {
   Result uninterrupted;
   train(config(written_in), [&](Trainer& trainer, World& world) {
     for (int step = 0; step < num_steps / 2; ++step) trainer.step();
-    const std::optional<Snapshot> snapshot = trainer.snapshot("");
+    const std::optional<Snapshot> snapshot = take_snapshot(trainer);
     if (snapshot) {
       CheckpointWriter writer(folder_.path() / "checkpoints", 1);
       writer.write(*snapshot);

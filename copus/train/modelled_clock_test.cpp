@@ -11,6 +11,7 @@
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/placement/relayout_plan.h"
 #include "copus/train/testing/noise_scale_test_support.h"
+#include "copus/train/testing/take_snapshot.h"
 
 namespace copus {
 namespace {
@@ -73,7 +74,7 @@ class ModelledClock : public NoiseScaleTest {
         mine.records.push_back(trainer.step());
         if (auto report = trainer.switch_if_due()) mine.reports.push_back(*report);
       }
-      mine.snapshot = trainer.snapshot("");
+      mine.snapshot = take_snapshot(trainer);
       if (world.rank() == 0) history = std::move(mine);
     });
     return history;
@@ -207,7 +208,7 @@ TEST_F(ModelledClock, AResumedRunIsBitwiseTheUninterruptedOne) {
     Trainer trainer(rest, target, dataset, test_device(), world);
     trainer.restore(checkpoint);
     for (int64_t step = 0; step < 4; ++step) resumed.records.push_back(trainer.step());
-    resumed.snapshot = trainer.snapshot("");
+    resumed.snapshot = take_snapshot(trainer);
   });
   for (size_t i = 0; i < resumed.records.size(); ++i) {
     EXPECT_EQ(words_of(resumed.records[i]), words_of(whole.records[5 + i])) << "step " << resumed.records[i].step;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/train/testing/noise_scale_test_support.h"
+#include "copus/train/testing/take_snapshot.h"
 
 namespace copus {
 namespace {
@@ -50,7 +51,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
   std::vector<StepRecord> before, uninterrupted;
   train(config(join(base, written_in)), [&](Trainer& trainer, World& world) {
     const std::vector<StepRecord> first = take_steps(trainer, world, half);
-    const std::optional<Snapshot> snapshot = trainer.snapshot("");
+    const std::optional<Snapshot> snapshot = take_snapshot(trainer);
     const std::vector<StepRecord> second = take_steps(trainer, world, rest);
     write_checkpoint(snapshot);
     if (world.rank() != 0) return;
@@ -122,7 +123,7 @@ TEST_F(NoiseScaleTest, ACheckpointGoesOnWithAnotherGlobalBatch) {
   Replay replay(small);
   train(small, [&](Trainer& trainer, World& world) {
     const std::vector<StepRecord> records = take_steps(trainer, world, 6);
-    write_checkpoint(trainer.snapshot(""));
+    write_checkpoint(take_snapshot(trainer));
     if (world.rank() == 0) replay.add(records);
   });
   const Checkpoint checkpoint = read_checkpoint();
@@ -143,7 +144,7 @@ TEST_F(NoiseScaleTest, ResumedRunsCutTheSameStepsInTwo) {
   std::vector<StepRecord> uninterrupted;
   train(run, [&](Trainer& trainer, World& world) {
     take_steps(trainer, world, 10);
-    write_checkpoint(trainer.snapshot(""));
+    write_checkpoint(take_snapshot(trainer));
     uninterrupted = take_steps(trainer, world, 6);
   });
   train(run, [&](Trainer& trainer, World& world) {
@@ -240,7 +241,7 @@ TEST_F(NoiseScaleTest, MeasuringChangesNoBitOfTraining) {
     Outcome outcome;
     train(config(changes), [&](Trainer& trainer, World& world) {
       const std::vector<StepRecord> mine = take_steps(trainer, world, 4);
-      const std::optional<Snapshot> snapshot = trainer.snapshot("");
+      const std::optional<Snapshot> snapshot = take_snapshot(trainer);
       if (!snapshot) return;
       outcome.records = mine;
       for (const HostTensor& tensor : snapshot->weights) outcome.weights.push_back(to_float(tensor.view()));

@@ -22,6 +22,7 @@
 #include "copus/train/adaptation.h"
 #include "copus/train/device.h"
 #include "copus/train/modelled_job.h"
+#include "copus/train/run_checkpoints.h"
 #include "copus/train/run_control.h"
 #include "copus/train/run_output.h"
 #include "copus/train/step_agreement.h"
@@ -98,9 +99,13 @@ class Run {
 
   // Trains until the run is complete or has been told to stop. Returns with a checkpoint under way.
   RunEnd until_end() {
+    // The number of messages must not depend on the disk where messages move the clock.
+    const bool waits = plan_.config.cluster.clock == ClockKind::virtual_time;
+    checkpoints_.emplace(checkpoints_path(plan_), output_ ? &output_->checkpoints() : nullptr, world_, waits);
     if (adaptation_) go_on_adapting();
     while (!trainer_.finished()) {
       StepRecord record = step();
+      checkpoints_->look();
       const bool pause = trainer_.stop_reason() == StopReason::pause;
       held_out_loss_.reset();
       if (trainer_.finished() || is_evaluation_due(record, plan_.config)) {
@@ -183,6 +188,7 @@ class Run {
     if (output_) output_->note(concat("step ", step, ": paused"));
     StopReason reason = StopReason::pause;
     while (reason == StopReason::pause) {
+      checkpoints_->look();
       if (control_) {
         std::this_thread::sleep_for(between_looks);
         announce(control_->look(step, /*standing=*/true));
@@ -213,8 +219,8 @@ class Run {
 
   void checkpoint() {
     if (last_checkpoint_ == trainer_.state().step) return;
-    std::optional<Snapshot> snapshot = trainer_.snapshot(to_toml(plan_.config));
-    if (output_) output_->checkpoint(std::move(*snapshot), profile());
+    checkpoints_->write(trainer_, to_toml(plan_.config));
+    if (const auto learned = profile(); output_ && learned) output_->add(*learned);
     last_checkpoint_ = trainer_.state().step;
   }
 
@@ -238,6 +244,7 @@ class Run {
   }
 
   RunEnd finish() {
+    checkpoints_->finish();
     const StopReason reason = end_reason();
     const bool done = trainer_.finished() && (held_out_loss_ || reason == StopReason::none);
     if (output_) {
@@ -249,7 +256,7 @@ class Run {
         output_->say_how_to_go_on(trainer_, reason);
       }
     }
-    world_.everyone().barrier();  // waits for a rank that is still writing, since that may fail
+    world_.everyone().barrier();  // waits for rank 0, which may fail to write
     if (done) return RunEnd::done;
     return reason == StopReason::interrupt ? RunEnd::interrupted : RunEnd::requeue;
   }
@@ -272,6 +279,8 @@ class Run {
   std::optional<Adaptation> adaptation_;
   std::optional<RunControl> control_;
   std::optional<StragglerNotes> stragglers_;
+
+  std::optional<RunCheckpoints> checkpoints_;  // after output_, whose folder it refers to
 };
 
 // Checks that the job of a modelled clock could begin: its devices are not there to refuse.
@@ -309,6 +318,18 @@ void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, Wo
   }
 }
 
+// Verifies a checkpoint's tensors, each rank some of the files.
+void verify_together(const Checkpoint& checkpoint, World& world) {
+  if (world.size() == 1) return checkpoint.verify_tensors(0, 1);
+  std::optional<Obstacle> damage;
+  try {
+    checkpoint.verify_tensors(world.rank(), world.size());
+  } catch (const UserError& error) {
+    damage = Obstacle{error.what()};
+  }
+  if (const auto agreed = agree_on_obstacle(damage, 0, world.everyone())) throw UserError(agreed->reason);
+}
+
 }  // namespace
 
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
@@ -330,7 +351,9 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   check_all_ranks_begin_alike(plan, dataset, world);
 
   const auto train_to_end = [&](Trainer& trainer) {
+    check_folder_is_shared(plan.directory, trainer.plan_checkpoint(), world);
     if (plan.checkpoint) {
+      verify_together(*plan.checkpoint, world);
       trainer.restore(*plan.checkpoint);
     } else if (!plan.config.init_from.empty()) {
       load_initial_weights(plan.config, trainer);

@@ -49,12 +49,13 @@ std::optional<int64_t> resumed_after(const RunPlan& plan, const Trainer& trainer
 }  // namespace
 
 fs::path profile_path(const RunPlan& plan) { return plan.directory / "profile.json"; }
+fs::path checkpoints_path(const RunPlan& plan) { return plan.directory / "checkpoints"; }
 
 RunOutput::RunOutput(const RunPlan& plan, const Trainer& trainer)
     : plan_(plan),
       config_(plan.config),
       directory_(begin_run_directory(plan)),
-      checkpoints_(directory_ / "checkpoints", config_.checkpoint.keep_last),
+      checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last),
       log_(directory_, resumed_after(plan, trainer)),
       progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
@@ -144,14 +145,8 @@ void RunOutput::add(const SwitchReport& report) {
   add_scalar("adaptation/pause_seconds", report.after_step, report.pause_seconds);
 }
 
-void RunOutput::checkpoint(Snapshot snapshot, const std::optional<PerformanceProfile>& profile) {
-  checkpoints_.write(std::move(snapshot));
-  if (profile) write_profile(profile_path(plan_), *profile);
-}
-
 void RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended) {
   progress_.finish();
-  checkpoints_.finish();
   if (tensorboard_) tensorboard_->flush();
   const TrainingState& state = trainer.state();
   RunSummary summary;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/checkpoint_folder.h"
 #include "copus/data/dataset.h"
 #include "copus/orchestrator/controller.h"
 #include "copus/report/performance_profile.h"
@@ -22,6 +22,8 @@ namespace copus {
 
 // The file in which a run keeps what it has learned of step times.
 std::filesystem::path profile_path(const RunPlan& plan);
+// The folder of a run's checkpoints.
+std::filesystem::path checkpoints_path(const RunPlan& plan);
 
 class RunOutput {
  public:
@@ -41,11 +43,13 @@ class RunOutput {
   void add(const Decision& decision);
   void add(const SwitchReport& report);
 
-  // Writes a checkpoint in the background, and beside it the step times that were learned.
-  void checkpoint(Snapshot snapshot, const std::optional<PerformanceProfile>& profile);
+  // The folder of this run's checkpoints.
+  CheckpointFolder& checkpoints() { return checkpoints_; }
+  // Writes the step times that were learned.
+  void add(const PerformanceProfile& profile) { write_profile(profile_path(plan_), profile); }
   void timeline(const std::vector<RankTimeline>& ranks) { write_timeline(directory_ / "timeline.json", ranks); }
 
-  // Ends the run: waits for the checkpoint, and writes summary and report.
+  // Ends the run: writes summary and report.
   void finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended);
 
  private:
@@ -55,7 +59,7 @@ class RunOutput {
   const RunPlan& plan_;
   const RunConfig& config_;
   std::filesystem::path directory_;
-  CheckpointWriter checkpoints_;  // before the log, since it makes sure that no other process writes into this run
+  CheckpointFolder checkpoints_;  // before the log, since it makes sure that no other process writes into this run
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;

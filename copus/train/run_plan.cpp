@@ -172,7 +172,8 @@ RunPlan plan_run(const RunRequest& request) {
   plan.resume = request.resume && !empty;
 
   if (plan.resume) {
-    if (const auto newest = latest_checkpoint(plan.directory / "checkpoints")) plan.checkpoint.emplace(*newest);
+    const auto newest = latest_checkpoint(plan.directory / "checkpoints");
+    if (newest) plan.checkpoint.emplace(*newest, Checkpoint::Check::texts);
   }
   if (!request.config_path.empty()) {
     plan.config = read_config(request.config_path, request.overrides);

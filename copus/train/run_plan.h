@@ -27,7 +27,7 @@ struct RunPlan {
   Configuration start;  // configuration of the file, or that of the checkpoint where the run adapts
   std::filesystem::path directory;
   bool resume = false;                   // the directory holds a run that is to go on
-  std::optional<Checkpoint> checkpoint;  // the one to go on from; empty: at the beginning
+  std::optional<Checkpoint> checkpoint;  // the one to go on from, tensors not verified; empty: at the beginning
   std::vector<std::string> changes;      // settings in which a resumed run differs from its beginning
 };
 

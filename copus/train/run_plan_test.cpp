@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
+#include "copus/checkpoint/testing/snapshot.h"
 #include "copus/orchestrator/rate_rule.h"
 
 namespace copus {

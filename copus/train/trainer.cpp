@@ -420,23 +420,13 @@ std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
   return agree_on_mean_loss(counts ? loss : ExactSum(), counts ? loss_tokens : 0, groups.everyone());
 }
 
-std::optional<Snapshot> Trainer::snapshot(std::string run_config) {
+CheckpointPlan Trainer::plan_checkpoint(const CheckpointLimits& limits) const {
+  return plan_checkpoint_of(*model_, limits);
+}
+
+void Trainer::hand_over_state(const CheckpointPlan& plan, const TensorSink& sink) {
   world_.health().set_place(concat("checkpoint after step ", state_.step));
-  Snapshot snapshot;
-  const ParameterStore& parameters = model_->parameters;
-  const AdamW& optimizer = model_->optimizer;
-  RankGroups& groups = model_->groups;
-  snapshot.weights = collect_state(parameters, groups, master_weights(parameters), "");
-  snapshot.optimizer = collect_state(parameters, groups, optimizer.exp_avg(), "exp_avg.");
-  for (HostTensor& tensor : collect_state(parameters, groups, optimizer.exp_avg_sq(), "exp_avg_sq.")) {
-    snapshot.optimizer.push_back(std::move(tensor));
-  }
-  if (world_.rank() != 0) return std::nullopt;
-  snapshot.step = state_.step;
-  snapshot.model_config = to_hugging_face_config(config_.model, "float32");
-  snapshot.run_config = std::move(run_config);
-  snapshot.training_state = to_json(state_);
-  return snapshot;
+  copus::hand_over_state(*model_, plan, sink);
 }
 
 bool Trainer::finished() const {

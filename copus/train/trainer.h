@@ -20,6 +20,7 @@
 #include "copus/report/step_record.h"
 #include "copus/schedule/schedule.h"
 #include "copus/statistics/gradient_noise.h"
+#include "copus/train/checkpoint_transfer.h"
 #include "copus/train/modelled_job.h"
 #include "copus/train/obstacle.h"
 #include "copus/train/probe_plan.h"
@@ -104,8 +105,10 @@ class Trainer {
   // The reason to stop that all ranks have agreed on in the latest step or evaluation.
   StopReason stop_reason() const { return stop_reason_; }
 
-  // Takes everything that restore() needs, and `run_config` with it. Returns it on rank 0; empty elsewhere.
-  std::optional<Snapshot> snapshot(std::string run_config);
+  // Plan a checkpoint in the current layout, and hand its tensors over to the ranks that write them
+  // (checkpoint_transfer.h). All else that restore() needs is state(), as JSON.
+  CheckpointPlan plan_checkpoint(const CheckpointLimits& limits = {}) const;
+  void hand_over_state(const CheckpointPlan& plan, const TensorSink& sink);
 
   // Tells whether a limit of the run is reached.
   bool finished() const;

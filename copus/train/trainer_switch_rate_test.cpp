@@ -15,6 +15,7 @@
 #include "copus/orchestrator/controller.h"
 #include "copus/statistics/efficiency.h"
 #include "copus/train/testing/switch_test_support.h"
+#include "copus/train/testing/take_snapshot.h"
 
 namespace copus {
 namespace {
@@ -82,7 +83,7 @@ TEST_F(TrainerSwitch, AFactorThatIsAnnouncedCountsFromTheNextUpdateOnAllRanks) {
     EXPECT_EQ(trainer.step().lr, begin.optimizer.lr * 1.5);
     EXPECT_EQ(trainer.state().rate_factor, 1.5);
     EXPECT_EQ(trainer.step().rate_factor, 1.5) << "until something else is said";
-    std::optional<Snapshot> now = trainer.snapshot("");
+    std::optional<Snapshot> now = take_snapshot(trainer);
     if (now) snapshot = std::move(now);
     announce(1.25);
     for (int step = 0; step < 2; ++step) {
@@ -126,7 +127,7 @@ TEST_F(TrainerSwitch, ARunGoesOnWithTheRateOfACheckpointThatHasNoFactor) {
     std::optional<Snapshot> snapshot;
     train_on_every_rank(begin, [&](Trainer& trainer, World&, const Dataset&) {
       trainer.step();
-      snapshot = trainer.snapshot("");
+      snapshot = take_snapshot(trainer);
     });
     std::string& state = snapshot->training_state;
     const size_t name = state.find("\"rate_factor\"");

@@ -14,6 +14,7 @@
 
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/train/testing/switch_test_support.h"
+#include "copus/train/testing/take_snapshot.h"
 
 namespace copus {
 namespace {
@@ -116,7 +117,7 @@ TEST_F(TrainerSwitch, AResumedRunGoesOnWithItsProductOfBeta2) {
     for (int step = 0; step < 5; ++step) {
       const double loss = trainer.step().loss;
       trainer.switch_if_due();
-      if (step == 1) snapshot = trainer.snapshot("");
+      if (step == 1) snapshot = take_snapshot(trainer);
       if (step > 1) losses.push_back(loss);
     }
     product = trainer.state().beta2_product.value();

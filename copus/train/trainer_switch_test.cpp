@@ -12,6 +12,7 @@
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/train/testing/switch_test_support.h"
+#include "copus/train/testing/take_snapshot.h"
 
 namespace copus {
 namespace {
@@ -153,7 +154,7 @@ TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
       EXPECT_EQ(record.consumed_tokens, consumed * 16);
       if (world.rank() == 0 && step == 3) expected = record;
       trainer.switch_if_due();
-      auto now = step == 2 ? trainer.snapshot("") : std::nullopt;
+      auto now = step == 2 ? take_snapshot(trainer) : std::nullopt;
       if (now) snapshot = std::move(now);
     }
     EXPECT_EQ(consumed, 8 + 16 + 4 + 32);
@@ -228,7 +229,7 @@ TEST_F(TrainerSwitch, EvaluationAndCheckpointsFollow) {
     trainer.held_out_loss(never);  // its last messages may still be under way
     ASSERT_TRUE(trainer.switch_if_due().has_value());
     EXPECT_NEAR(trainer.held_out_loss(never).value() / *expected, 1, 1e-5);
-    const std::optional<Snapshot> snapshot = trainer.snapshot("");
+    const std::optional<Snapshot> snapshot = take_snapshot(trainer);
     if (world.rank() != 0) return;
     EXPECT_EQ(parse_training_state(snapshot->training_state, "").configuration, trainer.configuration());
     EXPECT_EQ(trainer.configuration().micro_batch, 4);

@@ -15,6 +15,7 @@
 #include "copus/model/caching_allocator.h"
 #include "copus/model/kernels.h"
 #include "copus/model/testing/test_device.h"
+#include "copus/train/testing/take_snapshot.h"
 
 namespace copus {
 namespace {
@@ -63,7 +64,7 @@ class TrainerTest : public ::testing::Test {
   // Writes the trainer's state to disk and reads it back.
   Checkpoint save(Trainer& trainer) const {
     CheckpointWriter writer(folder_.path() / "checkpoints", 1);
-    writer.write(*trainer.snapshot(to_toml(config_)));
+    writer.write(*take_snapshot(trainer, to_toml(config_)));
     writer.finish();
     return Checkpoint(*writer.last_written());
   }

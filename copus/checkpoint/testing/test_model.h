@@ -10,6 +10,7 @@
 
 #include "copus/base/error.h"
 #include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/testing/snapshot.h"
 #include "copus/description/model_description.h"
 
 namespace copus {

@@ -24,6 +24,7 @@
 #include "copus/model/kernels.h"
 #include "copus/model/testing/stages_in_turn.h"
 #include "copus/statistics/noise_scale.h"
+#include "copus/train/testing/take_snapshot.h"
 #include "copus/train/testing/test_layouts.h"
 #include "copus/train/trainer.h"
 
@@ -279,7 +280,7 @@ class NoiseScaleTest : public ::testing::Test {
     train(config, [&](Trainer& trainer, World& world) {
       trainer.load(weights.views());
       const std::vector<StepRecord> mine = take_steps(trainer, world, steps);
-      const std::optional<Snapshot> snapshot = trainer.snapshot("");
+      const std::optional<Snapshot> snapshot = take_snapshot(trainer);
       if (!snapshot) return;
       records = mine;
       for (const HostTensor& tensor : snapshot->weights) {

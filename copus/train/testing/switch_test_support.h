@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/base/testing/test_support.h"
+#include "copus/train/testing/take_snapshot.h"
 #include "copus/train/testing/test_layouts.h"
 #include "copus/train/trainer.h"
 
@@ -84,7 +85,7 @@ class TrainerSwitch : public ::testing::Test {
         mine.records.push_back(trainer.step());
         if (auto report = trainer.switch_if_due()) mine.reports.push_back(*report);
       }
-      const std::optional<Snapshot> snapshot = trainer.snapshot("");
+      const std::optional<Snapshot> snapshot = take_snapshot(trainer);
       if (world.rank() != 0) return;
       for (const HostTensor& tensor : snapshot->weights) {
         const std::vector<float> values = to_float(tensor.view());

@@ -15,6 +15,7 @@
 #include "copus/model/caching_allocator.h"
 #include "copus/model/kernels.h"
 #include "copus/train/device.h"
+#include "copus/train/run_checkpoints.h"
 #include "copus/train/trainer.h"
 #include "copus/workshop/measuring_run.h"
 #include "copus/workshop/monotonic_seconds.h"
@@ -155,11 +156,11 @@ RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::u
   }
   world.everyone().barrier();
   result.decided_at = monotonic_seconds();
-  if (std::optional<Snapshot> snapshot = trainer.snapshot(to_toml(config))) {
-    CheckpointWriter writer(options.checkpoints, 1);
-    writer.write(std::move(*snapshot));
-    writer.finish();
-  }
+  std::optional<CheckpointFolder> folder;
+  if (world.rank() == 0) folder.emplace(options.checkpoints, 1);
+  RunCheckpoints checkpoints(options.checkpoints, folder ? &*folder : nullptr, world);
+  checkpoints.write(trainer, to_toml(config));
+  checkpoints.finish();
   world.everyone().barrier();
   result.written_at = monotonic_seconds();
   return result;

@@ -1,0 +1,140 @@
+#include "copus/checkpoint/checkpoint_folder.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/checkpoint/directory_lock.h"
+#include "copus/checkpoint/manifest.h"
+#include "copus/checkpoint/shards.h"
+
+namespace copus {
+namespace {
+
+void delete_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::remove_all(directory, error);
+  if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
+}
+
+// Deletes leftovers of checkpoints alone: other files in the folder are not ours.
+void delete_leftovers(const std::filesystem::path& root) {
+  std::vector<std::filesystem::path> leftovers;
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    const bool is_partial = entry.path().extension() == partial_suffix;
+    if (is_partial && parse_checkpoint_name(entry.path().stem().string())) leftovers.push_back(entry.path());
+  }
+  std::ranges::for_each(leftovers, delete_directory);
+}
+
+// Checks that a file that another rank has written is here too.
+void check_arrival(const std::filesystem::path& path, uint64_t bytes) {
+  std::error_code error;
+  const uint64_t found = std::filesystem::file_size(path, error);
+  if (error) {
+    throw UserError(concat(path.string(), " is missing, which another rank says it has written: ", error.message(),
+                           "; all ranks have to see the same run directory"));
+  }
+  if (found == bytes) return;
+  throw UserError(concat(path.string(), " has ", found, " bytes, and the rank that wrote it says ", bytes,
+                         "; all ranks have to see the same run directory"));
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(std::filesystem::path root, int64_t keep_last)
+    : root_(std::move(root)), keep_last_(keep_last) {
+  COPUS_CHECK(keep_last >= 1);
+  create_directories_durably(root_);
+  lock_ = std::make_unique<DirectoryLock>(root_);
+  delete_leftovers(root_);
+}
+
+CheckpointFolder::~CheckpointFolder() {
+  if (pending_.valid()) pending_.wait();
+  std::error_code ignored;
+  if (is_begun_) std::filesystem::remove_all(partial_path(root_ / checkpoint_name(step_)), ignored);
+}
+
+std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes) {
+  COPUS_CHECK(step >= 0, step);
+  finish();
+  step_ = step;
+  bytes_ = bytes;
+  const std::filesystem::path partial = partial_path(root_ / checkpoint_name(step));
+  delete_directory(partial);
+  create_directories_durably(partial);
+  is_begun_ = true;
+  return partial;
+}
+
+void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileDigest> files) {
+  COPUS_CHECK(is_begun_);
+  is_begun_ = false;
+  pending_ = std::async(std::launch::async, [this, texts = std::move(texts), files = std::move(files)] {
+    try {
+      commit_now(texts, files);
+    } catch (const UserError& cause) {
+      abandon(cause.what());
+    }
+    delete_older_than(step_);
+  });
+}
+
+void CheckpointFolder::abandon(const std::string& cause) {
+  is_begun_ = false;
+  const std::filesystem::path directory = root_ / checkpoint_name(step_);
+  std::error_code ignored;
+  std::filesystem::remove_all(partial_path(directory), ignored);
+  throw UserError(concat("cannot write ", directory.string(), " (", bytes_, " bytes of tensors in all): ", cause,
+                         ". Nothing of it was kept"));
+}
+
+void CheckpointFolder::finish() {
+  if (pending_.valid()) pending_.get();
+}
+
+std::optional<std::filesystem::path> CheckpointFolder::last_written() const {
+  const std::lock_guard guard(mutex_);
+  return last_written_;
+}
+
+void CheckpointFolder::commit_now(const CheckpointTexts& texts, std::map<std::string, FileDigest> files) {
+  const std::filesystem::path directory = root_ / checkpoint_name(step_);
+  const std::filesystem::path partial = partial_path(directory);
+  for (const auto& [name, digest] : files) check_arrival(partial / name, digest.bytes);
+  Manifest manifest{step_, std::move(files)};
+  const auto write_text = [&](const char* name, const std::string& text) {
+    manifest.files[name] = write_file_durably(partial / name, text);
+  };
+  write_text(model_config_file_name, texts.model_config);
+  write_text(run_config_file_name, texts.run_config);
+  write_text(training_state_file_name, texts.training_state);
+  if (!texts.model_index.empty()) write_text(model_index_file_name, texts.model_index);
+  write_file_durably(partial / manifest_file_name, to_json(manifest));
+  sync_directory(partial);
+  replace_durably(partial, directory);
+  const std::lock_guard guard(mutex_);
+  last_written_ = directory;
+}
+
+void CheckpointFolder::delete_older_than(int64_t step) const {
+  std::vector<int64_t> older;
+  for (const auto& entry : std::filesystem::directory_iterator(root_)) {
+    const auto found = parse_checkpoint_name(entry.path().filename().string());
+    if (found && *found < step && has_manifest(entry.path())) older.push_back(*found);
+  }
+  std::ranges::sort(older, std::greater());
+  for (size_t i = static_cast<size_t>(keep_last_ - 1); i < older.size(); ++i) {
+    const std::filesystem::path directory = root_ / checkpoint_name(older[i]);
+    const std::filesystem::path doomed = partial_path(directory);
+    delete_directory(doomed);  // replace_durably would exchange a leftover, which would then get the final name
+    replace_durably(directory, doomed);
+    delete_directory(doomed);
+  }
+}
+
+}  // namespace copus

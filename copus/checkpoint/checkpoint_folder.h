@@ -1,0 +1,74 @@
+// A run's `checkpoints` folder, on the rank that keeps it: begins checkpoints, makes complete what all ranks have
+// written, and deletes old ones. checkpoint.h says what the folder holds and why nothing half-written is ever read.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "copus/base/durable_file.h"
+
+namespace copus {
+
+class DirectoryLock;
+
+// What a checkpoint holds beside its tensors.
+struct CheckpointTexts {
+  std::string model_config;    // config.json
+  std::string run_config;      // config.toml
+  std::string training_state;  // training_state.json; only the caller knows its content
+  std::string model_index;     // CheckpointPlan::model_index; empty: there is no such file
+};
+
+class CheckpointFolder {
+ public:
+  // Creates the folder `root` where there is none, locks it and deletes leftovers of dead writers. `keep_last` >= 1
+  // checkpoints stay. Throws UserError when the folder cannot be made or another process writes into it.
+  CheckpointFolder(std::filesystem::path root, int64_t keep_last);
+
+  // Waits for the commit in progress; its error is lost, so call finish() first. Deletes what was begun and not
+  // committed.
+  ~CheckpointFolder();
+
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+
+  // Begins the checkpoint of a step, which will have `bytes` of tensors, and returns the new, empty folder for its
+  // files. First waits for the commit in progress and throws its error.
+  std::filesystem::path begin(int64_t step, int64_t bytes);
+
+  // Makes what was begun a complete checkpoint, in the background: `files` are all files of tensors, durable. It
+  // replaces a checkpoint of the same step.
+  void commit(CheckpointTexts texts, std::map<std::string, FileDigest> files);
+
+  // Deletes what was begun, which nobody writes into any more, and throws a UserError with the cause.
+  [[noreturn]] void abandon(const std::string& cause);
+
+  // Waits for the commit in progress and throws its error. A failed one leaves nothing behind and older checkpoints as
+  // they were.
+  void finish();
+
+  // The newest checkpoint that has been made durable.
+  std::optional<std::filesystem::path> last_written() const;
+
+ private:
+  void commit_now(const CheckpointTexts& texts, std::map<std::string, FileDigest> files);
+  void delete_older_than(int64_t step) const;
+
+  std::filesystem::path root_;
+  int64_t keep_last_;
+  std::unique_ptr<DirectoryLock> lock_;
+  int64_t step_ = -1;  // of the checkpoint that was begun last
+  int64_t bytes_ = 0;
+  bool is_begun_ = false;  // and not committed
+  mutable std::mutex mutex_;
+  std::optional<std::filesystem::path> last_written_;  // guarded by mutex_
+  std::future<void> pending_;
+};
+
+}  // namespace copus

@@ -1,0 +1,23 @@
+// Which ranks hold which elements of every parameter's master weights and moments, as whoever reads the whole state of
+// a layout asks for it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "copus/placement/sharding.h"
+
+namespace copus {
+
+// Elements of one parameter and the ranks that hold them.
+struct StatePart {
+  Box box;                     // the part of the logical tensor that these ranks hold in their buckets
+  int64_t begin = 0, end = 0;  // the box's elements, row-major, that are in their shares: all of them without ZeRO
+  std::vector<int64_t> ranks;  // world ranks, ascending; each has the same elements
+};
+
+// Lists the parts of every parameter in canonical order. Each element of a parameter is in exactly one of them. A tied
+// copy of the head counts for nothing, and of tensor-parallel replicas the first. `placement` is that of any rank.
+std::vector<std::vector<StatePart>> find_state_parts(const ModelDescription& model, const Placement& placement);
+
+}  // namespace copus

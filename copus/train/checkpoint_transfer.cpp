@@ -1,0 +1,221 @@
+#include "copus/train/checkpoint_transfer.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/model/kernels.h"
+#include "copus/placement/state_parts.h"
+#include "copus/train/state_transfer.h"
+
+namespace copus {
+
+namespace {
+
+constexpr int64_t num_kinds = 3;  // weights and both moments, in the order of list_checkpoint_tensors
+
+// Elements begin .. end of a tensor of the plan.
+struct Piece {
+  int64_t tensor = 0, begin = 0, end = 0;
+};
+
+// The elements of a part's box that lie in a piece: since both are row-major, they follow each other in the box.
+Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const Piece& piece) {
+  const int64_t row_stride = shape.back();
+  const bool is_matrix = part.box.begin.size() == 2;
+  const int64_t first_row = is_matrix ? part.box.begin.front() : 0;
+  const int64_t first_column = part.box.begin.back(), width = part.box.shape.back();
+  // Number of the box's elements before an element of the whole.
+  const auto before = [&](int64_t element) {
+    const int64_t row = element / row_stride - first_row, column = element % row_stride - first_column;
+    const int64_t num_rows = is_matrix ? part.box.shape.front() : 1;
+    if (row < 0) return int64_t{0};
+    if (row >= num_rows) return part.box.num_elements();
+    return row * width + std::clamp<int64_t>(column, 0, width);
+  };
+  return {std::max(part.begin, before(piece.begin)), std::min(part.end, before(piece.end))};
+}
+
+// The rank that hands in a part: the writer itself where it holds it, otherwise one for each writer in turn.
+int64_t giver(const StatePart& part, int64_t writer) {
+  if (std::ranges::binary_search(part.ranks, writer)) return writer;
+  return part.ranks[writer % std::ssize(part.ranks)];
+}
+
+class Handover {
+ public:
+  Handover(RankModel& model, const CheckpointPlan& plan)
+      : plan_(plan),
+        everyone_(model.groups.everyone()),
+        parameters_(model.parameters),
+        state_{master_weights(model.parameters), model.optimizer.exp_avg(), model.optimizer.exp_avg_sq()},
+        parts_(find_state_parts(model.parameters.model(), model.parameters.placement())),
+        writers_(plan.writers()) {
+    COPUS_CHECK(std::ssize(plan.tensors) == num_kinds * std::ssize(parts_), plan.tensors.size());
+    for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
+      const Parameter& parameter = parameters_.parameters()[i];
+      if (!parameter.tied_copy) here_[parameter.info.name] = i;
+    }
+    for (const int64_t writer : writers_) {
+      pieces_.push_back(cut(plan.tensors_of(writer)));
+      num_rounds_ = std::max(num_rounds_, pieces_.back().size());
+    }
+  }
+
+  void run(const TensorSink& sink) {
+    for (size_t round = 0; round < num_rounds_; ++round) {
+      for (size_t i = 0; i < writers_.size(); ++i) {
+        if (round < pieces_[i].size()) add(writers_[i], pieces_[i][round]);
+      }
+      everyone_.exchange(outgoing_, incoming_);
+      if (mine_) deliver(sink);
+      outgoing_.clear();
+      incoming_.clear();
+      staged_ = 0;
+    }
+  }
+
+ private:
+  // A stretch of a part that this rank writes, and where its elements are in host memory.
+  struct Source {
+    const StatePart* part;
+    Stretch stretch;
+    const float* elements;
+  };
+
+  int64_t piece_elements() const { return piece_bytes(std::ssize(writers_)) / size_of(DType::f32); }
+
+  const std::vector<StatePart>& parts_of(int64_t tensor) const { return parts_[tensor % std::ssize(parts_)]; }
+
+  std::vector<Piece> cut(const std::vector<int64_t>& tensors) const {
+    std::vector<Piece> pieces;
+    for (const int64_t tensor : tensors) {
+      const int64_t elements = count_elements(plan_.tensors[tensor].shape);
+      for (int64_t begin = 0; begin < elements; begin += piece_elements()) {
+        pieces.push_back({tensor, begin, std::min(elements, begin + piece_elements())});
+      }
+    }
+    return pieces;
+  }
+
+  // Notes what this rank has to do with a writer's piece.
+  void add(int64_t writer, const Piece& piece) {
+    const std::vector<int64_t>& shape = plan_.tensors[piece.tensor].shape;
+    const bool writes = writer == everyone_.rank();
+    if (writes) mine_ = piece;
+    int64_t received = 0;
+    for (const StatePart& part : parts_of(piece.tensor)) {
+      const Stretch stretch = inside(part, shape, piece);
+      if (stretch.size() <= 0) continue;
+      const int64_t from = giver(part, writer);
+      const bool gives = from == everyone_.rank();
+      if (!gives && !writes) continue;
+      const auto bytes = stretch.size() * size_of(DType::f32);
+      if (gives) {
+        float* const elements = on_host(piece.tensor, stretch);
+        if (writes) {
+          sources_.push_back({&part, stretch, elements});
+        } else {
+          outgoing_.push_back({writer, elements, bytes});
+        }
+      } else {
+        float* const elements = buffer(received_, piece_elements()) + received;
+        received += stretch.size();
+        sources_.push_back({&part, stretch, elements});
+        incoming_.push_back({from, elements, bytes});
+      }
+    }
+  }
+
+  // Elements that this rank holds, in host memory: where they are, or copied from its device.
+  float* on_host(int64_t tensor, const Stretch& stretch) {
+    const size_t kind = tensor / std::ssize(parts_);
+    const size_t index = here_.at(plan_.tensors[tensor % std::ssize(parts_)].name);
+    const Parameter& parameter = parameters_.parameters()[index];
+    const at::Tensor& shard = state_[kind][parameter.bucket];
+    COPUS_CHECK(shard.scalar_type() == at::kFloat);
+    const int64_t begin = parameter.offset + stretch.begin - parameters_.buckets()[parameter.bucket].shard_begin;
+    const at::Tensor elements = shard.narrow(0, begin, stretch.size());
+    if (elements.device().is_cpu()) return elements.data_ptr<float>();
+    // A round has at most a piece for each writer.
+    float* const copy = buffer(copied_, piece_elements() * std::ssize(writers_)) + staged_;
+    staged_ += stretch.size();
+    kernels::copy_to_host(elements, copy);
+    return copy;
+  }
+
+  // Host memory of so many elements that lasts as long as this object.
+  static float* buffer(at::Tensor& memory, int64_t elements) {
+    if (!memory.defined()) memory = kernels::empty({elements}, at::kFloat, at::kCPU);
+    return memory.data_ptr<float>();
+  }
+
+  // Puts the piece of this round together.
+  void deliver(const TensorSink& sink) {
+    float* const piece = buffer(piece_, piece_elements());
+    const std::vector<int64_t>& shape = plan_.tensors[mine_->tensor].shape;
+    int64_t found = 0;
+    for (const Source& source : sources_) {
+      for_stretches(source.part->box, shape, source.stretch.begin, source.stretch.end,
+                    [&](int64_t position, int64_t index, int64_t count) {
+                      std::copy_n(source.elements + position - source.stretch.begin, count,
+                                  piece + index - mine_->begin);
+                    });
+      found += source.stretch.size();
+    }
+    const int64_t size = mine_->end - mine_->begin;
+    COPUS_CHECK(found == size, plan_.tensors[mine_->tensor].name, " has ", found, " of ", size, " elements");
+    sink(std::as_bytes(std::span<const float>(piece, static_cast<size_t>(size))));
+    sources_.clear();
+    mine_.reset();
+  }
+
+  const CheckpointPlan& plan_;
+  Communicator& everyone_;
+  const ParameterStore& parameters_;
+  const std::array<std::vector<at::Tensor>, num_kinds> state_;  // by bucket
+  const std::vector<std::vector<StatePart>> parts_;             // by parameter, in canonical order
+  const std::vector<int64_t> writers_;
+  std::map<std::string, size_t> here_;      // this rank's parameters
+  std::vector<std::vector<Piece>> pieces_;  // by writer
+  size_t num_rounds_ = 0;
+
+  // Of the current round.
+  std::optional<Piece> mine_;
+  std::vector<Source> sources_;
+  std::vector<Communicator::Message> outgoing_, incoming_;
+  int64_t staged_ = 0;  // elements in copied_
+  at::Tensor piece_, received_, copied_;
+};
+
+}  // namespace
+
+int64_t piece_bytes(int64_t num_writers) {
+  constexpr int64_t mebibyte = int64_t{1} << 20;
+  return std::clamp(64 * mebibyte / num_writers, mebibyte, 4 * mebibyte);
+}
+
+CheckpointPlan plan_checkpoint_of(const RankModel& model, const CheckpointLimits& limits) {
+  std::vector<CheckpointTensor> tensors = list_checkpoint_tensors(model.parameters.model());
+  const auto parts = find_state_parts(model.parameters.model(), model.parameters.placement());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    int64_t most = 0;
+    for (const StatePart& part : parts[i % parts.size()]) most = std::max(most, part.end - part.begin);
+    for (const StatePart& part : parts[i % parts.size()]) {
+      if (part.end - part.begin < most) continue;
+      tensors[i].at_hand.insert(tensors[i].at_hand.end(), part.ranks.begin(), part.ranks.end());
+    }
+  }
+  return plan_checkpoint(std::move(tensors), model.strategy().world_size(), limits);
+}
+
+void hand_over_state(RankModel& model, const CheckpointPlan& plan, const TensorSink& sink) {
+  Handover(model, plan).run(sink);
+}
+
+}  // namespace copus

@@ -1,0 +1,127 @@
+#include "copus/train/run_checkpoints.h"
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/train/step_agreement.h"
+#include "copus/train/training_state.h"
+
+namespace copus {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::milliseconds between_looks_at_disks(5);
+
+fs::path nearest_folder(const fs::path& directory) {
+  std::error_code ignored;
+  for (fs::path path = fs::absolute(directory);; path = path.parent_path()) {
+    if (fs::is_directory(path, ignored) || path == path.parent_path()) return path;
+  }
+}
+
+// Digests of files as text, one a line.
+std::string to_text(const std::map<std::string, FileDigest>& files) {
+  std::ostringstream text;
+  for (const auto& [name, digest] : files) text << name << ' ' << digest.bytes << ' ' << digest.checksum << '\n';
+  return text.str();
+}
+
+void add_files(const std::string& text, std::map<std::string, FileDigest>& files) {
+  std::istringstream lines(text);
+  std::string name;
+  for (FileDigest digest; lines >> name >> digest.bytes >> digest.checksum;) files[name] = digest;
+}
+
+}  // namespace
+
+void check_folder_is_shared(const fs::path& directory, const CheckpointPlan& plan, World& world) {
+  if (plan.writers().size() <= 1) return;
+  const fs::path folder = nearest_folder(directory);
+  std::random_device random;
+  int64_t number = random();
+  const auto probe = [&] { return folder / concat(".copus-shared-", number); };
+  const bool leads = world.rank() == 0;
+  if (leads) write_file_durably(probe(), "");
+  world.everyone().broadcast(&number, 1, DataType::int64, 0);
+  std::error_code error;
+  std::optional<Obstacle> obstacle;
+  if (!fs::exists(probe(), error)) {
+    obstacle = Obstacle{concat("in ", folder.string(), " it does not see what rank 0 has written there")};
+  }
+  obstacle = agree_on_obstacle(obstacle, 0, world.everyone());
+  if (leads) fs::remove(probe(), error);
+  if (!obstacle) return;
+  throw UserError(concat(obstacle->reason, "; ranks write their parts of a checkpoint into one folder: give a run ",
+                         "directory on a file system that all machines share"));
+}
+
+RunCheckpoints::RunCheckpoints(fs::path root, CheckpointFolder* folder, World& world, bool waits,
+                               const CheckpointLimits& limits)
+    : root_(std::move(root)), folder_(folder), world_(world), waits_(waits), limits_(limits) {}
+
+void RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
+  finish();
+  const CheckpointPlan plan = trainer.plan_checkpoint(limits_);
+  const int64_t step = trainer.state().step;
+  if (folder_ != nullptr) {
+    folder_->begin(step, plan.bytes());
+    texts_ = {.model_config = to_hugging_face_config(trainer.parameters().model(), "float32"),
+              .run_config = run_config,
+              .training_state = to_json(trainer.state()),
+              .model_index = plan.model_index()};
+  }
+  world_.everyone().barrier();  // the folder is there
+  part_ = std::make_unique<CheckpointPart>(partial_path(root_ / checkpoint_name(step)), plan, world_.rank());
+  trainer.hand_over_state(plan, [this](std::span<const std::byte> bytes) { part_->write(bytes); });
+  part_->finish();
+  if (waits_) settle();
+}
+
+void RunCheckpoints::look() {
+  if (part_ == nullptr) return;
+  int64_t is_under_way = part_->is_done() ? 0 : 1;
+  world_.everyone().all_reduce(&is_under_way, 1, DataType::int64, Reduction::maximum);
+  if (is_under_way == 0) settle();
+}
+
+// Asks again and again instead of waiting in one message: a disk may take longer than a rank may be silent.
+void RunCheckpoints::finish() {
+  while (part_ != nullptr) {
+    look();
+    if (part_ != nullptr) std::this_thread::sleep_for(between_looks_at_disks);
+  }
+  if (folder_ != nullptr) folder_->finish();
+}
+
+// Tells rank 0 what the ranks have written, when all of them are done.
+void RunCheckpoints::settle() {
+  const CheckpointPart::Outcome outcome = part_->outcome();
+  part_.reset();
+  std::optional<Obstacle> refusal;
+  if (!outcome.error.empty()) refusal = Obstacle{outcome.error};
+  if (const std::optional<Obstacle> agreed = agree_on_obstacle(refusal, 0, world_.everyone())) {
+    const std::string& reason = world_.size() == 1 ? outcome.error : agreed->reason;
+    if (folder_ != nullptr) folder_->abandon(reason);
+    throw UserError(reason);
+  }
+  const std::vector<std::string> all = gather_bytes(to_text(outcome.files), world_);
+  if (folder_ == nullptr) return;
+  std::map<std::string, FileDigest> files;
+  for (const std::string& text : all) add_files(text, files);
+  folder_->commit(std::move(texts_), std::move(files));
+}
+
+}  // namespace copus

@@ -1,0 +1,160 @@
+// Checkpoints that several ranks write together.
+#include "copus/train/run_checkpoints.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/checkpoint/hugging_face.h"
+#include "copus/checkpoint/manifest.h"
+#include "copus/train/testing/take_snapshot.h"
+#include "copus/train/testing/test_layouts.h"
+
+namespace copus {
+namespace {
+
+using namespace layouts;
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr CheckpointLimits all_ranks_write{.bytes_per_writer = 1};
+
+class RunCheckpointsTest : public ::testing::Test {
+ protected:
+  RunCheckpointsTest() { write_corpus(folder_.path() / "corpus.txt"); }
+
+  RunConfig config(const std::vector<Change>& changes) const {
+    RunConfig config = small_run(folder_.path() / "corpus.txt");
+    config.model.hidden_size = 64;
+    config.model.intermediate_size = 96;
+    config.model.num_layers = 4;
+    config.model.head_dim = 16;
+    config.train.sequence_length = 15;
+    config.train.max_steps = 4;
+    return with_changes(config, changes);
+  }
+
+  // Runs `body` on every rank with what Run has there.
+  void run(const std::vector<Change>& changes,
+           const std::function<void(Trainer&, RunCheckpoints&, CheckpointFolder*, World&)>& body) const {
+    train_on_every_rank(config(changes), [&](Trainer& trainer, World& world, const Dataset&) {
+      std::optional<CheckpointFolder> folder;
+      if (world.rank() == 0) folder.emplace(root_, 2);
+      RunCheckpoints checkpoints(root_, folder ? &*folder : nullptr, world, false, all_ranks_write);
+      body(trainer, checkpoints, folder ? &*folder : nullptr, world);
+    });
+  }
+
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names = list_directory(root_);
+    std::erase(names, ".lock");
+    return names;
+  }
+
+  TemporaryFolder folder_;
+  std::filesystem::path root_ = folder_.path() / "checkpoints";
+};
+
+TEST_F(RunCheckpointsTest, AllRanksWriteOneHuggingFaceFolderThatAnyLayoutReads) {
+  std::vector<double> expected;
+  run({ranks(2, 2, 1), zero_1}, [&](Trainer& trainer, RunCheckpoints& checkpoints, CheckpointFolder*, World& world) {
+    trainer.step();
+    trainer.step();
+    checkpoints.write(trainer, "# its configuration\n");
+    checkpoints.finish();
+    const double loss = trainer.step().loss;
+    if (world.rank() == 0) expected.push_back(loss);
+  });
+  EXPECT_THAT(entries(), ElementsAre("step-00000002"));
+  const Checkpoint checkpoint(root_ / "step-00000002");
+  EXPECT_EQ(checkpoint.run_config(), "# its configuration\n");
+  EXPECT_EQ(open_hugging_face(root_ / "step-00000002").description(), config({}).model);
+
+  // The manifest has every file, and no file is there that it has not.
+  std::vector<std::string> in_manifest = {manifest_file_name};
+  for (const auto& [name, digest] : read_manifest(checkpoint.directory()).files) in_manifest.push_back(name);
+  std::ranges::sort(in_manifest);
+  EXPECT_EQ(in_manifest, list_directory(checkpoint.directory()));
+  EXPECT_THAT(in_manifest, AllOf(Contains("model-00004-of-00004.safetensors"), Contains("config.json"),
+                                 Contains("optimizer-00004-of-00004.safetensors")));
+
+  for (const Change& layout : {ranks(1, 1, 1), ranks(1, 1, 4), ranks(2, 1, 2)}) {
+    run({layout}, [&](Trainer& trainer, RunCheckpoints&, CheckpointFolder*, World&) {
+      trainer.restore(checkpoint);
+      EXPECT_EQ(trainer.state().step, 2);
+      EXPECT_NEAR(trainer.step().loss / expected.front(), 1, 1e-5);
+    });
+  }
+}
+
+TEST_F(RunCheckpointsTest, TrainingGoesOnWhileADiskWrites) {
+  run({ranks(2, 1, 1)}, [&](Trainer& trainer, RunCheckpoints& checkpoints, CheckpointFolder*, World& world) {
+    trainer.step();
+    checkpoints.write(trainer, "");
+    world.everyone().barrier();
+    EXPECT_EQ(latest_checkpoint(root_), std::nullopt) << "nothing is complete before all ranks have said so";
+    trainer.step();
+    while (true) {
+      checkpoints.look();
+      int64_t is_there = latest_checkpoint(root_) ? 1 : 0;
+      world.everyone().broadcast(&is_there, 1, DataType::int64, 0);
+      if (is_there == 1) break;
+    }
+    checkpoints.write(trainer, "");
+    checkpoints.finish();
+  });
+  EXPECT_THAT(entries(), ElementsAre("step-00000001", "step-00000002"));
+  EXPECT_NO_THROW(Checkpoint(root_ / "step-00000001"));
+}
+
+// A folder that is not there stands for a disk that refuses.
+TEST_F(RunCheckpointsTest, ADiskThatRefusesOneRankLeavesNothingAndIsToldOfThatRank) {
+  run({ranks(2, 1, 2)}, [&](Trainer& trainer, RunCheckpoints& checkpoints, CheckpointFolder* folder, World& world) {
+    trainer.step();
+    checkpoints.write(trainer, "");
+    checkpoints.finish();
+    trainer.step();
+    const std::filesystem::path seen = world.rank() == 3 ? folder_.path() / "elsewhere" : root_;
+    RunCheckpoints refused(seen, folder, world, false, all_ranks_write);
+    refused.write(trainer, "");
+    const std::string error = user_error([&] { refused.finish(); });
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 3: cannot create"), HasSubstr("elsewhere")));
+    EXPECT_EQ(error.find("Nothing of it was kept") != std::string::npos, world.rank() == 0) << error;
+    world.everyone().barrier();
+    EXPECT_THAT(entries(), ElementsAre("step-00000001"));
+    world.everyone().barrier();
+    checkpoints.write(trainer, "");
+    checkpoints.finish();
+  });
+  EXPECT_THAT(entries(), ElementsAre("step-00000001", "step-00000002"));
+}
+
+TEST_F(RunCheckpointsTest, AFolderThatIsNotSharedIsToldOfTheRank) {
+  const std::filesystem::path here = folder_.path() / "here", there = folder_.path() / "there";
+  std::filesystem::create_directories(here);
+  std::filesystem::create_directories(there);
+  run({ranks(2, 1, 2)}, [&](Trainer& trainer, RunCheckpoints&, CheckpointFolder*, World& world) {
+    const CheckpointPlan plan = trainer.plan_checkpoint(all_ranks_write);
+    const auto check = [&](const std::filesystem::path& mine, const CheckpointPlan& of) {
+      return user_error([&] { check_folder_is_shared(mine / "runs" / "new", of, world); });
+    };
+    EXPECT_THAT(check(world.rank() == 2 ? there : here, plan),
+                AllOf(HasSubstr("rank 2: in "), HasSubstr(there.string()), HasSubstr("all machines share")));
+    EXPECT_EQ(check(here, plan), "no UserError");
+    // What rank 0 writes alone nobody else needs to see.
+    EXPECT_EQ(check(world.rank() == 2 ? there : here, trainer.plan_checkpoint()), "no UserError");
+  });
+  EXPECT_THAT(list_directory(here), ElementsAre());
+}
+
+}  // namespace
+}  // namespace copus
