@@ -118,6 +118,19 @@ TEST_F(CheckpointTransfer, BiasesAndRoundedWeightsToo) {
   expect_same_in({biases, bf16}, {{ranks(2, 2, 1), zero_1}, {ranks(2, 1, 2), zero_1}, {ranks(1, 4, 2)}});
 }
 
+// Matrices of 6 MB, whose rows are no divisor of a piece, so that pieces begin and end within a row.
+TEST_F(CheckpointTransfer, TensorsThatTravelInSeveralPiecesToo) {
+  const Change large = [](RunConfig& config) {
+    config.model.hidden_size = 256;
+    config.model.intermediate_size = 6000;
+    config.model.num_layers = 2;
+    config.model.head_dim = 64;
+  };
+  ASSERT_GT(256 * 6000 * 4, piece_bytes(4));
+  ASSERT_NE(piece_bytes(4) / 4 % 6000, 0);
+  expect_same_in({large}, {{ranks(1, 4, 1)}, {ranks(2, 2, 1), zero_1}, {ranks(2, 1, 2), zero_1}});
+}
+
 TEST_F(CheckpointTransfer, StateOnADeviceToo) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const Checkpoint checkpoint = write({});
