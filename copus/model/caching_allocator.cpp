@@ -76,6 +76,7 @@ class CachingAllocator final : public c10::Allocator {
   void set_limit(int64_t bytes) {
     const std::lock_guard lock(mutex_);
     limit_ = bytes;
+    if (limit_ > 0) free_cached();
   }
 
   // The instance is never destroyed: tensors in static storage may outlive any order of destruction.
@@ -103,13 +104,17 @@ class CachingAllocator final : public c10::Allocator {
     }
   }
 
-  void make_room(int64_t bytes) {
-    if (limit_ == 0 || memory_.reserved_bytes + bytes <= limit_) return;
+  void free_cached() {
     for (auto& [size, blocks] : cached_) {
       for (void* const block : blocks) std::free(block);
       memory_.reserved_bytes -= static_cast<int64_t>(size * blocks.size());
       blocks.clear();
     }
+  }
+
+  void make_room(int64_t bytes) {
+    if (limit_ == 0 || memory_.reserved_bytes + bytes <= limit_) return;
+    free_cached();
     if (memory_.reserved_bytes + bytes > limit_) throw HostMemoryExceeded();
   }
 

@@ -27,9 +27,9 @@ class HostMemoryExceeded : public std::bad_alloc {
   const char* what() const noexcept override { return "the host memory that this rank may use is used up"; }
 };
 
-// Sets the limit of reserved bytes; 0, the initial value, is no limit. A tensor for which more would have to be
-// reserved throws HostMemoryExceeded, once every cached block has gone back to the operating system. Memory reserved
-// beyond a new limit already is kept.
+// Sets the limit of reserved bytes; 0, the initial value, is no limit. Cached blocks go back to the operating system,
+// and again before a tensor for which more would have to be reserved throws HostMemoryExceeded. Tensors that are there
+// beyond a new limit stay.
 void set_host_memory_limit(int64_t bytes);
 
 }  // namespace copus
