@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/base/testing/test_support.h"
+#include "copus/checkpoint/testing/snapshot.h"
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
 #include "tests/parity/reference.h"
