@@ -1,6 +1,7 @@
 #include "copus/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -91,6 +92,10 @@ void CheckpointFolder::abandon(const std::string& cause) {
   std::filesystem::remove_all(partial_path(directory), ignored);
   throw UserError(concat("cannot write ", directory.string(), " (", bytes_, " bytes of tensors in all): ", cause,
                          ". Nothing of it was kept"));
+}
+
+bool CheckpointFolder::is_idle() const {
+  return !pending_.valid() || pending_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
 void CheckpointFolder::finish() {

@@ -49,6 +49,8 @@ class CheckpointFolder {
   // Deletes what was begun, which nobody writes into any more, and throws a UserError with the cause.
   [[noreturn]] void abandon(const std::string& cause);
 
+  // Tells whether no commit is in progress.
+  bool is_idle() const;
   // Waits for the commit in progress and throws its error. A failed one leaves nothing behind and older checkpoints as
   // they were.
   void finish();

@@ -159,7 +159,8 @@ void ParameterStore::publish_weights() {
 
 void ParameterStore::zero_gradients() {
   const PartTimer timer(Part::optimizer);
-  for (const Bucket& bucket : buckets_) bucket.kept_gradient.zero_();
+  if (placement_.strategy.cuts_gradients()) return;
+  for (const Bucket& bucket : buckets_) bucket.gradient.zero_();
 }
 
 }  // namespace copus

@@ -92,7 +92,8 @@ class ParameterStore {
   // master weight; with ZeRO-1 and 2 the shards then have to be gathered.
   void publish_weights();
 
-  // Zeroes the gradients that this rank keeps.
+  // Zeroes the main gradients before a step adds to them. Shares of them need it not: what is reduced first replaces
+  // them.
   void zero_gradients();
 
  private:

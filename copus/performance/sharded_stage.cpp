@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace copus {
@@ -17,6 +18,7 @@ struct BlockPass {
   PassKind kind;
   int64_t micro_batch;
   double compute;
+  int64_t bucket;
   bool uses_weights;
   double gather;  // seconds to gather what it uses; 0: it is whole
   double reduce;  // seconds to reduce the gradient that it completes; 0: it completes none
@@ -36,37 +38,51 @@ class BlockPasses {
         add_backward(i);
       }
     }
+    keep_what_is_used_next();
   }
 
   const std::vector<BlockPass>& list() const { return list_; }
 
  private:
   void add_forward(int64_t micro_batch) {
-    const auto add = [&](const BucketSeconds& block) {
+    const auto add = [&](const BucketSeconds& block, int64_t bucket) {
       const bool gathers = stage_.reshards || micro_batch == 0;
-      list_.push_back({forward_pass, micro_batch, block.forward, block.gather > 0, gathers ? block.gather : 0, 0});
+      list_.push_back(
+          {forward_pass, micro_batch, block.forward, bucket, block.gather > 0, gathers ? block.gather : 0, 0});
     };
-    add(stage_.embedding);
-    for (int64_t i = 0; i < stage_.num_layers; ++i) add(stage_.layer);
+    add(stage_.embedding, embedding_bucket);
+    for (int64_t i = 0; i < stage_.num_layers; ++i) add(stage_.layer, i);
   }
 
   void add_backward(int64_t micro_batch) {
-    const auto add = [&](const BucketSeconds& block, bool uses_weights, bool gathers) {
+    const auto add = [&](const BucketSeconds& block, int64_t bucket, bool uses_weights, bool gathers) {
       const bool defers = stage_.defers_weight_gradients;
-      list_.push_back({input_pass, micro_batch, block.backward_input + (defers ? 0 : block.backward_weight),
+      list_.push_back({input_pass, micro_batch, block.backward_input + (defers ? 0 : block.backward_weight), bucket,
                        uses_weights && block.gather > 0, gathers ? block.gather : 0, defers ? 0 : block.reduce});
     };
-    add(stage_.head, true, stage_.reshards || micro_batch == 0);
-    for (int64_t i = 0; i < stage_.num_layers; ++i) add(stage_.layer, true, stage_.reshards);
-    add(stage_.embedding, false, false);
+    add(stage_.head, head_bucket, true, stage_.reshards || micro_batch == 0);
+    for (int64_t i = stage_.num_layers; i-- > 0;) add(stage_.layer, i, true, stage_.reshards);
+    add(stage_.embedding, embedding_bucket, false, false);
     if (!stage_.defers_weight_gradients) return;
     const auto add_weight = [&](const BucketSeconds& block) {
-      list_.push_back({weight_pass, micro_batch, block.backward_weight, false, 0, block.reduce});
+      list_.push_back({weight_pass, micro_batch, block.backward_weight, no_bucket, false, 0, block.reduce});
     };
     add_weight(stage_.head);
     for (int64_t i = 0; i < stage_.num_layers; ++i) add_weight(stage_.layer);
     add_weight(stage_.embedding);
   }
+
+  // A bucket that is used twice in a row stays in between: a stage without head has its last layer whole when a
+  // backward pass follows a forward one, and one without embedding its first when it is the other way round.
+  void keep_what_is_used_next() {
+    int64_t latest = no_bucket;
+    for (BlockPass& pass : list_) {
+      if (!pass.uses_weights) continue;
+      if (std::exchange(latest, pass.bucket) == pass.bucket) pass.gather = 0;
+    }
+  }
+
+  enum : int64_t { head_bucket = -1, embedding_bucket = -2, no_bucket = -3 };
 
   const ShardedStage& stage_;
   std::vector<BlockPass> list_;
@@ -92,22 +108,29 @@ StageWaits wait_for_shares(const ShardedStage& stage) {
   double now = 0, communicator_free = 0;
   double gathered = 0;                     // when the weights of the next use are whole
   double reduced = 0, reduced_before = 0;  // when the last two gradients are
-  size_t next_use = 0;
-  const auto start_next_gather = [&](double at) {
-    while (next_use < list.size() && !list[next_use].uses_weights) ++next_use;
+  size_t next_use = 0;                     // the first that nothing was gathered for
+  bool is_ahead = false;  // whether something has been gathered, or begun to be, that is not in use yet
+  const auto gather_next = [&](size_t from, double at) {
+    if (is_ahead) return;
+    next_use = std::max(next_use, from);
+    while (next_use < list.size() && list[next_use].gather == 0) ++next_use;
     if (next_use == list.size()) return;
-    if (list[next_use].gather > 0) communicator_free = std::max(communicator_free, at) + list[next_use].gather;
+    communicator_free = std::max(communicator_free, at) + list[next_use++].gather;
     gathered = communicator_free;
-    ++next_use;
+    is_ahead = true;
   };
-  start_next_gather(0);
+  gather_next(0, 0);
   if (!stage.is_first) now = gathered;
-  for (const BlockPass& pass : list) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const BlockPass& pass = list[i];
     double begin = now;
-    if (pass.gather > 0) begin = std::max(begin, gathered);
+    if (pass.gather > 0) {
+      begin = std::max(begin, gathered);
+      is_ahead = false;
+    }
     if (pass.reduce > 0) begin = std::max(begin, reduced_before);
     waited[pass.micro_batch][pass.kind] += begin - now;
-    if (pass.uses_weights) start_next_gather(begin);
+    if (pass.uses_weights) gather_next(i + 1, begin);
     now = begin + pass.compute;
     if (pass.reduce == 0) continue;
     communicator_free = std::max(communicator_free, now) + pass.reduce;

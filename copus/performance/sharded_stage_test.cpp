@@ -5,7 +5,7 @@
 namespace copus {
 namespace {
 
-// Ten layers between an embedding and a head, as one stage.
+// Ten layers, as a stage in the middle.
 ShardedStage some_stage(double gather, double reduce) {
   ShardedStage stage;
   stage.layer = {.forward = 10, .backward_input = 10, .backward_weight = 10, .gather = gather, .reduce = reduce};
@@ -28,22 +28,23 @@ TEST(ShardedStage, AReductionHidesBehindTheNextLayer) {
 }
 
 TEST(ShardedStage, AGatherHidesBehindTheLayerBefore) {
-  // In F a gather hides behind 10 s of a layer, in B behind 20 s, across passes too. The step's first gather has
-  // nothing before it, where the other micro-batches' first has a layer's backward pass.
+  // In F a gather hides behind 10 s of a layer, in B behind 20 s, across passes too. The last layer stays whole from F
+  // to B, and the first from B to the next F, whose second layer is gathered behind a layer's backward pass then. The
+  // step's first gather has nothing before it.
   const StageWaits waits = wait_for_shares(some_stage(12, 0));
-  EXPECT_EQ(waits.forward, 9 * 2);
-  EXPECT_EQ(waits.backward_input, 2);
-  EXPECT_EQ(waits.first, 12);
+  EXPECT_EQ(waits.forward, 8 * 2);
+  EXPECT_EQ(waits.backward_input, 0);
+  EXPECT_EQ(waits.first, 12 + 2);
   EXPECT_EQ(waits.left, 0);
 }
 
 TEST(ShardedStage, GathersAndReductionsTakeTurns) {
-  // In B, a layer's 20 s hide all but 4 s of a reduction and a gather, which come together from the third layer on. F
-  // begins with both, too: the reduction of the last layer but one and the gather take 24 s in the last layer's 20 s,
-  // then the last layer's reduction comes before the gather of the second layer in 10 s.
+  // In B, a layer's 20 s hide all but 4 s of a reduction and a gather, which come together from the third layer on. The
+  // next F begins in the first layer, which is whole; the reduction of that layer stands before the gather of the third
+  // one, which is 18 s late behind the 10 s of the second.
   const StageWaits waits = wait_for_shares(some_stage(12, 12));
-  EXPECT_EQ(waits.backward_input, 2 + 8 * 4);
-  EXPECT_EQ(waits.forward, 4 + (24 - 10) + 8 * 2);
+  EXPECT_EQ(waits.backward_input, 8 * 4);
+  EXPECT_EQ(waits.forward, (18 - 10) + 7 * 2);
   EXPECT_EQ(waits.left, 12);
 }
 
@@ -83,16 +84,16 @@ TEST(ShardedStage, PassesOfOneKindFollowEachOtherInGpipe) {
   const StageWaits waits = wait_for_shares(stage);
   EXPECT_EQ(waits.forward, 10 * 2);
   EXPECT_EQ(waits.backward_input, 0);
-  EXPECT_EQ(waits.first, (12 - 2) + 2);  // the first gather, and the first B's behind a layer's F
+  EXPECT_EQ(waits.first, 12 - 2);  // the first gather; the first B's layer is whole since F
 }
 
 TEST(ShardedStage, WithoutOverlapEveryByteIsWaitedFor) {
   ShardedStage stage = some_stage(3, 4);
   stage.overlaps = false;
   StageWaits waits = wait_for_shares(stage);
-  EXPECT_EQ(waits.forward, 10 * 3);
-  EXPECT_EQ(waits.backward_input, 10 * (3 + 4));
-  EXPECT_EQ(waits.first, 0);
+  EXPECT_EQ(waits.forward, 9 * 3);  // the first layer is whole since the backward pass before
+  EXPECT_EQ(waits.backward_input, 9 * 3 + 10 * 4);
+  EXPECT_EQ(waits.first, 3);
   EXPECT_EQ(waits.left, 0);
   stage.reshards = false;
   waits = wait_for_shares(stage);

@@ -258,7 +258,8 @@ bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) 
 // head are one bucket each, reduced in turn: each when the last backward pass has left it and the bucket before it is
 // done. The rest of that when the backward pass of the pipeline's first rank ends is exposed. Pipeline rank r has ended
 // its own backward pass as much earlier as the ranks before it still need for the last micro-batch. Tied embeddings
-// come last, then the sums over the copies of what is shared out. Then ZeRO-1 gathers the weights, bucket by bucket.
+// come last, then the sums over the copies of what is shared out. Then ZeRO-1 and 2 gather the weights, bucket by
+// bucket.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();

@@ -25,22 +25,25 @@ ModelDescription small_model(bool tied) {
 
 TEST(StateParts, EveryElementIsInOnePartAndItsRanksHoldIt) {
   for (const bool tied : {false, true}) {
-    for (const auto& [d, t, p, zero] : {std::tuple(1, 1, 1, 0), std::tuple(4, 1, 1, 0), std::tuple(4, 1, 1, 1),
-                                        std::tuple(2, 4, 1, 1), std::tuple(1, 2, 2, 0), std::tuple(2, 2, 2, 1)}) {
-      SCOPED_TRACE(concat("d ", d, " t ", t, " p ", p, " zero ", zero, " tied ", tied));
+    for (const auto& [d, t, p, zero, copies] :
+         {std::tuple(1, 1, 1, 0, 1), std::tuple(4, 1, 1, 0, 1), std::tuple(4, 1, 1, 1, 1), std::tuple(2, 4, 1, 1, 1),
+          std::tuple(1, 2, 2, 0, 1), std::tuple(2, 2, 2, 1, 1), std::tuple(4, 1, 1, 3, 1), std::tuple(4, 2, 1, 2, 2),
+          std::tuple(4, 1, 2, 3, 2), std::tuple(4, 1, 1, 3, 4)}) {
+      SCOPED_TRACE(concat("d ", d, " t ", t, " p ", p, " zero ", zero, " copies ", copies, " tied ", tied));
       const ModelDescription model = small_model(tied);
       ParallelStrategy strategy;
       strategy.data_parallel = d;
       strategy.tensor_parallel = t;
       strategy.pipeline_parallel = p;
       strategy.zero_stage = zero;
+      strategy.zero_replicas = copies;
       const auto parts = find_state_parts(model, place(model, strategy, 16, 0));
       const std::vector<ParameterInfo> parameters = list_parameters(model);
       ASSERT_EQ(parts.size(), parameters.size());
       for (size_t i = 0; i < parts.size(); ++i) {
         std::set<int64_t> seen;
         for (const StatePart& part : parts[i]) {
-          EXPECT_EQ(std::ssize(part.ranks), zero == 0 ? d : 1);
+          EXPECT_EQ(std::ssize(part.ranks), zero == 0 ? d : copies);
           for_stretches(part.box, parameters[i].shape, part.begin, part.end,
                         [&](int64_t /*position*/, int64_t first, int64_t count) {
                           for (int64_t element = first; element < first + count; ++element) {

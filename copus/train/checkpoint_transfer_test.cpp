@@ -104,6 +104,8 @@ class CheckpointTransfer : public ::testing::Test {
 TEST_F(CheckpointTransfer, EveryLayoutHandsOverTheBytesOfOneRank) {
   expect_same_in({}, {{ranks(2, 1, 1)},
                       {ranks(4, 1, 1), zero_1},
+                      {ranks(4, 1, 1), zero_3},
+                      {ranks(4, 1, 1), zero(2, 2)},
                       {ranks(1, 1, 4), zb_h1},
                       {ranks(1, 1, 2), interleaved},
                       {ranks(1, 4, 1)},
@@ -128,7 +130,8 @@ TEST_F(CheckpointTransfer, TensorsThatTravelInSeveralPiecesToo) {
   };
   ASSERT_GT(256 * 6000 * 4, piece_bytes(4));
   ASSERT_NE(piece_bytes(4) / 4 % 6000, 0);
-  expect_same_in({large}, {{ranks(1, 4, 1)}, {ranks(2, 2, 1), zero_1}, {ranks(2, 1, 2), zero_1}});
+  expect_same_in({large},
+                 {{ranks(1, 4, 1)}, {ranks(2, 2, 1), zero_1}, {ranks(2, 1, 2), zero_3}, {ranks(4, 1, 1), zero(3, 2)}});
 }
 
 TEST_F(CheckpointTransfer, StateOnADeviceToo) {

@@ -17,6 +17,7 @@ void GatheredWeights::begin(std::vector<int64_t> uses, bool keeps) {
   uses_ = std::move(uses);
   keeps_ = keeps;
   next_ = 0;
+  next_gather_ = 0;
   uses_left_.clear();
   for (const int64_t bucket : uses_) ++uses_left_[bucket];
   gather_next();
@@ -56,11 +57,16 @@ void GatheredWeights::gather(int64_t bucket) {
 
 // Starts to gather what is used next and not there yet, if there is room for it.
 void GatheredWeights::gather_next() {
-  if (!keeps_ && static_cast<int64_t>(gathered_.size()) > in_use_) return;
-  for (size_t i = next_; i < uses_.size(); ++i) {
-    if (gathered_.count(uses_[i]) == 0) return gather(uses_[i]);
-    if (!keeps_ && i > next_) return;
+  if (!keeps_) {
+    if (static_cast<int64_t>(gathered_.size()) > in_use_) return;
+    next_gather_ = next_;
+    if (next_ < uses_.size() && gathered_.count(uses_[next_]) != 0) ++next_gather_;  // the one in use, once more
+    if (next_gather_ < uses_.size() && gathered_.count(uses_[next_gather_]) == 0) gather(uses_[next_gather_]);
+    return;
   }
+  // A bucket that has been gathered stays until nobody uses it any more, so no use has to be looked at twice.
+  while (next_gather_ < uses_.size() && gathered_.count(uses_[next_gather_]) != 0) ++next_gather_;
+  if (next_gather_ < uses_.size()) gather(uses_[next_gather_]);
 }
 
 }  // namespace copus

@@ -40,6 +40,7 @@ class GatheredWeights {
   bool keeps_ = false;
   std::vector<int64_t> uses_;
   size_t next_ = 0;                       // the first use that has not begun
+  size_t next_gather_ = 0;                // where buckets stay: the first use whose bucket may not be there
   std::map<int64_t, int64_t> uses_left_;  // by bucket
   std::map<int64_t, Work> gathered_;      // by bucket, under way or done
   int64_t in_use_ = 0;

@@ -49,14 +49,19 @@ void GradientReduction::begin(int64_t micro_batches) {
 
 void GradientReduction::pass_begins(int64_t bucket) {
   if (!cuts_gradients_) return;
-  while (num_under_way() >= most_whole_ || is_under_way(bucket)) finish_oldest();
+  // A whole model on one rank begins its next backward pass long after the last one has ended. The embedding's gradient
+  // need not be there beside the head's then.
+  const bool is_next_pass =
+      parameters_.placement().strategy.pipeline_parallel == 1 && !reducing_.empty() && reducing_.back().bucket < bucket;
+  while (num_under_way() >= (is_next_pass ? 1 : most_whole_) || is_under_way(bucket)) finish_oldest();
   const at::Tensor& gradient = parameters_.buckets()[bucket].gradient;
   give_memory(gradient);
   gradient.zero_();
 }
 
 void GradientReduction::bucket_done(int64_t bucket) {
-  COPUS_CHECK(++times_done_[bucket] <= (cuts_gradients_ ? micro_batches_ : 1), "bucket ", bucket, " is done again");
+  ++times_done_[bucket];
+  COPUS_CHECK(times_done_[bucket] <= (cuts_gradients_ ? micro_batches_ : 1), "bucket ", bucket, " is done again");
   if (is_tied(bucket) && adds_tied_whole()) return;  // finish() reduces it
   start_partial(bucket);
 }

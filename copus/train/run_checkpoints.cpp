@@ -92,9 +92,7 @@ void RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
 
 void RunCheckpoints::look() {
   if (part_ == nullptr) return;
-  int64_t is_under_way = part_->is_done() ? 0 : 1;
-  world_.everyone().all_reduce(&is_under_way, 1, DataType::int64, Reduction::maximum);
-  if (is_under_way == 0) settle();
+  if (!any_rank_says(!part_->is_done())) settle();
 }
 
 // Asks again and again instead of waiting in one message: a disk may take longer than a rank may be silent.
@@ -103,7 +101,16 @@ void RunCheckpoints::finish() {
     look();
     if (part_ != nullptr) std::this_thread::sleep_for(between_looks_at_disks);
   }
+  while (!waits_ && any_rank_says(folder_ != nullptr && !folder_->is_idle())) {
+    std::this_thread::sleep_for(between_looks_at_disks);
+  }
   if (folder_ != nullptr) folder_->finish();
+}
+
+bool RunCheckpoints::any_rank_says(bool yes) {
+  int64_t said = yes ? 1 : 0;
+  world_.everyone().all_reduce(&said, 1, DataType::int64, Reduction::maximum);
+  return said != 0;
 }
 
 // Tells rank 0 what the ranks have written, when all of them are done.

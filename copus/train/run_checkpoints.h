@@ -39,6 +39,7 @@ class RunCheckpoints {
 
  private:
   void settle();
+  bool any_rank_says(bool yes);
 
   std::filesystem::path root_;
   CheckpointFolder* folder_;

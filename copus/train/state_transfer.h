@@ -23,7 +23,7 @@ void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>&
                 const std::function<const TensorView&(const std::string& name)>& find);
 
 // Fills the master weights from a model file, which has exactly the model's parameters, and publishes them (with ZeRO-1
-// they then have to be gathered).
+// and 2 they then have to be gathered).
 void load_weights(ParameterStore& parameters, const std::map<std::string, TensorView, std::less<>>& weights);
 
 }  // namespace copus

@@ -1,17 +1,34 @@
 #include "copus/comm/shared_memory/peer_memory.h"
 
+#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 namespace copus {
 
-PeerAddress peer_address(const void* address) { return {getpid(), address}; }
+namespace {
+
+// Drawn once for each process, after it was forked from another.
+uint64_t own_token() {
+  static const uint64_t token = [] {
+    std::random_device device;
+    return uint64_t{device()} << 32 | device();
+  }();
+  return token;
+}
+
+}  // namespace
+
+void allow_peers_to_read() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); }
+
+PeerAddress peer_address(const void* address) { return {getpid(), own_token(), address}; }
 
 bool read_peer(const PeerAddress& from, std::byte* to, int64_t bytes) {
-  if (from.process == getpid()) {  // ranks that are threads of one process
+  if (from.process == getpid() && from.token == own_token()) {  // ranks that are threads of one process
     std::memcpy(to, from.address, bytes);
     return true;
   }

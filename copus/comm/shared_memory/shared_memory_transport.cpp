@@ -1,7 +1,5 @@
 #include "copus/comm/shared_memory/shared_memory_transport.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -244,26 +242,40 @@ bool SharedMemoryTransport::reads_peers() {
   static_assert(sizeof(Word) <= SharedSlot::short_bytes);
   const Operation nothing{.kind = OperationKind::barrier};
   const Collective collective(nothing);
-  const uint64_t mine = mix_bits(static_cast<uint64_t>(getpid()) + static_cast<uint64_t>(member_) * size());
+  allow_peers_to_read();
+  const PeerAddress here = peer_address(this);
+  const uint64_t mine = mix_bits(here.token + static_cast<uint64_t>(member_));
   begin_round();
   const Word word{peer_address(&mine), mine};
   std::memcpy(area_.slot(member_, round_).short_message, &word, sizeof(word));
   publish_round(collective);
   wait_for_all(collective);
-  int64_t failures = 0;
+  bool reads_all = true;
   for (int64_t member = 0; member < size(); ++member) {
     Word other;
     uint64_t read = 0;
     std::memcpy(&other, area_.slot(member, round_).short_message, sizeof(other));
-    if (!read_peer(other.place, reinterpret_cast<std::byte*>(&read), sizeof(read)) || read != other.value) failures = 1;
+    reads_all &= read_peer(other.place, reinterpret_cast<std::byte*>(&read), sizeof(read)) && read == other.value;
   }
-  all_reduce(Operation::all_reduce(&failures, 1, DataType::int64, Reduction::maximum));
-  reads_peers_ = failures == 0;
+  reads_peers_ = all_agree(collective, reads_all);
   return *reads_peers_;
 }
 
-// Every member tells where its part lies, and each copies the others' from there. Nobody returns before all have.
-void SharedMemoryTransport::gather_from_peers(const Collective& collective) {
+// Tells whether every member says yes. No member goes on before all have said something.
+bool SharedMemoryTransport::all_agree(const Collective& collective, bool yes) {
+  begin_round();
+  area_.slot(member_, round_).short_message[0] = std::byte{yes};
+  publish_round(collective);
+  wait_for_all(collective);
+  for (int64_t member = 0; member < size(); ++member) {
+    if (area_.slot(member, round_).short_message[0] == std::byte{0}) return false;
+  }
+  return true;
+}
+
+// Every member tells where its part lies, and each copies the others' from there. Nobody returns before all have. False
+// on all where one of them could not: some memory is readable to its owner alone.
+bool SharedMemoryTransport::gather_from_peers(const Collective& collective) {
   const Operation& operation = collective.operation;
   const Parts parts(operation.counts, operation.type);
   auto* const to = static_cast<std::byte*>(operation.output);
@@ -273,22 +285,30 @@ void SharedMemoryTransport::gather_from_peers(const Collective& collective) {
   publish_round(collective);
   copy_bytes(to + parts.offsets[member_], static_cast<const std::byte*>(operation.input), parts.bytes(member_));
   wait_for_all(collective);
+  bool reads_all = true;
   // Each begins with the member after it, so that not all read from one.
-  for (int64_t distance = 1; distance < size(); ++distance) {
+  for (int64_t distance = 1; distance < size() && reads_all; ++distance) {
     const int64_t member = (member_ + distance) % size();
     PeerAddress other;
     std::memcpy(&other, area_.slot(member, round_).short_message, sizeof(other));
-    if (!read_peer(other, to + parts.offsets[member], parts.bytes(member))) fail({member}, "an all-gather");
+    reads_all = read_peer(other, to + parts.offsets[member], parts.bytes(member));
   }
-  begin_round();
-  publish_round(collective);
-  wait_for_all(collective);
+  return all_agree(collective, reads_all);
 }
 
 void SharedMemoryTransport::all_gather(const Operation& operation) {
   const Collective collective(operation);
   const Parts parts(operation.counts, operation.type);
-  if (parts.longest >= least_peer_bytes && reads_peers()) return gather_from_peers(collective);
+  if (parts.longest >= least_peer_bytes && reads_peers()) {
+    if (gather_from_peers(collective)) return;
+    reads_peers_ = false;
+  }
+  gather_through_slots(collective);
+}
+
+void SharedMemoryTransport::gather_through_slots(const Collective& collective) {
+  const Operation& operation = collective.operation;
+  const Parts parts(operation.counts, operation.type);
   const auto* const from = static_cast<const std::byte*>(operation.input);
   auto* const to = static_cast<std::byte*>(operation.output);
   const int64_t piece = std::min(parts.longest, GroupArea::slot_capacity(size()));

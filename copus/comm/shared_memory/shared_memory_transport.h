@@ -48,7 +48,9 @@ class SharedMemoryTransport : public Transport {
   int64_t size() const { return std::ssize(ranks_); }
   void reduce_whole(const Collective& collective);
   void reduce_by_shares(const Collective& collective);
-  void gather_from_peers(const Collective& collective);
+  bool all_agree(const Collective& collective, bool yes);
+  bool gather_from_peers(const Collective& collective);
+  void gather_through_slots(const Collective& collective);
   bool reads_peers();
 
   // From begin_round() to publish_round() this member may fill its slot. After it has waited for a member or all of
@@ -74,8 +76,9 @@ class SharedMemoryTransport : public Transport {
   const WaitPolicy& policy_;
 
   uint32_t round_;
-  uint32_t all_published_;           // the last round that all are known to have published
-  std::optional<bool> reads_peers_;  // whether every member can read every other's memory; empty: not tried yet
+  uint32_t all_published_;  // the last round that all are known to have published
+  // Whether every member can read what every other gathers, as far as was seen; empty: not tried yet. The same on all.
+  std::optional<bool> reads_peers_;
 };
 
 }  // namespace copus

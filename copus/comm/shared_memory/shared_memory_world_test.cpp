@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -92,15 +93,17 @@ bool deny_reading_of_peers() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// Large parts, gathered many times while their owners change them in between; 0 where every element was right.
-int gather_changing_parts(World& world) {
+// Large parts, gathered many times while their owners change them in between; 0 where every element was right. `memory`
+// is where this rank has its part, in the later rounds alone; null for the heap.
+int gather_changing_parts(World& world, float* memory = nullptr) {
   const std::vector<int64_t> counts = {40000, 7, 90000};
   const int64_t count = counts[0] + counts[1] + counts[2];
-  std::vector<float> mine(static_cast<size_t>(counts[static_cast<size_t>(world.rank())]));
-  std::vector<float> all(static_cast<size_t>(count));
+  const int64_t own = counts[static_cast<size_t>(world.rank())];
+  std::vector<float> on_heap(static_cast<size_t>(own)), all(static_cast<size_t>(count));
   for (int round = 0; round < 30; ++round) {
-    std::fill(mine.begin(), mine.end(), static_cast<float>(10 * round + world.rank()));
-    world.everyone().all_gather(mine.data(), all.data(), counts, DataType::float32);
+    float* const mine = memory != nullptr && round >= 10 ? memory : on_heap.data();
+    std::fill_n(mine, own, static_cast<float>(10 * round + world.rank()));
+    world.everyone().all_gather(mine, all.data(), counts, DataType::float32);
     size_t at = 0;
     for (size_t member = 0; member < counts.size(); ++member) {
       for (int64_t i = 0; i < counts[member]; ++i) {
@@ -112,7 +115,25 @@ int gather_changing_parts(World& world) {
 }
 
 TEST(Processes, gather_what_lies_in_each_others_memory) {
-  EXPECT_EQ(run_processes(3, default_wait_seconds, gather_changing_parts), std::vector<int>(3, 0));
+  const auto codes = run_processes(3, default_wait_seconds, [](World& world) { return gather_changing_parts(world); });
+  EXPECT_EQ(codes, std::vector<int>(3, 0));
+}
+
+// A part of one member lies in memory that its owner alone can read, as memory of a device may.
+TEST(Processes, gather_the_same_where_some_memory_is_its_owners_alone) {
+  const auto codes = run_processes(3, default_wait_seconds, [](World& world) {
+    constexpr size_t bytes = 90000 * sizeof(float);
+    void* secret = nullptr;
+    if (world.rank() == 2) {
+      const Descriptor file(static_cast<int>(syscall(SYS_memfd_secret, 0)));
+      if (file.number() < 0 || ftruncate(file.number(), bytes) != 0) return 77;
+      secret = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+      if (secret == MAP_FAILED) return 77;
+    }
+    return gather_changing_parts(world, static_cast<float*>(secret));
+  });
+  if (codes[2] == 77) GTEST_SKIP() << "this system has no secret memory";
+  EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
 TEST(Processes, gather_the_same_where_one_may_not_read_the_others) {
