@@ -66,6 +66,9 @@ constexpr void visit_strategy(Visitor&& visit, Strategies&... of) {
 // How many fields of a strategy there were at first: files of that time lack the others, which were as they are by
 // default, and its hashes know nothing of them.
 inline constexpr size_t num_first_fields = 8;
+constexpr bool is_later(const ConfigurationField& field) {
+  return field.role == ConfigurationField::Role::option && field.index >= num_first_fields;
+}
 
 inline constexpr size_t num_strategy_fields = [] {
   const ParallelStrategy strategy;

@@ -56,9 +56,7 @@ Configuration configuration_from_json(std::string_view text) {
       [&](const Field& field, auto& value) {
         const auto place = object.find(field.name);
         if (place != object.end()) return read(field, *place, value);
-        if (field.index < num_first_fields || field.role == Field::Role::batch) {
-          throw UserError(concat("a configuration has no \"", field.name, "\""));
-        }
+        if (!is_later(field)) throw UserError(concat("a configuration has no \"", field.name, "\""));
       },
       configuration);
   return configuration;

@@ -220,8 +220,7 @@ std::vector<std::vector<std::string>> configuration_rows(const std::vector<Confi
   std::bitset<num_configuration_fields> is_shown;
   for (const Configuration& configuration : configurations) {
     const auto look = [&](const ConfigurationField& field, const auto& value, const auto& by_default) {
-      const bool is_later = field.role == ConfigurationField::Role::option && field.index >= num_first_fields;
-      if (!is_later || value != by_default) is_shown.set(field.index);
+      if (!is_later(field) || value != by_default) is_shown.set(field.index);
     };
     visit_configuration(look, configuration, plain);
   }

@@ -33,9 +33,8 @@ void InputHash::add(const Configuration& configuration) {
   const ConfigurationWords words = to_words(configuration), by_default = to_words({});
   visit_configuration(
       [&](const ConfigurationField& field, const auto&) {
-        const bool is_later = field.index >= num_first_fields && field.role != ConfigurationField::Role::batch;
-        if (is_later && words[field.index] == by_default[field.index]) return;
-        if (is_later) add(static_cast<int64_t>(field.index));
+        if (is_later(field) && words[field.index] == by_default[field.index]) return;
+        if (is_later(field)) add(static_cast<int64_t>(field.index));
         add(words[field.index]);
       },
       configuration);

@@ -30,12 +30,7 @@ class CheckpointTransfer : public ::testing::Test {
   std::filesystem::path corpus() const { return folder_.path() / "corpus.txt"; }
 
   RunConfig config(const std::vector<Change>& changes) const {
-    RunConfig config = small_run(corpus());
-    config.model.hidden_size = 64;
-    config.model.intermediate_size = 96;
-    config.model.num_layers = 4;
-    config.model.head_dim = 16;
-    config.train.sequence_length = 15;
+    RunConfig config = small_run_of_four_layers(corpus());
     config.train.max_steps = 2;
     return with_changes(config, changes);
   }

@@ -8,11 +8,16 @@
 
 namespace copus {
 
+Work start_gather(const Bucket& bucket, Communicator& group) {
+  return group.start_all_gather(bucket.weight_shard.data_ptr(), bucket.weight.data_ptr(),
+                                shard_sizes(bucket.size(), group.size()), data_type_of(bucket.weight));
+}
+
 GatheredWeights::GatheredWeights(const ParameterStore& parameters, RankGroups& groups)
     : parameters_(parameters), group_(groups.shards()), is_cut_(parameters.placement().strategy.cuts_weights()) {}
 
 void GatheredWeights::begin(std::vector<int64_t> uses, bool keeps) {
-  if (!is_cut_) return;
+  COPUS_CHECK(is_cut_, "weights that are whole need no pass");
   COPUS_CHECK(next_ == uses_.size() && gathered_.empty(), "a pass begins before the one before has ended");
   uses_ = std::move(uses);
   keeps_ = keeps;
@@ -29,7 +34,6 @@ void GatheredWeights::use(int64_t bucket) {
   ++next_;
   --uses_left_[bucket];
   ++in_use_;
-  if (gathered_.count(bucket) == 0) gather(bucket);
   gathered_.at(bucket).wait();
   gather_next();
 }
@@ -51,8 +55,7 @@ void GatheredWeights::end() {
 void GatheredWeights::gather(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
   give_memory(b.weight);
-  gathered_[bucket] = group_.start_all_gather(b.weight_shard.data_ptr(), b.weight.data_ptr(),
-                                              shard_sizes(b.size(), group_.size()), data_type_of(b.weight));
+  gathered_[bucket] = start_gather(b, group_);
 }
 
 // Starts to gather what is used next and not there yet, if there is room for it.

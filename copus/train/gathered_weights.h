@@ -12,11 +12,17 @@
 
 namespace copus {
 
+// Starts to gather a bucket's whole weights from the shards of the ranks of `group`, which share it.
+Work start_gather(const Bucket& bucket, Communicator& group);
+
 // Where weights are not cut it does nothing: they are always there.
 class GatheredWeights {
  public:
   // Refers to both for its whole life.
   GatheredWeights(const ParameterStore& parameters, RankGroups& groups);
+
+  // Tells whether there is anything to gather. Where not, passes need not be begun.
+  bool is_needed() const { return is_cut_; }
 
   // Begins a pass that uses the weights of these buckets in this order, and the gather of the first. With `keeps` a
   // bucket stays until its last use (as with reshard_after_forward = false), otherwise at most one is there beside

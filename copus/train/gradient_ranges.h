@@ -21,6 +21,13 @@ inline bool counts_here(const ParameterStore& parameters, const Parameter& param
   return !parameter.tied_copy && parameters.placement().here.tensor % parameter.sharding.replicas == 0;
 }
 
+// Tells whether a rank is the first of the data-parallel ranks that update the same elements: of all of them without
+// ZeRO, of those with its share otherwise.
+inline bool is_first_with_its_share(const Placement& placement) {
+  const ParallelStrategy& strategy = placement.strategy;
+  return placement.here.data < (strategy.cuts_optimizer() ? strategy.zero_shards() : 1);
+}
+
 // Ranges of a bucket in which the parameters with `wanted(parameter)` lie, in order. Neighbours make one range: the
 // padding between them has no gradient and stays zero.
 template <class Wanted>

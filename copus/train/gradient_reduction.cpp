@@ -7,6 +7,7 @@
 #include "copus/model/flat_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/tensor_messages.h"
+#include "copus/train/gathered_weights.h"
 
 namespace copus {
 
@@ -194,8 +195,7 @@ void gather_weights(const ParameterStore& parameters, RankGroups& groups) {
   std::vector<Work> works;
   for (const Bucket& bucket : parameters.buckets()) {
     if (!bucket.weight.defined()) continue;  // a tied head whose embedding lies here too
-    works.push_back(group.start_all_gather(bucket.weight_shard.data_ptr(), bucket.weight.data_ptr(),
-                                           shard_sizes(bucket.size(), group.size()), data_type_of(bucket.weight)));
+    works.push_back(start_gather(bucket, group));
   }
   for (const Work& work : works) work.wait();
 }

@@ -54,8 +54,7 @@ void AdamW::add_update_ranges(int64_t bucket) {
 // gradient, the first counts it.
 void AdamW::add_norm_ranges(int64_t bucket) {
   const Placement& placement = parameters_.placement();
-  const ParallelStrategy& strategy = placement.strategy;
-  if (placement.here.data >= (strategy.cuts_optimizer() ? strategy.zero_shards() : 1)) return;
+  if (!is_first_with_its_share(placement)) return;
   const Bucket& b = parameters_.buckets()[bucket];
   const auto counts = [&](const Parameter& parameter) { return counts_here(parameters_, parameter); };
   for (GradientRange range : ranges_of(parameters_, bucket, counts)) {

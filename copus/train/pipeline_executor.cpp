@@ -29,7 +29,9 @@ class PipelineExecutor::Pass : private BucketUse {
 
   at::Tensor run() {
     reduction_.begin(std::ssize(micro_batches_));
-    executor_.weights_.begin(weights_in_order(), !executor_.strategy().reshard_after_forward);
+    if (executor_.weights_.is_needed()) {
+      executor_.weights_.begin(weights_in_order(), !executor_.strategy().reshard_after_forward);
+    }
     for (size_t i = 0; i < actions_.size(); ++i) {
       const Action& action = actions_[i];
       const auto is_own_weight_pass = [&](const Action& next) {
@@ -237,12 +239,14 @@ class WeightUse final : public BucketUse {
 }  // namespace
 
 ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
-  std::vector<int64_t> uses;
-  for (const ModelChunk& chunk : chunks_) {
-    const std::vector<int64_t> used = chunk.weights_of_evaluation();
-    uses.insert(uses.end(), used.begin(), used.end());
+  if (weights_.is_needed()) {
+    std::vector<int64_t> uses;
+    for (const ModelChunk& chunk : chunks_) {
+      const std::vector<int64_t> used = chunk.weights_of_evaluation();
+      uses.insert(uses.end(), used.begin(), used.end());
+    }
+    weights_.begin(std::move(uses), false);
   }
-  weights_.begin(std::move(uses), false);
   WeightUse use(weights_);
   ExactSum loss;
   for (size_t c = 0; c < chunks_.size(); ++c) {

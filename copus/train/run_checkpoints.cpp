@@ -97,13 +97,11 @@ void RunCheckpoints::look() {
 
 // Asks again and again instead of waiting in one message: a disk may take longer than a rank may be silent.
 void RunCheckpoints::finish() {
-  while (part_ != nullptr) {
+  const auto is_under_way = [this] {
     look();
-    if (part_ != nullptr) std::this_thread::sleep_for(between_looks_at_disks);
-  }
-  while (!waits_ && any_rank_says(folder_ != nullptr && !folder_->is_idle())) {
-    std::this_thread::sleep_for(between_looks_at_disks);
-  }
+    return part_ != nullptr || (!waits_ && any_rank_says(folder_ != nullptr && !folder_->is_idle()));
+  };
+  while (is_under_way()) std::this_thread::sleep_for(between_looks_at_disks);
   if (folder_ != nullptr) folder_->finish();
 }
 

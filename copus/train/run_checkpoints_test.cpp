@@ -33,12 +33,7 @@ class RunCheckpointsTest : public ::testing::Test {
   RunCheckpointsTest() { write_corpus(folder_.path() / "corpus.txt"); }
 
   RunConfig config(const std::vector<Change>& changes) const {
-    RunConfig config = small_run(folder_.path() / "corpus.txt");
-    config.model.hidden_size = 64;
-    config.model.intermediate_size = 96;
-    config.model.num_layers = 4;
-    config.model.head_dim = 16;
-    config.train.sequence_length = 15;
+    RunConfig config = small_run_of_four_layers(folder_.path() / "corpus.txt");
     config.train.max_steps = 4;
     return with_changes(config, changes);
   }

@@ -67,11 +67,9 @@ uint64_t hash_counters(const TrainingState& state) {
 
 uint64_t state_hash(const RankModel& model, const TrainingState& state, Communicator& everyone) {
   const ParameterStore& parameters = model.parameters;
-  const ParallelStrategy& strategy = model.strategy();
-  const int64_t different = strategy.cuts_optimizer() ? strategy.zero_shards() : 1;  // data-parallel ranks
   uint64_t hash = everyone.rank() == 0 ? hash_counters(state) : 0;
   for (const Parameter& parameter : parameters.parameters()) {
-    if (!counts_here(parameters, parameter) || parameters.placement().here.data >= different) continue;
+    if (!counts_here(parameters, parameter) || !is_first_with_its_share(parameters.placement())) continue;
     const int64_t bucket = parameter.bucket;
     hash += hash_of_part(parameters, parameter, StateKind::master, parameters.buckets()[bucket].master) +
             hash_of_part(parameters, parameter, StateKind::exp_avg, model.optimizer.exp_avg()[bucket]) +

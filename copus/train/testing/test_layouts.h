@@ -97,6 +97,17 @@ inline RunConfig small_run(const std::filesystem::path& corpus) {
   return config;
 }
 
+// The same with four layers that as many tensor-parallel ranks can share.
+inline RunConfig small_run_of_four_layers(const std::filesystem::path& corpus) {
+  RunConfig config = small_run(corpus);
+  config.model.hidden_size = 64;
+  config.model.intermediate_size = 96;
+  config.model.num_layers = 4;
+  config.model.head_dim = 16;
+  config.train.sequence_length = 15;
+  return config;
+}
+
 // The configuration with these changes, which must be feasible.
 inline RunConfig with_changes(RunConfig config, const std::vector<Change>& changes) {
   for (const Change& change : changes) change(config);
