@@ -21,13 +21,14 @@ struct RankBuckets {
 
   double sum() const { return head + num_layers * layer + embedding; }
   double largest() const { return std::max({head, layer, embedding}); }
+  double layers(double count) const { return std::min(count, num_layers) * layer; }
+};
 
-  // Returns the elements of the largest `count` buckets that follow one another, in the order of a backward pass.
-  double largest_neighbours(int count) const {
-    double most = std::min<double>(count, num_layers) * layer;
-    most = std::max(most, std::max(head, embedding) + std::min<double>(count - 1, num_layers) * layer);
-    return count < num_layers + 2 ? most : sum();
-  }
+// What is whole beside a rank's shares at one moment of a micro-batch's passes, in elements.
+struct Moment {
+  double weights = 0, gradients = 0;
+  double layers_done = 0;  // whose activations the backward pass keeps no longer
+  bool in_head = false;
 };
 
 // Computes the memory of one configuration, for any of its pipeline ranks.
@@ -69,7 +70,7 @@ class ConfigurationMemory {
     }
     if (is_last(rank)) parts.logits = head_bytes();
     parts.workspace = working_ + use_.fixed_bytes;
-    return parts;
+    return strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
   }
 
  private:
@@ -112,40 +113,77 @@ class ConfigurationMemory {
             .embedding = rank == 0 ? elements_.embedding : 0};
   }
 
-  // Adds weights, gradients and optimizer state. Beside what ZeRO shares out some buckets are whole for a while. The
-  // peak is taken to be where the largest of these are whole and most activations are kept, though the embedding's
-  // comes up when a micro-batch has none left.
+  double num_shares() const {
+    return static_cast<double>(system_.optimizer_group > 0 ? system_.optimizer_group : strategy_.zero_shards());
+  }
+
+  // Adds weights, gradients and optimizer state: what ZeRO shares out, and all that it does not.
   void add_state(int64_t rank, MemoryParts& parts) const {
     const double shared_weights = head_shares_weights(rank) ? elements_.embedding : 0;
     const double elements = buckets(rank).sum() - shared_weights;
     const double gradients_alone = use_.separate_tied_gradient ? shared_weights : 0;
-    const auto shares =
-        static_cast<double>(system_.optimizer_group > 0 ? system_.optimizer_group : strategy_.zero_shards());
-    const auto share_from = [&](int64_t stage) { return strategy_.zero_stage >= stage ? shares : 1; };
+    const auto share_from = [&](int64_t stage) { return strategy_.zero_stage >= stage ? num_shares() : 1; };
     parts.weights = elements * system_.weight_bytes / share_from(3);
     parts.gradients = (elements + gradients_alone) * system_.gradient_bytes / share_from(2) +
                       elements * use_.gradient_copy_bytes / share_from(2);
     parts.optimizer = elements * system_.optimizer_bytes / share_from(1);
-    if (share_from(3) > 1) {
-      parts.weights +=
-          system_.weight_bytes * (strategy_.reshard_after_forward ? buckets(rank).largest_neighbours(2) : elements);
-    }
-    if (share_from(2) > 1) parts.gradients += system_.reduced_bytes * whole_gradients(rank, share_from(2));
   }
 
-  // Returns the elements of gradients that a rank holds beside its share of all. Buckets are whole from their layer's
-  // backward pass until they are reduced, which the next layer's hides: two of them, or three where neighbouring ranks
-  // add some of the gradients first. With several micro-batches what was reduced is added from a buffer.
-  double whole_gradients(int64_t rank, double shares) const {
+  // Adds to a rank's parts what is whole for a while, at the moment that needs most with it. Other moments keep more
+  // activations, or logits, but have less that is whole.
+  MemoryParts at_peak(int64_t rank, const MemoryParts& parts) const {
+    MemoryParts most;
+    for (const Moment& moment : moments(rank)) {
+      MemoryParts then = parts;
+      if (strategy_.zero_stage >= 3) then.weights += system_.weight_bytes * moment.weights;
+      then.gradients += system_.reduced_bytes * moment.gradients;
+      then.activations -= std::min(then.activations, moment.layers_done * kept_);
+      if (moment.in_head) {
+        then.workspace = use_.fixed_bytes;
+      } else {
+        then.logits = 0;
+      }
+      if (then.total() > most.total()) most = then;
+    }
+    return most;
+  }
+
+  // Returns the moments at which memory may be at its peak. A gradient is whole from its layer's backward pass until it
+  // is reduced, which the next layer's hides: two of them, or three where neighbouring ranks add some of the gradients
+  // first. Beside the weights in use the next ones are gathered; those that are not resharded are all there.
+  std::vector<Moment> moments(int64_t rank) const {
+    const RankBuckets whole = buckets(rank);
     const bool adds_first = strategy_.tensor_parallel > 1 &&
                             (strategy_.sequence_parallel || model_.num_kv_heads < strategy_.tensor_parallel);
-    const int count = adds_first ? 3 : 2;
-    RankBuckets whole = buckets(rank);
-    if (shape_.num_microbatches > 1) return whole.largest_neighbours(count) + whole.largest() / shares;
-    // A tied head's gradient is reduced with the embedding's, at the end of the only backward pass.
-    const double tied = model_.tie_word_embeddings && is_last(rank) ? elements_.embedding : 0;
-    whole.head -= tied;
-    return tied + whole.largest_neighbours(count);
+    const double at_once = adds_first ? 3 : 2;
+    // A tied head's gradient is reduced with the embedding's, at the end of the only backward pass; with several
+    // micro-batches every one is, and what was reduced is added from a buffer.
+    const bool several = shape_.num_microbatches > 1;
+    const double tied = !several && model_.tie_word_embeddings && is_last(rank) ? elements_.embedding : 0;
+    const double always = tied + (several ? whole.largest() / num_shares() : 0);
+    const double head = whole.head - tied;
+    const double chunk = whole.num_layers / static_cast<double>(strategy_.virtual_stages);
+    // What W computes later has gradients only then, when other micro-batches' activations are there.
+    const auto done = [&](double layers) { return waiting_ > 0 ? 0 : layers; };
+
+    std::vector<Moment> moments = {{.weights = whole.layers(2), .gradients = head + whole.layers(1)}};
+    if (is_last(rank)) moments.push_back({.weights = whole.head + whole.layers(1), .gradients = head, .in_head = true});
+    for (double layers = 2; layers <= std::min(at_once, chunk); ++layers) {
+      const double before = layers < at_once ? head : 0;
+      moments.push_back(
+          {.weights = whole.layers(2), .gradients = before + whole.layers(layers), .layers_done = done(layers - 1)});
+    }
+    if (rank == 0) {
+      moments.push_back({.weights = whole.embedding + whole.layers(1),
+                         .gradients = whole.embedding + whole.layers(at_once - 1),
+                         .layers_done = done(chunk)});
+    }
+    for (Moment& moment : moments) {
+      moment.gradients += always;
+      if (!strategy_.reshard_after_forward)
+        moment.weights = whole.sum() - (head_shares_weights(rank) ? elements_.embedding : 0);
+    }
+    return moments;
   }
 
   const ModelDescription& model_;

@@ -119,8 +119,19 @@ TEST(Memory, RanksAddUpToTheWholeModel) {
 constexpr double layer_elements = 2 * 128 * 128 + 2 * 64 * 128 + 3 * 256 * 128 + 2 * 128;
 constexpr double embedding_elements = 1024 * 128, head_elements = embedding_elements + 128;
 
+// Copus in bf16 as if activations took no memory.
+TrainingSystem without_activations() {
+  TrainingSystem system = copus_in_bf16();
+  system.activation_bytes = 0;
+  system.memory.logit_bytes = 0;
+  return system;
+}
+
 TEST(Memory, ZeroSharesOutByStage) {
   ParallelStrategy strategy{.data_parallel = 4};
+  const auto parts_of = [](const Configuration& configuration) {
+    return MemoryModel(grouped_query_model(), sequence, without_activations()).predict(configuration).parts;
+  };
   const MemoryParts whole = parts_of(batches_of(strategy));
   strategy.zero_stage = 1;
   MemoryParts expected = whole;
@@ -148,14 +159,16 @@ TEST(Memory, ZeroSharesOutByStage) {
   TrainingSystem in_pairs = copus_in_bf16();
   in_pairs.optimizer_group = 2;
   strategy = {.data_parallel = 4, .zero_stage = 1};
-  EXPECT_EQ(parts_of(batches_of(strategy), in_pairs).optimizer, whole.optimizer / 2);
+  EXPECT_EQ(MemoryModel(grouped_query_model(), sequence, in_pairs).predict(batches_of(strategy)).parts.optimizer,
+            whole.optimizer / 2);
 }
 
-// Returns the elements whose gradients and weights are whole beside the shares, under ZeRO-3.
+// Returns the elements whose gradients and weights are whole beside the shares, under ZeRO-3, where nothing else
+// decides when memory is at its peak.
 std::pair<double, double> whole_elements(const ModelDescription& model, ParallelStrategy strategy,
                                          int64_t num_microbatches, int64_t pipeline_rank) {
   strategy.zero_stage = 0;
-  MemoryModel memory(model, sequence, copus_in_bf16());
+  MemoryModel memory(model, sequence, without_activations());
   const MemoryParts whole = memory.predict_every_rank(batches_of(strategy, 2, num_microbatches)).at(pipeline_rank);
   strategy.zero_stage = 3;
   const MemoryParts cut = memory.predict_every_rank(batches_of(strategy, 2, num_microbatches)).at(pipeline_rank);
@@ -172,15 +185,45 @@ TEST(Memory, TheLargestNeighboursAreWhole) {
     return whole_elements(model, strategy, num_microbatches, rank);
   };
   ParallelStrategy strategy{.data_parallel = 4};
-  EXPECT_EQ(whole(strategy, 1, 0), Whole(head + layer_elements, head + layer_elements));
-  EXPECT_EQ(whole(strategy, 2, 0), Whole(head + layer_elements + head / 4, head + layer_elements));
+  // The last ones to be computed, the first layer and the embedding; the head's weights are gone when its gradient and
+  // that of a layer are both whole.
+  EXPECT_EQ(whole(strategy, 1, 0), Whole(embedding + layer_elements, embedding + layer_elements));
+  EXPECT_EQ(whole(strategy, 2, 0), Whole(embedding + layer_elements + head / 4, embedding + layer_elements));
   strategy.pipeline_parallel = 4;
   EXPECT_EQ(whole(strategy, 1, 0), Whole(embedding + layer_elements, embedding + layer_elements));
   EXPECT_EQ(whole(strategy, 1, 1), Whole(2 * layer_elements, 2 * layer_elements));
-  EXPECT_EQ(whole(strategy, 1, 3), Whole(head + layer_elements, head + layer_elements));
+  EXPECT_EQ(whole(strategy, 1, 3), Whole(head + layer_elements, layer_elements));  // it has one layer
   // With a layer each, there are no two layers that follow one another.
   model.num_layers = 4;
   EXPECT_EQ(whole(strategy, 1, 1), Whole(layer_elements, layer_elements));
+}
+
+// Under ZeRO-3 with d = 4, memory is at its peak when the last layer's gradient is computed beside the reduction of the
+// head's, if activations take more than weights: nothing of them is freed yet, and the logits are gone.
+TEST(Memory, ThePeakIsWhereActivationsAndWholeBucketsMeet) {
+  const Configuration whole = batches_of({.data_parallel = 4}, 8),
+                      cut = batches_of({.data_parallel = 4, .zero_stage = 3}, 8);
+  const MemoryParts all = parts_of(whole), peak = parts_of(cut);
+  EXPECT_EQ(peak.activations, all.activations);
+  EXPECT_EQ(peak.logits, 0);
+  EXPECT_EQ(peak.workspace, all.workspace);
+  EXPECT_EQ(peak.weights, all.weights / 4 + 2 * 2 * layer_elements);
+  const double of_reduced = head_elements > layer_elements ? head_elements : layer_elements;
+  EXPECT_EQ(peak.gradients, all.gradients / 4 + 4 * (head_elements + layer_elements + of_reduced / 4));
+
+  // With a large vocabulary it is in the head, where a layer's kernels work on nothing.
+  ModelDescription model = grouped_query_model();
+  model.vocab_size = 1 << 20;
+  TrainingSystem at_once = copus_in_bf16();
+  at_once.memory.logits_at_once = 0;
+  MemoryModel memory(model, sequence, at_once);
+  const MemoryParts in_head = memory.predict(cut).parts, in_layers = memory.predict(whole).parts;
+  EXPECT_EQ(in_head.logits, in_layers.logits);
+  EXPECT_EQ(in_head.activations, in_layers.activations);
+  EXPECT_LT(in_head.workspace, in_layers.workspace);
+  const double head = 128 * ((1 << 20) + 1);
+  EXPECT_EQ(in_head.weights, in_layers.weights / 4 + 2 * (head + layer_elements));
+  EXPECT_EQ(in_head.gradients, in_layers.gradients / 4 + 4 * (head + head / 4));
 }
 
 TEST(Memory, SumsOverTensorParallelNeighboursKeepOneBucketMore) {
