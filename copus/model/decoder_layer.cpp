@@ -47,7 +47,8 @@ DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, cons
 
 void DecoderLayer::project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
                                            const RotaryTable::Rows& rotary) const {
-  a.qkv = query_key_value_.forward(tensor_parallel_.gather(a.attention_input));
+  a.all_attention_input = tensor_parallel_.gather(a.attention_input);
+  a.qkv = query_key_value_.forward(a.all_attention_input);
   kernels::rotary_(a.qkv, shape, rotary.cosine, rotary.sine, /*backward=*/false);
 }
 
@@ -63,7 +64,8 @@ void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attent
   a.middle = norm.sum;
   a.feed_forward_rstd = norm.rstd;
   a.feed_forward_input = norm.normed;
-  a.gate_up = gate_up_.forward(tensor_parallel_.gather(a.feed_forward_input));
+  a.all_feed_forward_input = tensor_parallel_.gather(a.feed_forward_input);
+  a.gate_up = gate_up_.forward(a.all_feed_forward_input);
 }
 
 ResidualStream DecoderLayer::feed_forward(LayerActivations& a, const at::Tensor& attention_output) const {
@@ -80,7 +82,9 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
   a.attention_rstd = norm.rstd;
   a.attention_input = norm.normed;
   attend(a, shape, rotary);
+  a.all_attention_input.reset();
   ResidualStream out = feed_forward(a, a.attention.output);
+  a.all_feed_forward_input.reset();
   if (kept) {
     switch (recompute) {
       case Recompute::none:
@@ -99,6 +103,14 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
     *kept = std::move(a);
   }
   return out;
+}
+
+at::Tensor DecoderLayer::column_backward(const Linear& linear, const at::Tensor& dy, const at::Tensor& x,
+                                         at::Tensor all_x, WeightGradients& weight_gradients) const {
+  const PendingRows gathered = all_x.defined() ? PendingRows(std::move(all_x)) : tensor_parallel_.start_gather(x);
+  const PendingRows sum = tensor_parallel_.start_reduce(kernels::linear_input_gradient(dy, linear.weight));
+  weight_gradients.add(linear.weight_gradient, linear.bias_gradient, dy, gathered.wait());
+  return sum.wait();
 }
 
 at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
@@ -120,8 +132,8 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   weight_gradients.add(down_.weight_gradient, {}, all_dy, swiglu.activation);
   all_dy.reset();
   swiglu.activation.reset();
-  at::Tensor norm_gradient = tensor_parallel_.reduce(
-      gate_up_.backward(swiglu.gate_up, tensor_parallel_.gather(a.feed_forward_input), weight_gradients));
+  at::Tensor norm_gradient = column_backward(gate_up_, swiglu.gate_up, a.feed_forward_input,
+                                             std::exchange(a.all_feed_forward_input, {}), weight_gradients);
   swiglu = {};
   const at::Tensor middle_gradient =
       kernels::rms_norm_backward(norm_gradient, a.middle, a.feed_forward_rstd, feed_forward_norm_.weight, dy,
@@ -134,8 +146,8 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   a.qkv.reset();
   a.attention = {};
   kernels::rotary_(qkv_gradient, shape, rotary.cosine, rotary.sine, /*backward=*/true);
-  norm_gradient = tensor_parallel_.reduce(
-      query_key_value_.backward(qkv_gradient, tensor_parallel_.gather(a.attention_input), weight_gradients));
+  norm_gradient = column_backward(query_key_value_, qkv_gradient, a.attention_input,
+                                  std::exchange(a.all_attention_input, {}), weight_gradients);
   return kernels::rms_norm_backward(norm_gradient, a.input, a.attention_rstd, attention_norm_.weight, middle_gradient,
                                     weight_gradients.add_norm(attention_norm_.gradient));
 }

@@ -48,6 +48,9 @@ struct LayerActivations {
   at::Tensor middle;  // the summed residual stream between attention and feed-forward
   at::Tensor feed_forward_rstd, feed_forward_input;
   at::Tensor gate_up;
+  // The same inputs with the rows of all ranks, from where a pass gathers them, or the recompute before a backward
+  // pass, until they are used last. Never kept.
+  at::Tensor all_attention_input, all_feed_forward_input;
 };
 
 class DecoderLayer {
@@ -75,6 +78,10 @@ class DecoderLayer {
                                const RotaryTable::Rows& rotary) const;
   void attend(LayerActivations& a, const kernels::AttentionShape& shape, const RotaryTable::Rows& rotary) const;
   void project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const;
+  // Runs the backward pass of a column-parallel layer. Its input x [local rows, width] is gathered, unless all_x is
+  // defined, beside the product that gives its gradient, and this gradient is added up beside the one of the weights.
+  at::Tensor column_backward(const Linear& linear, const at::Tensor& dy, const at::Tensor& x, at::Tensor all_x,
+                             WeightGradients& weight_gradients) const;
   ResidualStream feed_forward(LayerActivations& a, const at::Tensor& attention_output) const;
 
   TensorParallel tensor_parallel_;

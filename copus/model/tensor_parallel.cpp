@@ -11,19 +11,17 @@ namespace copus {
 TensorParallel::TensorParallel(Communicator& group, bool sequence_parallel)
     : group_(&group), sequence_parallel_(sequence_parallel) {}
 
-at::Tensor TensorParallel::gather(const at::Tensor& local) const {
-  if (!sequence_parallel()) return local;
+TensorParallel::Collective TensorParallel::gathering(const at::Tensor& local) const {
   at::Tensor all = kernels::empty({local.size(0) * size(), local.size(1)}, local.scalar_type(), local.device());
   const std::vector<int64_t> counts(size(), local.numel());
-  group_->all_gather(local.data_ptr(), all.data_ptr(), counts, data_type_of(local));
-  return all;
+  const auto operation = Operation::all_gather(local.data_ptr(), all.data_ptr(), counts, data_type_of(local));
+  return {std::move(all), operation};
 }
 
-at::Tensor TensorParallel::reduce(const at::Tensor& partial) const {
-  if (size() == 1) return partial;
+TensorParallel::Collective TensorParallel::reducing(const at::Tensor& partial) const {
+  const DataType type = data_type_of(partial);
   if (!sequence_parallel()) {
-    group_->all_reduce(partial.data_ptr(), partial.numel(), data_type_of(partial));
-    return partial;
+    return {partial, Operation::all_reduce(partial.data_ptr(), partial.numel(), type, Reduction::sum)};
   }
   COPUS_CHECK(partial.size(0) % size() == 0, partial.size(0), " rows on ", size(), " ranks");
   // The result needs memory of its own: a view of the rank's rows of `partial` would keep the memory of every row
@@ -31,8 +29,34 @@ at::Tensor TensorParallel::reduce(const at::Tensor& partial) const {
   at::Tensor local =
       kernels::empty({local_rows(partial.size(0)), partial.size(1)}, partial.scalar_type(), partial.device());
   const std::vector<int64_t> counts(size(), local.numel());
-  group_->reduce_scatter(partial.data_ptr(), local.data_ptr(), counts, data_type_of(partial));
-  return local;
+  const auto operation = Operation::reduce_scatter(partial.data_ptr(), local.data_ptr(), counts, type, Reduction::sum);
+  return {std::move(local), operation};
+}
+
+at::Tensor TensorParallel::gather(const at::Tensor& local) const {
+  if (!sequence_parallel()) return local;
+  Collective collective = gathering(local);
+  group_->run(collective.operation);
+  return std::move(collective.rows);
+}
+
+at::Tensor TensorParallel::reduce(const at::Tensor& partial) const {
+  if (size() == 1) return partial;
+  Collective collective = reducing(partial);
+  group_->run(collective.operation);
+  return std::move(collective.rows);
+}
+
+PendingRows TensorParallel::start_gather(const at::Tensor& local) const {
+  if (!sequence_parallel()) return PendingRows(local);
+  Collective collective = gathering(local);
+  return PendingRows(std::move(collective.rows), local, group_->start(collective.operation));
+}
+
+PendingRows TensorParallel::start_reduce(const at::Tensor& partial) const {
+  if (size() == 1) return PendingRows(partial);
+  Collective collective = reducing(partial);
+  return PendingRows(std::move(collective.rows), partial, group_->start(collective.operation));
 }
 
 void TensorParallel::add_up(const at::Tensor& values) const {

@@ -6,10 +6,28 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "copus/comm/communicator.h"
 
 namespace copus {
+
+// Rows that a collective is bringing together.
+class PendingRows {
+ public:
+  explicit PendingRows(at::Tensor rows, at::Tensor source = {}, Work work = {})
+      : rows_(std::move(rows)), source_(std::move(source)), work_(std::move(work)) {}
+
+  // Waits for the collective and returns the rows.
+  at::Tensor wait() const {
+    work_.wait();
+    return rows_;
+  }
+
+ private:
+  at::Tensor rows_, source_;  // what the collective writes, and what else it reads
+  Work work_;
+};
 
 class TensorParallel {
  public:
@@ -31,10 +49,21 @@ class TensorParallel {
   // rank keeps its local rows of the sum. May overwrite `partial`.
   at::Tensor reduce(const at::Tensor& partial) const;
 
+  // Start both, to go on beside computing. What is given must not be written to before its rows are waited for.
+  PendingRows start_gather(const at::Tensor& local) const;
+  PendingRows start_reduce(const at::Tensor& partial) const;
+
   // Adds up in place over the ranks; for statistics of the vocabulary-parallel loss.
   void add_up(const at::Tensor& values) const;
 
  private:
+  struct Collective {
+    at::Tensor rows;  // which it brings together
+    Operation operation;
+  };
+  Collective gathering(const at::Tensor& local) const;
+  Collective reducing(const at::Tensor& partial) const;
+
   Communicator* group_ = nullptr;
   bool sequence_parallel_ = false;
 };

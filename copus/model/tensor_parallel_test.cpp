@@ -171,6 +171,10 @@ TEST(TensorParallel, GatherAndReduceKeepTheOrderOfTheRanks) {
       const at::Tensor local = all.narrow(0, 2 * world.rank(), 2).contiguous();
       EXPECT_TRUE(group.gather(local).equal(all));
       EXPECT_TRUE(group.reduce(all * (world.rank() + 1)).equal(local * 6));
+      const PendingRows gathered = group.start_gather(local.clone()),
+                        sum = group.start_reduce(all * (world.rank() + 1));
+      EXPECT_TRUE(gathered.wait().equal(all));
+      EXPECT_TRUE(sum.wait().equal(local * 6));
       EXPECT_EQ(group.local_rows(6), 2);
     });
   }
@@ -182,6 +186,8 @@ TEST(TensorParallel, WithoutSequenceParallelismEveryRankHoldsAllRows) {
     const at::Tensor all = at::arange(8, at::kFloat).view({2, 4});
     EXPECT_TRUE(group.gather(all).is_same(all));
     EXPECT_TRUE(group.reduce(all.clone()).equal(all * 2));
+    EXPECT_TRUE(group.start_gather(all).wait().is_same(all));
+    EXPECT_TRUE(group.start_reduce(all.clone()).wait().equal(all * 2));
     EXPECT_EQ(group.local_rows(6), 6);
   });
 }
@@ -191,6 +197,8 @@ TEST(TensorParallel, OneRankIsTheIdentity) {
   const at::Tensor rows = at::randn({3, 4});
   EXPECT_TRUE(alone.gather(rows).is_same(rows));
   EXPECT_TRUE(alone.reduce(rows).is_same(rows));
+  EXPECT_TRUE(alone.start_gather(rows).wait().is_same(rows));
+  EXPECT_TRUE(alone.start_reduce(rows).wait().is_same(rows));
 }
 
 // Every chunk of the head sends one message, and its rows follow from the number of logits, 2^22: parts of 64,527 and

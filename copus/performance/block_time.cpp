@@ -12,8 +12,9 @@ namespace {
 
 // Seconds of the collectives of a layer's passes. With sequence parallelism there is a gather before each
 // column-parallel product and a reduce-scatter after each row-parallel one, and the other way round in the backward
-// pass, where the inputs are gathered once more for the weights' gradients (Korthikanti et al. 2022); without, there
-// are two all-reduces each way (Shoeybi et al. 2019). With one rank they take no time.
+// pass, where the inputs are gathered once more for the weights' gradients (Korthikanti et al. 2022), unless a
+// recompute has just gathered them; without, there are two all-reduces each way (Shoeybi et al. 2019). With one rank
+// they take no time.
 struct TensorCollectives {
   double gather = 0, reduce = 0;
 };
@@ -86,9 +87,11 @@ class BlockCalculation {
   }
 
   // Returns the part of a collective that products do not hide: a column-parallel product's input can be gathered
-  // beside its input gradient, and the input's gradient can be reduced beside its weight gradient.
+  // beside its input gradient, and the input's gradient can be reduced beside its weight gradient. Ranks that share
+  // devices hide nothing: the same processors move bytes and compute.
   double beside(double communication, double computing) const {
-    return system_.overlaps_tensor_backward ? std::max(0.0, communication - computing) : communication;
+    const bool hides = system_.overlaps_tensor_backward && cluster_.devices_per_node == 0;
+    return hides ? std::max(0.0, communication - computing) : communication;
   }
 
   double loss_statistics() const;
@@ -158,9 +161,11 @@ BlockCost BlockCalculation::layer_cost() const {
   input = {qkv.input + output.input + gate_up.input + down.input + attention_backward + passes(system_.backward) +
                (cuts_sequence ? 6 : 2) * copies,
            2 * gather};
-  for (const Product& column_parallel : {qkv, gate_up}) {
-    input.communication += beside(gather, column_parallel.input);
-    input.communication += beside(reduce, column_parallel.weight);
+  const bool gathers_again = system_.gathers_after_recompute;
+  if (gathers_again || shape_.recompute == Recompute::none) input.communication += beside(gather, qkv.input);
+  if (gathers_again || shape_.recompute != Recompute::full) input.communication += beside(gather, gate_up.input);
+  for (const Product& product : {qkv, gate_up}) {
+    input.communication += beside(reduce, shape_.defers_weights ? 0 : product.weight);
   }
   switch (shape_.recompute) {
     case Recompute::none:
@@ -212,8 +217,7 @@ BlockCosts BlockCalculation::charged_costs() const {
   BlockCosts costs;
   costs.layer.forward = {third, 2 * (gather + reduce)};
   costs.layer.backward_input = {third, 4 * gather + 2 * reduce};
-  if (shape_.recompute == Recompute::attention) costs.layer.backward_input.communication += gather;
-  if (shape_.recompute == Recompute::full) costs.layer.backward_input += {third, 2 * gather + reduce};
+  if (shape_.recompute == Recompute::full) costs.layer.backward_input += {third, reduce};
   costs.layer.backward_weight = {third, 0};
   costs.embedding.forward = {0, reduce};
   costs.embedding.backward_weight = {0, gather};

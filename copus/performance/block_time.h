@@ -57,6 +57,7 @@ struct BlockShape {
   bool sequence_parallel = false;  // only with several tensor-parallel ranks
   Recompute recompute = Recompute::none;
   bool pipeline_across_nodes = false;
+  bool defers_weights = false;  // whether the weights' gradients are left to a pass of their own
   auto operator<=>(const BlockShape&) const = default;
 };
 

@@ -54,7 +54,7 @@ class ConfigurationMemory {
         kept_(strategy_.recompute == Recompute::none        ? all_kept_
               : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention)
                                                             : layer_bytes({.hidden = 1})),
-        working_(layer_bytes(use_.working) + (all_kept_ - kept_) + message_bytes()),
+        working_(layer_bytes(use_.working) + (all_kept_ - kept_) + gathered_bytes() + message_bytes()),
         waiting_(strategy_.schedule == PipelineSchedule::zb_h1 ? layer_bytes(use_.waiting) : 0) {}
 
   MemoryParts of_rank(int64_t rank) const {
@@ -87,6 +87,15 @@ class ConfigurationMemory {
                          tensors.gathered * hidden();
     return system_.activation_bytes * (tensors.hidden * hidden() * local_rows() + width * tokens_) +
            tensors.score_bytes * heads * sequence_ * tokens_;
+  }
+
+  // With sequence parallelism the inputs that a recompute gathers stay for the weights' gradients.
+  double gathered_bytes() const {
+    if (!strategy_.sequence_parallel || system_.gathers_after_recompute) return 0;
+    const double inputs = strategy_.recompute == Recompute::none        ? 0
+                          : strategy_.recompute == Recompute::attention ? 1
+                                                                        : 2;
+    return layer_bytes({.gathered = inputs});
   }
 
   // Messages need four buffers: for an activation and a gradient that arrive, and for one of each that leaves.

@@ -311,6 +311,21 @@ TEST(Memory, TensorParallelRanksShareHeadsAndSequenceParallelOnesRows) {
   EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * ((4 * 128 + 2 * 128 + 2 * 256) / 8.0 + 2 * 16));
 }
 
+// What sequence-parallel ranks gather for a recompute stays for the weights' gradients, if it need not be gathered
+// twice.
+TEST(Memory, RecomputedInputsStayGathered) {
+  TrainingSystem twice = copus_in_bf16();
+  twice.gathers_after_recompute = true;
+  const auto inputs = [&](Recompute recompute) {
+    const Configuration configuration =
+        batches_of({.tensor_parallel = 4, .sequence_parallel = true, .recompute = recompute});
+    return (parts_of(configuration).workspace - parts_of(configuration, twice).workspace) / (256 * 128 * 2);
+  };
+  EXPECT_EQ(inputs(Recompute::none), 0);
+  EXPECT_EQ(inputs(Recompute::attention), 1);
+  EXPECT_EQ(inputs(Recompute::full), 2);
+}
+
 TEST(Memory, RecomputeKeepsLessAndNeverNeedsMore) {
   const auto recomputing = [](ParallelStrategy strategy, Recompute recompute) {
     strategy.recompute = recompute;

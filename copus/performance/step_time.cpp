@@ -445,7 +445,8 @@ const BlockCosts& StepTimeModel::blocks(const Configuration& configuration) {
       .micro_batch = configuration.micro_batch,
       .sequence_parallel = strategy.sequence_parallel && strategy.tensor_parallel > 1,
       .recompute = strategy.recompute,
-      .pipeline_across_nodes = strategy.pipeline_parallel > 1 && strategy.world_size() > cluster_.ranks_per_node};
+      .pipeline_across_nodes = strategy.pipeline_parallel > 1 && strategy.world_size() > cluster_.ranks_per_node,
+      .defers_weights = strategy.schedule == PipelineSchedule::zb_h1};
   const auto [found, is_new] = blocks_.try_emplace(shape);
   if (is_new) found->second = cost_blocks(model_, sequence_length_, cluster_, system_, shape);
   return found->second;

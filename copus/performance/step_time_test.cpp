@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "copus/performance/block_time.h"
 #include "copus/performance/link_cost.h"
 #include "copus/performance/testing/schedule_timing.h"
 
@@ -99,6 +100,47 @@ TEST(StepTime, TensorParallelCollectivesAreThoseOfTheLayers) {
   // Each layer gathers 2 + 4 times and scatters 2 + 2 times, forward and backward; the embedding and the head gather
   // and scatter once each.
   EXPECT_NEAR(cut, 16 * ((8 * 6 + 2) * gather + (8 * 4 + 2) * scatter + sum), 1e-12);
+  // A full recompute scatters once more. What it gathers the backward pass need not gather.
+  const ParallelStrategy again{.tensor_parallel = 2, .sequence_parallel = true, .recompute = Recompute::full};
+  EXPECT_NEAR(predict(cluster, with(again)).tensor_communication,
+              16 * ((8 * 6 + 2) * gather + (8 * 5 + 2) * scatter + sum), 1e-12);
+}
+
+// On a device each backward pass hides the gathers of two inputs beside the products that give these inputs'
+// gradients, and their reductions beside the weights' gradients, unless these are left to a later pass.
+TEST(StepTime, BackwardPassesHideCollectivesBesideTheirProducts) {
+  const auto communication = [](const ParallelStrategy& strategy, bool overlaps, int64_t devices_per_node = 0) {
+    ClusterDescription cluster = gpu_cluster();
+    cluster.devices_per_node = devices_per_node;
+    TrainingSystem system = copus_in_bf16();
+    system.overlaps_tensor_backward = overlaps;
+    const BlockShape shape{.tensor_parallel = strategy.tensor_parallel,
+                           .micro_batch = 1,
+                           .sequence_parallel = strategy.sequence_parallel,
+                           .recompute = strategy.recompute,
+                           .defers_weights = strategy.schedule == PipelineSchedule::zb_h1};
+    ClusterDescription slow = cluster;
+    slow.device.matmul_flops_per_second = 1;  // whatever takes any time at all hides any collective
+    return cost_blocks(small_model(), sequence_length, slow, system, shape).layer.backward().communication;
+  };
+  const Link& link = gpu_cluster().within_node;
+  const int64_t stream = sequence_length * 128 * 2;
+  const double gather = all_gather_seconds(link, 2, stream), scatter = reduce_scatter_seconds(link, 2, stream);
+  const ParallelStrategy cut{.tensor_parallel = 2, .sequence_parallel = true};
+  EXPECT_NEAR(communication(cut, false), 4 * gather + 2 * scatter, 1e-12);
+  EXPECT_NEAR(communication(cut, true), 2 * gather, 1e-12);
+  EXPECT_NEAR(communication(cut, true, 8), 4 * gather + 2 * scatter, 1e-12) << "shared devices hide nothing";
+  ParallelStrategy later = cut;
+  later.schedule = PipelineSchedule::zb_h1;
+  EXPECT_NEAR(communication(later, true), 2 * gather + 2 * scatter, 1e-12);
+  EXPECT_NEAR(communication({.tensor_parallel = 2}, true), 0, 1e-12);
+  EXPECT_GT(communication({.tensor_parallel = 2}, false), 0);
+  // A recompute brings its own gathers, two of inputs, and one reduction.
+  ParallelStrategy again = cut;
+  again.recompute = Recompute::full;
+  EXPECT_NEAR(communication(again, true), 4 * gather + scatter, 1e-12);
+  again.recompute = Recompute::attention;
+  EXPECT_NEAR(communication(again, true), 3 * gather, 1e-12);
 }
 
 TEST(StepTime, APipelineTakesWhatItsScheduleDoes) {

@@ -98,7 +98,9 @@ struct TrainingSystem {
   bool overlaps_reduction = true;  // whether gradients are reduced beside the last backward pass
   // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
   int64_t optimizer_group = 0;
-  bool overlaps_tensor_backward = false;    // whether collectives of backward passes overlap the layer's products
+  bool overlaps_tensor_backward = true;  // whether collectives of backward passes overlap the layer's products
+  // Whether inputs that a recompute has gathered are gathered again for the weights' gradients.
+  bool gathers_after_recompute = false;
   bool recomputes_down_projection = false;  // whether Recompute::full repeats the feed-forward's last product too
   StageCut stage_cut = StageCut::balanced;
   // An effect seen in nanotron's published times; the explanation is ours: in a pipeline that needs more than this

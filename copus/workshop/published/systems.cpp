@@ -18,6 +18,8 @@ TrainingSystem eager_pytorch() {
   system.forward = {.stream = 10, .attention = 6, .feed_forward = 5, .launches = 120};
   system.backward = {.stream = 12, .attention = 8, .feed_forward = 13, .launches = 240};
   system.logit_bytes = 30;  // the loss is computed in fp32, in several kernels
+  system.overlaps_tensor_backward = false;
+  system.gathers_after_recompute = true;
   system.recomputes_down_projection = true;
   return system;
 }
