@@ -12,23 +12,20 @@ namespace copus {
 
 namespace {
 
-constexpr auto longest_silence = std::chrono::milliseconds(3000);
-// A watchdog that was itself held up for longer cannot tell from the clock who else was silent.
-constexpr auto own_pause = std::chrono::milliseconds(1000);
+// A report waits so much longer than any decision takes.
+constexpr auto longest_telling = std::chrono::milliseconds(300);
 // A job counts as stalled after this many steps' time without progress, and no sooner than the time below.
 constexpr double stalled_steps = 10;
 constexpr double least_stalled_seconds = 10;
 
 }  // namespace
 
-HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size) : rank_(rank), signs_(size) {
-  COPUS_CHECK(rank >= 0 && rank < size, "rank ", rank, " of ", size);
-  at(rank).pid = ::getpid();
-}
+HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size, double wait_seconds)
+    : member_(rank, size, ::getpid(), wait_seconds, Clock::now()) {}
 
 void HeartbeatHealth::set_place(std::string_view place) {
   const std::lock_guard lock(mutex_);
-  at(rank_).place = place.substr(0, place_bytes - 1);
+  member_.set_place(place.substr(0, place_bytes - 1));
   progress_ = Clock::now();
 }
 
@@ -56,39 +53,28 @@ std::optional<FailureReport> HeartbeatHealth::failure() const {
 
 std::string HeartbeatHealth::place_of(int64_t rank) const {
   const std::lock_guard lock(mutex_);
-  return signs_of(rank).place;
+  return member_.place_of(rank);
 }
 
-void HeartbeatHealth::expect(int64_t rank, int64_t pid) {
-  at(rank).expected = true;
-  at(rank).heard = Clock::now();
-  at(rank).pid = pid;
+void HeartbeatHealth::report(const FailureReport& report) { submit({report}); }
+
+void HeartbeatHealth::submit(const TreeMember::Decision& report) {
+  std::unique_lock lock(mutex_);
+  if (has_failed() || member_.has_ended()) return;
+  member_.report(report, Clock::now());
+  wake();
+  changed_.wait_for(lock, longest_decision + longest_telling, [&] { return has_failed(); });
+  set_failure(report.failure);
 }
 
-void HeartbeatHealth::hear(int64_t rank, Clock::time_point now, int64_t pid, std::string place) {
-  at(rank).heard = now;
-  at(rank).pid = pid;
-  at(rank).place = std::move(place);
-}
-
-std::optional<FailureReport> HeartbeatHealth::find_failure(Clock::time_point now) {
-  if (now - std::exchange(looked_, now) > own_pause) {
-    for (Signs& each : signs_) each.heard = now;
-  }
-  const auto seconds = [](Clock::duration duration) { return std::chrono::duration<double>(duration).count(); };
+void HeartbeatHealth::look(Clock::time_point now) {
+  const std::chrono::duration<double> idle = now - progress_;
   const double stalled_after = std::max(least_stalled_seconds, stalled_steps * expected_step_seconds_);
-  if (expected_step_seconds_ > 0 && waiting_ == 0 && seconds(now - progress_) > stalled_after) {
-    return FailureReport{rank_, own_place(),
-                         concat("stalled: made no progress for ", std::llround(stalled_after), " s"), ::getpid()};
+  if (expected_step_seconds_ > 0 && waiting_ == 0 && idle.count() > stalled_after) {
+    const std::string cause = concat("stalled: made no progress for ", std::llround(stalled_after), " s");
+    member_.report({{rank(), "", cause}}, now);
   }
-  for (int64_t other = 0; other < size(); ++other) {
-    const Signs& candidate = signs_of(other);
-    if (candidate.expected && now - candidate.heard > longest_silence) {
-      return FailureReport{other, candidate.place, concat("no heartbeat for ", seconds(longest_silence), " s"),
-                           candidate.pid};
-    }
-  }
-  return std::nullopt;
+  member_.look(now);
 }
 
 void HeartbeatHealth::set_failure(const FailureReport& report) {

@@ -76,15 +76,15 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
   }
   const auto seconds_left = deadline_in(wait_seconds);
   const bool first = environment.rank == 0;
-  const std::string key = concat("copus/", environment.attempt, "/tcp");
+  const auto key = [&](int64_t rank) { return concat("copus/", environment.attempt, "/tcp/", rank); };
   TcpStore store(environment.master_address, environment.master_port, first && !environment.launcher_serves_store,
                  wait_seconds);
   TcpMeeting meeting;
-  if (first) meeting.host = own_host_towards(environment.master_address, environment.master_port);
-  meeting.publish = [&](const std::string& place) { store.set(key, place); };
-  meeting.find = [&] {
-    const std::optional<std::string> place = store.get(key, seconds_left());
-    if (!place) throw RankFailure(did_not_come(0, wait_seconds));
+  meeting.host = own_host_towards(environment.master_address, environment.master_port);
+  meeting.publish = [&](int64_t rank, const std::string& place) { store.set(key(rank), place); };
+  meeting.find = [&](int64_t rank) {
+    const std::optional<std::string> place = store.get(key(rank), seconds_left());
+    if (!place) throw RankFailure(did_not_come(rank, wait_seconds));
     return *place;
   };
   return join_tcp({.rank = environment.rank,

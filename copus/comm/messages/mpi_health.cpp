@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "copus/comm/background_thread.h"
@@ -15,16 +17,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto look_interval_over_mpi = milliseconds(25);
-constexpr auto heartbeat_interval_over_mpi = milliseconds(200);
-// Several ranks may find the same failure at about the same time, and one shall tell the user. So whoever finds it
-// first claims it, and reports it this much later. It gives a lower rank that has claimed it too some more time to do
-// so.
-constexpr auto claim_time = milliseconds(200);
-constexpr auto time_for_other_claim = milliseconds(500);
 constexpr auto longest_telling_over_mpi = milliseconds(200);
 // A rank that has not noticed a failure is ended after this time.
 constexpr auto grace_over_mpi = milliseconds(700);
-// So much time ranks get to end by themselves before the one that reported the failure ends the job.
+// So much time ranks get to end by themselves before the one that told the user ends the job.
 constexpr auto head_start = milliseconds(300);
 
 int rank_in(MPI_Comm group) {
@@ -41,44 +37,29 @@ int size_of(MPI_Comm group) {
 
 }  // namespace
 
+// Of a text that is too long, which only a long cause can make it, the beginning is sent.
 struct MpiHealth::Message {
-  // A heartbeat says how the sender is, a claim that it has found a failure, a report which, and ends the job.
-  enum class Kind : int64_t { heartbeat, claim, report };
-
-  Kind kind = Kind::heartbeat;
-  int64_t sender = 0;
-  int64_t failed_rank = -1;
-  int64_t pid = 0;
-  std::array<char, place_bytes> place{};
-  std::array<char, cause_bytes> cause{};
+  int64_t kind = 0;
+  std::array<char, place_bytes + cause_bytes + 96> content{};
 };
 
 struct MpiHealth::Sent {
   Message message;
-  std::vector<MPI_Request> requests;  // one for each receiver
+  MPI_Request request;
 };
 
-MpiHealth::MpiHealth(MPI_Comm parent)
-    : HeartbeatHealth(rank_in(parent), size_of(parent)), incoming_(std::make_unique<Message>()) {
+MpiHealth::MpiHealth(MPI_Comm parent, double wait_seconds)
+    : HeartbeatHealth(rank_in(parent), size_of(parent), wait_seconds), incoming_(std::make_unique<Message>()) {
   MPI_Comm_dup(parent, &comm_);
   MPI_Barrier(comm_);
-  for (int64_t other = 0; other < size(); ++other) {
-    if (other != rank()) expect(other, 0);
-  }
+  const Clock::time_point now = Clock::now();
+  const RankTree& tree = member().tree();
+  if (!tree.is_root()) member().connect(tree.parent(), now);
+  for (const int64_t child : tree.children()) member().connect(child, now);
   watchdog_ = background_thread([this] { watch(); });
 }
 
 MpiHealth::~MpiHealth() { stop(); }
-
-void MpiHealth::report(const FailureReport& report) {
-  std::unique_lock lock(mutex());
-  if (has_failed() || to_report_) return;
-  to_report_ = report;
-  if (report.rank >= 0) to_report_->pid = signs_of(report.rank).pid;
-  changed().notify_all();
-  changed().wait_for(lock, claim_time + time_for_other_claim + 2 * longest_telling_over_mpi,
-                     [&] { return has_failed(); });
-}
 
 void MpiHealth::stop() {
   {
@@ -93,7 +74,7 @@ void MpiHealth::end_job() {
   stop();
   {
     const std::lock_guard lock(mutex());
-    if (!reported_here_) return;
+    if (!told_here_) return;
   }
   std::this_thread::sleep_for(head_start);
   MPI_Abort(MPI_COMM_WORLD, 1);
@@ -102,36 +83,21 @@ void MpiHealth::end_job() {
 // Once a failure is published, threads give up their buffers. Nothing may call MPI from then on, since MPI would go on
 // with the messages that are under way.
 void MpiHealth::watch() {
-  Clock::time_point last_heartbeat{};
   while (true) {
     listen();
-    const Clock::time_point now = Clock::now();
     std::unique_lock lock(mutex());
     if (stopping_ || has_failed()) break;
-    const std::optional<FailureReport> found = find_failure(now);
-    if (!to_report_) to_report_ = found;
-    if (to_report_ && !report_at_) {
-      report_at_ = now + claim_time;
-      lock.unlock();
-      send_to_all({.kind = Message::Kind::claim, .sender = rank()});
-      lock.lock();
-    }
-    if (to_report_ && now >= *report_at_) {
-      const FailureReport report = *to_report_;
-      lock.unlock();
-      tell_others(report);
-      publish(report);
+    look(Clock::now());
+    const std::vector<TreeMember::Text> texts = member().take_texts();
+    const std::optional<TreeMember::Decision> decision = member().decision();
+    lock.unlock();
+    send(texts);
+    if (decision) {
+      tell(*decision);
       break;
     }
-    if (now - last_heartbeat >= heartbeat_interval_over_mpi) {
-      last_heartbeat = now;
-      Message heartbeat{.kind = Message::Kind::heartbeat, .sender = rank(), .pid = ::getpid()};
-      write_text(heartbeat.place, own_place());
-      lock.unlock();
-      send_to_all(heartbeat);
-      lock.lock();
-    }
-    changed().wait_for(lock, look_interval_over_mpi, [&] { return stopping_ || (to_report_ && !report_at_); });
+    lock.lock();
+    changed().wait_for(lock, look_interval_over_mpi);
   }
 
   std::unique_lock lock(mutex());
@@ -142,7 +108,7 @@ void MpiHealth::watch() {
     return;
   }
   if (changed().wait_for(lock, grace_over_mpi, [&] { return stopping_; })) return;
-  if (reported_here_) MPI_Abort(MPI_COMM_WORLD, 1);
+  if (told_here_) MPI_Abort(MPI_COMM_WORLD, 1);
   ::_exit(1);
 }
 
@@ -152,64 +118,46 @@ void MpiHealth::listen() {
       MPI_Irecv(incoming_.get(), sizeof(Message), MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_);
     }
     int arrived = 0;
-    MPI_Test(&receive_, &arrived, MPI_STATUS_IGNORE);
+    MPI_Status status;
+    MPI_Test(&receive_, &arrived, &status);
     if (arrived == 0) return;
-    take(*incoming_);
-  }
-}
-
-void MpiHealth::take(const Message& message) {
-  const std::lock_guard lock(mutex());
-  const auto now = Clock::now();
-  switch (message.kind) {
-    case Message::Kind::heartbeat:
-      hear(message.sender, now, message.pid, read_text(message.place));
-      return;
-    case Message::Kind::claim:
-      if (!report_at_ || message.sender < rank()) report_at_ = now + time_for_other_claim;
-      return;
-    case Message::Kind::report:
-      set_failure({message.failed_rank, read_text(message.place), read_text(message.cause), message.pid, true});
+    const std::lock_guard lock(mutex());
+    member().take(status.MPI_SOURCE, static_cast<char>(incoming_->kind), read_text(incoming_->content), Clock::now());
   }
 }
 
 void MpiHealth::reap_sent() {
   sent_.remove_if([](Sent& sent) {
     int done = 0;
-    MPI_Testall(static_cast<int>(sent.requests.size()), sent.requests.data(), &done, MPI_STATUSES_IGNORE);
+    MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE);
     return done != 0;
   });
 }
 
-void MpiHealth::send_to_all(const Message& message) {
+void MpiHealth::send(const std::vector<TreeMember::Text>& texts) {
   reap_sent();
-  Sent& sent = sent_.emplace_back(Sent{message, {}});
-  sent.requests.assign(size(), MPI_REQUEST_NULL);
-  for (int to = 0; to < static_cast<int>(size()); ++to) {
-    if (to == rank()) continue;
-    MPI_Isend(&sent.message, sizeof(Message), MPI_BYTE, to, 0, comm_, &sent.requests[to]);
+  for (const TreeMember::Text& text : texts) {
+    Sent& sent = sent_.emplace_back(Sent{{.kind = text.kind}, MPI_REQUEST_NULL});
+    write_text(sent.message.content, text.content);
+    MPI_Isend(&sent.message, sizeof(Message), MPI_BYTE, static_cast<int>(text.to), 0, comm_, &sent.request);
   }
 }
 
-void MpiHealth::tell_others(const FailureReport& report) {
-  announce(report);
-  Message message{.kind = Message::Kind::report, .sender = rank(), .failed_rank = report.rank, .pid = report.pid};
-  write_text(message.place, report.place);
-  write_text(message.cause, report.cause);
-  send_to_all(message);
+// Tells the user where this rank is the one to do it, waits until the ranks below know of the failure, and publishes
+// it. One rank tells for all: rank 0, or if it is the one that failed, the next.
+void MpiHealth::tell(const TreeMember::Decision& decision) {
+  FailureReport failure = decision.failure;
+  const bool tells = rank() == (failure.rank == 0 ? 1 : 0);
+  if (tells) announce(failure);
+  failure.announced = true;
   // The rank that failed may never take the message.
   for (const auto started = Clock::now(); Clock::now() - started < longest_telling_over_mpi && !sent_.empty();
        reap_sent()) {
     std::this_thread::sleep_for(milliseconds(1));
   }
-}
-
-void MpiHealth::publish(const FailureReport& report) {
   const std::lock_guard lock(mutex());
-  reported_here_ = true;
-  FailureReport told = report;
-  told.announced = true;
-  set_failure(told);
+  told_here_ = tells;
+  set_failure(failure);
 }
 
 }  // namespace copus

@@ -1,10 +1,8 @@
-// Health over MPI. Every rank's watchdog thread sends heartbeats with the rank's place to all others, over a
-// communicator that is for nothing else, and listens to theirs.
+// Health over MPI: the texts of the tree of ranks travel as messages over a communicator that is for nothing else.
 #pragma once
 
 #include <mpi.h>
 
-#include <array>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -19,38 +17,33 @@ namespace copus {
 class MpiHealth final : public HeartbeatHealth {
  public:
   // All ranks of `parent` make theirs, within a second or so of one another.
-  explicit MpiHealth(MPI_Comm parent);
+  MpiHealth(MPI_Comm parent, double wait_seconds);
   MpiHealth(const MpiHealth&) = delete;
   MpiHealth& operator=(const MpiHealth&) = delete;
   ~MpiHealth() override;
 
-  // Returns once the other ranks have been told, or soon after.
-  void report(const FailureReport& report) override;
-
   // Ends the watch and the heartbeats. For the normal end of a job, when all ranks are there.
   void stop();
-  // After a failure, the rank that reported it takes down what is left of the job. On other ranks this returns.
+  // After a failure, the rank that told the user takes down what is left of the job. On other ranks this returns.
   void end_job();
 
  private:
   struct Message;
   struct Sent;
 
+  void wake() override { changed().notify_all(); }
+
   void watch();
   void listen();
-  void take(const Message& message);
-  void send_to_all(const Message& message);
+  void send(const std::vector<TreeMember::Text>& texts);
   void reap_sent();
-  void publish(const FailureReport& report);
-  void tell_others(const FailureReport& report);
+  void tell(const TreeMember::Decision& decision);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
-  std::optional<FailureReport> to_report_;  // until the others have been told; this and what follows with mutex()
-  bool reported_here_ = false;
+  bool told_here_ = false;  // this and what follows with mutex()
   bool stopping_ = false;
 
   // These are the watchdog's.
-  std::optional<Clock::time_point> report_at_;  // set by the first claim, this rank's or another's
   std::unique_ptr<Message> incoming_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
   std::list<Sent> sent_;

@@ -87,7 +87,7 @@ struct MpiMembership {
 
   const double wait_seconds;
   Tags tags{};
-  MpiHealth health{MPI_COMM_WORLD};  // its start is a barrier, from which the clocks of all ranks count
+  MpiHealth health{MPI_COMM_WORLD, wait_seconds};  // its start is a barrier, from which the clocks of all ranks count
   RealClock clock{std::chrono::steady_clock::now()};
 };
 

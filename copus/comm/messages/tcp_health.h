@@ -1,10 +1,10 @@
-// Health over TCP, and how the ranks meet. Each keeps one connection to rank 0, so that thousands of ranks need no more
-// than that many. Rank 0 learns of every failure, decides which was the first, and tells all. When rank 0 itself fails,
-// each of the others sees it alone. Where ranks are started machine by machine, each machine has a log of its own, so
-// one rank of each machine tells the user.
+// Health over TCP, and how the ranks meet. Each is connected to its neighbours in the tree of ranks (tree_member.h), so
+// that of thousands of ranks none has more than a dozen connections or so. Where ranks are started machine by machine,
+// each machine has a log of its own, so one rank of each machine tells the user of a failure.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,10 +32,10 @@ struct TcpRank {
 
 class TcpHealth final : public HeartbeatHealth {
  public:
-  // Of rank 0, to whose door the others come.
-  TcpHealth(const TcpRank& self, TcpDoor door);
-  // Of any other rank, which is connected to rank 0.
-  TcpHealth(const TcpRank& self, TcpSocket to_first, const std::string& token);
+  // `door`: to which the ranks below come, if there are any. `to_parent`: a connection, of all ranks but 0. `token`:
+  // the job's.
+  TcpHealth(const TcpRank& self, std::optional<TcpDoor> door, std::optional<TcpSocket> to_parent,
+            const std::string& token);
   TcpHealth(const TcpHealth&) = delete;
   TcpHealth& operator=(const TcpHealth&) = delete;
   ~TcpHealth() override;
@@ -43,8 +43,6 @@ class TcpHealth final : public HeartbeatHealth {
   // Gives this rank's address to all, and returns those of all ranks. Throws RankFailure when they do not come.
   std::vector<TcpAddress> meet(const TcpAddress& own);
 
-  // Returns once rank 0 has decided.
-  void report(const FailureReport& report) override;
   // What a rank that is ended by an error of its own does in place of report(). It tells the user itself.
   void report_own_error();
 
@@ -52,47 +50,26 @@ class TcpHealth final : public HeartbeatHealth {
   void leave();
 
  private:
-  struct Report {
-    FailureReport failure;
-    bool told = false;  // to the user, by the rank that failed
-  };
+  void wake() override;
 
-  void submit(const Report& report);
   void watch();
   // These with mutex() held.
-  void admit_guests();
-  void listen_to(int64_t other, Clock::time_point now);
-  void take(int64_t sender, const TextLink::Text& text, Clock::time_point now);
-  void see_to_reports(Clock::time_point now);
-  void hand_on(char kind, const std::string& content);
-  void begin_if_all_came(Clock::time_point now);
-  void set_met();
-  void end_if_all_left(Clock::time_point now);
-  void beat(Clock::time_point now);
-  void send_to_all(char kind, const std::string& content);
-  void decide(Report report);
-  bool tells_user(const Report& report) const;
-
+  void admit_guests(Clock::time_point now);
+  void listen_to(int64_t neighbour, TextLink& link, Clock::time_point now);
+  void send_texts();
+  void see_to_decision();
+  bool tells_user(const TreeMember::Decision& decision) const;
+  std::vector<pollfd> descriptors() const;
   void see_to_the_end(std::unique_lock<std::mutex>& lock);
 
-  bool is_first() const { return rank() == 0; }
-
   const TcpRank self_;
-  std::optional<TcpDoor> door_;                   // of rank 0
-  std::vector<std::unique_ptr<TextLink>> links_;  // of rank 0: to each that has come; of others: to rank 0 alone
+  TcpSocket bell_;  // an event (eventfd) that wakes the thread
 
   // These with mutex() held.
-  std::vector<TcpAddress> addresses_;  // port 0: not yet known
-  bool met_ = false;
-  std::optional<Report> to_report_;
-  std::optional<Clock::time_point> handed_on_;  // to rank 0
-  std::optional<Clock::time_point> first_left_;
-  std::vector<bool> left_;
-  bool ended_ = false;
+  std::optional<TcpDoor> door_;
+  std::map<int64_t, TextLink> links_;  // by neighbour
   bool stopping_ = false;
 
-  const Clock::time_point started_ = Clock::now();
-  Clock::time_point last_beat_{};
   std::thread watchdog_;
 };
 

@@ -118,12 +118,12 @@ class Meeting {
   std::shared_ptr<TcpHealth> first(double wait_seconds) {
     TcpDoor door("127.0.0.1", token_, 3);
     place_ = door.address();
-    return std::make_shared<TcpHealth>(TcpRank{0, 3, 0, 3, wait_seconds}, std::move(door));
+    return std::make_shared<TcpHealth>(TcpRank{0, 3, 0, 3, wait_seconds}, std::move(door), std::nullopt, token_);
   }
   std::shared_ptr<TcpHealth> another(int64_t rank) {
     TcpSocket socket = start_connecting(place_);
     EXPECT_TRUE(finish_connecting(socket, 10));
-    return std::make_shared<TcpHealth>(TcpRank{rank, 3, 0, 3, 60}, std::move(socket), token_);
+    return std::make_shared<TcpHealth>(TcpRank{rank, 3, 0, 3, 60}, std::nullopt, std::move(socket), token_);
   }
   TcpAddress place() const { return place_; }
 

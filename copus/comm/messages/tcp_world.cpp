@@ -1,6 +1,7 @@
 #include "copus/comm/messages/tcp_world.h"
 
 #include <exception>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/comm/health/rank_tree.h"
 #include "copus/comm/messages/tcp_connections.h"
 #include "copus/comm/messages/tcp_transport.h"
 #include "copus/comm/queued_communicator.h"
@@ -17,35 +19,44 @@ namespace copus {
 
 namespace {
 
-// What a rank has when it knows rank 0 and not yet the others.
+// What a rank has when it knows its neighbours and not yet the others.
 struct Entrance {
   std::unique_ptr<TcpHealth> health;
   TcpDoor door;
 };
 
-Entrance open_first(const TcpRank& self, const TcpMeeting& meeting) {
-  const std::string token = make_token();
-  TcpDoor door_of_health(meeting.host, token, self.size);
-  const TcpAddress place = door_of_health.address();
-  auto health = std::make_unique<TcpHealth>(self, std::move(door_of_health));
-  TcpDoor door(meeting.host, token, self.size);
-  meeting.publish(concat(place.host, ' ', place.port, ' ', token));
-  return {std::move(health), std::move(door)};
+TcpSocket connect_to(int64_t parent, const TcpAddress& place, const TcpRank& self) {
+  TcpSocket socket = start_connecting(place);
+  if (finish_connecting(socket, self.wait_seconds)) return socket;
+  throw UserError(concat("rank ", self.rank, " cannot reach rank ", parent, " at ", place.host, ":", place.port,
+                         "; let the machines reach one another at all ports, and set MASTER_ADDR to the address of ",
+                         "rank 0's machine in their common network"));
 }
 
-Entrance go_to_first(const TcpRank& self, const TcpMeeting& meeting) {
-  TcpAddress place;
+Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
+  const RankTree tree(self.rank, self.size);
+  TcpAddress first;
   std::string token;
-  std::istringstream(meeting.find()) >> place.host >> place.port >> token;
-  TcpSocket to_first = start_connecting(place);
-  if (!finish_connecting(to_first, self.wait_seconds)) {
-    throw UserError(concat("rank ", self.rank, " cannot reach rank 0 at ", place.host, ":", place.port,
-                           "; let the machines reach one another at all ports, and set MASTER_ADDR to the address of ",
-                           "rank 0's machine in their common network"));
+  if (tree.is_root()) {
+    token = make_token();
+  } else {
+    std::istringstream(meeting.find(0)) >> first.host >> first.port >> token;
   }
-  const std::string own_host = own_host_of(to_first);
-  auto health = std::make_unique<TcpHealth>(self, std::move(to_first), token);
-  return {std::move(health), TcpDoor(own_host, token, self.size)};
+  std::optional<TcpDoor> door_of_health;
+  if (tree.is_root() || !tree.children().empty()) {
+    door_of_health.emplace(meeting.host, token, self.size);
+    const TcpAddress& place = door_of_health->address();
+    meeting.publish(self.rank, concat(place.host, ' ', place.port, tree.is_root() ? ' ' + token : ""));
+  }
+  std::optional<TcpSocket> to_parent;
+  if (!tree.is_root()) {
+    const int64_t parent = tree.parent();
+    TcpAddress place = first;
+    if (parent > 0) std::istringstream(meeting.find(parent)) >> place.host >> place.port;
+    to_parent = connect_to(parent, place, self);
+  }
+  auto health = std::make_unique<TcpHealth>(self, std::move(door_of_health), std::move(to_parent), token);
+  return {std::move(health), TcpDoor(meeting.host, token, self.size)};
 }
 
 // What connects a rank with the others.
@@ -100,8 +111,7 @@ class TcpWorld final : public World {
 
 std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting) {
   allow_many_sockets();
-  return std::make_unique<TcpWorld>(
-      std::make_shared<TcpMembership>(self, self.rank == 0 ? open_first(self, meeting) : go_to_first(self, meeting)));
+  return std::make_unique<TcpWorld>(std::make_shared<TcpMembership>(self, enter(self, meeting)));
 }
 
 }  // namespace copus

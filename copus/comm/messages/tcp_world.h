@@ -11,17 +11,17 @@
 
 namespace copus {
 
-// How the others find rank 0. It publishes a text with its address and the job's secret, without which nobody is let
-// in. From rank 0 each gets the addresses of all.
+// How ranks find those above them. Rank 0 publishes a text with its address and the job's secret, without which nobody
+// is let in, others their address. When they have met, all know the addresses of all.
 struct TcpMeeting {
-  std::string host;                                       // rank 0: its machine's address, as the others reach it
-  std::function<void(const std::string& place)> publish;  // rank 0
-  std::function<std::string()> find;                      // others: waits for it
+  std::string host;  // this rank's machine's address, as the others reach it
+  std::function<void(int64_t rank, const std::string& place)> publish;
+  std::function<std::string(int64_t rank)> find;  // waits for it
 };
 
-// Joins the job, and returns when all ranks have. Throws UserError when rank 0 cannot be reached, and RankFailure when
-// ranks do not come in time. The end of the world waits for the other ranks, unless the job has failed or an exception
-// is on its way.
+// Joins the job, and returns when all ranks have. Throws UserError when the rank above cannot be reached, and
+// RankFailure when ranks do not come in time. The end of the world waits for the other ranks, unless the job has failed
+// or an exception is on its way.
 std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting);
 
 }  // namespace copus

@@ -29,6 +29,7 @@ class TextLink {
   // The next text, if all of it has come.
   std::optional<Text> next();
 
+  int descriptor() const { return socket_.descriptor(); }
   bool all_sent() const { return outgoing_.empty(); }
   // Whether the other end is gone, or sends what is no text. What had come before can still be read.
   bool is_over() const { return over_; }

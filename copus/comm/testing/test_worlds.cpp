@@ -21,9 +21,11 @@ void run_ranks(WorldKind kind, int64_t size, const std::function<void(World&)>& 
 
 void run_ranks_over_tcp(int64_t size, const std::function<void(World&)>& body, double wait_seconds,
                         const std::string& host) {
-  std::promise<std::string> place;
-  const std::shared_future<std::string> found = place.get_future().share();
-  const TcpMeeting meeting{host, [&](const std::string& text) { place.set_value(text); }, [&] { return found.get(); }};
+  std::vector<std::promise<std::string>> places(size);
+  std::vector<std::shared_future<std::string>> found;
+  for (auto& place : places) found.push_back(place.get_future().share());
+  const TcpMeeting meeting{host, [&](int64_t rank, const std::string& text) { places[rank].set_value(text); },
+                           [&](int64_t rank) { return found[rank].get(); }};
   std::mutex mutex;
   std::exception_ptr error;
   std::exception_ptr echo;
