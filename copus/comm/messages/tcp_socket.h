@@ -48,7 +48,8 @@ std::string own_host_towards(const std::string& host, int64_t port);
 // This machine's address of a socket that is connected.
 std::string own_host_of(const TcpSocket& socket);
 
-// Rank 0 has a socket for each rank, and most systems allow 1024 unless one asks for more.
+// A rank has two sockets for each that it exchanges messages with, and most systems allow 1024 unless one asks for
+// more.
 void allow_many_sockets();
 
 // 32 random letters, which nobody else can know.
