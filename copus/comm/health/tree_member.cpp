@@ -96,7 +96,7 @@ void TreeMember::take(int64_t neighbour, char kind, std::string_view content, Ti
   const bool from_parent = neighbour < tree_.rank();
   switch (kind) {
     case here:
-      if (from_parent || has_met_) return;
+      if (from_parent) return;
       cards_below_[neighbour] = content;
       return hand_on_cards();
     case everyone:
