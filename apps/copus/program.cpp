@@ -65,6 +65,7 @@ int run_program(int argc, const char* const* argv) {
   add_model_bench(bench, action);
   add_decide_bench(bench, action);
   add_regret_bench(bench, action);
+  add_agreement_bench(bench, action);
   add_selftest(program, action, jobs);
   add_run_rank(program, action, std::move(jobs));
 

@@ -69,6 +69,13 @@ double barrier_seconds(const Link& link, int64_t n) {
   return static_cast<double>(rounds) * link.latency_seconds;
 }
 
+double small_all_reduce_seconds(const Link& link, int64_t n, int64_t bytes) {
+  if (n == 1) return 0;  // a single rank's links may have no bandwidth
+  const auto members = static_cast<uint64_t>(n);
+  const auto rounds = std::bit_width(members) - 1 + (std::has_single_bit(members) ? 0 : 2);
+  return static_cast<double>(rounds) * send_seconds(link, bytes);
+}
+
 double send_seconds(const Link& link, int64_t bytes) {
   return link.latency_seconds + static_cast<double>(bytes) / bandwidth(link, bytes);
 }

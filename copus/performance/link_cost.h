@@ -31,6 +31,10 @@ double reduce_scatter_seconds(const Link& link, int64_t n, int64_t bytes);
 double all_gather_seconds(const Link& link, int64_t n, int64_t bytes);
 double broadcast_seconds(const Link& link, int64_t n, int64_t bytes);
 double barrier_seconds(const Link& link, int64_t n);
+// Returns the seconds of an all-reduce of few bytes by recursive doubling (Thakur, Rabenseifner & Gropp 2005), where
+// its result allows that (comm/messages/reduction_rounds.h): log2 n messages in a row, rounded down, and two more where
+// n is no power of two.
+double small_all_reduce_seconds(const Link& link, int64_t n, int64_t bytes);
 // Returns the seconds of one message.
 double send_seconds(const Link& link, int64_t bytes);
 

@@ -75,8 +75,18 @@ TEST(LinkCost, ABarrierTakesItsLogarithm) {
   }
 }
 
+// Each message of 800 bytes takes 0.5 + 8 s.
+TEST(LinkCost, ASmallAllReduceTakesItsLogarithm) {
+  const std::vector<int> rounds = {0, 1, 3, 2, 4, 4, 4, 3, 5};
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    EXPECT_DOUBLE_EQ(small_all_reduce_seconds(slow_link, static_cast<int64_t>(i) + 1, 800), rounds[i] * 8.5);
+  }
+  EXPECT_DOUBLE_EQ(small_all_reduce_seconds(slow_link, 8192, 800), 13 * 8.5);
+}
+
 TEST(LinkCost, OneRankPaysNothing) {
   EXPECT_EQ(all_reduce_seconds(slow_link, 1, 800), 0);
+  EXPECT_EQ(small_all_reduce_seconds(Link(), 1, 800), 0);
   EXPECT_EQ(reduce_scatter_seconds(slow_link, 1, 800), 0);
   EXPECT_EQ(all_gather_seconds(slow_link, 1, 800), 0);
   EXPECT_EQ(broadcast_seconds(slow_link, 1, 800), 0);

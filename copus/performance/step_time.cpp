@@ -357,12 +357,13 @@ double StepTimeModel::held_parameters(const ParallelStrategy& strategy, int64_t 
   return held;
 }
 
-// Returns the seconds in which the ranks tell each other the step's loss, norms and times.
+// Returns the seconds in which the ranks tell each other the step's loss and norms, and the latest time.
 double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
+  if (system_.agreement_bytes == 0) return 0;
   const int64_t ranks = strategy.world_size();
-  const double bytes = system_.agreement_bytes + as_double(ranks) * system_.agreement_bytes_per_rank;
-  if (bytes == 0) return 0;
-  return all_reduce_seconds(link_of(cluster_, RankSeries{0, 1, ranks}), ranks, static_cast<int64_t>(bytes));
+  const Link link = link_of(cluster_, RankSeries{0, 1, ranks});
+  return small_all_reduce_seconds(link, ranks, static_cast<int64_t>(system_.agreement_bytes)) +
+         small_all_reduce_seconds(link, ranks, sizeof(double));
 }
 
 double StepTimeModel::crowding(const Configuration& configuration) {

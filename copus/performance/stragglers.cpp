@@ -15,20 +15,50 @@ namespace {
 
 double total(const PartSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 
-template <class Measure>
-double median_of(const std::vector<PartSeconds>& step, const std::vector<int64_t>& ranks, const Measure& measure) {
-  std::vector<double> values;
-  for (const int64_t rank : ranks) values.push_back(measure(step[rank]));
-  return quantile(values, 0.5);
-}
-
-std::vector<int64_t> peers_of(int64_t rank, const std::vector<int64_t>& stages) {
-  std::vector<int64_t> peers;
-  for (int64_t other = 0; other < std::ssize(stages); ++other) {
-    if (other != rank && stages[other] == stages[rank]) peers.push_back(other);
+// The values that all ranks of a stage have, in order: sorted once, they tell the median of every rank's peers.
+class SortedValues {
+ public:
+  explicit SortedValues(std::vector<double> values) : values_(std::move(values)) {
+    std::sort(values_.begin(), values_.end());
   }
-  return peers;
-}
+
+  // Returns the median without one of the values, of which there must be two.
+  double median_without(double own) const {
+    const auto gap = std::lower_bound(values_.begin(), values_.end(), own) - values_.begin();
+    const auto at = [&](int64_t i) { return values_[i < gap ? i : i + 1]; };
+    const int64_t others = std::ssize(values_) - 1;
+    return quantile({at((others - 1) / 2), at(others / 2)}, 0.5);
+  }
+
+ private:
+  std::vector<double> values_;
+};
+
+// One step of the ranks of one stage.
+class StageStep {
+ public:
+  StageStep(const std::vector<PartSeconds>& step, const std::vector<int64_t>& ranks)
+      : totals_(values(step, ranks, total)) {
+    for (size_t part = 0; part < num_step_parts; ++part) {
+      parts_.push_back(values(step, ranks, [&](const PartSeconds& seconds) { return seconds[part]; }));
+    }
+  }
+
+  double usual_total(const PartSeconds& own) const { return totals_.median_without(total(own)); }
+  double usual(size_t part, const PartSeconds& own) const { return parts_[part].median_without(own[part]); }
+
+ private:
+  template <class Measure>
+  static SortedValues values(const std::vector<PartSeconds>& step, const std::vector<int64_t>& ranks,
+                             const Measure& measure) {
+    std::vector<double> values;
+    for (const int64_t rank : ranks) values.push_back(measure(step[rank]));
+    return SortedValues(std::move(values));
+  }
+
+  SortedValues totals_;
+  std::vector<SortedValues> parts_;
+};
 
 }  // namespace
 
@@ -49,26 +79,31 @@ std::vector<Straggler> find_stragglers(std::span<const std::vector<PartSeconds>>
   const auto recent = steps.last(std::min<size_t>(steps.size(), straggler_window));
   for (const auto& step : recent) COPUS_CHECK(step.size() == stages.size());
 
+  std::map<int64_t, std::vector<int64_t>> ranks_by_stage;
+  for (int64_t rank = 0; rank < std::ssize(stages); ++rank) ranks_by_stage[stages[rank]].push_back(rank);
+
   std::vector<Straggler> stragglers;
-  for (int64_t rank = 0; rank < std::ssize(stages); ++rank) {
-    const auto peers = peers_of(rank, stages);
-    if (peers.empty()) continue;
-    std::vector<double> ratios;
-    PartSeconds lost{};
-    for (const auto& step : recent) {
-      const double usual = median_of(step, peers, total);
-      const double own = total(step[rank]);
-      if (own <= straggler_ratio * usual) continue;
-      ratios.push_back(own / usual);
-      for (size_t part = 0; part < lost.size(); ++part) {
-        const auto seconds_of_part = [&](const PartSeconds& seconds) { return seconds[part]; };
-        lost[part] += step[rank][part] - median_of(step, peers, seconds_of_part);
+  for (const auto& [stage, ranks] : ranks_by_stage) {
+    if (ranks.size() == 1) continue;
+    std::vector<StageStep> usual;
+    for (const auto& step : recent) usual.emplace_back(step, ranks);
+    for (const int64_t rank : ranks) {
+      std::vector<double> ratios;
+      PartSeconds lost{};
+      for (size_t i = 0; i < recent.size(); ++i) {
+        const PartSeconds& own = recent[i][rank];
+        const double usual_total = usual[i].usual_total(own);
+        if (total(own) <= straggler_ratio * usual_total) continue;
+        ratios.push_back(total(own) / usual_total);
+        for (size_t part = 0; part < lost.size(); ++part) lost[part] += own[part] - usual[i].usual(part, own);
       }
+      if (std::ssize(ratios) < straggler_steps) continue;
+      const auto part = std::max_element(lost.begin(), lost.end()) - lost.begin();
+      stragglers.push_back({rank, static_cast<StepPart>(part), quantile(ratios, 0.5)});
     }
-    if (std::ssize(ratios) < straggler_steps) continue;
-    const auto part = std::max_element(lost.begin(), lost.end()) - lost.begin();
-    stragglers.push_back({rank, static_cast<StepPart>(part), quantile(ratios, 0.5)});
   }
+  std::sort(stragglers.begin(), stragglers.end(),
+            [](const Straggler& a, const Straggler& b) { return a.rank < b.rank; });
   return stragglers;
 }
 

@@ -36,7 +36,7 @@ inline constexpr int64_t straggler_window = 5;
 
 // Finds the stragglers, in the order of the ranks. `steps`: by step, oldest first, and world rank; only the last
 // straggler_window count. `stages`: each rank's pipeline coordinate. The peers of a rank are the other ranks of the
-// same stage, since the stages' work differs. A rank without peers cannot be judged.
+// same stage, since the stages' work differs. A rank without peers cannot be judged. For n ranks, n log n operations.
 std::vector<Straggler> find_stragglers(std::span<const std::vector<PartSeconds>> steps,
                                        const std::vector<int64_t>& stages);
 

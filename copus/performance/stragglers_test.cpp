@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "copus/base/quantile.h"
+
 namespace copus {
 namespace {
 
@@ -59,6 +65,56 @@ TEST(Stragglers, ARankIsComparedWithTheOthers) {
 
 TEST(Stragglers, ARankWithoutPeersIsNotJudged) {
   EXPECT_TRUE(find_stragglers(std::vector<Step>(5, {{1, 2, 0}, {9, 9, 9}}), {0, 1}).empty());
+}
+
+// By definition, rank by rank.
+std::vector<Straggler> reference_stragglers(const std::vector<Step>& steps, const std::vector<int64_t>& all_stages) {
+  const auto total = [](const PartSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); };
+  std::vector<Straggler> stragglers;
+  for (size_t rank = 0; rank < all_stages.size(); ++rank) {
+    std::vector<double> ratios;
+    PartSeconds lost{};
+    for (const Step& step : steps) {
+      const auto median = [&](const auto& measure) {
+        std::vector<double> values;
+        for (size_t other = 0; other < step.size(); ++other) {
+          if (other != rank && all_stages[other] == all_stages[rank]) values.push_back(measure(step[other]));
+        }
+        return quantile(values, 0.5);
+      };
+      if (std::count(all_stages.begin(), all_stages.end(), all_stages[rank]) == 1) continue;
+      if (total(step[rank]) <= straggler_ratio * median(total)) continue;
+      ratios.push_back(total(step[rank]) / median(total));
+      for (size_t part = 0; part < lost.size(); ++part) {
+        lost[part] += step[rank][part] - median([&](const PartSeconds& seconds) { return seconds[part]; });
+      }
+    }
+    if (std::ssize(ratios) < straggler_steps) continue;
+    const auto part = std::max_element(lost.begin(), lost.end()) - lost.begin();
+    stragglers.push_back({static_cast<int64_t>(rank), static_cast<StepPart>(part), quantile(ratios, 0.5)});
+  }
+  return stragglers;
+}
+
+TEST(Stragglers, AreBitwiseThoseOfTheDefinition) {
+  size_t found = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    std::mt19937_64 random(seed);
+    const int64_t ranks = 1 + static_cast<int64_t>(random() % 24);
+    std::vector<int64_t> random_stages;
+    for (int64_t rank = 0; rank < ranks; ++rank) random_stages.push_back(static_cast<int64_t>(random() % 3));
+    // Few different values, so that some are equal.
+    std::vector<Step> steps(1 + random() % straggler_window, Step(ranks));
+    for (Step& step : steps) {
+      for (PartSeconds& seconds : step) {
+        for (double& value : seconds) value = 0.1 * static_cast<double>(1 + random() % 7);
+      }
+    }
+    const std::vector<Straggler> expected = reference_stragglers(steps, random_stages);
+    EXPECT_EQ(find_stragglers(steps, random_stages), expected) << "seed " << seed;
+    found += expected.size();
+  }
+  EXPECT_GT(found, 50);
 }
 
 TEST(Stragglers, TwoCanBeSlow) {

@@ -1,6 +1,8 @@
 #include "copus/performance/training_system.h"
 
 #include "copus/base/error.h"
+#include "copus/base/exact_sum.h"
+#include "copus/description/configuration_fields.h"
 #include "copus/placement/head_chunks.h"
 
 namespace copus {
@@ -68,9 +70,10 @@ void move_to_gpu(MemoryUse& use) {
 
 TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
-  // An agreement adds up the words of three exact sums, and has a few numbers of each rank (train/step_agreement.cpp).
-  system.agreement_bytes = 3 * 72 * 8;
-  system.agreement_bytes_per_rank = 6 * 8;
+  // An agreement adds up the words of three exact sums and rank 0's: a switch to a configuration, a learning rate, a
+  // wish to stop and a time (train/step_agreement.cpp).
+  constexpr auto words = 3 * static_cast<size_t>(ExactSum::num_words) + num_configuration_fields + 6;
+  system.agreement_bytes = words * sizeof(int64_t);
   if (processor == Processor::gpu) move_to_gpu(system.memory);
   return system;
 }

@@ -92,9 +92,8 @@ struct TrainingSystem {
   double attention_matrix_bytes = 0;  // moved per attention score and pass, where the scores are written to memory
 
   // Communication:
-  double reduced_bytes = 4;    // bytes of a gradient as it is sent
-  double agreement_bytes = 0;  // bytes that the ranks add up once a step; and bytes per rank among them
-  double agreement_bytes_per_rank = 0;
+  double reduced_bytes = 4;        // bytes of a gradient as it is sent
+  double agreement_bytes = 0;      // bytes that the ranks add up once a step, before they find the latest time
   bool overlaps_reduction = true;  // whether gradients are reduced beside the last backward pass
   // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
   int64_t optimizer_group = 0;

@@ -81,7 +81,7 @@ class Run {
   }
 
   // Sets up rank 0's own work, before the loop. `can_judge_speed`: the time that ranks compute tells which of them are
-  // slow.
+  // slow, and the trainer gathers it.
   void lead(Predictions predictions, bool can_judge_speed) {
     output_.emplace(plan_, trainer_);
     known_ = std::move(predictions.known);
@@ -118,6 +118,8 @@ class Run {
       if (pause && !trainer_.finished()) stand_still();
       if (end_reason() != StopReason::none) break;
     }
+    trainer_.gather_seconds_now();
+    note_stragglers();
     if (traced_ < plan_.trace_steps) gather_timeline();
     checkpoint();
     if (trainer_.finished() && !held_out_loss_) held_out_loss_ = evaluate();
@@ -133,11 +135,17 @@ class Run {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     longest_step_ = std::max(longest_step_, seconds.count());
     ++steps_;
-    if (stragglers_) {
-      for (const std::string& note : stragglers_->add(record.step, trainer_.seconds_by_rank())) output_->note(note);
-    }
+    note_stragglers();
     if (trace && ++traced_ == plan_.trace_steps) gather_timeline();
     return record;
+  }
+
+  // Judges the steps whose seconds have come to rank 0 since the last call.
+  void note_stragglers() {
+    if (!stragglers_) return;
+    for (const auto& [step, seconds_by_rank] : trainer_.take_seconds()) {
+      for (const std::string& note : stragglers_->add(step, seconds_by_rank)) output_->note(note);
+    }
   }
 
   void write_down(StepRecord& record) {
@@ -162,6 +170,7 @@ class Run {
         control_->after_switch(*report, adaptation_->after_switch(*report));
         output_->add(*report);
       }
+      note_stragglers();
       if (stragglers_ && report->from.strategy != trainer_.configuration().strategy) {
         stragglers_->change_layout(trainer_.configuration().strategy);
       }
@@ -365,12 +374,13 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
     const StopRequest stop(max_seconds, start);
     world.everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     Run run(plan, dataset, trainer, world, stop);
-    if (world.rank() == 0) {
-      // A rank on a GPU knows when its host asked for an operation, not how long that took. The ranks of a modelled job
-      // are all alike.
-      const bool can_measure = have_cores && device.is_cpu() && !is_modelled;
-      run.lead(std::move(*predictions), can_measure || plan.config.cluster.clock == ClockKind::virtual_time);
-    }
+    // A rank on a GPU knows when its host asked for an operation, not how long that took. The ranks of a modelled job
+    // are all alike. Rank 0 decides for all, since its machine may not be like theirs.
+    const bool can_measure = have_cores && device.is_cpu() && !is_modelled;
+    int64_t can_judge_speed = can_measure || plan.config.cluster.clock == ClockKind::virtual_time;
+    world.everyone().broadcast(&can_judge_speed, 1, DataType::int64, 0);
+    trainer.gather_seconds(can_judge_speed != 0);
+    if (world.rank() == 0) run.lead(std::move(*predictions), can_judge_speed != 0);
     return run.until_end();
   };
   return with_trainer(std::make_unique<Trainer>(plan.config, plan.start, dataset, device, world), train_to_end);

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <numeric>
 #include <span>
 
 #include "copus/base/error.h"
@@ -13,10 +14,9 @@ namespace copus {
 
 namespace {
 
-// Layout of the message: the sums, rank 0's intent, its factor on the learning rate (0: none), then one entry for each
-// rank, which only that rank fills, so that the sum over ranks holds every rank's entry. Numbers in entries travel as
-// the bits of their doubles.
-constexpr int64_t words_per_rank = 3 + num_step_parts;  // stop, begin, now, seconds by part
+// Layout of the message: the sums; then rank 0's intent, its factor on the learning rate (0: none), its reason to stop
+// and its begin, which are zeros from the other ranks, so that the sum over ranks holds what rank 0 says. Doubles of
+// rank 0 travel as their bits.
 
 // Appends an exact sum as integers, whose sum over the ranks is then that of the values.
 void append(std::vector<int64_t>& words, const ExactSum& sum) {
@@ -64,37 +64,29 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
 StepAgreement agree(const StepReport& report, Communicator& everyone) {
   std::vector<int64_t> words;
   for (const ExactSum* sum : {&report.squared_norm, &report.small_squared_norms, &report.loss}) append(words, *sum);
-  const bool tells = everyone.rank() == 0 && report.intent;
-  const std::array<int64_t, words_of_intent> intent =
-      tells ? to_words(*report.intent) : std::array<int64_t, words_of_intent>{};
-  words.insert(words.end(), intent.begin(), intent.end());
-  words.push_back(everyone.rank() == 0 ? to_word(report.rate_factor.value_or(0)) : 0);
-  const int64_t first_entry = std::ssize(words);
-  words.resize(first_entry + everyone.size() * words_per_rank);
-  int64_t* const mine = &words[first_entry + everyone.rank() * words_per_rank];
-  mine[0] = static_cast<int64_t>(report.stop);
-  mine[1] = to_word(report.begin);
-  mine[2] = to_word(report.now);
-  std::transform(report.seconds.begin(), report.seconds.end(), mine + 3, to_word);
-
-  everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
-
-  StepAgreement agreement;
-  std::span<const int64_t> entries = words;
-  agreement.squared_norm = take_sum(entries).value();
-  agreement.small_squared_norms = take_sum(entries).value();
-  agreement.loss = take_sum(entries).value();
-  agreement.intent = take_intent(entries);
-  if (entries.front() != 0) agreement.rate_factor = to_double(entries.front());
-  entries = entries.subspan(1);
-  agreement.stop = static_cast<StopReason>(entries[0]);
-  agreement.now = to_double(entries[2]);
-  for (int64_t entry = 0; entry < std::ssize(entries); entry += words_per_rank) {
-    agreement.now = std::max(agreement.now, to_double(entries[entry + 2]));
-    PartSeconds& seconds = agreement.by_rank.emplace_back();
-    for (size_t part = 0; part < seconds.size(); ++part) seconds[part] = to_double(entries[entry + 3 + part]);
+  const size_t size_of_sums = words.size();
+  words.resize(size_of_sums + words_of_intent + 3);
+  if (everyone.rank() == 0) {
+    int64_t* rest = &words[size_of_sums];
+    if (report.intent) std::ranges::copy(to_words(*report.intent), rest);
+    rest += words_of_intent;
+    rest[0] = to_word(report.rate_factor.value_or(0));
+    rest[1] = static_cast<int64_t>(report.stop);
+    rest[2] = to_word(report.begin);
   }
-  agreement.seconds = agreement.now - to_double(entries[1]);
+  StepAgreement agreement;
+  agreement.now = report.now;
+  everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
+  everyone.all_reduce(&agreement.now, 1, DataType::float64, Reduction::maximum);
+
+  std::span<const int64_t> rest = words;
+  agreement.squared_norm = take_sum(rest).value();
+  agreement.small_squared_norms = take_sum(rest).value();
+  agreement.loss = take_sum(rest).value();
+  agreement.intent = take_intent(rest);
+  if (rest[0] != 0) agreement.rate_factor = to_double(rest[0]);
+  agreement.stop = static_cast<StopReason>(rest[1]);
+  agreement.seconds = agreement.now - to_double(rest[2]);
   return agreement;
 }
 
@@ -116,39 +108,56 @@ std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, C
 }
 
 std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone) {
-  std::string reason = mine ? mine->reason : "";
-  using Words = std::array<int64_t, 3>;
-  const Words words = {std::ssize(reason), mine && mine->is_lack_of_memory, std::bit_cast<int64_t>(alike)};
-  std::vector<Words> all(everyone.size());
-  const std::vector<int64_t> counts(everyone.size(), std::ssize(words));
-  everyone.all_gather(words.data(), all.data(), counts, DataType::int64);
-  for (int64_t rank = 0; rank < everyone.size(); ++rank) {
-    const auto& [size, is_lack_of_memory, hash] = all[rank];
-    if (size == 0) continue;
+  // How soon a rank comes among those that would speak; the maximum tells the first of them.
+  const int64_t precedence = everyone.size() - everyone.rank();
+  const auto hash = std::bit_cast<int64_t>(alike);
+  // The last two words are each other's complements if and only if all ranks have the same hash.
+  std::array<int64_t, 3> most = {mine ? precedence : 0, hash, ~hash};
+  everyone.all_reduce(most.data(), std::ssize(most), DataType::int64, Reduction::maximum);
+  if (most[0] > 0) {
+    const int64_t rank = everyone.size() - most[0];
+    std::string reason = rank == everyone.rank() ? mine->reason : "";
+    std::array<int64_t, 2> words = {std::ssize(reason), mine && mine->is_lack_of_memory};
+    everyone.broadcast(words.data(), std::ssize(words), DataType::int64, rank);
+    const auto [size, is_lack_of_memory] = words;
     reason.resize(size);
     everyone.broadcast(reason.data(), size, DataType::byte, rank);
     return Obstacle{concat("rank ", rank, ": ", reason), is_lack_of_memory != 0};
   }
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank][2] != all[0][2]) return Obstacle{concat("rank ", rank, ": its plan is not that of rank 0")};
-  }
-  return std::nullopt;
+  if (most[1] == ~most[2]) return std::nullopt;
+  int64_t hash_of_first = hash;
+  everyone.broadcast(&hash_of_first, 1, DataType::int64, 0);
+  int64_t differs = hash == hash_of_first ? 0 : precedence;
+  everyone.all_reduce(&differs, 1, DataType::int64, Reduction::maximum);
+  return Obstacle{concat("rank ", everyone.size() - differs, ": its plan is not that of rank 0")};
 }
 
+// A binomial tree: in the round with `distance` d, a rank that is an odd multiple of d hands the texts of the d ranks
+// from itself on to the one d before it.
 std::vector<std::string> gather_bytes(const std::string& mine, World& world) {
   Communicator& everyone = world.everyone();
-  if (world.rank() != 0) {
-    const int64_t size = std::ssize(mine);
-    everyone.send(&size, 1, DataType::int64, 0);
-    everyone.send(mine.data(), size, DataType::byte, 0);
-    return {};
+  std::vector<int64_t> sizes = {std::ssize(mine)};  // of the ranks from this one on
+  std::string texts = mine;                         // one behind the other
+  for (int64_t distance = 1; distance < world.size(); distance *= 2) {
+    if (world.rank() % (2 * distance) != 0) {
+      everyone.send(sizes.data(), std::ssize(sizes), DataType::int64, world.rank() - distance);
+      everyone.send(texts.data(), std::ssize(texts), DataType::byte, world.rank() - distance);
+      return {};
+    }
+    const int64_t from = world.rank() + distance;
+    if (from >= world.size()) continue;
+    const int64_t known = std::ssize(sizes), count = std::min(distance, world.size() - from);
+    sizes.resize(known + count);
+    everyone.receive(&sizes[known], count, DataType::int64, from);
+    const int64_t begin = std::ssize(texts);
+    const int64_t bytes = std::accumulate(sizes.begin() + known, sizes.end(), int64_t{0});
+    texts.resize(begin + bytes);
+    everyone.receive(texts.data() + begin, bytes, DataType::byte, from);
   }
-  std::vector<std::string> all = {mine};
-  for (int64_t rank = 1; rank < world.size(); ++rank) {
-    int64_t size = 0;
-    everyone.receive(&size, 1, DataType::int64, rank);
-    all.emplace_back(size, '\0');
-    everyone.receive(all.back().data(), size, DataType::byte, rank);
+  std::vector<std::string> all;
+  for (size_t begin = 0; const int64_t size : sizes) {
+    all.push_back(texts.substr(begin, static_cast<size_t>(size)));
+    begin += static_cast<size_t>(size);
   }
   return all;
 }

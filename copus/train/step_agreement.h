@@ -1,5 +1,6 @@
-// Agreements of all ranks: once a step, in one small all-reduce, so that all of them go on with the same numbers; and
-// between steps, on a reason why one of them cannot go on, or on any text.
+// Agreements of all ranks: once a step, in two small all-reduces, so that all of them go on with the same numbers; and
+// between steps, on a reason why one of them cannot go on, or on any text. No message's size grows with the number of
+// ranks, and no rank has messages with more others than the logarithm of that number.
 #pragma once
 
 #include <cmath>
@@ -10,7 +11,6 @@
 #include "copus/base/exact_sum.h"
 #include "copus/comm/world.h"
 #include "copus/orchestrator/observation.h"
-#include "copus/performance/stragglers.h"
 #include "copus/train/obstacle.h"
 #include "copus/train/stop_request.h"
 
@@ -24,7 +24,6 @@ struct StepReport {
   StopReason stop = StopReason::none;  // rank 0's counts
   double begin = 0;                    // beginning of the step, on the rank's clock; rank 0's counts
   double now = 0;                      // time at which the rank has come this far
-  PartSeconds seconds{};               // of computing, since the last report
   std::optional<SwitchIntent> intent;  // switch that the others are to know of; rank 0's counts
   std::optional<double> rate_factor;   // factor on the learning rate from this step's update on; rank 0's counts
 };
@@ -38,13 +37,12 @@ struct StepAgreement {
   double now = 0;      // time at which the last rank has come this far
   std::optional<SwitchIntent> intent;
   std::optional<double> rate_factor;
-  std::vector<PartSeconds> by_rank;  // in the order of the world's ranks
 
   double gradient_norm() const { return std::sqrt(squared_norm); }
   bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm()); }
 };
 
-// Agrees on the numbers of a step. Every rank calls it.
+// Agrees on the numbers of a step. Every rank calls it. TrainingSystem::agreement_bytes is the size of its messages.
 StepAgreement agree(const StepReport& report, Communicator& everyone);
 
 // Returns rank 0's reason to stop on all ranks.
@@ -59,6 +57,7 @@ std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, C
 std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone);
 
 // Gathers every rank's text on world rank 0, in the order of the ranks; returns nothing elsewhere. Every rank calls it.
+// The texts pass through other ranks, in log2 n rounds.
 std::vector<std::string> gather_bytes(const std::string& mine, World& world);
 
 }  // namespace copus

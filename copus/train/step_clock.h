@@ -21,11 +21,19 @@ class StepClock {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);
     begun_at_ = world_.clock().now() - seconds_after_agreement_;
+    left_out_seconds_ = 0;
   }
   double begun_at() const { return begun_at_; }
+  // Does `work`, after the ranks have agreed, as if it were done between the steps.
+  template <class Work>
+  void leave_out(const Work& work) {
+    const double begin = world_.clock().now();
+    work();
+    left_out_seconds_ += world_.clock().now() - begin;
+  }
   // Ends the step; its ranks had agreed at `agreed_at` on the rank's clock.
   void end(double agreed_at) {
-    seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed_at);
+    seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed_at - left_out_seconds_);
     // A rank that makes no progress for a multiple of the expected time has stalled. The longest of the latest steps is
     // expected rather than the last one, so that after a quick step a slow one does not look stalled.
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - real_begin_;
@@ -43,6 +51,7 @@ class StepClock {
  private:
   World& world_;
   double begun_at_ = 0;
+  double left_out_seconds_ = 0;
   double seconds_after_agreement_ = 0;  // of the latest step
   std::optional<double> pause_seconds_;
   std::chrono::steady_clock::time_point real_begin_;

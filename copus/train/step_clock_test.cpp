@@ -26,6 +26,22 @@ TEST(StepClock, WhatFollowsTheAgreementCountsWithTheNextStep) {
   EXPECT_EQ(clock.begun_at(), 100);
 }
 
+TEST(StepClock, WhatIsLeftOutCountsWithNoStep) {
+  ObservedWorld world;
+  StepClock clock(world);
+  world.advance_to(10);
+  clock.begin();
+  clock.leave_out([&] { world.advance_to(12); });
+  world.advance_to(14);
+  clock.end(/*agreed_at=*/10);
+  clock.begin();
+  EXPECT_EQ(clock.begun_at(), 14 - 2);
+  world.advance_to(20);
+  clock.end(/*agreed_at=*/15);
+  clock.begin();
+  EXPECT_EQ(clock.begun_at(), 20 - 5) << "it is left out once";
+}
+
 TEST(StepClock, OnlyWithinAStepAStallIsLookedFor) {
   constexpr std::chrono::milliseconds length(20);
   ObservedWorld world;

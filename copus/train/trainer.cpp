@@ -343,14 +343,15 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   report.stop = stop ? stop() : StopReason::none;
   report.begin = clock_.begun_at();
   report.now = world_.clock().now();
-  report.seconds = recorder_.take_seconds();
   report.intent = announced_;
   report.rate_factor = std::exchange(announced_rate_factor_, std::nullopt);
   StepAgreement agreed = agree(report, model_->groups.everyone());
   agreed.loss /= loss_tokens;
   if (modelled_) agreed.seconds = modelled_->step_seconds(configuration());
   stop_reason_ = agreed.stop;
-  seconds_by_rank_ = agreed.by_rank;
+  // Right after the ranks have agreed none of them has to wait for another one that is late.
+  const PartSeconds seconds = recorder_.take_seconds();
+  if (gathers_seconds_) clock_.leave_out([&] { seconds_.add(state_.step + 1, seconds, world_); });
   return agreed;
 }
 

@@ -26,6 +26,7 @@
 #include "copus/train/probe_plan.h"
 #include "copus/train/rank_model.h"
 #include "copus/train/relayout.h"
+#include "copus/train/seconds_by_rank.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_clock.h"
 #include "copus/train/step_recorder.h"
@@ -94,8 +95,13 @@ class Trainer {
   void trace_next_step() { trace_next_step_ = true; }
   // Events of the traced steps on this rank.
   const std::vector<TimelineEvent>& events() const { return recorder_.events(); }
-  // Seconds by part of every rank, from the update of the step before the latest until just before that of the latest.
-  const std::vector<PartSeconds>& seconds_by_rank() const { return seconds_by_rank_; }
+  // Sets, alike on all ranks, whether rank 0 gathers how long each rank computes; at first it does not.
+  void gather_seconds(bool on) { gathers_seconds_ = on; }
+  // Gathers them now, on all ranks; else that comes every straggler_window steps and before a change of layout.
+  void gather_seconds_now() { seconds_.gather(world_); }
+  // On rank 0, the steps gathered since the last call. The seconds of a step are by part, from the update of the step
+  // before it until just before its own.
+  std::vector<StepSeconds> take_seconds() { return seconds_.take(); }
 
   // The mean loss of a token of the held-out data, in nats, over at most evaluate.max_batches micro-batches of the size
   // that the run was given; the same on all ranks and in all layouts of equal tensor parallelism. Empty when there is
@@ -194,7 +200,8 @@ class Trainer {
   StopReason stop_reason_ = StopReason::none;
   bool trace_next_step_ = false;
   bool measures_noise_;
-  std::vector<PartSeconds> seconds_by_rank_;
+  bool gathers_seconds_ = false;
+  SecondsByRank seconds_;
 };
 
 // Returns what `body` returns for a trainer, which is destroyed at the end. If `body` throws, the trainer is left

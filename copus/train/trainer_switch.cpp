@@ -143,6 +143,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   if (pending.preparation.valid()) {
     // The pause begins when the last rank has ended the step: the others would have to wait for it in any case.
     phases.wait_for_all_ranks();
+    gather_seconds_now();
     begin = world_.clock().now();
     change_layout(pending, phases, report);
   } else if (intent.configuration.micro_batch > configuration().micro_batch) {

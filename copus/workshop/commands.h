@@ -19,6 +19,7 @@ void add_comm_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs);
 void add_model_bench(CLI::App& bench, CommandAction& action);
 void add_decide_bench(CLI::App& bench, CommandAction& action);
 void add_regret_bench(CLI::App& bench, CommandAction& action);
+void add_agreement_bench(CLI::App& bench, CommandAction& action);
 void add_relayout_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs);
 
 }  // namespace copus

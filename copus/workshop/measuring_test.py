@@ -161,6 +161,28 @@ class BenchDecide(ProgramTest):
         self.assert_refused("bench", "decide", "--rounds", "0", says=["--rounds", "at least 1"])
 
 
+class BenchAgreement(ProgramTest):
+    def test_json(self):
+        result = json.loads(self.assert_done("bench", "agreement", "--json", "--ranks", "8", "512").stdout)
+        self.assertEqual([row["ranks"] for row in result["rows"]], [8, 512])
+        with_all, by_rounds = (result["rows"][1][way] for way in ("with_all", "by_rounds"))
+        self.assertEqual(with_all["messages"], 2 * 512 * 511)
+        self.assertEqual(with_all["most_peers"], 511)
+        self.assertEqual(by_rounds["messages"], 2 * 9 * 512)
+        self.assertEqual(by_rounds["most_peers"], 9)
+        self.assertAlmostEqual(by_rounds["seconds"], 9 * result["seconds_by_doubling"])
+
+    def test_text(self):
+        result = self.assert_done("bench", "agreement")
+        self.assertRegex(result.stdout, r"(?m)^by rounds +8192 +212992 ")
+        self.assertRegex(result.stdout, r"twice the ranks take [0-9.]+ us more")
+
+    def test_mistakes(self):
+        self.assert_refused("bench", "agreement", "--ranks", "8", says=["--ranks"])
+        self.assert_refused("bench", "agreement", "--ranks", "8", "0", says=["--ranks"])
+        self.assert_refused("bench", "agreement", "--ranks", "8", "8", says=["--ranks", "different"])
+
+
 class BenchRegret(ProgramTest):
     def test_json(self):
         arguments = ("bench", "regret", "--json", "--scenarios", "3", "--policy", "static", "copus")

@@ -7,14 +7,13 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/health/heartbeat_health.h"
+#include "copus/comm/messages/reduction_rounds.h"
 #include "copus/comm/reduce_elements.h"
 
 namespace copus {
 
 namespace {
 
-// Up to this size every member of an all-reduce gets everything, in one exchange instead of two.
-constexpr int64_t small_bytes = 16 << 10;
 // A reduction takes this much of a part at a time, so that its memory is at most this times the number of ranks.
 constexpr int64_t window_bytes = 1 << 20;
 
@@ -48,9 +47,10 @@ std::string MessageTransport::kept_waiting() const {
 }
 
 void MessageTransport::all_reduce(const Operation& operation) {
+  if (goes_by_rounds(operation)) return reduce_in_rounds(operation);
   const int64_t element_bytes = size_of(operation.type);
   auto* const data = static_cast<std::byte*>(operation.output);
-  if (operation.bytes() > small_bytes) {
+  if (operation.bytes() > small_all_reduce_bytes) {
     const std::vector<int64_t> counts = even_counts(operation.count, size());
     std::byte* const mine = data + offsets_of(counts)[rank_] * element_bytes;
     reduce_parts(data, mine, counts, operation.type, operation.reduction);
@@ -62,6 +62,19 @@ void MessageTransport::all_reduce(const Operation& operation) {
   std::vector<const std::byte*> sources;
   for (int64_t member = 0; member < size(); ++member) sources.push_back(received_.data() + member * operation.bytes());
   reduce_elements(sources, {&data, 1}, operation.count, operation.type, operation.reduction);
+}
+
+void MessageTransport::reduce_in_rounds(const Operation& operation) {
+  auto* const values = static_cast<std::byte*>(operation.output);
+  received_.resize(operation.bytes());
+  const std::unique_ptr<Messages> messages = start(Channel::collective);
+  for (const ReductionRound& round : reduction_rounds(size(), rank_)) {
+    if (round.receive_from >= 0) messages->receive(received_.data(), operation.bytes(), round.receive_from);
+    if (round.send_to >= 0) messages->send(values, operation.bytes(), round.send_to);
+    messages->finish();
+    if (round.receive_from < 0) continue;
+    take_in(received_.data(), round.received, values, operation.count, operation.type, operation.reduction);
+  }
 }
 
 void MessageTransport::reduce_scatter(const Operation& operation) {

@@ -62,6 +62,7 @@ class MessageTransport : public Transport {
  private:
   void reduce_parts(const std::byte* input, std::byte* output, std::span<const int64_t> counts, DataType type,
                     Reduction reduction);
+  void reduce_in_rounds(const Operation& operation);
   void gather_parts(const void* input, std::byte* output, std::span<const int64_t> counts, int64_t element_bytes);
 
   const std::vector<int64_t> ranks_;

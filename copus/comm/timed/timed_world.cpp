@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/comm/messages/reduction_rounds.h"
 #include "copus/comm/timed/virtual_clock.h"
 #include "copus/performance/link_cost.h"
 
@@ -162,7 +163,8 @@ class TimedCommunicator final : public WrappedCommunicator {
   double seconds_of(const Operation& collective) const {
     switch (collective.kind) {
       case OperationKind::all_reduce:
-        return all_reduce_seconds(link_, size(), collective.bytes());
+        return goes_by_rounds(collective) ? small_all_reduce_seconds(link_, size(), collective.bytes())
+                                          : all_reduce_seconds(link_, size(), collective.bytes());
       case OperationKind::reduce_scatter:
         return reduce_scatter_seconds(link_, size(), collective.bytes());
       case OperationKind::all_gather:

@@ -63,14 +63,18 @@ TEST(VirtualClock, EveryOperationTakesItsSeconds) {
       return world.clock().now() - begin;
     };
     const Link& link = cluster.within_node;
-    EXPECT_EQ(seconds([&] { group.all_reduce(all.data(), 4, DataType::int64); }), all_reduce_seconds(link, 2, 32));
+    EXPECT_EQ(seconds([&] { group.all_reduce(all.data(), 4, DataType::float64); }), all_reduce_seconds(link, 2, 32));
+    EXPECT_EQ(seconds([&] { group.all_reduce(all.data(), 4, DataType::int64); }),
+              small_all_reduce_seconds(link, 2, 32));
+    EXPECT_EQ(seconds([&] { group.all_reduce(all.data(), 4, DataType::float64, Reduction::maximum); }),
+              small_all_reduce_seconds(link, 2, 32));
     EXPECT_EQ(seconds([&] { group.reduce_scatter(all.data(), part.data(), counts, DataType::int64); }),
               reduce_scatter_seconds(link, 2, 32));
     EXPECT_EQ(seconds([&] { group.all_gather(part.data(), all.data(), counts, DataType::int64); }),
               all_gather_seconds(link, 2, 32));
     EXPECT_EQ(seconds([&] { group.broadcast(all.data(), 4, DataType::int64, 1); }), broadcast_seconds(link, 2, 32));
     EXPECT_EQ(seconds([&] { group.start_all_reduce(all.data(), 4, DataType::int64, Reduction::sum).wait(); }),
-              all_reduce_seconds(link, 2, 32));
+              small_all_reduce_seconds(link, 2, 32));
     EXPECT_EQ(seconds([&] {
                 group.start_reduce_scatter(all.data(), part.data(), counts, DataType::int64, Reduction::sum).wait();
               }),
@@ -164,20 +168,20 @@ TEST(VirtualClock, MessagesFollowOneAnotherAndCostTheirSenderNothing) {
 
 TEST(VirtualClock, NodesAreFarFromEachOther) {
   run_virtual(4, [](World& world) {
-    int64_t value = 1;
+    double value = 1;
     Communicator& node = world.group(world.rank() < 2 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{3, 2});
-    node.all_reduce(&value, 1, DataType::int64);
+    node.all_reduce(&value, 1, DataType::float64);
     EXPECT_EQ(world.clock().now(), 2 * (1 + 0.5));
     Communicator& across = world.group(world.rank() % 2 == 0 ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{1, 3});
-    across.all_reduce(&value, 1, DataType::int64);
+    across.all_reduce(&value, 1, DataType::float64);
     EXPECT_EQ(world.clock().now(), 3 + 2 * (4 + 4));
     EXPECT_EQ(value, 4);
 
     if (world.rank() == 1) {
-      world.everyone().send(&value, 1, DataType::int64, 0);
-      world.everyone().send(&value, 1, DataType::int64, 2);
+      world.everyone().send(&value, 1, DataType::float64, 0);
+      world.everyone().send(&value, 1, DataType::float64, 2);
     } else if (world.rank() != 3) {
-      world.everyone().receive(&value, 1, DataType::int64, 1);
+      world.everyone().receive(&value, 1, DataType::float64, 1);
       EXPECT_EQ(world.clock().now(), 19 + (world.rank() == 0 ? 2 : 12));
     }
   });
@@ -251,6 +255,9 @@ TEST(WallClock, MessagesAndCollectivesArriveLate) {
     }
     double last = world.clock().now();
     group.all_reduce(&last, 1, DataType::float64, Reduction::maximum);
+    EXPECT_GE(world.clock().now(), last + 0.01);
+    double sum = last = world.clock().now();
+    group.all_reduce(&sum, 1, DataType::float64);
     EXPECT_GE(world.clock().now(), last + 0.02);
   });
 }

@@ -1,0 +1,38 @@
+// How long each rank computes, gathered on rank 0, which looks for stragglers. That need not be known at once, so the
+// ranks keep their seconds and send those of several steps together.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "copus/comm/world.h"
+#include "copus/performance/stragglers.h"
+
+namespace copus {
+
+struct StepSeconds {
+  int64_t step = 0;
+  std::vector<PartSeconds> by_rank;  // in the order of the world's ranks
+  bool operator==(const StepSeconds&) const = default;
+};
+
+class SecondsByRank {
+ public:
+  // Keeps this rank's seconds of a step, and gathers when straggler_window steps are kept. Every rank calls it for the
+  // same steps.
+  void add(int64_t step, const PartSeconds& mine, World& world);
+
+  // Gathers what is kept. Every rank calls it, before the ranks' peers change and at the end.
+  void gather(World& world);
+
+  // Returns the steps that rank 0 has gathered since the last call, oldest first; none on other ranks.
+  std::vector<StepSeconds> take() { return std::exchange(gathered_, {}); }
+
+ private:
+  std::vector<int64_t> steps_;     // whose seconds are kept
+  std::vector<PartSeconds> mine_;  // the seconds
+  std::vector<StepSeconds> gathered_;
+};
+
+}  // namespace copus
