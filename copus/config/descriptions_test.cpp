@@ -29,6 +29,7 @@ efficiency = [[1e6, 0.1], [64e6, 0.75]]
 [between_nodes]
 latency_microseconds = 10.0
 gigabytes_per_second = 12.5
+tree_microseconds = 40
 [device]
 name = "H100"
 memory_gigabytes = 80
@@ -48,7 +49,7 @@ TEST(Descriptions, AClusterFileMaySayAll) {
                                     .ranks_per_node = 8,
                                     .devices_per_node = 2,
                                     .within_node = {3e-6, 450e9, Curve({{1e6, 0.1}, {64e6, 0.75}})},
-                                    .between_nodes = {10e-6, 12.5e9},
+                                    .between_nodes = {.latency_seconds = 10e-6, .bytes_per_second = 12.5e9, .tree_seconds = 40e-6},
                                     .rails = 4,
                                     .network_by_nodes = Curve({{1, 1}, {2, 0.83}, {64, 0.1}}),
                                     .device = {.name = "H100",

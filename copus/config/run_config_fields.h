@@ -50,6 +50,7 @@ inline constexpr Unit tera{1e12, 1};
 inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
+inline constexpr const char* tree_key = "tree_microseconds";
 // The points of a curve stand at positive sizes. Their shares relate to a best value that was fitted, or measured
 // elsewhere, so a point may lie somewhat above it.
 inline constexpr Range<double> curve_place{.low = 0.0, .above_low = true};

@@ -518,6 +518,7 @@ class RandomConfigs {
     cluster.devices_per_node = whole(0, 8);
     cluster.rails = whole(1, 8);
     cluster.within_node.efficiency = draw_curve();
+    if (coin()) cluster.between_nodes.tree_seconds = share() * 1000 / 1e6;
     cluster.network_by_nodes = draw_curve();
     if (coin()) cluster.device = draw_device();
     return cluster;

@@ -36,6 +36,8 @@ struct Link {
   double latency_seconds = 0;
   double bytes_per_second = 0;
   Curve efficiency = {};  // the share of bytes_per_second that is reached, by the bytes of a collective or message
+  // What an all-reduce by a tree of nodes takes for each level, up or down, beside its bytes; 0: there are only rings.
+  double tree_seconds = 0;
   bool operator==(const Link&) const = default;
 };
 

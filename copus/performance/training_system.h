@@ -96,6 +96,12 @@ struct TrainingSystem {
   double agreement_bytes = 0;  // bytes that the ranks add up once a step; and bytes per rank among them
   double agreement_bytes_per_rank = 0;
   bool overlaps_reduction = true;  // whether gradients are reduced beside the last backward pass
+  bool scatters_gradients = true;  // whether ZeRO-1 reduces by a reduce-scatter; otherwise by an all-reduce
+  // Parameters of a rank that one collective reduces or gathers, without ZeRO-2 and 3; 0: those of a layer, the
+  // embedding or the head.
+  double bucket_parameters = 0;
+  // Launches by the host, for each layer and rank that shares its weights, to put gathered weights in their place.
+  double gather_launches = 0;
   // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
   int64_t optimizer_group = 0;
   bool overlaps_tensor_backward = false;    // whether collectives of backward passes overlap the layer's products

@@ -32,8 +32,10 @@ std::string fingerprint(const ClusterDescription& cluster) {
     return list;
   };
   const auto link = [&](const Link& described) {
-    const auto& [latency, bandwidth, efficiency] = described;
-    return OrderedJson{latency, bandwidth, curve(efficiency)};
+    const auto& [latency, bandwidth, efficiency, tree] = described;
+    OrderedJson list{latency, bandwidth, curve(efficiency)};
+    if (tree > 0) list.push_back(tree);  // profiles of links without trees stay valid
+    return list;
   };
   const auto& [num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, network_by_nodes,
                flops_per_second, device] = cluster;

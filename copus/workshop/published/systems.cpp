@@ -1,6 +1,7 @@
 #include "copus/workshop/published/systems.h"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "copus/workshop/published/memory.h"
@@ -31,6 +32,16 @@ TrainingSystem eager_pytorch() {
 // whatever the model.
 TrainingSystem nanotron(const PublishedRun& run) {
   TrainingSystem system = eager_pytorch();
+  if (run.configuration.strategy.zero_stage == 0) {
+    system.bucket_parameters = 25.0 * 1024 * 1024 / 2;  // PyTorch's DDP: 25 MiB of bf16 gradients
+  } else {
+    // After the backward pass one all-reduce of all fp32 gradients; after the update one all-gather, of which each of a
+    // layer's six tensors is cut out for each rank and copied (distributed.py, all_gather_coalesced).
+    system.overlaps_reduction = false;
+    system.scatters_gradients = false;
+    system.bucket_parameters = std::numeric_limits<double>::infinity();
+    system.gather_launches = 8.4;
+  }
   system.name = "nanotron";
   system.stage_cut = StageCut::thresholds;
   system.memory = describe_published_memory(run).system.memory;
