@@ -175,7 +175,7 @@ TEST_F(ClusterSection, MistakesInTheFileNameItsLine) {
                         "\"ranks_per_node\"?"));
   EXPECT_THAT(with("ranks_per_node", "colour"),
               HasSubstr("its keys are num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, "
-                        "network_by_nodes, teraflops_per_rank, device"));
+                        "network_by_nodes, measured_nodes, teraflops_per_rank, device"));
   EXPECT_THAT(with("ranks_per_node = 4", ""), HasSubstr("cluster.toml: ranks_per_node is missing"));
   EXPECT_THAT(with("ranks_per_node = 4", "ranks_per_node = 0"),
               HasSubstr("cluster.toml:1: ranks_per_node must be at least 1 and at most 65536, got 0"));

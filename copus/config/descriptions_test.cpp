@@ -22,6 +22,7 @@ ranks_per_node = 8
 devices_per_node = 2
 rails = 4
 network_by_nodes = [[1, 1.0], [2, 0.83], [64, 0.1]]
+measured_nodes = 64
 [within_node]
 latency_microseconds = 3
 gigabytes_per_second = 450.0
@@ -45,24 +46,26 @@ launch_microseconds = 4
 )";
 
 TEST(Descriptions, AClusterFileMaySayAll) {
-  const ClusterDescription expected{.num_ranks = 16,
-                                    .ranks_per_node = 8,
-                                    .devices_per_node = 2,
-                                    .within_node = {3e-6, 450e9, Curve({{1e6, 0.1}, {64e6, 0.75}})},
-                                    .between_nodes = {.latency_seconds = 10e-6, .bytes_per_second = 12.5e9, .tree_seconds = 40e-6},
-                                    .rails = 4,
-                                    .network_by_nodes = Curve({{1, 1}, {2, 0.83}, {64, 0.1}}),
-                                    .device = {.name = "H100",
-                                               .memory_bytes = 80e9,
-                                               .memory_bytes_per_second = 2520e9,
-                                               .peak_flops_per_second = 989.4e12,
-                                               .matmul_flops_per_second = 794.5e12,
-                                               .matmul_by_rows = Curve({{128, 0.3}, {4096, 1}}),
-                                               .matmul_by_columns = Curve({{256, 0.4}}),
-                                               .matmul_by_depth = Curve({{512, 0.5}}),
-                                               .attention_forward = Curve({{512, 0.4}, {2048, 0.6}}),
-                                               .attention_backward = Curve({{512, 0.2}}),
-                                               .launch_seconds = 4e-6}};
+  const ClusterDescription expected{
+      .num_ranks = 16,
+      .ranks_per_node = 8,
+      .devices_per_node = 2,
+      .within_node = {3e-6, 450e9, Curve({{1e6, 0.1}, {64e6, 0.75}})},
+      .between_nodes = {.latency_seconds = 10e-6, .bytes_per_second = 12.5e9, .tree_seconds = 40e-6},
+      .rails = 4,
+      .network_by_nodes = Curve({{1, 1}, {2, 0.83}, {64, 0.1}}),
+      .measured_nodes = 64,
+      .device = {.name = "H100",
+                 .memory_bytes = 80e9,
+                 .memory_bytes_per_second = 2520e9,
+                 .peak_flops_per_second = 989.4e12,
+                 .matmul_flops_per_second = 794.5e12,
+                 .matmul_by_rows = Curve({{128, 0.3}, {4096, 1}}),
+                 .matmul_by_columns = Curve({{256, 0.4}}),
+                 .matmul_by_depth = Curve({{512, 0.5}}),
+                 .attention_forward = Curve({{512, 0.4}, {2048, 0.6}}),
+                 .attention_backward = Curve({{512, 0.2}}),
+                 .launch_seconds = 4e-6}};
   EXPECT_EQ(parse_cluster(full_cluster_text, "c.toml"), expected);
   EXPECT_EQ(parse_cluster(to_toml(expected), "c.toml"), expected) << to_toml(expected);
 }

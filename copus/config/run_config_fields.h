@@ -147,6 +147,7 @@ void visit_cluster(Description& cluster, Visitor& visitor) {
   visitor.field("between_nodes", cluster.between_nodes);
   visitor.field("rails", cluster.rails, devices_of_node);
   visitor.field("network_by_nodes", cluster.network_by_nodes);
+  visitor.field("measured_nodes", cluster.measured_nodes, cluster_size);
   visitor.quantity("teraflops_per_rank", cluster.flops_per_second, tera, compute_rate);
   visitor.field("device", cluster.device);
 }

@@ -520,6 +520,7 @@ class RandomConfigs {
     cluster.within_node.efficiency = draw_curve();
     if (coin()) cluster.between_nodes.tree_seconds = share() * 1000 / 1e6;
     cluster.network_by_nodes = draw_curve();
+    cluster.measured_nodes = whole(0, 1000);
     if (coin()) cluster.device = draw_device();
     return cluster;
   }

@@ -206,8 +206,8 @@ double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy) {
 StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& strategy) {
   const int64_t t = strategy.tensor_parallel, d = strategy.data_parallel, sharers = sharing_ranks(strategy);
   // Groups that share an optimizer's state alone add all gradients of all data-parallel ranks.
-  const bool scatters = sharers > 1 && sharers == strategy.zero_shards() &&
-                        (system_.scatters_gradients || strategy.cuts_gradients());
+  const bool scatters =
+      sharers > 1 && sharers == strategy.zero_shards() && (system_.scatters_gradients || strategy.cuts_gradients());
   const int64_t reducers = scatters ? sharers : d, replicas = scatters ? strategy.zero_replicas : 1;
   const Link reduce_link = data_link(strategy, t, reducers), gather_link = data_link(strategy, t, sharers),
              replica_link = data_link(strategy, t * sharers, replicas);
@@ -221,8 +221,9 @@ StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& s
     const double together = fills_buckets ? filled : parameters, share = parameters / together;
     const int64_t reduced = bytes_of(together, system_.reduced_bytes);
     BucketCosts::Bucket bucket;
-    bucket.reduce = share * reduce_turns * (scatters ? reduce_scatter_seconds(reduce_link, reducers, reduced)
-                                                     : all_reduce_seconds(reduce_link, reducers, reduced));
+    bucket.reduce = share * reduce_turns *
+                    (scatters ? reduce_scatter_seconds(reduce_link, reducers, reduced)
+                              : all_reduce_seconds(reduce_link, reducers, reduced));
     bucket.gather =
         share * gather_turns * all_gather_seconds(gather_link, sharers, bytes_of(together, system_.weight_bytes));
     bucket.reduce_replicas = share * replica_turns * all_reduce_seconds(replica_link, replicas, reduced / sharers);
@@ -376,11 +377,10 @@ double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
 }
 
 double StepTimeModel::crowding(const Configuration& configuration) {
-  const int64_t p = configuration.strategy.pipeline_parallel;
   const double memory_bytes = cluster_.device.memory_bytes;
-  if (system_.crowded_seconds == 0 || p == 1 || memory_bytes == 0) return 0;
+  if (system_.stall_seconds == 0 || configuration.strategy.pipeline_parallel == 1 || memory_bytes == 0) return 0;
   if (memory_.predict(configuration).parts.total() <= system_.crowded_memory * memory_bytes) return 0;
-  return as_double(configuration.num_microbatches() * std::min<int64_t>(p, 4)) * system_.crowded_seconds;
+  return stalled_seconds(system_, configuration);
 }
 
 // Returns the number of data-parallel ranks that share an optimizer state.

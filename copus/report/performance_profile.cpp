@@ -38,8 +38,9 @@ std::string fingerprint(const ClusterDescription& cluster) {
     return list;
   };
   const auto& [num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, network_by_nodes,
-               flops_per_second, device] = cluster;
+               measured_nodes, flops_per_second, device] = cluster;
   static_cast<void>(num_ranks);  // more nodes of the same kind change no configuration's time
+  static_cast<void>(measured_nodes);
   const auto& [name, memory, memory_speed, peak, matmul, by_rows, by_columns, by_depth, attention_forward,
                attention_backward, launch] = device;
   static_cast<void>(memory);  // nor does the amount of memory
