@@ -74,11 +74,11 @@ TEST_F(ClusterSection, MayBeInline) {
 TEST_F(ClusterSection, IsWrittenInline) {
   const RunConfig config = parse_with_cluster(by_file_ + "clock = 'wall'\n");
   const std::string written = to_toml(config);
-  EXPECT_THAT(written,
-              HasSubstr("profile = \"\"\nnum_ranks = 0\nranks_per_node = 4\ndevices_per_node = 0\n"
-                        "within_node = { latency_microseconds = 3.0, gigabytes_per_second = 450.0 }\n"
-                        "between_nodes = { latency_microseconds = 10.0, gigabytes_per_second = 12.5 }\nrails = 1\n"
-                        "teraflops_per_rank = 0.3\n"));
+  EXPECT_THAT(written, HasSubstr("profile = \"\"\nnum_ranks = 0\nranks_per_node = 4\ndevices_per_node = 0\n"
+                                 "within_node = { latency_microseconds = 3.0, gigabytes_per_second = 450.0 }\n"
+                                 "between_nodes = { latency_microseconds = 10.0, gigabytes_per_second = 12.5 }\nrails "
+                                 "= 1\nmeasured_nodes = 0\n"
+                                 "teraflops_per_rank = 0.3\n"));
   EXPECT_THAT(written, HasSubstr("[cluster]\nclock = \"wall\"\n"));
   fs::remove(file_);
   EXPECT_EQ(parse_run_config(written, "config.toml"), config) << "the file is needed no more";

@@ -79,7 +79,7 @@ std::string complaint(const std::string& old, const std::string& replacement) {
 
 TEST(Descriptions, MistakesInCurvesAreNamed) {
   EXPECT_THAT(complaint("[[256, 0.4]]", "0.4"),
-              HasSubstr("c.toml:20: device.matmul_by_columns must be a list of points in ascending order such as "
+              HasSubstr("c.toml:22: device.matmul_by_columns must be a list of points in ascending order such as "
                         "[[1e6, 0.2], [64e6, 0.9]], got 0.4"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[256, 0.4]"), HasSubstr("got 256 as a point"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 0.4, 1]]"), HasSubstr("got a list as a point"));
@@ -95,9 +95,9 @@ TEST(Descriptions, MistakesInCurvesAreNamed) {
 
 TEST(Descriptions, MistakesInTheDeviceAreNamed) {
   EXPECT_THAT(complaint("peak_teraflops", "peek_teraflops"),
-              HasSubstr("c.toml:17: device has an unknown key \"peek_teraflops\"; did you mean \"peak_teraflops\"?"));
+              HasSubstr("c.toml:19: device has an unknown key \"peek_teraflops\"; did you mean \"peak_teraflops\"?"));
   EXPECT_THAT(complaint("peak_teraflops = 989.4", "peak_teraflops = 0"),
-              HasSubstr("c.toml:17: device.peak_teraflops must be greater than 0"));
+              HasSubstr("c.toml:19: device.peak_teraflops must be greater than 0"));
   EXPECT_THAT(complaint("name = \"H100\"", "name = 100"), HasSubstr("device.name must be a string, got 100"));
   EXPECT_THAT(complaint("rails = 4", "rails = 0"), HasSubstr("c.toml:4: rails must be at least 1"));
   EXPECT_THAT(complaint("num_ranks = 16", "num_ranks = -1"), HasSubstr("c.toml:1: num_ranks must be at least 0"));

@@ -18,8 +18,8 @@ struct RankSeries {
 
 // Returns the link that a collective of a group uses: within_node where its world ranks lie on one node. Otherwise,
 // with k members on each node that it spans (on average, rounded up), min(rails, k) times between_nodes, multiplied by
-// network_by_nodes; no more than within_node where several adapters are counted. Its tree_seconds are those of the whole
-// tree over these nodes: 2 log2(nodes) levels, rounded up.
+// network_by_nodes; no more than within_node where several adapters are counted. Its tree_seconds are those of the
+// whole tree over these nodes: 2 log2(nodes) levels, rounded up.
 Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks);
 Link link_of(const ClusterDescription& cluster, const RankSeries& ranks);
 
