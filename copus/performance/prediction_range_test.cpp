@@ -55,6 +55,7 @@ TEST(PredictionRange, PipelinesAcrossNodesMayStall) {
 TEST(PredictionRange, EachDoublingBeyondWhatWasMeasuredAddsToTheDeviation) {
   EXPECT_EQ(nodes_of(nodes_of_eight(), 17), 3);
   EXPECT_DOUBLE_EQ(extrapolation_deviation(8, 8), 0);
+  EXPECT_DOUBLE_EQ(extrapolation_deviation(4, 8), 0);
   EXPECT_DOUBLE_EQ(extrapolation_deviation(16, 8), 0.05);
   EXPECT_DOUBLE_EQ(extrapolation_deviation(64, 8), 0.15);
   EXPECT_DOUBLE_EQ(extrapolation_deviation(64, 0), 0);  // not said
