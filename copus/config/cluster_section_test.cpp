@@ -74,11 +74,11 @@ TEST_F(ClusterSection, MayBeInline) {
 TEST_F(ClusterSection, IsWrittenInline) {
   const RunConfig config = parse_with_cluster(by_file_ + "clock = 'wall'\n");
   const std::string written = to_toml(config);
-  EXPECT_THAT(written,
-              HasSubstr("profile = \"\"\nnum_ranks = 0\nranks_per_node = 4\ndevices_per_node = 0\n"
-                        "within_node = { latency_microseconds = 3.0, gigabytes_per_second = 450.0 }\n"
-                        "between_nodes = { latency_microseconds = 10.0, gigabytes_per_second = 12.5 }\nrails = 1\n"
-                        "teraflops_per_rank = 0.3\n"));
+  EXPECT_THAT(written, HasSubstr("profile = \"\"\nnum_ranks = 0\nranks_per_node = 4\ndevices_per_node = 0\n"
+                                 "within_node = { latency_microseconds = 3.0, gigabytes_per_second = 450.0 }\n"
+                                 "between_nodes = { latency_microseconds = 10.0, gigabytes_per_second = 12.5 }\nrails "
+                                 "= 1\nmeasured_nodes = 0\n"
+                                 "teraflops_per_rank = 0.3\n"));
   EXPECT_THAT(written, HasSubstr("[cluster]\nclock = \"wall\"\n"));
   fs::remove(file_);
   EXPECT_EQ(parse_run_config(written, "config.toml"), config) << "the file is needed no more";
@@ -175,7 +175,7 @@ TEST_F(ClusterSection, MistakesInTheFileNameItsLine) {
                         "\"ranks_per_node\"?"));
   EXPECT_THAT(with("ranks_per_node", "colour"),
               HasSubstr("its keys are num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, "
-                        "network_by_nodes, teraflops_per_rank, device"));
+                        "network_by_nodes, measured_nodes, teraflops_per_rank, device"));
   EXPECT_THAT(with("ranks_per_node = 4", ""), HasSubstr("cluster.toml: ranks_per_node is missing"));
   EXPECT_THAT(with("ranks_per_node = 4", "ranks_per_node = 0"),
               HasSubstr("cluster.toml:1: ranks_per_node must be at least 1 and at most 65536, got 0"));

@@ -22,6 +22,7 @@ ranks_per_node = 8
 devices_per_node = 2
 rails = 4
 network_by_nodes = [[1, 1.0], [2, 0.83], [64, 0.1]]
+measured_nodes = 64
 [within_node]
 latency_microseconds = 3
 gigabytes_per_second = 450.0
@@ -29,6 +30,7 @@ efficiency = [[1e6, 0.1], [64e6, 0.75]]
 [between_nodes]
 latency_microseconds = 10.0
 gigabytes_per_second = 12.5
+tree_microseconds = 40
 [device]
 name = "H100"
 memory_gigabytes = 80
@@ -44,24 +46,26 @@ launch_microseconds = 4
 )";
 
 TEST(Descriptions, AClusterFileMaySayAll) {
-  const ClusterDescription expected{.num_ranks = 16,
-                                    .ranks_per_node = 8,
-                                    .devices_per_node = 2,
-                                    .within_node = {3e-6, 450e9, Curve({{1e6, 0.1}, {64e6, 0.75}})},
-                                    .between_nodes = {10e-6, 12.5e9},
-                                    .rails = 4,
-                                    .network_by_nodes = Curve({{1, 1}, {2, 0.83}, {64, 0.1}}),
-                                    .device = {.name = "H100",
-                                               .memory_bytes = 80e9,
-                                               .memory_bytes_per_second = 2520e9,
-                                               .peak_flops_per_second = 989.4e12,
-                                               .matmul_flops_per_second = 794.5e12,
-                                               .matmul_by_rows = Curve({{128, 0.3}, {4096, 1}}),
-                                               .matmul_by_columns = Curve({{256, 0.4}}),
-                                               .matmul_by_depth = Curve({{512, 0.5}}),
-                                               .attention_forward = Curve({{512, 0.4}, {2048, 0.6}}),
-                                               .attention_backward = Curve({{512, 0.2}}),
-                                               .launch_seconds = 4e-6}};
+  const ClusterDescription expected{
+      .num_ranks = 16,
+      .ranks_per_node = 8,
+      .devices_per_node = 2,
+      .within_node = {3e-6, 450e9, Curve({{1e6, 0.1}, {64e6, 0.75}})},
+      .between_nodes = {.latency_seconds = 10e-6, .bytes_per_second = 12.5e9, .tree_seconds = 40e-6},
+      .rails = 4,
+      .network_by_nodes = Curve({{1, 1}, {2, 0.83}, {64, 0.1}}),
+      .measured_nodes = 64,
+      .device = {.name = "H100",
+                 .memory_bytes = 80e9,
+                 .memory_bytes_per_second = 2520e9,
+                 .peak_flops_per_second = 989.4e12,
+                 .matmul_flops_per_second = 794.5e12,
+                 .matmul_by_rows = Curve({{128, 0.3}, {4096, 1}}),
+                 .matmul_by_columns = Curve({{256, 0.4}}),
+                 .matmul_by_depth = Curve({{512, 0.5}}),
+                 .attention_forward = Curve({{512, 0.4}, {2048, 0.6}}),
+                 .attention_backward = Curve({{512, 0.2}}),
+                 .launch_seconds = 4e-6}};
   EXPECT_EQ(parse_cluster(full_cluster_text, "c.toml"), expected);
   EXPECT_EQ(parse_cluster(to_toml(expected), "c.toml"), expected) << to_toml(expected);
 }
@@ -75,7 +79,7 @@ std::string complaint(const std::string& old, const std::string& replacement) {
 
 TEST(Descriptions, MistakesInCurvesAreNamed) {
   EXPECT_THAT(complaint("[[256, 0.4]]", "0.4"),
-              HasSubstr("c.toml:20: device.matmul_by_columns must be a list of points in ascending order such as "
+              HasSubstr("c.toml:22: device.matmul_by_columns must be a list of points in ascending order such as "
                         "[[1e6, 0.2], [64e6, 0.9]], got 0.4"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[256, 0.4]"), HasSubstr("got 256 as a point"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 0.4, 1]]"), HasSubstr("got a list as a point"));
@@ -91,9 +95,9 @@ TEST(Descriptions, MistakesInCurvesAreNamed) {
 
 TEST(Descriptions, MistakesInTheDeviceAreNamed) {
   EXPECT_THAT(complaint("peak_teraflops", "peek_teraflops"),
-              HasSubstr("c.toml:17: device has an unknown key \"peek_teraflops\"; did you mean \"peak_teraflops\"?"));
+              HasSubstr("c.toml:19: device has an unknown key \"peek_teraflops\"; did you mean \"peak_teraflops\"?"));
   EXPECT_THAT(complaint("peak_teraflops = 989.4", "peak_teraflops = 0"),
-              HasSubstr("c.toml:17: device.peak_teraflops must be greater than 0"));
+              HasSubstr("c.toml:19: device.peak_teraflops must be greater than 0"));
   EXPECT_THAT(complaint("name = \"H100\"", "name = 100"), HasSubstr("device.name must be a string, got 100"));
   EXPECT_THAT(complaint("rails = 4", "rails = 0"), HasSubstr("c.toml:4: rails must be at least 1"));
   EXPECT_THAT(complaint("num_ranks = 16", "num_ranks = -1"), HasSubstr("c.toml:1: num_ranks must be at least 0"));

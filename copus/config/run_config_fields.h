@@ -50,6 +50,7 @@ inline constexpr Unit tera{1e12, 1};
 inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
+inline constexpr const char* tree_key = "tree_microseconds";
 // The points of a curve stand at positive sizes. Their shares relate to a best value that was fitted, or measured
 // elsewhere, so a point may lie somewhat above it.
 inline constexpr Range<double> curve_place{.low = 0.0, .above_low = true};
@@ -146,6 +147,7 @@ void visit_cluster(Description& cluster, Visitor& visitor) {
   visitor.field("between_nodes", cluster.between_nodes);
   visitor.field("rails", cluster.rails, devices_of_node);
   visitor.field("network_by_nodes", cluster.network_by_nodes);
+  visitor.field("measured_nodes", cluster.measured_nodes, cluster_size);
   visitor.quantity("teraflops_per_rank", cluster.flops_per_second, tera, compute_rate);
   visitor.field("device", cluster.device);
 }

@@ -518,7 +518,9 @@ class RandomConfigs {
     cluster.devices_per_node = whole(0, 8);
     cluster.rails = whole(1, 8);
     cluster.within_node.efficiency = draw_curve();
+    if (coin()) cluster.between_nodes.tree_seconds = share() * 1000 / 1e6;
     cluster.network_by_nodes = draw_curve();
+    cluster.measured_nodes = whole(0, 1000);
     if (coin()) cluster.device = draw_device();
     return cluster;
   }

@@ -35,10 +35,11 @@ std::string write(const Curve& curve) {
   return concat("[", text, "]");
 }
 std::string write(const Link& link) {
-  std::string efficiency;
-  if (link.efficiency != Curve{}) efficiency = concat(", ", efficiency_key, " = ", write(link.efficiency));
+  std::string more;
+  if (link.efficiency != Curve{}) more = concat(", ", efficiency_key, " = ", write(link.efficiency));
+  if (link.tree_seconds > 0) more += concat(", ", tree_key, " = ", write(microseconds.to_theirs(link.tree_seconds)));
   return concat("{ ", latency_key, " = ", write(microseconds.to_theirs(link.latency_seconds)), ", ", bandwidth_key,
-                " = ", write(giga.to_theirs(link.bytes_per_second)), efficiency, " }");
+                " = ", write(giga.to_theirs(link.bytes_per_second)), more, " }");
 }
 template <class Item>
 std::string write(const std::vector<Item>& items) {

@@ -36,6 +36,8 @@ struct Link {
   double latency_seconds = 0;
   double bytes_per_second = 0;
   Curve efficiency = {};  // the share of bytes_per_second that is reached, by the bytes of a collective or message
+  // What an all-reduce by a tree of nodes takes for each level, up or down, beside its bytes; 0: there are only rings.
+  double tree_seconds = 0;
   bool operator==(const Link&) const = default;
 };
 
@@ -69,6 +71,7 @@ struct ClusterDescription {
   // has min(rails, k) times the bandwidth between nodes.
   int64_t rails = 1;
   Curve network_by_nodes = {};  // the share of between_nodes that is left, by the number of nodes that a group spans
+  int64_t measured_nodes = 0;   // on how many nodes the description was compared with measurements; 0: not said
   double flops_per_second = 0;  // a rank's speed on the virtual clock; 0: its thread's measured time counts
   Device device = {};
   bool operator==(const ClusterDescription&) const = default;

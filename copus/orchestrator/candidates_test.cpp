@@ -26,7 +26,8 @@ PerformanceTable table_of(const std::vector<Configuration>& configurations) {
   PerformanceTable table;
   for (const Configuration& configuration : configurations) {
     const auto seconds = static_cast<double>(table.cells.size() + 1);
-    table.cells.push_back({configuration, {}, {}, {seconds, 0.25}, 3});
+    table.cells.push_back(
+        {.configuration = configuration, .parts = {}, .memory = {}, .step = {seconds, 0.25}, .measured_steps = 3});
   }
   return table;
 }

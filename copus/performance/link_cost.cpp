@@ -27,6 +27,7 @@ Link link_across(const ClusterDescription& cluster, int64_t count, int64_t nodes
   Link link = cluster.between_nodes;
   link.bytes_per_second *= static_cast<double>(rails) * cluster.network_by_nodes.at(static_cast<double>(nodes));
   if (rails > 1) link.bytes_per_second = std::min(link.bytes_per_second, cluster.within_node.bytes_per_second);
+  link.tree_seconds *= static_cast<double>(2 * std::bit_width(static_cast<uint64_t>(nodes - 1)));
   return link;
 }
 
@@ -50,7 +51,12 @@ Link link_of(const ClusterDescription& cluster, const RankSeries& ranks) {
 }
 
 double all_reduce_seconds(const Link& link, int64_t n, int64_t bytes) {
-  return ring_seconds(link, n, bytes, 2 * (n - 1));
+  const double ring = ring_seconds(link, n, bytes, 2 * (n - 1));
+  if (link.tree_seconds == 0) return ring;
+  return std::min(ring, link.tree_seconds + ring_seconds({.latency_seconds = 0,
+                                                          .bytes_per_second = link.bytes_per_second,
+                                                          .efficiency = link.efficiency},
+                                                         n, bytes, 2 * (n - 1)));
 }
 
 double reduce_scatter_seconds(const Link& link, int64_t n, int64_t bytes) {

@@ -68,6 +68,26 @@ TEST(LinkCost, CollectivesTakeTheRoundsOfTheirAlgorithms) {
   EXPECT_DOUBLE_EQ(send_seconds(slow_link, 800), 0.5 + 8);
 }
 
+TEST(LinkCost, AllReducesTakeATreeWhereThatIsFaster) {
+  Link link = slow_link;
+  link.tree_seconds = 2;
+  // The ring of 4 ranks has 6 latencies of 0.5 s, the tree takes 2 s; either moves 6 / 4 of the bytes.
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(link, 4, 800), 2 + 12);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(link, 2, 800), 2 * 0.5 + 8);
+  EXPECT_DOUBLE_EQ(reduce_scatter_seconds(link, 4, 800), 3 * 2.5);
+}
+
+TEST(LinkCost, ATreeHasALevelForEachDoublingOfTheNodesUpAndDown) {
+  const ClusterDescription cluster{
+      .ranks_per_node = 4, .within_node = {1e-6, 1e10}, .between_nodes = {.bytes_per_second = 1e9, .tree_seconds = 3}};
+  const auto tree = [&](int64_t count) { return link_of(cluster, RankSeries{0, 1, count}).tree_seconds; };
+  EXPECT_EQ(tree(4), 0);
+  EXPECT_EQ(tree(8), 2 * 1 * 3);
+  EXPECT_EQ(tree(12), 2 * 2 * 3);
+  EXPECT_EQ(tree(16), 2 * 2 * 3);
+  EXPECT_EQ(tree(20), 2 * 3 * 3);
+}
+
 TEST(LinkCost, ABarrierTakesItsLogarithm) {
   const std::vector<int> rounds = {0, 1, 2, 2, 3, 3, 3, 3, 4};
   for (size_t i = 0; i < rounds.size(); ++i) {

@@ -206,24 +206,35 @@ double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy) {
 StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& strategy) {
   const int64_t t = strategy.tensor_parallel, d = strategy.data_parallel, sharers = sharing_ranks(strategy);
   // Groups that share an optimizer's state alone add all gradients of all data-parallel ranks.
-  const bool scatters = sharers > 1 && sharers == strategy.zero_shards();
+  const bool scatters =
+      sharers > 1 && sharers == strategy.zero_shards() && (system_.scatters_gradients || strategy.cuts_gradients());
   const int64_t reducers = scatters ? sharers : d, replicas = scatters ? strategy.zero_replicas : 1;
   const Link reduce_link = data_link(strategy, t, reducers), gather_link = data_link(strategy, t, sharers),
              replica_link = data_link(strategy, t * sharers, replicas);
   const double reduce_turns = turns(strategy, t * reducers), gather_turns = turns(strategy, t * sharers),
                replica_turns = turns(strategy, t * d);
   const auto bytes_of = [](double parameters, double bytes) { return static_cast<int64_t>(parameters * bytes); };
+  const bool fills_buckets = system_.bucket_parameters > 0 && !strategy.cuts_gradients();
+  const double filled = fills_buckets ? std::min(system_.bucket_parameters, held_parameters(strategy, 0)) : 0;
   const auto cost = [&](double parameters) {
-    const int64_t reduced = bytes_of(parameters, system_.reduced_bytes);
+    // A block takes its share of the time of what is sent with it.
+    const double together = fills_buckets ? filled : parameters, share = parameters / together;
+    const int64_t reduced = bytes_of(together, system_.reduced_bytes);
     BucketCosts::Bucket bucket;
-    bucket.reduce = reduce_turns * (scatters ? reduce_scatter_seconds(reduce_link, reducers, reduced)
-                                             : all_reduce_seconds(reduce_link, reducers, reduced));
-    bucket.gather = gather_turns * all_gather_seconds(gather_link, sharers, bytes_of(parameters, system_.weight_bytes));
-    bucket.reduce_replicas = replica_turns * all_reduce_seconds(replica_link, replicas, reduced / sharers);
+    bucket.reduce = share * reduce_turns *
+                    (scatters ? reduce_scatter_seconds(reduce_link, reducers, reduced)
+                              : all_reduce_seconds(reduce_link, reducers, reduced));
+    bucket.gather =
+        share * gather_turns * all_gather_seconds(gather_link, sharers, bytes_of(together, system_.weight_bytes));
+    bucket.reduce_replicas = share * replica_turns * all_reduce_seconds(replica_link, replicas, reduced / sharers);
     return bucket;
   };
   const LocalElements& held = elements(strategy);
-  return {cost(held.layer), cost(held.embedding), add_partial_seconds(strategy)};
+  BucketCosts costs{cost(held.layer), cost(held.embedding), add_partial_seconds(strategy)};
+  if (sharers > 1) {
+    costs.layer.gather += as_double(sharers) * system_.gather_launches * cluster_.device.launch_seconds;
+  }
+  return costs;
 }
 
 // Calls visit(bucket) for the buckets of a pipeline rank that have weights. A tied head beside its embedding has none.
@@ -367,11 +378,10 @@ double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
 }
 
 double StepTimeModel::crowding(const Configuration& configuration) {
-  const int64_t p = configuration.strategy.pipeline_parallel;
   const double memory_bytes = cluster_.device.memory_bytes;
-  if (system_.crowded_seconds == 0 || p == 1 || memory_bytes == 0) return 0;
+  if (system_.stall_seconds == 0 || configuration.strategy.pipeline_parallel == 1 || memory_bytes == 0) return 0;
   if (memory_.predict(configuration).parts.total() <= system_.crowded_memory * memory_bytes) return 0;
-  return as_double(configuration.num_microbatches() * std::min<int64_t>(p, 4)) * system_.crowded_seconds;
+  return stalled_seconds(system_, configuration);
 }
 
 // Returns the number of data-parallel ranks that share an optimizer state.

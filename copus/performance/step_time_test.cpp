@@ -232,6 +232,43 @@ TEST(StepTime, ZeroOneScattersAndGathersInstead) {
   EXPECT_NEAR(predicted(1), predicted(0), 1e-9);
 }
 
+// The seconds of data-parallel communication on four ranks of a slow node, of a program that overlaps none of it.
+double unhidden_communication(const TrainingSystem& system, int64_t zero_stage) {
+  ClusterDescription cluster = gpu_cluster();
+  cluster.within_node = {.latency_seconds = 1e-3, .bytes_per_second = 1e9};
+  cluster.device.launch_seconds = 1e-5;
+  return StepTimeModel(small_model(), sequence_length, cluster, system)
+      .predict(with({.data_parallel = 4, .zero_stage = zero_stage}))
+      .data_communication;
+}
+
+TEST(StepTime, BlocksThatAreSentTogetherShareTheLatency) {
+  TrainingSystem system = silent_system();
+  system.overlaps_reduction = false;
+  const double parameters = 8 * (4 * 128 * 128 + 3 * 256 * 128 + 2 * 128) + 2 * 1000 * 128 + 128;
+  const auto in_collectives = [&](double number) { return number * 6 * (1e-3 + 4 * parameters / number / 4 / 1e9); };
+  // Ten buckets of their own.
+  EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(10), 1e-5);
+  system.bucket_parameters = 1e12;
+  EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(1), 1e-5);
+  system.bucket_parameters = parameters / 3;
+  EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(3), 1e-5);
+}
+
+TEST(StepTime, ZeroOneMayReduceEverythingEverywhere) {
+  TrainingSystem system = silent_system();
+  system.overlaps_reduction = false;
+  const double scattered = unhidden_communication(system, 1), reduced = unhidden_communication(system, 0);
+  // Gradients and weights have as many bytes, so that scattering costs as much as gathering.
+  EXPECT_NEAR(scattered, reduced, 1e-9);
+  system.scatters_gradients = false;
+  EXPECT_NEAR(unhidden_communication(system, 1), 1.5 * reduced, 1e-9);
+  // Eight layers are put in place for each of four ranks.
+  system.gather_launches = 5;
+  EXPECT_NEAR(unhidden_communication(system, 1), 1.5 * reduced + 8 * 4 * 5 * 1e-5, 1e-9);
+  EXPECT_NEAR(unhidden_communication(system, 0), reduced, 1e-12);
+}
+
 // Nothing is hidden where ranks have cores instead of devices of their own.
 ClusterDescription cluster_of_cores() {
   ClusterDescription cluster = counting_cluster();
@@ -530,7 +567,7 @@ TEST(StepTime, PipelinesThatCrowdTheMemoryLoseTimeInEveryMicroBatch) {
   ClusterDescription cluster = gpu_cluster();
   cluster.device.memory_bytes = 1e12;
   TrainingSystem system = copus_in_bf16();
-  system.crowded_seconds = 0.25;
+  system.stall_seconds = 0.25;
   const auto bubble = [&](int64_t p) {
     return StepTimeModel(small_model(), sequence_length, cluster, system)
         .predict(with({.pipeline_parallel = p}))

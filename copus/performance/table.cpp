@@ -1,6 +1,9 @@
 #include "copus/performance/table.h"
 
+#include <cmath>
 #include <utility>
+
+#include "copus/performance/prediction_range.h"
 
 namespace copus {
 
@@ -10,8 +13,18 @@ PerformanceTable make_table(const ModelDescription& model, int64_t sequence_leng
   StepTimeModel time_model(model, sequence_length, cluster, system);
   const auto predict = [&](const Configuration& configuration, const MemoryPrediction& memory) {
     const StepTimeParts parts = time_model.predict(configuration);
-    return TableCell{configuration, parts, memory, knowledge.correct(configuration, parts),
-                     knowledge.measured_steps(configuration)};
+    TableCell cell{.configuration = configuration,
+                   .parts = parts,
+                   .memory = memory,
+                   .step = knowledge.correct(configuration, parts),
+                   .measured_steps = knowledge.measured_steps(configuration)};
+    const double extrapolation =
+        extrapolation_deviation(nodes_of(cluster, configuration.strategy.world_size()), cluster.measured_nodes);
+    if (extrapolation > 0 && cell.measured_steps == 0) {
+      cell.beyond_measured = true;
+      cell.step.relative_deviation = std::hypot(cell.step.relative_deviation, extrapolation);
+    }
+    return cell;
   };
 
   const double available = cluster.device.memory_bytes;

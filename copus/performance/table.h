@@ -19,7 +19,8 @@ struct TableCell {
   Configuration configuration;
   StepTimeParts parts;  // the prediction
   MemoryPrediction memory;
-  Corrected step;  // the corrected prediction
+  Corrected step;  // the corrected prediction, less sure on more nodes than the cluster's description was compared on
+  bool beyond_measured = false;  // whether it is so, and was not measured itself
   int64_t measured_steps = 0;
 
   double throughput() const { return static_cast<double>(configuration.global_batch) / step.seconds; }  // samples/s

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 namespace copus {
@@ -44,6 +45,20 @@ SearchSpace small_space() {
 
 PerformanceTable table_of(const ClusterDescription& cluster, const Knowledge& knowledge = Knowledge()) {
   return make_table(model_of_table(), table_sequence_length, cluster, copus_in_bf16(), small_space(), knowledge);
+}
+
+TEST(Table, BeyondWhatWasMeasuredPredictionsAreLessSure) {
+  ClusterDescription cluster = small_cluster();
+  const TableCell on_two_nodes = table_of(cluster).cells.front();
+  EXPECT_FALSE(on_two_nodes.beyond_measured);
+  cluster.measured_nodes = 1;
+  const TableCell beyond = table_of(cluster).cells.front();
+  EXPECT_TRUE(beyond.beyond_measured);
+  EXPECT_EQ(beyond.step.seconds, on_two_nodes.step.seconds);
+  EXPECT_DOUBLE_EQ(beyond.step.relative_deviation, std::hypot(on_two_nodes.step.relative_deviation, 0.05));
+  // Its own measurements tell of it, however many nodes it takes.
+  const Knowledge knowledge = observe(Knowledge(), beyond.configuration, beyond.parts, {10, 1.0, 0.01});
+  EXPECT_FALSE(table_of(cluster, knowledge).cells.front().beyond_measured);
 }
 
 TEST(Table, HoldsWhatFitsAsPredicted) {

@@ -1,5 +1,7 @@
 #include "copus/performance/training_system.h"
 
+#include <algorithm>
+
 #include "copus/base/error.h"
 #include "copus/base/exact_sum.h"
 #include "copus/description/configuration_fields.h"
@@ -97,6 +99,11 @@ TrainingSystem copus_in_fp32(Processor processor) {
   // written to memory.
   if (processor == Processor::gpu) system.memory.working.score_bytes = 6 * 4;
   return system;
+}
+
+double stalled_seconds(const TrainingSystem& system, const Configuration& configuration) {
+  const int64_t in_turn = std::min<int64_t>(configuration.strategy.pipeline_parallel, 4);
+  return static_cast<double>(configuration.num_microbatches() * in_turn) * system.stall_seconds;
 }
 
 std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,

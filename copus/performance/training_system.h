@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
 #include "copus/placement/stages.h"
 
 namespace copus {
@@ -95,6 +96,12 @@ struct TrainingSystem {
   double reduced_bytes = 4;        // bytes of a gradient as it is sent
   double agreement_bytes = 0;      // bytes that the ranks add up once a step, before they find the latest time
   bool overlaps_reduction = true;  // whether gradients are reduced beside the last backward pass
+  bool scatters_gradients = true;  // whether ZeRO-1 reduces by a reduce-scatter; otherwise by an all-reduce
+  // Parameters of a rank that one collective reduces or gathers, without ZeRO-2 and 3; 0: those of a layer, the
+  // embedding or the head.
+  double bucket_parameters = 0;
+  // Launches by the host, for each layer and rank that shares its weights, to put gathered weights in their place.
+  double gather_launches = 0;
   // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
   int64_t optimizer_group = 0;
   bool overlaps_tensor_backward = true;  // whether collectives of backward passes overlap the layer's products
@@ -102,11 +109,11 @@ struct TrainingSystem {
   bool gathers_after_recompute = false;
   bool recomputes_down_projection = false;  // whether Recompute::full repeats the feed-forward's last product too
   StageCut stage_cut = StageCut::balanced;
-  // An effect seen in nanotron's published times; the explanation is ours: in a pipeline that needs more than this
-  // share of a device's memory, the caching allocator gives blocks back to the device and asks for others in every
-  // micro-batch, which stops each pipeline rank for these seconds: up to four in turn.
+  // An effect seen in nanotron's published times: in some runs of pipelines every micro-batch stops each pipeline rank
+  // for these seconds, up to four in turn. A pipeline that needs more than this share of a device's memory is predicted
+  // to stall; of others across nodes nobody can tell, so that only the range of what is predicted knows it.
   double crowded_memory = 0.9;
-  double crowded_seconds = 0;
+  double stall_seconds = 0;
 
   MemoryUse memory = copus_memory_use();
 
@@ -116,6 +123,9 @@ struct TrainingSystem {
 // Return Copus with bf16 weights and activations, or with everything in fp32 (where weights are their own masters).
 TrainingSystem copus_in_bf16(Processor processor = Processor::gpu);
 TrainingSystem copus_in_fp32(Processor processor = Processor::cpu);
+
+// Returns how much longer a step takes where its pipeline stalls.
+double stalled_seconds(const TrainingSystem& system, const Configuration& configuration);
 
 // Returns the layers of each stage under this system. Stages may come out empty under `thresholds` and `equal`.
 std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,

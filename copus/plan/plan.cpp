@@ -29,7 +29,8 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
                               .seconds = cell.step.seconds,
                               .relative_deviation = cell.step.relative_deviation,
                               .parts = question.knowledge.under_factors(cell.parts),
-                              .measured_steps = cell.measured_steps};
+                              .measured_steps = cell.measured_steps,
+                              .beyond_measured = cell.beyond_measured};
   // What was measured of this very configuration says nothing about its parts, so all of them are stretched alike.
   const double stretch = result.seconds / result.parts.total();
   visit_parts(result.parts, [&](const char* /*name*/, double& seconds) { seconds *= stretch; });

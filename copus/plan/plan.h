@@ -34,6 +34,7 @@ struct PlannedConfiguration {
   double relative_deviation = 0;  // one standard deviation of its logarithm
   StepTimeParts parts;            // corrected likewise, so that they add up to `seconds`
   int64_t measured_steps = 0;
+  bool beyond_measured = false;  // more nodes than the cluster's description was compared with measurements on
   double tokens_per_second_per_gpu = 0;
   double model_flops_utilization = 0;  // NaN where the peak is not known
 

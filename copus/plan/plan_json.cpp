@@ -24,6 +24,7 @@ Json to_json(const PlannedConfiguration& planned) {
   json["num_microbatches"] = planned.configuration.num_microbatches();
   json["step_seconds"] = planned.seconds;
   json["relative_deviation"] = planned.relative_deviation;
+  json["beyond_measured"] = planned.beyond_measured;
   json["measured_steps"] = planned.measured_steps;
   json["tokens_per_second_per_gpu"] = planned.tokens_per_second_per_gpu;
   const bool known = std::isfinite(planned.model_flops_utilization);

@@ -7,6 +7,7 @@
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
+#include "copus/performance/prediction_range.h"
 
 namespace copus {
 
@@ -72,6 +73,12 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
   text += steps == 0 ? ".\nAll times are predictions: none is corrected by a measurement (--profile).\n"
                      : concat(".\nPredictions are corrected by ", steps, " measured steps of ", cells.size(),
                               " configurations.\n");
+  const ClusterDescription& cluster = question.cluster;
+  const int64_t nodes = nodes_of(cluster, question.space.world_size);
+  if (extrapolation_deviation(nodes, cluster.measured_nodes) > 0) {
+    text += concat("These are ", nodes, " nodes; ", question.cluster_name, " was compared with measurements on up to ",
+                   cluster.measured_nodes, ": beyond, predictions are less sure.\n");
+  }
   if (question.precision == "fp32") {
     text += "Computing is taken to be as fast as the cluster's description says: see that it describes fp32.\n";
   }

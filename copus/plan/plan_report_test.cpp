@@ -92,6 +92,17 @@ TEST(PlanReport, SaysWhatPlusMinusStandsOn) {
               AllOf(HasSubstr("corrected by 10 measured steps of 1 configurations."), Not(HasSubstr("assumed"))));
 }
 
+TEST(PlanReport, SaysWhereNothingWasMeasured) {
+  PlanQuestion question = small_question({16});
+  question.space.world_size = 4 * question.cluster.ranks_per_node;
+  EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("less sure")));
+  question.cluster.measured_nodes = 4;
+  EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("less sure")));
+  question.cluster.measured_nodes = 2;
+  EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("These are 4 nodes"));
+  EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("on up to 2: beyond, predictions are less sure"));
+}
+
 TEST(PlanReport, OfAnotherPrecisionItNamesWhatItTakesForGranted) {
   PlanQuestion question = small_question({16});
   EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("fp32")));

@@ -32,12 +32,15 @@ std::string fingerprint(const ClusterDescription& cluster) {
     return list;
   };
   const auto link = [&](const Link& described) {
-    const auto& [latency, bandwidth, efficiency] = described;
-    return OrderedJson{latency, bandwidth, curve(efficiency)};
+    const auto& [latency, bandwidth, efficiency, tree] = described;
+    OrderedJson list{latency, bandwidth, curve(efficiency)};
+    if (tree > 0) list.push_back(tree);  // profiles of links without trees stay valid
+    return list;
   };
   const auto& [num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, network_by_nodes,
-               flops_per_second, device] = cluster;
+               measured_nodes, flops_per_second, device] = cluster;
   static_cast<void>(num_ranks);  // more nodes of the same kind change no configuration's time
+  static_cast<void>(measured_nodes);
   const auto& [name, memory, memory_speed, peak, matmul, by_rows, by_columns, by_depth, attention_forward,
                attention_backward, launch] = device;
   static_cast<void>(memory);  // nor does the amount of memory

@@ -253,7 +253,7 @@ class BenchModel(ProgramTest):
         return self.write("published.csv", "\n".join([self.PUBLISHED_COLUMNS, *rows]) + "\n")
 
     def test_judges_both_halves(self):
-        sets = [(name, 8 // tp, tp, 9000 / tp) for name in ("A", "B") for tp in (1, 2, 4)]
+        sets = [(name, 8 // tp, tp, 9000 / tp**0.5) for name in ("A", "B") for tp in (1, 2, 4)]
         path = self.published(*sets)
         result = json.loads(self.assert_done("bench", "model", "--data", str(path), "--json").stdout)
         halves = [(s["name"], s["half"], s["rows"]) for s in result["sets"]]

@@ -1,5 +1,6 @@
 // `copus bench model`: how well the models of time and memory agree with runs that others have published. Constants of
 // each program and cluster are fitted on half of their sets of runs; both halves are reported.
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <map>
@@ -38,6 +39,8 @@ Json summary_to_json(const HalfSummary& summary) {
           {"mean_top1_regret", summary.mean_top1_regret},
           {"mean_kendall_tau", summary.mean_kendall_tau},
           {"median_absolute_error", summary.median_absolute_error},
+          {"mean_absolute_error", summary.mean_absolute_error},
+          {"share_in_range", summary.share_in_range},
           {"median_absolute_error_all_runs", summary.median_absolute_error_all_runs}};
 }
 
@@ -45,11 +48,14 @@ Json run_to_json(const JudgedRun& run) {
   const Configuration& configuration = run.run.configuration;
   Json parts;
   visit_parts(run.parts, [&](const char* name, double seconds) { parts[name] = seconds; });
+  const SecondsRange range = run.doubt.range(run.predicted_seconds);
   return {{"row_id", run.run.row_id},
           {"strategy", to_string(configuration.strategy)},
           {"micro_batch", configuration.micro_batch},
           {"measured_seconds", run.measured_seconds},
           {"predicted_seconds", run.predicted_seconds},
+          {"range_seconds", {range.low, range.high}},
+          {"beyond_measured", run.doubt.beyond_measured},
           {"parts", std::move(parts)}};
 }
 
@@ -61,7 +67,8 @@ Json set_to_json(const JudgedSet& set, bool with_runs) {
             {"layouts", set.layouts.size()},
             {"kendall_tau", set.kendall_tau},
             {"top1_regret", set.top1_regret},
-            {"median_absolute_error", set.median_absolute_error}};
+            {"median_absolute_error", set.median_absolute_error},
+            {"share_in_range", set.share_in_range}};
   if (with_runs) {
     for (const JudgedRun& run : set.runs) json["runs"].push_back(run_to_json(run));
   }
@@ -108,32 +115,42 @@ std::string percent(double share) { return std::isnan(share) ? "-" : format_numb
 std::string decimal(double value) { return std::isnan(value) ? "-" : format_number("%.3f", value); }
 
 void print_half(const char* name, const HalfSummary& half) {
-  constexpr int widths[] = {-9, 5, 9, 9, 9, 11};
+  constexpr int widths[] = {-9, 5, 9, 9, 9, 9, 11, 10};
   print_cells(widths, {name, concat(half.sets), decimal(half.mean_kendall_tau), percent(half.mean_top1_regret),
-                       percent(half.median_absolute_error), percent(half.median_absolute_error_all_runs)});
+                       percent(half.median_absolute_error), percent(half.mean_absolute_error),
+                       percent(half.median_absolute_error_all_runs), percent(half.share_in_range)});
 }
 
 void print_run(const JudgedRun& run) {
   constexpr int widths[] = {-12, -40, 0};
   const StepTimeParts& parts = run.parts;
+  const SecondsRange range = run.doubt.range(run.predicted_seconds);
   print_cells(widths, {concat("  row ", run.run.row_id), to_string(run.run.configuration),
                        concat(" measured ", decimal(run.measured_seconds), " s, predicted ",
-                              decimal(run.predicted_seconds), " s: compute ", decimal(parts.compute), ", tensor ",
-                              decimal(parts.tensor_communication), ", bubble ", decimal(parts.bubble), ", data ",
-                              decimal(parts.data_communication), ", optimizer ", decimal(parts.optimizer))});
+                              decimal(run.predicted_seconds), " s (", decimal(range.low), " to ", decimal(range.high),
+                              run.doubt.beyond_measured ? ", beyond what was fitted" : "", "): compute ",
+                              decimal(parts.compute), ", tensor ", decimal(parts.tensor_communication), ", bubble ",
+                              decimal(parts.bubble), ", data ", decimal(parts.data_communication), ", optimizer ",
+                              decimal(parts.optimizer))});
+}
+
+const char* beyond_note(const JudgedSet& set) {
+  const bool beyond =
+      std::any_of(set.runs.begin(), set.runs.end(), [](const JudgedRun& run) { return run.doubt.beyond_measured; });
+  return beyond ? ", on more nodes than were fitted" : "";
 }
 
 void print_table(const PublishedAgreement& agreement, bool with_runs) {
-  std::cout << "set     half      rows  layouts      tau   regret    error  cluster\n";
-  constexpr int set_widths[] = {-8, -8, 6, 9, 9, 9, 9, 0};
+  std::cout << "set     half      rows  layouts      tau   regret    error  in range  cluster\n";
+  constexpr int set_widths[] = {-8, -8, 6, 9, 9, 9, 9, 10, 0};
   for (const JudgedSet& set : agreement.sets) {
     print_cells(set_widths, {set.name, name_of_half(set), concat(set.runs.size()), concat(set.layouts.size()),
                              decimal(set.kendall_tau), percent(set.top1_regret), percent(set.median_absolute_error),
-                             "  " + set.group});
+                             percent(set.share_in_range), concat("  ", set.group, beyond_note(set))});
     if (!with_runs) continue;
     for (const JudgedRun& run : set.runs) print_run(run);
   }
-  std::cout << "\nhalf      sets  mean tau   regret    error  all rows'\n";
+  std::cout << "\nhalf      sets  mean tau   regret    error     mean  all rows'  in range\n";
   print_half("held out", agreement.held_out);
   print_half("fitted", agreement.fitted);
   std::cout << "\nconstants  compute  communication\n";

@@ -51,10 +51,14 @@ double corrected_seconds(const FittedConstants& constants, const StepTimeParts& 
 FittedConstants fit_constants(std::span<const FitSample> samples) {
   // Enough to decide between constants that fit equally well, and less than any sample's error weighs.
   constexpr double pull_towards_one = 1e-3;
+  // A run that is further off than this did something else besides, and pulls at the constants a tenth as hard.
+  const double far_off = std::log(1.5);
   const auto error_of = [&](const FittedConstants& constants) {
     double error = 0, weight = 0;
     for (const FitSample& sample : samples) {
-      error += sample.weight * std::abs(std::log(corrected_seconds(constants, sample.parts) / sample.measured_seconds));
+      const double deviation = std::log(corrected_seconds(constants, sample.parts) / sample.measured_seconds);
+      const double distance = std::abs(deviation), beyond = std::max(0.0, distance - far_off);
+      error += sample.weight * (distance - 0.9 * beyond);
       weight += sample.weight;
     }
     return error / std::max(weight, 1e-300) +

@@ -32,7 +32,8 @@ struct FitSample {
   double weight;
 };
 
-// The constants with the least weighted sum of absolute logarithmic errors, each between 1/4 and 4. What the samples
+// The constants with the least weighted sum of absolute logarithmic errors, of which what is beyond log 1.5 counts a
+// tenth, each between 1/4 and 4. What the samples
 // do not decide stays at 1.
 FittedConstants fit_constants(std::span<const FitSample> samples);
 

@@ -53,6 +53,8 @@ void predict_sets(const std::vector<PublishedRun>& runs,
     judged.run = run;
     judged.parts = model.predict(described.configuration);
     judged.measured_seconds = tokens_per_gpu_and_step(run) / *run.tokens_per_second_per_gpu;
+    judged.nodes = nodes_of(cluster, run.num_gpus);
+    judged.doubt = doubt_of(cluster, described.system, described.configuration);
     set_named(agreement.sets, run.rank_set, described.group).runs.push_back(std::move(judged));
   }
 }
@@ -82,8 +84,27 @@ void fit(PublishedAgreement& agreement) {
   for (const auto& [group, of_group] : samples) agreement.constants[group] = fit_constants(of_group);
 }
 
-void judge(JudgedSet& set, const FittedConstants& constants) {
-  for (JudgedRun& run : set.runs) run.predicted_seconds = corrected_seconds(constants, run.parts);
+// Returns the number of nodes of the largest fitted run, by group.
+std::map<std::string, int64_t> fitted_nodes(const std::vector<JudgedSet>& sets) {
+  std::map<std::string, int64_t> nodes;
+  for (const JudgedSet& set : sets) {
+    if (!set.is_fitted) continue;
+    for (const JudgedRun& run : set.runs) nodes[set.group] = std::max(nodes[set.group], run.nodes);
+  }
+  return nodes;
+}
+
+void judge(JudgedSet& set, const FittedConstants& constants, int64_t measured_nodes) {
+  double in_range = 0;
+  for (JudgedRun& run : set.runs) {
+    run.predicted_seconds = corrected_seconds(constants, run.parts);
+    run.doubt.stall_seconds *= constants.compute;
+    run.doubt.beyond_measured = run.nodes > measured_nodes;
+    run.doubt.relative_deviation =
+        std::hypot(run.doubt.relative_deviation, extrapolation_deviation(run.nodes, measured_nodes));
+    in_range += run.in_range();
+  }
+  set.share_in_range = in_range / static_cast<double>(set.runs.size());
   std::vector<double> predicted, measured, errors;
   for (const size_t index : set.layouts) {
     const JudgedRun& run = set.runs[index];
@@ -109,19 +130,24 @@ double mean_of_numbers(const std::vector<double>& values) {
 
 HalfSummary summarize(const std::vector<JudgedSet>& sets, bool fitted) {
   HalfSummary summary;
-  std::vector<double> taus, regrets, layout_errors, errors;
+  std::vector<double> taus, regrets, layout_errors, errors, in_range;
   for (const JudgedSet& set : sets) {
     if (set.is_fitted != fitted) continue;
     ++summary.sets;
     taus.push_back(set.kendall_tau);
     regrets.push_back(set.top1_regret);
     for (const size_t index : set.layouts) layout_errors.push_back(absolute_error(set.runs[index]));
-    for (const JudgedRun& run : set.runs) errors.push_back(absolute_error(run));
+    for (const JudgedRun& run : set.runs) {
+      errors.push_back(absolute_error(run));
+      in_range.push_back(run.in_range());
+    }
   }
   summary.mean_kendall_tau = mean_of_numbers(taus);
   summary.mean_top1_regret = mean_of_numbers(regrets);
   summary.median_absolute_error = median_of(layout_errors);
+  summary.mean_absolute_error = mean_of_numbers(layout_errors);
   summary.median_absolute_error_all_runs = median_of(errors);
+  summary.share_in_range = mean_of_numbers(in_range);
   return summary;
 }
 
@@ -133,7 +159,10 @@ PublishedAgreement judge_step_times(const std::vector<PublishedRun>& runs,
   predict_sets(runs, find_cluster, agreement);
   for (JudgedSet& set : agreement.sets) find_layouts(set);
   fit(agreement);
-  for (JudgedSet& set : agreement.sets) judge(set, agreement.constants.at(set.group));
+  const std::map<std::string, int64_t> measured_nodes = fitted_nodes(agreement.sets);
+  for (JudgedSet& set : agreement.sets) {
+    judge(set, agreement.constants.at(set.group), measured_nodes.at(set.group));
+  }
   agreement.held_out = summarize(agreement.sets, false);
   agreement.fitted = summarize(agreement.sets, true);
   return agreement;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/description/cluster_description.h"
+#include "copus/performance/prediction_range.h"
 #include "copus/workshop/published/agreement.h"
 #include "copus/workshop/published/runs.h"
 
@@ -19,6 +20,9 @@ struct JudgedRun {
   StepTimeParts parts;           // as predicted, not corrected
   double predicted_seconds = 0;  // of a step, with its group's constants
   double measured_seconds = 0;
+  int64_t nodes = 0;
+  PredictionDoubt doubt;  // what was measured are the fitted runs of its group
+  bool in_range() const { return doubt.range(predicted_seconds).holds(measured_seconds); }
 };
 
 // The runs of one rank set. A layout is a (d, t, p, v); it counts with the fastest of its measured runs.
@@ -31,6 +35,7 @@ struct JudgedSet {
   double kendall_tau = 0;            // NaN with fewer than two layouts
   double top1_regret = 0;            // NaN with fewer than two layouts
   double median_absolute_error = 0;  // relative, of throughput
+  double share_in_range = 0;         // of the runs
 };
 
 // Over the sets of one half. NaN where there are none.
@@ -39,7 +44,9 @@ struct HalfSummary {
   double mean_kendall_tau = 0;
   double mean_top1_regret = 0;
   double median_absolute_error = 0;           // of all their layouts
+  double mean_absolute_error = 0;             // likewise
   double median_absolute_error_all_runs = 0;  // of all their runs
+  double share_in_range = 0;                  // of all their runs
 };
 
 struct PublishedAgreement {

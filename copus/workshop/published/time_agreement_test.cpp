@@ -96,6 +96,36 @@ TEST(PublishedAgreement, ALayoutCountsWithItsFastestRun) {
   EXPECT_NEAR(set.top1_regret, 0.3, 1e-12);
 }
 
+TEST(PublishedAgreement, RunsAreCountedThatLieInTheRangeOfTheirPrediction) {
+  std::vector<PublishedRun> runs;
+  for (const char* set : {"A", "B", "C"}) {
+    for (const int64_t t : {1, 2, 4, 8}) {
+      runs.push_back(run_of(set, t));
+      measure(runs.back(), 1, 1);
+    }
+  }
+  *runs[4].tokens_per_second_per_gpu *= 1.15;  // within two standard deviations of 0.1
+  *runs[5].tokens_per_second_per_gpu *= 1.3;
+  const PublishedAgreement agreement = judge_step_times(runs, nodes_of_eight);
+  EXPECT_EQ(agreement.sets[1].share_in_range, 0.75);
+  EXPECT_EQ(agreement.held_out.share_in_range, 0.75);
+  EXPECT_EQ(agreement.fitted.share_in_range, 1);
+  EXPECT_NEAR(agreement.held_out.mean_absolute_error, (0.15 / 1.15 + 0.3 / 1.3) / 4, 0.002);
+}
+
+TEST(PublishedAgreement, MoreNodesThanWereFittedAreLessSure) {
+  std::vector<PublishedRun> runs = {run_of("A", 1), run_of("B", 1)};
+  for (PublishedRun& run : runs) measure(run, 1, 1);
+  runs[1].num_gpus = 32;
+  const PublishedAgreement agreement = judge_step_times(runs, nodes_of_eight);
+  const JudgedRun& fitted = agreement.sets[0].runs[0];
+  const JudgedRun& beyond = agreement.sets[1].runs[0];
+  EXPECT_FALSE(fitted.doubt.beyond_measured);
+  EXPECT_DOUBLE_EQ(fitted.doubt.relative_deviation, 0.1);
+  EXPECT_TRUE(beyond.doubt.beyond_measured);
+  EXPECT_DOUBLE_EQ(beyond.doubt.relative_deviation, std::hypot(0.1, 0.1));  // two doublings of 0.05
+}
+
 TEST(PublishedAgreement, OneLayoutHasNoOrder) {
   const PublishedAgreement agreement = judge_step_times({run_of("A", 1)}, nodes_of_eight);
   EXPECT_TRUE(std::isnan(agreement.sets.front().kendall_tau));
@@ -125,6 +155,11 @@ TEST(PublishedSystems, ProgramsAreToldApart) {
   run.framework = "nanotron v0.5";
   EXPECT_EQ(describe_published(run).cluster, "h100-playbook");
   EXPECT_EQ(describe_published(run).system.stage_cut, StageCut::thresholds);
+  EXPECT_TRUE(describe_published(run).system.overlaps_reduction);
+  EXPECT_EQ(describe_published(run).system.bucket_parameters, 25 << 19);
+  run.configuration.strategy.zero_stage = 1;
+  EXPECT_FALSE(describe_published(run).system.overlaps_reduction);
+  EXPECT_FALSE(describe_published(run).system.scatters_gradients);
   run.framework = "InternEvo";
   run.zero_group = 8;
   EXPECT_EQ(describe_published(run).system.optimizer_group, 8);
