@@ -96,12 +96,15 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                   meeting);
 }
 
-// Besides mpirun, SLURM is the only launcher that starts MPI programs. Its ranks on one machine share memory.
+// Besides mpirun, SLURM is the only launcher that starts MPI programs. Its ranks on one machine share memory. Without
+// `srun --mpi=...` most MPI libraries end the process, so that is left to jobs that name no other way to meet.
 bool uses_mpi(const RankEnvironment& environment) {
   if (!has_mpi()) return false;
+  if (environment.launcher == LauncherKind::open_mpi) return true;
   const bool one_machine = environment.local_world_size == environment.world_size;
-  return environment.launcher == LauncherKind::open_mpi ||
-         (environment.launcher == LauncherKind::slurm && !one_machine);
+  const bool meeting_place = !environment.master_address.empty() && environment.master_port != 0;
+  return environment.launcher == LauncherKind::slurm && !one_machine &&
+         (environment.launcher_serves_mpi || !meeting_place);
 }
 
 // An MPI library that does not know the launcher would take each rank for a job of its own.

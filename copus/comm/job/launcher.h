@@ -26,6 +26,7 @@ struct RankEnvironment {
   std::string master_address;
   int64_t master_port = 0;
   bool launcher_serves_store = false;  // torchrun's agent serves a c10d store there: rank 0 is a client like the others
+  bool launcher_serves_mpi = false;    // SLURM tells MPI libraries where the other ranks are (PMIx, PMI-2)
   std::string attempt;  // tells restarts of a job, and jobs that meet at the same place, from one another
   int segment = -1;     // from Copus' launcher: the inherited descriptor of the shared segment
 };
@@ -38,8 +39,9 @@ std::optional<RankEnvironment> read_rank_environment();
 // The same with other variables: `lookup` gives a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
 
-// Joins the job that the environment describes. In a build with MPI, the ranks of mpirun, and those of SLURM on several
-// machines, connect over MPI. All others connect over shared memory, or where they are on several machines over TCP.
+// Joins the job that the environment describes. In a build with MPI, the ranks of mpirun connect over MPI, and so do
+// those of SLURM on several machines, unless it was not told to serve MPI and a meeting place is named. All others
+// connect over shared memory, or where they are on several machines over TCP.
 // Throws UserError when that cannot be had, and RankFailure when ranks do not come within `wait_seconds`.
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds);
 // What that world's messages go over: "MPI", "TCP", "shared memory".

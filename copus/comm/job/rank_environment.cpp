@@ -195,6 +195,7 @@ RankEnvironment read_slurm(const Variables& variables) {
   result.local_world_size = *local_size;
   result.local_rank = variables.required_integer("SLURM_LOCALID", 0, result.local_world_size - 1, "SLURM_PROCID");
   check_local(result, "SLURM_LOCALID", list_name);
+  result.launcher_serves_mpi = variables.has("PMIX_RANK") || variables.has("PMI_RANK");
   choose_meeting_place(
       variables,
       concat("slurm/", variables.text("SLURM_JOB_ID").value_or(""), ".", variables.text("SLURM_STEP_ID").value_or(""),

@@ -129,6 +129,12 @@ TEST(RankEnvironment, ReadsSlurm) {
   EXPECT_EQ(read(with(srun, {{"SLURM_NODEID", "0"}, {"SLURM_PROCID", "2"}}))->local_world_size, 3);
 }
 
+TEST(RankEnvironment, KnowsWhetherSlurmServesMpi) {
+  EXPECT_FALSE(read(srun)->launcher_serves_mpi);
+  EXPECT_TRUE(read(with(srun, {{"PMIX_RANK", "6"}}))->launcher_serves_mpi) << "srun --mpi=pmix";
+  EXPECT_TRUE(read(with(srun, {{"PMI_RANK", "6"}}))->launcher_serves_mpi) << "srun --mpi=pmi2";
+}
+
 TEST(RankEnvironment, SlurmOnOneMachineMeetsThere) {
   const auto found =
       read(with(srun, {{"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "6"}, {"SLURM_STEP_TASKS_PER_NODE", "7"}}));
