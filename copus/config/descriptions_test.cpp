@@ -105,6 +105,9 @@ TEST(Descriptions, MistakesInTheDeviceAreNamed) {
                 parse_cluster("device = 3\nranks_per_node = 1\nwithin_node = {}\nbetween_nodes = {}\n", "c.toml");
               }),
               HasSubstr("within_node has no latency_microseconds"));
+  // Trees are of nodes.
+  EXPECT_THAT(complaint("gigabytes_per_second = 450.0", "gigabytes_per_second = 450.0\ntree_microseconds = 4"),
+              HasSubstr("within_node has an unknown key \"tree_microseconds\""));
 }
 
 TEST(Descriptions, EveryShippedFileIsReadByItsName) {

@@ -198,7 +198,9 @@ void SettingsReader::field(const char* key, Link& link) {
     fail(*setting, "must be a table such as { ", latency_key, " = 5.0, ", bandwidth_key, " = 12.5 }, got ",
          copus::describe(*setting));
   }
-  refuse_other_keys(*setting, {latency_key, bandwidth_key, efficiency_key, tree_key});
+  std::vector<std::string> keys = {latency_key, bandwidth_key, efficiency_key};
+  if (std::string_view(key) == "between_nodes") keys.emplace_back(tree_key);  // trees are of nodes
+  refuse_other_keys(*setting, keys);
   link.latency_seconds = microseconds.to_ours(number_in(*setting, latency_key, link_latency));
   link.bytes_per_second = giga.to_ours(number_in(*setting, bandwidth_key, link_bandwidth));
   if (const Setting* efficiency = setting->find(efficiency_key)) link.efficiency = curve(*efficiency);

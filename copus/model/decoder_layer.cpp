@@ -52,12 +52,6 @@ void DecoderLayer::project_query_key_value(LayerActivations& a, const kernels::A
   kernels::rotary_(a.qkv, shape, rotary.cosine, rotary.sine, /*backward=*/false);
 }
 
-void DecoderLayer::attend(LayerActivations& a, const kernels::AttentionShape& shape,
-                          const RotaryTable::Rows& rotary) const {
-  project_query_key_value(a, shape, rotary);
-  a.attention = kernels::attention(a.qkv, shape);
-}
-
 void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const {
   const at::Tensor delta = tensor_parallel_.reduce(attention_output_.forward(attention_output));
   kernels::NormResult norm = kernels::add_rms_norm(a.input, delta, feed_forward_norm_.weight, epsilon_);
@@ -70,6 +64,7 @@ void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attent
 
 ResidualStream DecoderLayer::feed_forward(LayerActivations& a, const at::Tensor& attention_output) const {
   project_gate_up(a, attention_output);
+  a.all_feed_forward_input.reset();
   return {a.middle, tensor_parallel_.reduce(down_.forward(kernels::swiglu(a.gate_up)))};
 }
 
@@ -81,10 +76,10 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
   a.input = norm.sum;
   a.attention_rstd = norm.rstd;
   a.attention_input = norm.normed;
-  attend(a, shape, rotary);
+  project_query_key_value(a, shape, rotary);
   a.all_attention_input.reset();
+  a.attention = kernels::attention(a.qkv, shape);
   ResidualStream out = feed_forward(a, a.attention.output);
-  a.all_feed_forward_input.reset();
   if (kept) {
     switch (recompute) {
       case Recompute::none:
@@ -107,8 +102,8 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
 
 at::Tensor DecoderLayer::column_backward(const Linear& linear, const at::Tensor& dy, const at::Tensor& x,
                                          at::Tensor all_x, WeightGradients& weight_gradients) const {
-  const PendingRows gathered = all_x.defined() ? PendingRows(std::move(all_x)) : tensor_parallel_.start_gather(x);
-  const PendingRows sum = tensor_parallel_.start_reduce(kernels::linear_input_gradient(dy, linear.weight));
+  PendingRows gathered = all_x.defined() ? PendingRows(std::move(all_x)) : tensor_parallel_.start_gather(x);
+  PendingRows sum = tensor_parallel_.start_reduce(kernels::linear_input_gradient(dy, linear.weight));
   weight_gradients.add(linear.weight_gradient, linear.bias_gradient, dy, gathered.wait());
   return sum.wait();
 }
@@ -121,7 +116,10 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
     a.attention_rstd = norm.rstd;
     a.attention_input = norm.normed;
   }
-  if (!a.qkv.defined()) attend(a, shape, rotary);
+  if (!a.qkv.defined()) {
+    project_query_key_value(a, shape, rotary);
+    a.attention = kernels::attention(a.qkv, shape);
+  }
   if (!a.gate_up.defined()) project_gate_up(a, a.attention.output);
 
   at::Tensor all_dy = tensor_parallel_.gather(dy);

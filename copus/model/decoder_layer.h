@@ -76,7 +76,6 @@ class DecoderLayer {
  private:
   void project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
                                const RotaryTable::Rows& rotary) const;
-  void attend(LayerActivations& a, const kernels::AttentionShape& shape, const RotaryTable::Rows& rotary) const;
   void project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const;
   // Runs the backward pass of a column-parallel layer. Its input x [local rows, width] is gathered, unless all_x is
   // defined, beside the product that gives its gradient, and this gradient is added up beside the one of the weights.

@@ -8,6 +8,19 @@
 
 namespace copus {
 
+PendingRows::~PendingRows() {
+  if (!is_under_way_) return;
+  rows_.unsafeReleaseTensorImpl();
+  source_.unsafeReleaseTensorImpl();
+}
+
+at::Tensor PendingRows::wait() {
+  work_.wait();
+  is_under_way_ = false;
+  source_.reset();
+  return std::move(rows_);
+}
+
 TensorParallel::TensorParallel(Communicator& group, bool sequence_parallel)
     : group_(&group), sequence_parallel_(sequence_parallel) {}
 

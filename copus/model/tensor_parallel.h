@@ -12,21 +12,24 @@
 
 namespace copus {
 
-// Rows that a collective is bringing together.
-class PendingRows {
+// Rows that a collective is bringing together. Where they are not waited for, because an exception came in between, the
+// collective may still be at work in their memory: then that is never given back. The process is about to end.
+class [[nodiscard]] PendingRows {
  public:
-  explicit PendingRows(at::Tensor rows, at::Tensor source = {}, Work work = {})
-      : rows_(std::move(rows)), source_(std::move(source)), work_(std::move(work)) {}
+  explicit PendingRows(at::Tensor rows) : rows_(std::move(rows)) {}
+  PendingRows(at::Tensor rows, at::Tensor source, Work work)
+      : rows_(std::move(rows)), source_(std::move(source)), work_(std::move(work)), is_under_way_(true) {}
+  PendingRows(const PendingRows&) = delete;
+  PendingRows& operator=(const PendingRows&) = delete;
+  ~PendingRows();
 
-  // Waits for the collective and returns the rows.
-  at::Tensor wait() const {
-    work_.wait();
-    return rows_;
-  }
+  // Waits for the collective and returns the rows. Once.
+  at::Tensor wait();
 
  private:
-  at::Tensor rows_, source_;  // what the collective writes, and what else it reads
+  at::Tensor rows_, source_;  // what the collective writes, and what it reads
   Work work_;
+  bool is_under_way_ = false;
 };
 
 class TensorParallel {

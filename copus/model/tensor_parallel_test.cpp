@@ -171,8 +171,7 @@ TEST(TensorParallel, GatherAndReduceKeepTheOrderOfTheRanks) {
       const at::Tensor local = all.narrow(0, 2 * world.rank(), 2).contiguous();
       EXPECT_TRUE(group.gather(local).equal(all));
       EXPECT_TRUE(group.reduce(all * (world.rank() + 1)).equal(local * 6));
-      const PendingRows gathered = group.start_gather(local.clone()),
-                        sum = group.start_reduce(all * (world.rank() + 1));
+      PendingRows gathered = group.start_gather(local.clone()), sum = group.start_reduce(all * (world.rank() + 1));
       EXPECT_TRUE(gathered.wait().equal(all));
       EXPECT_TRUE(sum.wait().equal(local * 6));
       EXPECT_EQ(group.local_rows(6), 2);

@@ -62,7 +62,7 @@ TEST(CheckChanges, AllowsAnotherLayoutAndCluster) {
       "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }",
       "cluster.clock=virtual"};
   // A described cluster is written with the settings that its description leaves to the defaults.
-  const size_t changes = overrides.size() + 3;  // num_ranks, devices_per_node, rails
+  const size_t changes = overrides.size() + 4;  // num_ranks, devices_per_node, rails, measured_nodes
   EXPECT_THAT(check_changes(config_with({}), config_with(overrides), {}),
               AllOf(SizeIs(changes), Contains(HasSubstr("parallel.data_parallel: 1 -> 2"))));
   EXPECT_THAT(check_changes(config_with(overrides), config_with({}), {}), SizeIs(changes));

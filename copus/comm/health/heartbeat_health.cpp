@@ -20,8 +20,8 @@ constexpr double least_stalled_seconds = 10;
 
 }  // namespace
 
-HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size, double wait_seconds)
-    : member_(rank, size, ::getpid(), wait_seconds, Clock::now()) {}
+HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size, double wait_seconds, Clock::time_point started)
+    : member_(rank, size, ::getpid(), wait_seconds, started) {}
 
 void HeartbeatHealth::set_place(std::string_view place) {
   const std::lock_guard lock(mutex_);

@@ -31,7 +31,7 @@ class HeartbeatHealth : public Health {
  protected:
   using Clock = std::chrono::steady_clock;
 
-  HeartbeatHealth(int64_t rank, int64_t size, double wait_seconds);
+  HeartbeatHealth(int64_t rank, int64_t size, double wait_seconds, Clock::time_point started);
 
   int64_t rank() const { return member_.tree().rank(); }
   int64_t size() const { return member_.tree().size(); }

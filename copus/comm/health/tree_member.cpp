@@ -24,6 +24,7 @@ constexpr auto own_pause = std::chrono::milliseconds(1000);
 // Rank 0 waits so long for a neighbour of the failed rank to say where that rank was.
 constexpr auto longest_completion = std::chrono::milliseconds(300);
 
+constexpr const char* start_of_job = "the start of the job";
 constexpr const char* lost_connection = "its process ended, or the network to its machine broke";
 
 double seconds_between(TreeMember::Time from, TreeMember::Time to) {
@@ -36,22 +37,28 @@ std::string to_text(const TreeMember::Decision& report, bool is_located) {
                 failure.cause);
 }
 
-// A report, and whether it has been where the failed rank is known.
-std::pair<TreeMember::Decision, bool> report_of(std::string_view text) {
+struct Report {
+  TreeMember::Decision decision;
+  bool is_located = false;  // whether it has been where the failed rank is known
+};
+
+// Empty for what is no report of a job with so many ranks.
+std::optional<Report> report_of(std::string_view text, int64_t size) {
   std::istringstream words{std::string(text)};
-  TreeMember::Decision report;
-  bool is_located = false;
-  words >> report.failure.rank >> report.failure.pid >> report.told >> is_located;
+  Report report;
+  FailureReport& failure = report.decision.failure;
+  words >> failure.rank >> failure.pid >> report.decision.told >> report.is_located;
+  if (!words || failure.rank < -1 || failure.rank >= size) return std::nullopt;
   words.get();
-  std::getline(words, report.failure.place);
-  std::getline(words, report.failure.cause);
-  return {report, is_located};
+  std::getline(words, failure.place);
+  std::getline(words, failure.cause);
+  return report;
 }
 
 }  // namespace
 
-TreeMember::TreeMember(int64_t rank, int64_t size, int64_t pid, double wait_seconds, Time now)
-    : tree_(rank, size), wait_seconds_(wait_seconds), started_(now), looked_(now) {
+TreeMember::TreeMember(int64_t rank, int64_t size, int64_t pid, double wait_seconds, Time started)
+    : tree_(rank, size), wait_seconds_(wait_seconds), started_(started), looked_(started) {
   own_.pid = pid;
   if (!tree_.is_root()) neighbours_[tree_.parent()];
   for (const int64_t child : tree_.children()) neighbours_[child];
@@ -108,14 +115,16 @@ void TreeMember::take(int64_t neighbour, char kind, std::string_view content, Ti
       signs.place = content.substr(std::min(end_of_line + 1, content.size()));
       return;
     }
-    case failed: {
-      const auto [report, is_located] = report_of(content);
-      if (report.failure.rank < tree_.size()) pass_on(report, is_located, now);
+    case failed:
+      if (const auto report = report_of(content, tree_.size())) pass_on(report->decision, report->is_located, now);
+      return;
+    case decided: {
+      const auto report = report_of(content, tree_.size());
+      if (!from_parent || decision_ || !report) return;
+      decide(report->decision);
+      decides_itself_ = false;
       return;
     }
-    case decided:
-      if (from_parent && !decision_) decide(report_of(content).first);
-      return;
     case leaving:
     case all_left:
       if (from_parent) return;
@@ -150,7 +159,7 @@ void TreeMember::judge_absence(Time now) {
   if (!has_met_ && seconds_between(started_, now) > wait_seconds_) {
     for (const int64_t child : tree_.children()) {
       if (neighbours_.at(child).connected) continue;
-      report({{child, "the start of the job", concat("did not come within ", wait_seconds_, " s")}}, now);
+      report({{child, start_of_job, concat("did not come within ", wait_seconds_, " s")}}, now);
       break;
     }
   }
@@ -188,6 +197,10 @@ void TreeMember::report(const Decision& report, Time now) {
   pass_on(report, false, now);
 }
 
+void TreeMember::miss_parent() {
+  if (!decision_) decide({{tree_.parent(), start_of_job, concat("did not come within ", wait_seconds_, " s")}});
+}
+
 // Sends a report on: to where its rank is known, and from there to rank 0, which decides.
 void TreeMember::pass_on(Decision report, bool is_located, Time now) {
   if (decision_ || has_ended_) return;
@@ -213,11 +226,14 @@ void TreeMember::pass_on(Decision report, bool is_located, Time now) {
     }
   }
   if (tree_.is_root()) return decide(report);
+  const Signs& parent = neighbours_.at(tree_.parent());
+  if (!parent.connected || parent.lost) return decide(report);
   send(tree_.parent(), failed, to_text(report, true));
 }
 
 void TreeMember::decide(const Decision& decision) {
   decision_ = decision;
+  decides_itself_ = true;
   send_down(decided, to_text(decision, true));
 }
 

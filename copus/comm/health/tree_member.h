@@ -42,8 +42,8 @@ class TreeMember {
     bool told = false;  // to the user, by the rank that failed
   };
 
-  // Of ranks that have yet to meet. A neighbour that is not there after `wait_seconds` counts as failed.
-  TreeMember(int64_t rank, int64_t size, int64_t pid, double wait_seconds, Time now);
+  // Of ranks that have yet to meet. A neighbour that is not there `wait_seconds` after `started` counts as failed.
+  TreeMember(int64_t rank, int64_t size, int64_t pid, double wait_seconds, Time started);
 
   const RankTree& tree() const { return tree_; }
 
@@ -51,6 +51,8 @@ class TreeMember {
   // not come back.
   void connect(int64_t neighbour, Time now);
   void lose(int64_t neighbour);
+  // The parent could not be found in time.
+  void miss_parent();
   void take(int64_t neighbour, char kind, std::string_view content, Time now);
   // Looks for what is late, and sends heartbeats that are due. To be called several times a second.
   void look(Time now);
@@ -69,6 +71,8 @@ class TreeMember {
   std::vector<std::string> cards() const;  // of all ranks in their order, once they have met
   bool has_ended() const { return has_ended_; }
   const std::optional<Decision>& decision() const { return decision_; }
+  // Whether it is this member's own decision, and did not come from its parent.
+  bool decides_itself() const { return decides_itself_; }
   // Where a rank last said that it was; empty but for this one and its neighbours.
   std::string place_of(int64_t rank) const;
 
@@ -112,6 +116,7 @@ class TreeMember {
   std::optional<Decision> undecided_;
   Time undecided_since_{};
   std::optional<Decision> decision_;
+  bool decides_itself_ = false;
 
   std::optional<Time> first_left_;
   bool told_leaving_ = false, told_all_left_ = false;

@@ -353,12 +353,28 @@ TEST(Partings, NameARankThatDoesNotComeToTheEnd) {
   }
 }
 
+TEST(Meetings, NameAParentThatDoesNotComeToAllBelow) {
+  Simulation job(8, 10, 10);
+  job.start({4});
+  job.run_for(9);
+  for (const int64_t rank : {5, 6}) {
+    job[rank].miss_parent();
+    EXPECT_TRUE(job[rank].decides_itself());
+  }
+  job.run_for(1);
+  EXPECT_FALSE(job[7].decides_itself());
+  for (const int64_t rank : {5, 6, 7}) {
+    EXPECT_THAT(to_string(job[rank].decision()->failure), HasSubstr("rank 4 failed at the start"));
+  }
+}
+
 TEST(Texts, OfStrangersDoNothing) {
   TreeMember member(5, 8, 1, 60, Time());
   for (const char kind : {'a', 'e', 'f', 'd', 'l', 'b', 'g', 'h', 'x'}) {
     member.take(6, kind, "9 9 9 9\n9", Time());  // no neighbour
-    if (kind != 'e' && kind != 'd' && kind != 'g') member.take(4, kind, "", Time());
+    if (kind != 'e' && kind != 'g') member.take(4, kind, "", Time());
   }
+  member.take(4, 'd', "9 0 0 0\n\nof no rank", Time());
   EXPECT_FALSE(member.decision() || member.has_met() || member.has_ended());
 }
 

@@ -74,6 +74,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                            " are on this one), and its launcher does not say where they meet; set MASTER_ADDR to the "
                            "address of rank 0's machine and MASTER_PORT to a port that is free there, for all ranks"));
   }
+  const auto started = std::chrono::steady_clock::now();
   const auto seconds_left = deadline_in(wait_seconds);
   const bool first = environment.rank == 0;
   const auto key = [&](int64_t rank) { return concat("copus/", environment.attempt, "/tcp/", rank); };
@@ -82,16 +83,13 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
   TcpMeeting meeting;
   meeting.host = own_host_towards(environment.master_address, environment.master_port);
   meeting.publish = [&](int64_t rank, const std::string& place) { store.set(key(rank), place); };
-  meeting.find = [&](int64_t rank) {
-    const std::optional<std::string> place = store.get(key(rank), seconds_left());
-    if (!place) throw RankFailure(did_not_come(rank, wait_seconds));
-    return *place;
-  };
+  meeting.find = [&](int64_t rank) { return store.get(key(rank), seconds_left()); };
   return join_tcp({.rank = environment.rank,
                    .size = environment.world_size,
                    .first_of_machine = environment.rank - environment.local_rank,
                    .num_of_machine = environment.local_world_size,
                    .wait_seconds = wait_seconds,
+                   .started = started,
                    .watch = true},
                   meeting);
 }

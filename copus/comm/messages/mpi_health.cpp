@@ -22,6 +22,8 @@ constexpr auto longest_telling_over_mpi = milliseconds(200);
 constexpr auto grace_over_mpi = milliseconds(700);
 // So much time ranks get to end by themselves before the one that told the user ends the job.
 constexpr auto head_start = milliseconds(300);
+// So much time the rank that is to tell the user gets to end the job, before another one does so.
+constexpr auto time_for_teller = milliseconds(2000);
 
 int rank_in(MPI_Comm group) {
   int rank = 0;
@@ -49,7 +51,8 @@ struct MpiHealth::Sent {
 };
 
 MpiHealth::MpiHealth(MPI_Comm parent, double wait_seconds)
-    : HeartbeatHealth(rank_in(parent), size_of(parent), wait_seconds), incoming_(std::make_unique<Message>()) {
+    : HeartbeatHealth(rank_in(parent), size_of(parent), wait_seconds, Clock::now()),
+      incoming_(std::make_unique<Message>()) {
   MPI_Comm_dup(parent, &comm_);
   MPI_Barrier(comm_);
   const Clock::time_point now = Clock::now();
@@ -72,11 +75,14 @@ void MpiHealth::stop() {
 
 void MpiHealth::end_job() {
   stop();
+  bool tells_late = false;
   {
     const std::lock_guard lock(mutex());
-    if (!told_here_) return;
+    if (!told_here_ && !decided_here_) return;
+    tells_late = !told_here_;
   }
-  std::this_thread::sleep_for(head_start);
+  std::this_thread::sleep_for(tells_late ? time_for_teller : head_start);
+  if (tells_late) announce(*failure());
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -108,7 +114,7 @@ void MpiHealth::watch() {
     return;
   }
   if (changed().wait_for(lock, grace_over_mpi, [&] { return stopping_; })) return;
-  if (told_here_) MPI_Abort(MPI_COMM_WORLD, 1);
+  if (told_here_ || decided_here_) MPI_Abort(MPI_COMM_WORLD, 1);
   ::_exit(1);
 }
 
@@ -157,6 +163,7 @@ void MpiHealth::tell(const TreeMember::Decision& decision) {
   }
   const std::lock_guard lock(mutex());
   told_here_ = tells;
+  decided_here_ = member().decides_itself();
   set_failure(failure);
 }
 

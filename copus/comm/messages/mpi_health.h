@@ -24,7 +24,8 @@ class MpiHealth final : public HeartbeatHealth {
 
   // Ends the watch and the heartbeats. For the normal end of a job, when all ranks are there.
   void stop();
-  // After a failure, the rank that told the user takes down what is left of the job. On other ranks this returns.
+  // After a failure, the rank that told the user takes down what is left of the job. Should it be gone too, any that
+  // has decided by itself tells the user later, and does so. On other ranks this returns.
   void end_job();
 
  private:
@@ -40,7 +41,8 @@ class MpiHealth final : public HeartbeatHealth {
   void tell(const TreeMember::Decision& decision);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
-  bool told_here_ = false;  // this and what follows with mutex()
+  bool told_here_ = false;     // this and what follows with mutex()
+  bool decided_here_ = false;  // for this rank and those below it
   bool stopping_ = false;
 
   // These are the watchdog's.

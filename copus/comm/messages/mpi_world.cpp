@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <mutex>
@@ -71,6 +72,8 @@ class Tags {
 };
 
 void start_mpi(double wait_seconds) {
+  // Libraries write to sockets of ranks that are gone. That must not kill this one before the rank that died is named.
+  std::signal(SIGPIPE, SIG_IGN);
   const std::jthread limit = limit_time(wait_seconds, concat("not all ranks have come within ", wait_seconds, " s"));
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);

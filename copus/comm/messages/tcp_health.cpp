@@ -33,21 +33,32 @@ TcpAddress address_of(const std::string& card) {
 
 }  // namespace
 
-TcpHealth::TcpHealth(const TcpRank& self, std::optional<TcpDoor> door, std::optional<TcpSocket> to_parent,
-                     const std::string& token)
-    : HeartbeatHealth(self.rank, self.size, self.wait_seconds),
+TcpHealth::TcpHealth(const TcpRank& self, std::optional<TcpDoor> door)
+    : HeartbeatHealth(self.rank, self.size, self.wait_seconds, self.started),
       self_(self),
       bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       door_(std::move(door)) {
   COPUS_CHECK(bell_.is_open(), std::strerror(errno));
-  COPUS_CHECK(to_parent.has_value() == (self.rank > 0), "rank ", self.rank, " and its way to the rank above");
-  if (to_parent) {
-    const int64_t parent = member().tree().parent();
-    const auto [link, is_new] = links_.emplace(parent, std::move(*to_parent));
-    link->second.greet(hello(token, self.rank));
-    member().connect(parent, Clock::now());
-  }
   watchdog_ = background_thread([this] { watch(); });
+}
+
+void TcpHealth::join_parent(TcpSocket to_parent, const std::string& token) {
+  const std::lock_guard lock(mutex());
+  const int64_t parent = member().tree().parent();
+  const auto [link, is_new] = links_.emplace(parent, std::move(to_parent));
+  COPUS_CHECK(is_new && rank() > 0, "rank ", rank(), " joins rank ", parent);
+  link->second.greet(hello(token, rank()));
+  member().connect(parent, Clock::now());
+  wake();
+}
+
+void TcpHealth::miss_parent() {
+  std::unique_lock lock(mutex());
+  member().miss_parent();
+  wake();
+  changed().wait(lock, [&] { return has_failed(); });
+  lock.unlock();
+  throw RankFailure(*failure());
 }
 
 TcpHealth::~TcpHealth() {
@@ -100,6 +111,7 @@ void TcpHealth::watch() {
   std::unique_lock lock(mutex());
   while (true) {
     const Clock::time_point now = Clock::now();
+    if (member().has_met()) door_.reset();  // all have come
     if (door_) admit_guests(now);
     for (auto& [neighbour, link] : links_) listen_to(neighbour, link, now);
     look(now);
@@ -143,13 +155,15 @@ void TcpHealth::listen_to(int64_t neighbour, TextLink& link, Clock::time_point n
   if (link.is_over()) member().lose(neighbour);
 }
 
-// A rank that takes nothing gets no heartbeats, which would fill the memory here.
+// A rank that takes nothing gets no heartbeats, which would fill the memory here. Each text goes out before the next,
+// so that the first heartbeat, which says who this is, is not held back by what stands before it.
 void TcpHealth::send_texts() {
   for (const TreeMember::Text& text : member().take_texts()) {
     TextLink& link = links_.at(text.to);
-    if (!TreeMember::is_heartbeat(text.kind) || link.all_sent()) link.send(text.kind, text.content);
+    if (TreeMember::is_heartbeat(text.kind) && !link.all_sent()) continue;
+    link.send(text.kind, text.content);
+    link.exchange();
   }
-  for (auto& [neighbour, link] : links_) link.exchange();
 }
 
 void TcpHealth::see_to_decision() {
@@ -170,11 +184,12 @@ bool TcpHealth::tells_user(const TreeMember::Decision& decision) const {
 // Sends what is still to be said. In a job that has failed, sees to it that this rank ends.
 void TcpHealth::see_to_the_end(std::unique_lock<std::mutex>& lock) {
   const bool in_failure = has_failed();
-  const auto flush_end = Clock::now() + (in_failure ? longest_telling : longest_farewell);
+  const bool in_order = member().has_ended() && !in_failure;
+  const auto flush_end = Clock::now() + (in_order ? longest_farewell : longest_telling);
   // At a good end those below hang up first, so that nothing that they have been sent is lost.
   const auto is_done = [&](const auto& entry) {
     const auto& [neighbour, link] = entry;
-    return link.is_over() || (link.all_sent() && (in_failure || neighbour < rank()));
+    return link.is_over() || (link.all_sent() && (!in_order || neighbour < rank()));
   };
   while (!std::all_of(links_.begin(), links_.end(), is_done) && Clock::now() < flush_end) {
     for (auto& [neighbour, link] : links_) link.exchange();

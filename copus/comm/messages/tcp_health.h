@@ -25,6 +25,7 @@ struct TcpRank {
   int64_t first_of_machine = 0;
   int64_t num_of_machine = 1;
   double wait_seconds = 0;
+  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();  // from when the start is counted
   // Whether to tell the user of failures, and to end this process when the job has failed and the rank does not notice.
   // Ranks that are threads must not.
   bool watch = false;
@@ -32,13 +33,16 @@ struct TcpRank {
 
 class TcpHealth final : public HeartbeatHealth {
  public:
-  // `door`: to which the ranks below come, if there are any. `to_parent`: a connection, of all ranks but 0. `token`:
-  // the job's.
-  TcpHealth(const TcpRank& self, std::optional<TcpDoor> door, std::optional<TcpSocket> to_parent,
-            const std::string& token);
+  // `door`: to which the ranks below come, if there are any. It lets them in from now on, and may be told to them.
+  TcpHealth(const TcpRank& self, std::optional<TcpDoor> door);
   TcpHealth(const TcpHealth&) = delete;
   TcpHealth& operator=(const TcpHealth&) = delete;
   ~TcpHealth() override;
+
+  // Of all ranks but 0: a connection to the rank above. `token`: the job's.
+  void join_parent(TcpSocket to_parent, const std::string& token);
+  // The rank above could not be found in time. Tells the ranks below, and throws RankFailure.
+  [[noreturn]] void miss_parent();
 
   // Gives this rank's address to all, and returns those of all ranks. Throws RankFailure when they do not come.
   std::vector<TcpAddress> meet(const TcpAddress& own);

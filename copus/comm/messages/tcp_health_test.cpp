@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -118,12 +120,14 @@ class Meeting {
   std::shared_ptr<TcpHealth> first(double wait_seconds) {
     TcpDoor door("127.0.0.1", token_, 3);
     place_ = door.address();
-    return std::make_shared<TcpHealth>(TcpRank{0, 3, 0, 3, wait_seconds}, std::move(door), std::nullopt, token_);
+    return std::make_shared<TcpHealth>(TcpRank{0, 3, 0, 3, wait_seconds}, std::move(door));
   }
   std::shared_ptr<TcpHealth> another(int64_t rank) {
     TcpSocket socket = start_connecting(place_);
     EXPECT_TRUE(finish_connecting(socket, 10));
-    return std::make_shared<TcpHealth>(TcpRank{rank, 3, 0, 3, 60}, std::nullopt, std::move(socket), token_);
+    auto health = std::make_shared<TcpHealth>(TcpRank{rank, 3, 0, 3, 60}, std::nullopt);
+    health->join_parent(std::move(socket), token_);
+    return health;
   }
   TcpAddress place() const { return place_; }
 
@@ -139,6 +143,48 @@ std::string failure_in(const std::function<void()>& body) {
     return failure.what();
   }
   return "";
+}
+
+// Ranks as threads that come after so many seconds each, or not at all. Returns what each wait ends with.
+std::vector<std::string> meet_at(const std::vector<std::optional<double>>& seconds, double wait_seconds) {
+  std::vector<std::promise<std::string>> places(seconds.size());
+  std::vector<std::shared_future<std::string>> found;
+  for (auto& place : places) found.push_back(place.get_future().share());
+  const auto find = [&](int64_t rank) -> std::optional<std::string> {
+    if (found[rank].wait_for(std::chrono::duration<double>(wait_seconds)) != std::future_status::ready) return {};
+    return found[rank].get();
+  };
+  const auto publish = [&](int64_t rank, const std::string& place) { places[rank].set_value(place); };
+  std::vector<std::string> failures(seconds.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < seconds.size(); ++rank) {
+    if (!seconds[rank]) continue;
+    threads.emplace_back([&, rank] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(*seconds[rank]));
+      try {
+        const auto size = std::ssize(seconds);
+        join_tcp({.rank = static_cast<int64_t>(rank), .size = size, .wait_seconds = wait_seconds},
+                 {"127.0.0.1", publish, find});
+      } catch (const RankFailure& failure) {
+        failures[rank] = failure.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+// Longer than a rank may be silent: those that wait for the late one hold up others, which must not take them for dead.
+TEST(TcpMeetings, wait_for_a_rank_that_comes_late) {
+  const std::vector<std::optional<double>> seconds = {0, 0, 0, 0, 3.6, 0, 0, 0};
+  for (const std::string& failure : meet_at(seconds, 20)) EXPECT_EQ(failure, "");
+}
+
+TEST(TcpMeetings, name_to_all_a_rank_between_others_that_does_not_come) {
+  const auto failures = meet_at({0, 0, 0, 0, std::nullopt, 0, 0, 0}, 1);
+  for (const int64_t rank : {0, 1, 2, 3, 5, 6, 7}) {
+    EXPECT_THAT(failures[rank], HasSubstr("rank 4 failed at the start of the job: did not come within 1 s")) << rank;
+  }
 }
 
 TEST(TcpMeetings, name_a_rank_that_does_not_come) {

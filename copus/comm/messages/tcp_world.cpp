@@ -1,5 +1,7 @@
 #include "copus/comm/messages/tcp_world.h"
 
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <set>
@@ -26,37 +28,52 @@ struct Entrance {
 };
 
 TcpSocket connect_to(int64_t parent, const TcpAddress& place, const TcpRank& self) {
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - self.started;
   TcpSocket socket = start_connecting(place);
-  if (finish_connecting(socket, self.wait_seconds)) return socket;
+  if (finish_connecting(socket, std::max(0.0, self.wait_seconds - waited.count()))) return socket;
   throw UserError(concat("rank ", self.rank, " cannot reach rank ", parent, " at ", place.host, ":", place.port,
                          "; let the machines reach one another at all ports, and set MASTER_ADDR to the address of ",
                          "rank 0's machine in their common network"));
 }
 
+std::string place_of_first(const TcpMeeting& meeting, const TcpRank& self) {
+  if (const std::optional<std::string> found = meeting.find(0)) return *found;
+  throw RankFailure({0, "the start of the job", concat("did not come within ", self.wait_seconds, " s")});
+}
+
+// The ranks below are let in, and hear from this one, before the rank above has come.
 Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
   const RankTree tree(self.rank, self.size);
-  TcpAddress first;
+  TcpAddress above;  // at first rank 0's
   std::string token;
   if (tree.is_root()) {
     token = make_token();
   } else {
-    std::istringstream(meeting.find(0)) >> first.host >> first.port >> token;
+    std::istringstream(place_of_first(meeting, self)) >> above.host >> above.port >> token;
   }
   std::optional<TcpDoor> door_of_health;
+  std::string place;  // of that door, where there is one
   if (tree.is_root() || !tree.children().empty()) {
-    door_of_health.emplace(meeting.host, token, self.size);
-    const TcpAddress& place = door_of_health->address();
-    meeting.publish(self.rank, concat(place.host, ' ', place.port, tree.is_root() ? ' ' + token : ""));
+    const TcpAddress& address = door_of_health.emplace(meeting.host, token, self.size).address();
+    place = concat(address.host, ' ', address.port, tree.is_root() ? ' ' + token : "");
   }
-  std::optional<TcpSocket> to_parent;
-  if (!tree.is_root()) {
-    const int64_t parent = tree.parent();
-    TcpAddress place = first;
-    if (parent > 0) std::istringstream(meeting.find(parent)) >> place.host >> place.port;
-    to_parent = connect_to(parent, place, self);
+  auto health = std::make_unique<TcpHealth>(self, std::move(door_of_health));
+  try {
+    if (!place.empty()) meeting.publish(self.rank, place);
+    if (!tree.is_root()) {
+      if (tree.parent() > 0) {
+        const std::optional<std::string> found = meeting.find(tree.parent());
+        if (!found) health->miss_parent();
+        std::istringstream(*found) >> above.host >> above.port;
+      }
+      health->join_parent(connect_to(tree.parent(), above, self), token);
+    }
+    TcpDoor door(meeting.host, token, self.size);
+    return {std::move(health), std::move(door)};
+  } catch (const UserError&) {
+    health->report_own_error();
+    throw;
   }
-  auto health = std::make_unique<TcpHealth>(self, std::move(door_of_health), std::move(to_parent), token);
-  return {std::move(health), TcpDoor(meeting.host, token, self.size)};
 }
 
 // What connects a rank with the others.

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "copus/comm/messages/tcp_health.h"
@@ -16,7 +17,8 @@ namespace copus {
 struct TcpMeeting {
   std::string host;  // this rank's machine's address, as the others reach it
   std::function<void(int64_t rank, const std::string& place)> publish;
-  std::function<std::string(int64_t rank)> find;  // waits for it
+  // Waits for it; empty where it does not come in time.
+  std::function<std::optional<std::string>(int64_t rank)> find;
 };
 
 // Joins the job, and returns when all ranks have. Throws UserError when the rank above cannot be reached, and

@@ -31,7 +31,7 @@ void TextLink::exchange() {
     // The other end is gone, and its last texts may still be there to be read.
     if (sent < 0) outgoing_.clear();
   }
-  // Rank 0 comes here thousands of times a second, mostly to find that nothing has come. So no zeros are written here.
+  // Mostly nothing has come, so no zeros are written here.
   std::array<std::byte, bytes_at_a_time> received;
   while (!over_) {
     const int64_t bytes = socket_.receive(received);
