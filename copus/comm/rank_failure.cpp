@@ -8,6 +8,10 @@
 
 namespace copus {
 
+FailureReport did_not_come(int64_t rank, double wait_seconds) {
+  return {rank, "the start of the job", concat("did not come within ", wait_seconds, " s")};
+}
+
 std::string to_string(const FailureReport& report) {
   const std::string where = report.place.empty() ? "" : " at " + report.place;
   const std::string process = report.pid > 0 ? concat(" (pid ", report.pid, ")") : "";

@@ -17,6 +17,9 @@ struct FailureReport {
   bool announced = false;
 };
 
+// Of a rank that was waited for at the start of a job.
+FailureReport did_not_come(int64_t rank, double wait_seconds);
+
 // "rank 3 (pid 1234) failed at step 12, backward of micro-batch 3: killed by signal 9 (Killed)"
 std::string to_string(const FailureReport& report);
 

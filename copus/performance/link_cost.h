@@ -26,9 +26,8 @@ Link link_of(const ClusterDescription& cluster, const RankSeries& ranks);
 // Return the seconds of collectives over n ranks, by the ring algorithm (Patarasuk & Yuan 2009): a reduce-scatter or an
 // all-gather of `bytes` in total is n - 1 rounds of bytes / n; an all-reduce is one after the other, or takes a tree
 // (NCCL 2.4, "double binary trees"), whichever is faster: as many bytes per rank, but for each round the latency of a
-// level, of which there are few. A broadcast is
-// pipelined: the bytes once, and n - 1 latencies. A barrier is log2 n latencies, rounded up (the dissemination barrier,
-// Hensgen et al. 1988). The result is 0 for n = 1.
+// level, of which there are few. A broadcast is pipelined: the bytes once, and n - 1 latencies. A barrier is log2 n
+// latencies, rounded up (the dissemination barrier, Hensgen et al. 1988). The result is 0 for n = 1.
 double all_reduce_seconds(const Link& link, int64_t n, int64_t bytes);
 double reduce_scatter_seconds(const Link& link, int64_t n, int64_t bytes);
 double all_gather_seconds(const Link& link, int64_t n, int64_t bytes);

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "copus/base/error.h"
+#include "copus/comm/health/rank_tree.h"
 #include "copus/description/configuration_fields.h"
 
 namespace copus {
@@ -132,27 +133,25 @@ std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, u
   return Obstacle{concat("rank ", everyone.size() - differs, ": its plan is not that of rank 0")};
 }
 
-// A binomial tree: in the round with `distance` d, a rank that is an odd multiple of d hands the texts of the d ranks
-// from itself on to the one d before it.
+// Up the tree of ranks: each hands on the texts of those below it behind its own, which is the order of the ranks.
 std::vector<std::string> gather_bytes(const std::string& mine, World& world) {
   Communicator& everyone = world.everyone();
+  const RankTree tree(world.rank(), world.size());
   std::vector<int64_t> sizes = {std::ssize(mine)};  // of the ranks from this one on
   std::string texts = mine;                         // one behind the other
-  for (int64_t distance = 1; distance < world.size(); distance *= 2) {
-    if (world.rank() % (2 * distance) != 0) {
-      everyone.send(sizes.data(), std::ssize(sizes), DataType::int64, world.rank() - distance);
-      everyone.send(texts.data(), std::ssize(texts), DataType::byte, world.rank() - distance);
-      return {};
-    }
-    const int64_t from = world.rank() + distance;
-    if (from >= world.size()) continue;
-    const int64_t known = std::ssize(sizes), count = std::min(distance, world.size() - from);
+  for (const int64_t child : tree.children()) {
+    const int64_t known = std::ssize(sizes), count = RankTree(child, world.size()).end() - child;
     sizes.resize(known + count);
-    everyone.receive(&sizes[known], count, DataType::int64, from);
+    everyone.receive(&sizes[known], count, DataType::int64, child);
     const int64_t begin = std::ssize(texts);
     const int64_t bytes = std::accumulate(sizes.begin() + known, sizes.end(), int64_t{0});
     texts.resize(begin + bytes);
-    everyone.receive(texts.data() + begin, bytes, DataType::byte, from);
+    everyone.receive(texts.data() + begin, bytes, DataType::byte, child);
+  }
+  if (!tree.is_root()) {
+    everyone.send(sizes.data(), std::ssize(sizes), DataType::int64, tree.parent());
+    everyone.send(texts.data(), std::ssize(texts), DataType::byte, tree.parent());
+    return {};
   }
   std::vector<std::string> all;
   for (size_t begin = 0; const int64_t size : sizes) {

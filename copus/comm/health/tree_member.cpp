@@ -24,7 +24,6 @@ constexpr auto own_pause = std::chrono::milliseconds(1000);
 // Rank 0 waits so long for a neighbour of the failed rank to say where that rank was.
 constexpr auto longest_completion = std::chrono::milliseconds(300);
 
-constexpr const char* start_of_job = "the start of the job";
 constexpr const char* lost_connection = "its process ended, or the network to its machine broke";
 
 double seconds_between(TreeMember::Time from, TreeMember::Time to) {
@@ -159,7 +158,7 @@ void TreeMember::judge_absence(Time now) {
   if (!has_met_ && seconds_between(started_, now) > wait_seconds_) {
     for (const int64_t child : tree_.children()) {
       if (neighbours_.at(child).connected) continue;
-      report({{child, start_of_job, concat("did not come within ", wait_seconds_, " s")}}, now);
+      report({did_not_come(child, wait_seconds_)}, now);
       break;
     }
   }
@@ -198,7 +197,7 @@ void TreeMember::report(const Decision& report, Time now) {
 }
 
 void TreeMember::miss_parent() {
-  if (!decision_) decide({{tree_.parent(), start_of_job, concat("did not come within ", wait_seconds_, " s")}});
+  if (!decision_) decide({did_not_come(tree_.parent(), wait_seconds_)});
 }
 
 // Sends a report on: to where its rank is known, and from there to rank 0, which decides.

@@ -27,10 +27,6 @@ auto deadline_in(double seconds) {
   return [end] { return std::max(0.0, Seconds(end - Clock::now()).count()); };
 }
 
-FailureReport did_not_come(int64_t rank, double wait_seconds) {
-  return {rank, "the start of the job", concat("did not come within ", wait_seconds, " s")};
-}
-
 // Rank 0 makes the segment and says where it is. It keeps the store, which it may serve, until all have come. Each rank
 // joins as soon as it can, so that those that have come know what becomes of one another.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {

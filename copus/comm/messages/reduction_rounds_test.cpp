@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "copus/comm/messages/reduction_simulation.h"
 #include "copus/comm/reduce_elements.h"
-#include "copus/comm/testing/reduction_simulation.h"
 #include "copus/comm/testing/test_data.h"
 #include "copus/comm/testing/test_worlds.h"
 

@@ -38,7 +38,7 @@ TcpSocket connect_to(int64_t parent, const TcpAddress& place, const TcpRank& sel
 
 std::string place_of_first(const TcpMeeting& meeting, const TcpRank& self) {
   if (const std::optional<std::string> found = meeting.find(0)) return *found;
-  throw RankFailure({0, "the start of the job", concat("did not come within ", self.wait_seconds, " s")});
+  throw RankFailure(did_not_come(0, self.wait_seconds));
 }
 
 // The ranks below are let in, and hear from this one, before the rank above has come.

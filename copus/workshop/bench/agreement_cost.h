@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "copus/comm/testing/reduction_simulation.h"
+#include "copus/comm/messages/reduction_simulation.h"
 
 namespace copus {
 

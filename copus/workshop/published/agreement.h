@@ -33,8 +33,7 @@ struct FitSample {
 };
 
 // The constants with the least weighted sum of absolute logarithmic errors, of which what is beyond log 1.5 counts a
-// tenth, each between 1/4 and 4. What the samples
-// do not decide stays at 1.
+// tenth, each between 1/4 and 4. What the samples do not decide stays at 1.
 FittedConstants fit_constants(std::span<const FitSample> samples);
 
 }  // namespace copus
