@@ -349,6 +349,10 @@ class Job {
 
 }  // namespace
 
+int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& /*healing*/) {
+  return launch_ranks(size, arguments);
+}
+
 std::unique_ptr<World> join_launched_ranks(const RankEnvironment& environment, double wait_seconds) {
   return join_shared_memory(
       std::make_shared<SharedSegment>(SharedSegment::open(Descriptor(environment.segment), environment.world_size)),

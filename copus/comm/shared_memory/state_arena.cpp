@@ -162,6 +162,18 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
   return std::unique_ptr<StateArena>(new StateArena(world.rank(), mine.bytes, std::move(arenas)));
 }
 
+std::unique_ptr<StateArena> StateArena::join(World& /*world*/, const std::vector<int64_t>& /*processes*/) {
+  throw InternalError("not there yet");
+}
+
+bool StateArena::rejoin(World& /*world*/, const std::vector<int64_t>& /*processes*/) {
+  throw InternalError("not there yet");
+}
+
+void StateArena::keep_only(const std::vector<int64_t>& /*processes*/) { throw InternalError("not there yet"); }
+
+std::byte* StateArena::stand_in(int64_t /*process*/) { throw InternalError("not there yet"); }
+
 const std::byte* StateArena::of(int64_t rank) const {
   COPUS_CHECK(rank >= 0 && rank < std::ssize(arenas_), rank);
   return arenas_[rank].get();
