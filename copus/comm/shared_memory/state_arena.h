@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "copus/comm/descriptor.h"
 #include "copus/comm/shared_memory/mapping.h"
 #include "copus/comm/world.h"
 
@@ -56,8 +57,8 @@ class StateArena {
 
   // For the thread that the rank trains on.
   ArenaSpace& space() { return space_; }
-  std::byte* mine() const { return arenas_[rank_].get(); }  // of this process
-  const std::byte* of(int64_t process) const;               // of any process whose arena is here, this one included
+  std::byte* mine() const { return own_.memory.get(); }  // of this process
+  const std::byte* of(int64_t process) const;            // of any process whose arena is here, this one included
   // That of another process that has ended: this process writes into it from now on, in place of the other.
   std::byte* stand_in(int64_t process);
   int64_t reserved_bytes() const { return bytes_; }  // that an arena can hold at most
@@ -67,14 +68,23 @@ class StateArena {
   bool prefault(int64_t end);
   // Makes what this rank is going to read present in its page table. The owner must have written it: other pages would
   // become memory here.
-  void prefault_read(int64_t rank, int64_t begin, int64_t end);
+  void prefault_read(int64_t process, int64_t begin, int64_t end);
 
  private:
-  StateArena(int64_t rank, int64_t bytes, std::vector<Mapping> arenas);
+  // A file that this process has open, and its addresses here.
+  struct Arena {
+    Descriptor file;
+    Mapping memory;
+  };
 
-  const int64_t rank_, bytes_;
-  const std::vector<Mapping> arenas_;  // by rank
-  std::atomic<int64_t> present_ = 0;   // pages of this rank's below it have been made so
+  StateArena(int64_t process, int64_t bytes, Arena own);
+  // Every rank calls it, once all arenas that there will be are there. Whether all have come to map those of all.
+  bool map_others(World& world, const std::vector<int64_t>& processes);
+
+  const int64_t process_, bytes_;
+  const Arena own_;
+  std::map<int64_t, Arena> others_;   // by process
+  std::atomic<int64_t> present_ = 0;  // pages of this process' below it have been made so
   ArenaSpace space_;
 };
 
