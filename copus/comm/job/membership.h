@@ -6,25 +6,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
+#include "copus/comm/job/epoch.h"
 #include "copus/comm/job/launcher.h"
-#include "copus/comm/rank_failure.h"
 #include "copus/comm/world.h"
 
 namespace copus {
-
-// A member that was lost in the epoch before. The report's rank is the one that it had there.
-struct LostProcess {
-  int64_t process = 0;
-  FailureReport report;
-};
-
-struct Epoch {
-  int64_t number = 0;              // grows; the first is 0
-  std::vector<int64_t> processes;  // by rank, ascending
-  std::vector<LostProcess> lost;   // since the epoch before
-};
 
 // Used by the rank's main thread.
 class Membership {
