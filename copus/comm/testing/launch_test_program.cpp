@@ -131,10 +131,10 @@ class HealingRank {
       }
       try {
         if (const auto code = run_epoch(*world)) return *code;
-        if (options_.strikes("--dawdles", membership_.process(), membership_.epoch().number)) compute_for_ever();
       } catch (const RankFailure& failure) {
         say(concat("process ", membership_.process(), " sees that ", failure.what()));
       }
+      if (options_.get("--dawdles", -1) == membership_.process()) compute_for_ever();
     }
   }
 
