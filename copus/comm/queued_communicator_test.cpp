@@ -123,6 +123,31 @@ TEST_F(QueuedCommunicatorTest, throws_what_an_operation_threw_and_runs_none_afte
   EXPECT_TRUE(transport_->noted().empty());
 }
 
+TEST(QueuedCommunicator, that_ends_before_its_operations_drops_them_with_an_error) {
+  auto* const transport = new NotingTransport;
+  auto communicator =
+      std::make_unique<QueuedCommunicator>(std::vector<int64_t>{4, 5}, 0, std::unique_ptr<Transport>(transport));
+  const auto start = [&](int64_t count) {
+    return communicator->start_all_reduce(nullptr, count, DataType::byte, Reduction::sum);
+  };
+  std::vector<Work> started{start(NotingTransport::held)};
+  for (int64_t i = 0; i < 1000; ++i) started.push_back(start(1));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the end of the communicator mostly waits meanwhile
+    transport->release();
+  });
+  communicator.reset();
+  later.join();
+  // Whoever waits goes on. Which of them were dropped depends on how far the threads had come.
+  for (const Work& work : started) {
+    EXPECT_TRUE(work.done());
+    try {
+      work.wait();
+    } catch (const InternalError&) {
+    }
+  }
+}
+
 TEST_F(QueuedCommunicatorTest, refuses_arguments_that_do_not_fit_the_group) {
   counts_.pop_back();
   EXPECT_THROW(communicator_.all_gather(nullptr, nullptr, counts_, DataType::byte), InternalError);

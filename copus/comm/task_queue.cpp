@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "copus/base/error.h"
+
 namespace copus {
 
 class TaskQueue::Task : public Work::State {
@@ -52,6 +54,9 @@ TaskQueue::~TaskQueue() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
+  if (tasks_.empty()) return;
+  const auto dropped = std::make_exception_ptr(InternalError("an operation was dropped with its group"));
+  for (const std::shared_ptr<Task>& task : tasks_) task->run(error_ ? error_ : dropped);
 }
 
 Work TaskQueue::add(std::function<void()> function) {

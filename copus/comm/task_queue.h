@@ -17,7 +17,7 @@ namespace copus {
 class TaskQueue {
  public:
   TaskQueue() = default;
-  // Waits for the end of the task under way. Those after it are dropped.
+  // Waits for the end of the task under way. Those after it are dropped: whoever still waits for one gets an error.
   ~TaskQueue();
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;

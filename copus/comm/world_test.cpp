@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
+#include "copus/comm/first_ranks_world.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/comm/testing/rank_threads.h"
 
@@ -44,6 +45,26 @@ TEST(World, gives_every_rank_its_own_number_and_one_clock) {
     EXPECT_GE(world.clock().now(), came + 0.001);
   });
   EXPECT_EQ(seen, 0x01010101);
+}
+
+TEST(World, of_its_first_ranks_leaves_the_others_alone) {
+  run_ranks_as_threads(5, [](World& world) {
+    if (world.rank() >= 3) {
+      EXPECT_THROW(first_ranks(world, 3), InternalError);
+    } else {
+      const auto first = first_ranks(world, 3);
+      EXPECT_EQ(first->size(), 3);
+      EXPECT_EQ(first->rank(), world.rank());
+      int64_t sum = world.rank() + 1;
+      first->everyone().all_reduce(&sum, 1, DataType::int64);
+      EXPECT_EQ(sum, 6);
+      EXPECT_THROW(first->group({world.rank(), 4}), InternalError);
+      EXPECT_EQ(&first->health(), &world.health());
+      EXPECT_EQ(&first->clock(), &world.clock());
+    }
+    EXPECT_THROW(first_ranks(world, 6), InternalError);
+    world.everyone().barrier();
+  });
 }
 
 TEST(World, refuses_groups_that_are_none) {

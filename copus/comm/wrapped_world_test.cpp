@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/comm/first_ranks_world.h"
 #include "copus/comm/gpu/device_world.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
 #include "copus/comm/solo_communicator.h"
@@ -24,10 +25,11 @@ namespace {
 constexpr ClusterDescription one_rank_a_node{
     .ranks_per_node = 1, .within_node = {1e-6, 1e9}, .between_nodes = {1e-6, 1e9}, .flops_per_second = 1};
 
-enum class Wrapper { unwrapped, borrowed, late, virtual_time, staged, nccl };
+enum class Wrapper { unwrapped, borrowed, first_of_it, late, virtual_time, staged, nccl };
 
 std::string name_of_wrapper(const testing::TestParamInfo<Wrapper>& info) {
-  return std::array{"none", "borrowed", "late", "virtual_time", "staged", "nccl"}[static_cast<int>(info.param)];
+  return std::array{
+      "none", "borrowed", "first_ranks", "late", "virtual_time", "staged", "nccl"}[static_cast<int>(info.param)];
 }
 
 // One rank's device and library, and the wrapped world over them, which ends before they do.
@@ -40,6 +42,10 @@ struct Wrapped {
       case Wrapper::borrowed:
         inner_world = std::move(inner);
         world = std::make_unique<BorrowedWorld>(*inner_world);
+        break;
+      case Wrapper::first_of_it:
+        inner_world = std::move(inner);
+        world = first_ranks(*inner_world, inner_world->size());
         break;
       case Wrapper::late:
         world = with_links(std::move(inner), one_rank_a_node, ClockKind::wall);
@@ -196,8 +202,8 @@ TEST_P(WrappedWorlds, MayEndWhileAnOperationIsUnderWay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(all, WrappedWorlds,
-                         testing::Values(Wrapper::unwrapped, Wrapper::borrowed, Wrapper::late, Wrapper::virtual_time,
-                                         Wrapper::staged, Wrapper::nccl),
+                         testing::Values(Wrapper::unwrapped, Wrapper::borrowed, Wrapper::first_of_it, Wrapper::late,
+                                         Wrapper::virtual_time, Wrapper::staged, Wrapper::nccl),
                          name_of_wrapper);
 
 using Log = std::vector<std::string>;

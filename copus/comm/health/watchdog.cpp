@@ -20,8 +20,9 @@ constexpr int exit_code_of_failure = 1;
 
 }  // namespace
 
-Watchdog::Watchdog(SharedHealth& health, HealthLimits limits)
+Watchdog::Watchdog(SharedHealth& health, HealthLimits limits, AfterFailure after_failure)
     : health_(health),
+      after_failure_(after_failure),
       exceptions_before_(std::uncaught_exceptions()),
       monitor_(health, RankMonitor::Role::rank, limits) {
   health_.beat();
@@ -51,7 +52,7 @@ void Watchdog::watch() {
         health_.report(*report);
       }
       if (health_.failure()) failed = now;
-    } else if (now - *failed > grace) {
+    } else if (after_failure_ == AfterFailure::end_process && now - *failed > grace) {
       ::_exit(exit_code_of_failure);
     }
     looked = now;

@@ -99,6 +99,22 @@ TEST_F(WatchdogTest, EndsAProcessThatDoesNotNoticeTheFailure) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
 }
 
+TEST_F(WatchdogTest, LeavesAProcessThatDoesNotNoticeToTheLauncherWhereTheJobGoesOn) {
+  SharedHealth health(region_, 0, size);
+  const pid_t pid = start(1, [](SharedHealth& own) {
+    const Watchdog watchdog(own, {}, AfterFailure::leave_it_to_the_launcher);
+    ignore_everything();
+  });
+  wait_until([&] { return health.signs_of(1).heartbeats > 0; });
+  health.report({0, "", "killed by signal 9 (Killed)"});
+  const uint64_t before = health.signs_of(1).heartbeats;
+  // One that ends its process has done so by then.
+  wait_until([&] { return health.signs_of(1).heartbeats > before + 15 || ::waitpid(pid, nullptr, WNOHANG) != 0; });
+  EXPECT_GT(health.signs_of(1).heartbeats, before + 15);
+  ::kill(pid, SIGKILL);
+  EXPECT_TRUE(WIFSIGNALED(status_of(pid)));
+}
+
 TEST_F(WatchdogTest, NamesAKilledProcess) {
   SharedHealth health(region_, 0, size);
   const pid_t pid = start(1, [](SharedHealth& own) {

@@ -28,7 +28,13 @@ struct RankEnvironment {
   bool launcher_serves_store = false;  // torchrun's agent serves a c10d store there: rank 0 is a client like the others
   bool launcher_serves_mpi = false;    // SLURM tells MPI libraries where the other ranks are (PMIx, PMI-2)
   std::string attempt;  // tells restarts of a job, and jobs that meet at the same place, from one another
-  int segment = -1;     // from Copus' launcher: the inherited descriptor of the shared segment
+  // From Copus' launcher: the inherited descriptor of the shared segment. -1 in a process that is to replace another
+  // one; it gets a segment when it joins.
+  int segment = -1;
+  // From launch_healing_ranks: the inherited descriptor that Membership talks with the launcher through (-1: none), and
+  // the number of this process.
+  int control = -1;
+  int64_t process = 0;
 };
 
 // Reads the first of these sets of variables that there is: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -51,6 +57,16 @@ const char* connection_of(const RankEnvironment& environment);
 // that of rank 0, or 1 with one message on stderr when a rank died. SIGINT and SIGTERM are passed on to the ranks. No
 // process and no memory outlives the call. The process must have no other threads, which would take the signals.
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
+// What may happen in a job whose ranks come and go.
+struct Healing {
+  bool replaces = true;  // another process is started for each that is lost
+};
+// The same for ranks that join through Membership (membership.h): when one fails, the others go on without it, and
+// whoever replaces it comes in between two steps. A line on stderr tells of each failure. The job ends as above where
+// nobody is left, where all wait for one another, and for a mistake of the user; the exit code is that of the last
+// epoch's rank 0. A process that is to replace another one is told as its rank and world size (RankEnvironment) what
+// these would be if it joined at once; they mean nothing once others come and go.
+int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& healing);
 // What join_world does in a rank that launch_ranks has started, in a program with libtorch or without.
 std::unique_ptr<World> join_launched_ranks(const RankEnvironment& environment, double wait_seconds);
 

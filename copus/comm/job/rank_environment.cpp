@@ -95,8 +95,14 @@ RankEnvironment read_four(const Variables& variables, LauncherKind launcher, con
 RankEnvironment read_copus(const Variables& variables) {
   RankEnvironment result =
       read_four(variables, LauncherKind::copus, {"COPUS_RANK", "COPUS_WORLD_SIZE", "COPUS_RANK", "COPUS_WORLD_SIZE"});
-  result.segment =
-      static_cast<int>(variables.required_integer("COPUS_SEGMENT", 0, std::numeric_limits<int>::max(), "COPUS_RANK"));
+  constexpr int64_t most = std::numeric_limits<int>::max();
+  if (const std::optional<int64_t> control = variables.integer("COPUS_CONTROL", 0, most)) {
+    result.control = static_cast<int>(*control);
+    result.process = variables.required_integer("COPUS_PROCESS", 0, most, "COPUS_CONTROL");
+    result.segment = static_cast<int>(variables.integer("COPUS_SEGMENT", 0, most).value_or(-1));
+  } else {
+    result.segment = static_cast<int>(variables.required_integer("COPUS_SEGMENT", 0, most, "COPUS_RANK"));
+  }
   return result;
 }
 

@@ -76,6 +76,22 @@ TEST(RankEnvironment, ReadsOurOwnLauncher) {
   EXPECT_EQ(found->segment, 3);
 }
 
+TEST(RankEnvironment, ReadsOurLauncherOfRanksThatComeAndGo) {
+  const Variables member = {{"COPUS_RANK", "2"},
+                            {"COPUS_WORLD_SIZE", "4"},
+                            {"COPUS_SEGMENT", "3"},
+                            {"COPUS_CONTROL", "9"},
+                            {"COPUS_PROCESS", "2"}};
+  EXPECT_EQ(read(without(without(member, "COPUS_CONTROL"), "COPUS_PROCESS"))->control, -1);
+  EXPECT_EQ(read(member)->control, 9);
+  EXPECT_EQ(read(member)->process, 2);
+  EXPECT_EQ(read(member)->segment, 3);
+  const auto newcomer = read(with(without(member, "COPUS_SEGMENT"), {{"COPUS_PROCESS", "7"}}));
+  EXPECT_EQ(newcomer->process, 7);
+  EXPECT_EQ(newcomer->segment, -1);
+  EXPECT_THAT(refusal(without(member, "COPUS_PROCESS")), HasSubstr("COPUS_PROCESS"));
+}
+
 TEST(RankEnvironment, ReadsTorchrun) {
   const auto found = read(torchrun);
   ASSERT_TRUE(found);

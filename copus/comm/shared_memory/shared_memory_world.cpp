@@ -17,8 +17,8 @@ namespace copus {
 namespace {
 
 // What connects a rank with the others.
-struct Membership {
-  Membership(std::shared_ptr<SharedSegment> its_segment, int64_t rank, double wait_seconds)
+struct Connection {
+  Connection(std::shared_ptr<SharedSegment> its_segment, int64_t rank, double wait_seconds)
       : segment(std::move(its_segment)),
         layout(segment->address()),
         health(layout.health(), rank, layout.size()),
@@ -34,24 +34,24 @@ struct Membership {
 
 class SharedMemoryWorld final : public World {
  public:
-  SharedMemoryWorld(const std::shared_ptr<Membership>& membership, bool watch)
-      : World(membership->health.rank(), membership->health.size(), membership), membership_(*membership) {
-    if (watch) watchdog_.emplace(membership_.health);
+  SharedMemoryWorld(const std::shared_ptr<Connection>& connection, bool watch, AfterFailure after_failure)
+      : World(connection->health.rank(), connection->health.size(), connection), connection_(*connection) {
+    if (watch) watchdog_.emplace(connection_.health, HealthLimits{}, after_failure);
   }
 
-  Health& health() override { return membership_.health; }
-  RankClock& clock() override { return membership_.clock; }
+  Health& health() override { return connection_.health; }
+  RankClock& clock() override { return connection_.clock; }
 
  private:
   std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
     if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(rank());
     return std::make_unique<QueuedCommunicator>(
         ranks, member,
-        std::make_unique<SharedMemoryTransport>(membership_.layout.find_or_add_group(ranks), ranks, member,
-                                                membership_.health, membership_.policy));
+        std::make_unique<SharedMemoryTransport>(connection_.layout.find_or_add_group(ranks), ranks, member,
+                                                connection_.health, connection_.policy));
   }
 
-  Membership& membership_;
+  Connection& connection_;
   // It ends before the groups do: of an error that ends this rank it tells the other ranks, for which threads of groups
   // may be waiting.
   std::optional<Watchdog> watchdog_;
@@ -60,9 +60,9 @@ class SharedMemoryWorld final : public World {
 }  // namespace
 
 std::unique_ptr<World> join_shared_memory(std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
-                                          double wait_seconds, bool watch) {
-  auto world =
-      std::make_unique<SharedMemoryWorld>(std::make_shared<Membership>(std::move(segment), rank, wait_seconds), watch);
+                                          double wait_seconds, bool watch, AfterFailure after_failure) {
+  auto world = std::make_unique<SharedMemoryWorld>(std::make_shared<Connection>(std::move(segment), rank, wait_seconds),
+                                                   watch, after_failure);
   COPUS_CHECK(world->size() == size, "a segment for ", world->size(), " ranks, not ", size);
   return world;
 }

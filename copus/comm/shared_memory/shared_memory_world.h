@@ -2,11 +2,13 @@
 // anonymous (memfd), so that nothing is left behind however the ranks end.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "copus/comm/descriptor.h"
+#include "copus/comm/health/watchdog.h"
 #include "copus/comm/shared_memory/mapping.h"
 #include "copus/comm/world.h"
 
@@ -16,8 +18,10 @@ namespace copus {
 // inherit it or open it (/proc/<pid>/fd/<descriptor>).
 class SharedSegment {
  public:
-  // For `size` ranks. The descriptor is closed by exec unless its flag FD_CLOEXEC is cleared.
-  static SharedSegment create(int64_t size);
+  // For `size` ranks. The descriptor is closed by exec unless its flag FD_CLOEXEC is cleared. `start` is what their
+  // clocks count from.
+  static SharedSegment create(int64_t size,
+                              std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   // Throws InternalError for what is no segment for `size` ranks.
   static SharedSegment open(Descriptor descriptor, int64_t size);
   // Opens the segment of another process of this machine. Throws UserError where that does not go.
@@ -27,6 +31,7 @@ class SharedSegment {
   std::byte* address() const { return mapping_.get(); }
   // The region of SharedHealth, for whoever watches over the ranks.
   std::byte* health() const;
+  std::chrono::steady_clock::time_point start() const;
 
  private:
   explicit SharedSegment(Descriptor descriptor);
@@ -35,8 +40,9 @@ class SharedSegment {
 };
 
 // Joins as `rank`. The segment may be shared by several worlds of one process (ranks as threads). With `watch`, a
-// watchdog thread sends heartbeats and ends this process when the job has failed and the rank does not notice.
+// watchdog thread sends heartbeats, and does `after_failure` when the job has failed and the rank does not notice.
 std::unique_ptr<World> join_shared_memory(std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
-                                          double wait_seconds, bool watch);
+                                          double wait_seconds, bool watch,
+                                          AfterFailure after_failure = AfterFailure::end_process);
 
 }  // namespace copus

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <deque>
@@ -22,6 +23,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/comm/health/shared_health.h"
 #include "copus/comm/shared_memory/shared_segment.h"
 #include "copus/comm/testing/test_data.h"
 #include "copus/comm/testing/test_stress.h"
@@ -157,6 +159,57 @@ TEST(Processes, name_one_that_is_gone) {
   EXPECT_EQ(codes, (std::vector<int>{7, 0, 7}));
 }
 
+// What rank `rank` of three does when rank 2 ends in the middle of all that was started: it leaves the epoch, and joins
+// the next one without it. 0 where all went well.
+int live_through_a_failure(const std::vector<std::shared_ptr<SharedSegment>>& epochs, int64_t rank) {
+  constexpr int64_t count = int64_t{1} << 18;
+  std::vector<std::vector<float>> buffers(12, std::vector<float>(count, 1));
+  Work last;
+  try {
+    const auto world = join_shared_memory(epochs[0], rank, 3, default_wait_seconds, false);
+    world->everyone().barrier();
+    for (size_t i = 0; i < 6; ++i) {
+      last = world->everyone().start_all_reduce(buffers[i].data(), count, DataType::float32, Reduction::sum);
+    }
+    if (rank == 2) ::raise(SIGKILL);
+    // More than fits without a receiver, and more after that.
+    Communicator& pair = world->group({rank, 2});
+    for (size_t i = 6; i < buffers.size(); ++i) pair.start_send(buffers[i].data(), count, DataType::float32, 1);
+    Communicator& others = world->group({1, 0});
+    for (int i = 0; i < 6; ++i) others.barrier();
+    float received = 0;
+    pair.receive(&received, 1, DataType::float32, 1);
+    return 2;
+  } catch (const RankFailure& failure) {
+    if (failure.report().rank != 2) return 3;
+  }
+  try {
+    last.wait();  // ended with an error, or dropped with one
+    return 4;
+  } catch (const std::exception&) {
+  }
+  const auto world = join_shared_memory(epochs[1], rank, 2, default_wait_seconds, false);
+  return run_random_operations(*world, 5, 50).empty() ? 0 : 5;
+}
+
+TEST(Processes, leave_a_failed_epoch_with_everything_under_way_and_join_the_next) {
+  const auto epochs = std::vector{std::make_shared<SharedSegment>(SharedSegment::create(3)),
+                                  std::make_shared<SharedSegment>(SharedSegment::create(2))};
+  std::vector<pid_t> processes;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    processes.push_back(fork());
+    if (processes.back() == 0) _exit(live_through_a_failure(epochs, rank));
+  }
+  int status = 0;
+  waitpid(processes[2], &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  SharedHealth(epochs[0]->health(), 3, 3).report({2, "", "killed"});
+  for (const pid_t process : {processes[0], processes[1]}) {
+    waitpid(process, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+}
+
 TEST(Counters, of_rounds_and_rings_wrap) {
   const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(2));
   for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 1}, std::vector<int64_t>{1, 0}}) {
@@ -174,6 +227,14 @@ TEST(Counters, of_rounds_and_rings_wrap) {
         [&, rank] { EXPECT_EQ(run_random_operations(*join_shared_memory(segment, rank, 2, 10, false), 5, 150), ""); });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Segment, goes_on_with_the_clock_of_another_one) {
+  const SharedSegment first = SharedSegment::create(2);
+  const auto next = std::make_shared<SharedSegment>(SharedSegment::create(1, first.start()));
+  EXPECT_EQ(next->start(), first.start());
+  const auto world = join_shared_memory(next, 0, 1, default_wait_seconds, false);
+  EXPECT_GE(world->clock().now(), 0);
 }
 
 TEST(Segment, opens_only_what_is_one) {

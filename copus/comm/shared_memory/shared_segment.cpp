@@ -67,11 +67,11 @@ SegmentTable::SegmentTable(std::byte* address) : address_(address) {
   COPUS_CHECK(header().magic.load(std::memory_order_acquire) == magic, "not a segment of ranks");
 }
 
-void SegmentTable::initialize(std::byte* address, int64_t size) {
+void SegmentTable::initialize(std::byte* address, int64_t size, std::chrono::steady_clock::time_point start) {
   COPUS_CHECK(size > 0, size);
   Header& header = *reinterpret_cast<Header*>(address);
   header.size = size;
-  header.start = std::chrono::steady_clock::now().time_since_epoch().count();
+  header.start = start.time_since_epoch().count();
   header.magic.store(magic, std::memory_order_release);
 }
 
@@ -128,14 +128,14 @@ SharedSegment::SharedSegment(Descriptor descriptor) : descriptor_(std::move(desc
   mapping_ = Mapping(static_cast<std::byte*>(address), {segment_bytes});
 }
 
-SharedSegment SharedSegment::create(int64_t size) {
+SharedSegment SharedSegment::create(int64_t size, std::chrono::steady_clock::time_point start) {
   Descriptor descriptor(::memfd_create("copus", MFD_CLOEXEC));
   if (!descriptor.is_open()) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
   if (::ftruncate(descriptor.number(), segment_bytes) != 0) {
     throw InternalError(concat("could not size shared memory: ", std::strerror(errno)));
   }
   SharedSegment segment(std::move(descriptor));
-  SegmentTable::initialize(segment.address(), size);
+  SegmentTable::initialize(segment.address(), size, start);
   return segment;
 }
 
@@ -159,5 +159,7 @@ SharedSegment SharedSegment::open(int64_t process, int descriptor, int64_t size)
 }
 
 std::byte* SharedSegment::health() const { return SegmentTable(address()).health(); }
+
+std::chrono::steady_clock::time_point SharedSegment::start() const { return SegmentTable(address()).start(); }
 
 }  // namespace copus

@@ -58,7 +58,7 @@ class GroupArea {
 class SegmentTable {
  public:
   // Makes memory that is all zero a segment for `size` ranks.
-  static void initialize(std::byte* address, int64_t size);
+  static void initialize(std::byte* address, int64_t size, std::chrono::steady_clock::time_point start);
   explicit SegmentTable(std::byte* address);
 
   int64_t size() const;

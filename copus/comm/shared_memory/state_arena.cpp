@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -61,11 +64,15 @@ Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
   return mapping;
 }
 
-// What a rank tells the others so that they can open its arena, and can check that it is the right one.
+// What a rank tells the others of an arena that it has open, so that they can open it, and can check that it is the
+// right one.
 struct Offer {
-  int64_t machine = 0, process = 0, descriptor = -1;
+  int64_t owner = 0;  // the process whose arena it is
+  int64_t machine = 0, pid = 0, descriptor = -1;
   int64_t device = 0, inode = 0, bytes = 0;  // of the open file
 };
+
+bool same_file(const Offer& one, const Offer& other) { return one.device == other.device && one.inode == other.inode; }
 
 bool is_file(int descriptor, const Offer& offer) {
   struct stat status{};
@@ -83,8 +90,8 @@ int create_file(int64_t bytes) {
   return descriptor;
 }
 
-Offer offer_file(int descriptor) {
-  Offer offer{.machine = machine_identity(), .process = getpid()};
+Offer offer_file(int64_t owner, int descriptor) {
+  Offer offer{.owner = owner, .machine = machine_identity(), .pid = getpid()};
   struct stat status{};
   if (descriptor < 0 || fstat(descriptor, &status) != 0) return offer;
   offer.descriptor = descriptor;
@@ -92,6 +99,43 @@ Offer offer_file(int descriptor) {
   offer.inode = status.st_ino;
   offer.bytes = status.st_size;
   return offer;
+}
+
+// Opens what another rank offers. It can be written, since this rank may have to stand in for the owner some day.
+Descriptor open_offered(const Offer& offer) {
+  const std::string path = concat("/proc/", offer.pid, "/fd/", offer.descriptor);
+  Descriptor opened(offer.descriptor < 0 ? -1 : open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  return is_file(opened.number(), offer) ? std::move(opened) : Descriptor();
+}
+
+// What all ranks offer, by owner. An owner's own offer comes first, and then those of the ranks in their order.
+std::map<int64_t, std::vector<Offer>> exchange_offers(World& world, const std::vector<int64_t>& processes,
+                                                      const std::vector<Offer>& mine) {
+  constexpr int64_t words = sizeof(Offer) / sizeof(int64_t);
+  std::vector<int64_t> counts(world.size());
+  const int64_t count = std::ssize(mine);
+  world.everyone().all_gather(&count, counts.data(), std::vector<int64_t>(world.size(), 1), DataType::int64);
+  std::vector<Offer> all(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  std::vector<int64_t> word_counts;
+  for (const int64_t offers : counts) word_counts.push_back(offers * words);
+  world.everyone().all_gather(mine.data(), all.data(), word_counts, DataType::int64);
+
+  std::map<int64_t, std::vector<Offer>> by_owner;
+  auto offer = all.begin();
+  for (int64_t rank = 0; rank < world.size(); ++rank) {
+    for (int64_t i = 0; i < counts[rank]; ++i, ++offer) {
+      std::vector<Offer>& offers = by_owner[offer->owner];
+      offers.insert(offer->owner == processes[rank] ? offers.begin() : offers.end(), *offer);
+    }
+  }
+  return by_owner;
+}
+
+// Every rank calls it with the size of its arena, 0 where it has none yet. What all arenas are to be large.
+int64_t agree_on_bytes(World& world, int64_t bytes) {
+  std::array<int64_t, 2> largest{bytes, addresses_per_rank(world.size())};
+  world.everyone().all_reduce(largest.data(), std::ssize(largest), DataType::int64, Reduction::maximum);
+  return largest[0] > 0 ? largest[0] : largest[1];
 }
 
 void touch(std::byte* page) { std::atomic_ref(*reinterpret_cast<uint8_t*>(page)).fetch_or(0); }
@@ -125,46 +169,77 @@ int64_t ArenaSpace::bytes_at(int64_t offset) const {
   return found->second;
 }
 
-StateArena::StateArena(int64_t rank, int64_t bytes, std::vector<Mapping> arenas)
-    : rank_(rank), bytes_(bytes), arenas_(std::move(arenas)) {}
+StateArena::StateArena(int64_t process, int64_t bytes, Arena own)
+    : process_(process), bytes_(bytes), own_(std::move(own)) {}
 
 std::unique_ptr<StateArena> StateArena::join(World& world) {
-  const Descriptor file(create_file(addresses_per_rank(world.size())));
-  const Offer mine = offer_file(file.number());
-  std::vector<Offer> offers(world.size());
-  constexpr int64_t words = sizeof(Offer) / sizeof(int64_t);
-  const std::vector<int64_t> counts(world.size(), words);
-  world.everyone().all_gather(&mine, offers.data(), counts, DataType::int64);
-
-  std::vector<Mapping> arenas;
-  int64_t failures = 0;
-  for (int64_t rank = 0; rank < world.size() && failures == 0; ++rank) {
-    const Offer& offer = offers[rank];
-    const bool own = rank == world.rank();
-    const bool here = offer.descriptor >= 0 && offer.machine == mine.machine && offer.bytes == mine.bytes;
-    const std::string path = concat("/proc/", offer.process, "/fd/", offer.descriptor);
-    const Descriptor opened(here && !own ? open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1);
-    const int descriptor = own ? file.number() : opened.number();
-    Mapping& arena = arenas.emplace_back();
-    if (here && is_file(descriptor, offer)) {
-      arena = map_aligned(descriptor, offer.bytes, own ? PROT_READ | PROT_WRITE : PROT_READ);
-    }
-    if (!arena) {
-      failures = 1;
-    } else if (!own) {
-      // If a rank's memory is dumped, its own state belongs into the dump and that of others does not.
-      madvise(arena.get(), offer.bytes, MADV_DONTDUMP);
-    }
-  }
-  // After this nobody needs the descriptors of the others any more.
-  world.everyone().all_reduce(&failures, 1, DataType::int64);
-  if (failures > 0) return nullptr;
-  return std::unique_ptr<StateArena>(new StateArena(world.rank(), mine.bytes, std::move(arenas)));
+  std::vector<int64_t> processes(world.size());
+  std::iota(processes.begin(), processes.end(), 0);
+  return join(world, processes);
 }
 
-const std::byte* StateArena::of(int64_t rank) const {
-  COPUS_CHECK(rank >= 0 && rank < std::ssize(arenas_), rank);
-  return arenas_[rank].get();
+std::unique_ptr<StateArena> StateArena::join(World& world, const std::vector<int64_t>& processes) {
+  const int64_t bytes = agree_on_bytes(world, 0);
+  Arena own{Descriptor(create_file(bytes)), nullptr};
+  if (own.file.is_open()) own.memory = map_aligned(own.file.number(), bytes, PROT_READ | PROT_WRITE);
+  std::unique_ptr<StateArena> arena(new StateArena(processes[world.rank()], bytes, std::move(own)));
+  return arena->map_others(world, processes) ? std::move(arena) : nullptr;
+}
+
+bool StateArena::rejoin(World& world, const std::vector<int64_t>& processes) {
+  COPUS_CHECK(processes[world.rank()] == process_, "process ", process_, " has become ", processes[world.rank()]);
+  const int64_t bytes = agree_on_bytes(world, bytes_);
+  COPUS_CHECK(bytes == bytes_, "arenas of ", bytes, " and of ", bytes_, " bytes");
+  return map_others(world, processes);
+}
+
+bool StateArena::map_others(World& world, const std::vector<int64_t>& processes) {
+  std::vector<Offer> mine{offer_file(process_, own_.file.number())};
+  for (const auto& [owner, arena] : others_) mine.push_back(offer_file(owner, arena.file.number()));
+  int64_t failures = own_.memory ? 0 : 1;
+  for (const auto& [owner, offers] : exchange_offers(world, processes, mine)) {
+    const Offer& right = offers.front();
+    if (owner == process_ || failures > 0) continue;
+    // A newcomer whose first try to join was cut off may have another arena by now.
+    if (const auto known = others_.find(owner); known != others_.end() && is_file(known->second.file.number(), right)) {
+      continue;
+    }
+    Arena arena;
+    for (const Offer& offer : offers) {
+      const bool usable = same_file(offer, right) && offer.machine == mine.front().machine && offer.bytes == bytes_;
+      if (!arena.file.is_open() && usable) arena.file = open_offered(offer);
+    }
+    if (arena.file.is_open()) arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
+    if (!arena.memory) {
+      failures = 1;
+      continue;
+    }
+    // If a rank's memory is dumped, its own state belongs into the dump and that of others does not.
+    madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
+    others_[owner] = std::move(arena);
+  }
+  // Until then an owner must not go away in good order.
+  world.everyone().all_reduce(&failures, 1, DataType::int64);
+  return failures == 0;
+}
+
+void StateArena::keep_only(const std::vector<int64_t>& processes) {
+  std::erase_if(others_,
+                [&](const auto& other) { return std::ranges::find(processes, other.first) == processes.end(); });
+}
+
+const std::byte* StateArena::of(int64_t process) const {
+  if (process == process_) return mine();
+  const auto found = others_.find(process);
+  COPUS_CHECK(found != others_.end(), "the arena of process ", process, " is not here");
+  return found->second.memory.get();
+}
+
+std::byte* StateArena::stand_in(int64_t process) {
+  COPUS_CHECK(process != process_, process);
+  auto* const address = const_cast<std::byte*>(of(process));
+  COPUS_CHECK(mprotect(address, bytes_, PROT_READ | PROT_WRITE) == 0, std::strerror(errno));
+  return address;
 }
 
 bool StateArena::prefault(int64_t end) {
@@ -187,10 +262,10 @@ bool StateArena::prefault(int64_t end) {
   return true;
 }
 
-void StateArena::prefault_read(int64_t rank, int64_t begin, int64_t end) {
+void StateArena::prefault_read(int64_t process, int64_t begin, int64_t end) {
   const int64_t first = begin / ArenaSpace::alignment * ArenaSpace::alignment;
   if (first >= end) return;
-  auto* const address = const_cast<std::byte*>(of(rank) + first);
+  auto* const address = const_cast<std::byte*>(of(process) + first);
   // Where the kernel does not know how, the copy itself makes the pages present.
   madvise(address, round_up(end - first, ArenaSpace::alignment), MADV_POPULATE_READ);
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "copus/comm/descriptor.h"
 #include "copus/comm/shared_memory/mapping.h"
 #include "copus/comm/world.h"
 
@@ -36,31 +37,54 @@ class ArenaSpace {
 
 // Nothing is left behind however the ranks end, since the memory has no name and is gone with the last process that
 // maps it. Pages that were made present stay so, and the next layout that is as large finds them warm.
+//
+// Arenas are those of processes, which keep their numbers where ranks come and go (job/membership.h). That of a process
+// that has ended can be read until keep_only() is called without it.
 class StateArena {
  public:
   // Every rank of `world` calls it. Null on all ranks where one of them cannot map another's memory (ranks on several
-  // machines, a limit on addresses); state then travels as messages. Addresses are reserved, memory is not.
+  // machines, a limit on addresses); state then travels as messages. Addresses are reserved, memory is not. Without
+  // `processes`, which gives the number of each rank's process, that is its rank.
   static std::unique_ptr<StateArena> join(World& world);
+  static std::unique_ptr<StateArena> join(World& world, const std::vector<int64_t>& processes);
+  // For ranks that have arenas, in the world of a later epoch: each calls it, while those that have none, the
+  // newcomers, call join(world, processes). Afterwards every rank maps the arenas of all, and those of ended processes
+  // that one of them still had. What was mapped stays where it is. False on all ranks where one of them cannot map
+  // another's.
+  bool rejoin(World& world, const std::vector<int64_t>& processes);
+  // Gives up the arenas of all others than these and this process.
+  void keep_only(const std::vector<int64_t>& processes);
 
   // For the thread that the rank trains on.
   ArenaSpace& space() { return space_; }
-  std::byte* mine() const { return arenas_[rank_].get(); }  // of this rank
-  const std::byte* of(int64_t rank) const;                  // of any rank of the world, this one included
-  int64_t reserved_bytes() const { return bytes_; }         // that an arena can hold at most
+  std::byte* mine() const { return own_.memory.get(); }  // of this process
+  const std::byte* of(int64_t process) const;            // of any process whose arena is here, this one included
+  // That of another process that has ended: this process writes into it from now on, in place of the other.
+  std::byte* stand_in(int64_t process);
+  int64_t reserved_bytes() const { return bytes_; }  // that an arena can hold at most
 
   // Makes the first `end` bytes of this rank's arena present. One thread at a time calls it, beside training. False
   // where the system has no more memory or the arena ends before; what was made present until then stays so.
   bool prefault(int64_t end);
   // Makes what this rank is going to read present in its page table. The owner must have written it: other pages would
   // become memory here.
-  void prefault_read(int64_t rank, int64_t begin, int64_t end);
+  void prefault_read(int64_t process, int64_t begin, int64_t end);
 
  private:
-  StateArena(int64_t rank, int64_t bytes, std::vector<Mapping> arenas);
+  // A file that this process has open, and its addresses here.
+  struct Arena {
+    Descriptor file;
+    Mapping memory;
+  };
 
-  const int64_t rank_, bytes_;
-  const std::vector<Mapping> arenas_;  // by rank
-  std::atomic<int64_t> present_ = 0;   // pages of this rank's below it have been made so
+  StateArena(int64_t process, int64_t bytes, Arena own);
+  // Every rank calls it, once all arenas that there will be are there. Whether all have come to map those of all.
+  bool map_others(World& world, const std::vector<int64_t>& processes);
+
+  const int64_t process_, bytes_;
+  const Arena own_;
+  std::map<int64_t, Arena> others_;   // by process
+  std::atomic<int64_t> present_ = 0;  // pages of this process' below it have been made so
   ArenaSpace space_;
 };
 

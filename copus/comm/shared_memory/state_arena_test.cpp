@@ -244,6 +244,139 @@ TEST(StateArena, outlives_its_owner) {
   EXPECT_TRUE(WIFSIGNALED(statuses[1]));
 }
 
+// Processes that take part in the epochs that they belong to, one after another. Those that `dies` names by their
+// number end after the epoch that it gives them, without a word to the others.
+class Epochs {
+ public:
+  using Body = std::function<void(int64_t epoch, World& world, std::unique_ptr<StateArena>& arena)>;
+
+  explicit Epochs(std::vector<std::vector<int64_t>> members) : members_(std::move(members)) {
+    for (const auto& processes : members_) {
+      segments_.push_back(std::make_shared<SharedSegment>(SharedSegment::create(std::ssize(processes))));
+    }
+  }
+
+  const std::vector<int64_t>& members(int64_t epoch) const { return members_[epoch]; }
+
+  // Whether all ended as they should. A process ends by a kill where a later epoch is without it.
+  bool run(int64_t processes, const Body& body) const {
+    std::vector<pid_t> children;
+    for (int64_t process = 0; process < processes; ++process) {
+      children.push_back(fork());
+      if (children.back() == 0) _exit(run_process(process, body));
+    }
+    bool well = true;
+    for (int64_t process = 0; process < processes; ++process) {
+      int status = -1;
+      waitpid(children[process], &status, 0);
+      const bool stays = std::ranges::count(members_.back(), process) > 0;
+      well = well && (stays ? status == 0 : WIFSIGNALED(status));
+    }
+    return well;
+  }
+
+ private:
+  int run_process(int64_t process, const Body& body) const {
+    std::unique_ptr<StateArena> arena;
+    bool was_there = false;
+    for (size_t epoch = 0; epoch < members_.size(); ++epoch) {
+      const auto found = std::ranges::find(members_[epoch], process);
+      if (found == members_[epoch].end()) {
+        if (was_there) ::raise(SIGKILL);
+        continue;
+      }
+      was_there = true;
+      try {
+        const auto world = join_shared_memory(segments_[epoch], found - members_[epoch].begin(),
+                                              std::ssize(members_[epoch]), 20, false);
+        body(static_cast<int64_t>(epoch), *world, arena);
+        world->everyone().barrier();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "process %d: %s\n", static_cast<int>(process), error.what());
+        return 1;
+      }
+    }
+    return testing::Test::HasFailure() ? 1 : 0;
+  }
+
+  const std::vector<std::vector<int64_t>> members_;
+  std::vector<std::shared_ptr<SharedSegment>> segments_;
+};
+
+bool join_or_rejoin(World& world, const std::vector<int64_t>& processes, std::unique_ptr<StateArena>& arena) {
+  if (arena) return arena->rejoin(world, processes);
+  arena = StateArena::join(world, processes);
+  return arena != nullptr;
+}
+
+TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
+  const Epochs epochs({{0, 1, 2}, {0, 2, 3}, {2, 3, 4}, {2, 4}});
+  const auto body = [&](int64_t epoch, World& world, std::unique_ptr<StateArena>& arena) {
+    const std::vector<int64_t>& processes = epochs.members(epoch);
+    const int64_t process = processes[world.rank()];
+    const std::byte* const before = arena ? arena->mine() : nullptr;
+    const std::byte* const of_one = epoch == 1 && arena ? arena->of(1) : nullptr;
+    ASSERT_TRUE(join_or_rejoin(world, processes, arena));
+    if (before != nullptr) {
+      EXPECT_EQ(arena->mine(), before) << "what was mapped stays where it is";
+    }
+    if (of_one != nullptr) {
+      EXPECT_EQ(arena->of(1), of_one);
+    }
+    auto* const mine = reinterpret_cast<int64_t*>(arena->mine());
+    if (before == nullptr) {
+      EXPECT_EQ(mine[0], 0) << "a newcomer's is empty";
+      mine[0] = 100 + process;
+    } else {
+      EXPECT_EQ(mine[0], 100 + process);
+    }
+    world.everyone().barrier();
+    const auto value_in = [&](int64_t owner, int64_t at) {
+      return reinterpret_cast<const int64_t*>(arena->of(owner))[at];
+    };
+    for (const int64_t other : processes) EXPECT_EQ(value_in(other, 0), 100 + other);
+    if (epoch == 1 || epoch == 2) {
+      EXPECT_EQ(value_in(1, 0), 101) << "of a process that has ended, for newcomers too";
+      // One that is there writes into it, and all see that.
+      if (world.rank() == 0) reinterpret_cast<int64_t*>(arena->stand_in(1))[1] = 7 + epoch;
+      world.everyone().barrier();
+      EXPECT_EQ(value_in(1, 1), 7 + epoch);
+    }
+    if (epoch == 2) arena->keep_only({2, 3, 4});
+    if (epoch < 2) return;
+    EXPECT_THROW(arena->of(0), InternalError);
+    EXPECT_THROW(arena->of(1), InternalError);
+    EXPECT_EQ(value_in(3, 0), 103);
+  };
+  EXPECT_TRUE(epochs.run(5, body));
+}
+
+TEST(StateArena, a_newcomer_that_was_cut_off_may_come_again_with_another_one) {
+  const Epochs epochs({{0, 1}, {0, 1}});
+  EXPECT_TRUE(epochs.run(2, [&](int64_t epoch, World& world, std::unique_ptr<StateArena>& arena) {
+    if (epoch == 1 && world.rank() == 1) arena.reset();
+    ASSERT_TRUE(join_or_rejoin(world, epochs.members(epoch), arena));
+    arena->mine()[0] = std::byte{static_cast<uint8_t>(10 * epoch + world.rank())};
+    world.everyone().barrier();
+    EXPECT_EQ(arena->of(1)[0], std::byte{static_cast<uint8_t>(10 * epoch + 1)});
+  }));
+}
+
+TEST(StateArena, is_had_by_newcomers_and_members_or_by_none) {
+  for (const int64_t short_of_files : {0, 1}) {
+    const Epochs epochs({{0}, {0, 1}});
+    EXPECT_TRUE(epochs.run(2, [&](int64_t epoch, World& world, std::unique_ptr<StateArena>& arena) {
+      if (epoch == 1 && world.rank() == short_of_files) {
+        const int next = dup(0);
+        close(next);
+        const rlimit limits{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
+        ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limits), 0);
+      }
+      EXPECT_EQ(join_or_rejoin(world, epochs.members(epoch), arena), epoch == 0);
+    })) << short_of_files;
+  }
+}
+
 TEST(StateArena, a_rank_that_dies_meanwhile_is_a_failure_and_no_wait) {
   const auto body = [](World& world) {
     if (world.rank() == 1) throw UserError("gone");

@@ -1,6 +1,9 @@
-// A job for launcher_test.py without training: starts its ranks, or is one of them, and reduces numbers in a loop.
+// A job for launcher_test.py and healing_test.py without training: starts its ranks, or is one of them, and reduces
+// numbers in a loop.
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -8,14 +11,19 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/comm/first_ranks_world.h"
 #include "copus/comm/health/shared_health.h"
 #include "copus/comm/health/watchdog.h"
 #include "copus/comm/job/launcher.h"
+#include "copus/comm/job/membership.h"
 #include "copus/comm/world.h"
 
 namespace copus {
@@ -49,16 +57,20 @@ class Options {
   }
 }
 
-int run_rank(const RankEnvironment& environment, const Options& options) {
-  const int64_t rank = environment.rank;
-  if (options.get("--mistake-before", -1) == rank) throw UserError("there is no such file");
-  if (options.get("--all-mistaken", 0) > 0) throw UserError("there is no such file");
-  if (options.get("--absent", -1) == rank) std::this_thread::sleep_for(std::chrono::hours(1));
+void take_signals() {
   std::signal(SIGTERM, note_signal);
   struct sigaction interrupt{};
   interrupt.sa_handler = note_signal;
   interrupt.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &interrupt, nullptr);
+}
+
+int run_rank(const RankEnvironment& environment, const Options& options) {
+  const int64_t rank = environment.rank;
+  if (options.get("--mistake-before", -1) == rank) throw UserError("there is no such file");
+  if (options.get("--all-mistaken", 0) > 0) throw UserError("there is no such file");
+  if (options.get("--absent", -1) == rank) std::this_thread::sleep_for(std::chrono::hours(1));
+  take_signals();
 
   const auto world = join_world(environment, static_cast<double>(options.get("--wait", 60)));
   std::unique_ptr<Watchdog> impatient;
@@ -94,11 +106,116 @@ int run_rank(const RankEnvironment& environment, const Options& options) {
   return static_cast<int>(options.get("--exit-code", 0));
 }
 
+// A line for the test, in one piece.
+void say(const std::string& line) { std::cout << concat(line, "\n") << std::flush; }
+
+std::string listed(const std::vector<int64_t>& numbers) {
+  std::string list;
+  for (const int64_t number : numbers) list += concat(list.empty() ? "" : ",", number);
+  return list;
+}
+
+// A rank of a job whose ranks come and go. With --used RANKS those from that number on are spares.
+class HealingRank {
+ public:
+  HealingRank(const RankEnvironment& environment, const Options& options)
+      : options_(options), membership_(environment, static_cast<double>(options.get("--wait", 60))) {}
+
+  // Gives the exit code.
+  int run() {
+    while (true) {
+      std::unique_ptr<World> world = membership_.join_next();
+      if (world == nullptr) {
+        say(concat("process ", membership_.process(), " goes"));
+        return 0;
+      }
+      try {
+        if (const auto code = run_epoch(*world)) return *code;
+      } catch (const RankFailure& failure) {
+        say(concat("process ", membership_.process(), " sees that ", failure.what()));
+      }
+      if (options_.get("--dawdles", -1) == membership_.process()) compute_for_ever();
+    }
+  }
+
+ private:
+  // The exit code where the job is done, and nothing where the epoch is to end.
+  std::optional<int> run_epoch(World& world) {
+    const Epoch& epoch = membership_.epoch();
+    COPUS_CHECK(epoch.processes.at(world.rank()) == membership_.process() &&
+                world.size() == std::ssize(epoch.processes));
+    if (world.rank() == 0) {
+      std::string lost;
+      for (const auto& [process, report] : epoch.lost) lost += concat("; lost ", process, ": ", to_string(report));
+      say(concat("epoch ", epoch.number, " at ", world.clock().now(), " of ", listed(epoch.processes), lost));
+    }
+    const int64_t used = std::min(world.size(), options_.get("--used", world.size()));
+    if (world.rank() >= used) {
+      membership_.wait_as_spare(world);
+      return std::nullopt;
+    }
+    return work(*first_ranks(world, used));
+  }
+
+  std::optional<int> work(World& world) {
+    const std::vector<int64_t>& processes = membership_.epoch().processes;
+    const int64_t sum = std::accumulate(processes.begin(), processes.begin() + world.size(), int64_t{0});
+    Communicator& everyone = world.everyone();
+    world.health().set_expected_step_seconds(1e-3);
+    everyone.all_reduce(&step_, 1, DataType::int64, Reduction::maximum);  // newcomers begin where the others are
+    for (const int64_t last = options_.get("--steps", 100); step_ <= last; ++step_) {
+      world.health().set_place(concat("step ", step_));
+      std::vector<int64_t> sums(1000, membership_.process() + step_);
+      everyone.all_reduce(sums.data(), std::ssize(sums), DataType::int64);
+      for (const int64_t one : sums) COPUS_CHECK(one == sum + world.size() * step_, one);
+      strike();
+      std::this_thread::sleep_for(std::chrono::milliseconds(options_.get("--milliseconds", 0)));
+      // Once all have it, a signal was meant for the job, and before for the ranks that have it.
+      if (noted_signal != 0 && !std::exchange(asked_, true)) membership_.ask_to_leave();
+      std::array<int64_t, 2> agreed{world.rank() == 0 && membership_.regroup_wanted() ? 1 : 0, -noted_signal};
+      everyone.all_reduce(agreed.data(), std::ssize(agreed), DataType::int64, Reduction::maximum);
+      if (world.rank() == 0 && step_ % options_.get("--every", 10) == 0) say(concat("step ", step_));
+      if (agreed[1] != 0) return agreed[1] == -SIGINT ? 130 : 75;
+      if (agreed[0] != 0) {
+        ++step_;
+        return std::nullopt;
+      }
+    }
+    return 0;
+  }
+
+  // What a test wants to happen in a step, by process.
+  void strike() {
+    const int64_t process = membership_.process();
+    if (options_.strikes("--killed", process, step_)) ::raise(SIGKILL);
+    if (options_.strikes("--stopped", process, step_)) ::raise(SIGSTOP);
+    if (options_.strikes("--mistaken", process, step_)) throw UserError("the disk is full");
+    if (options_.strikes("--broken", process, step_)) COPUS_CHECK(false, "broken on purpose");
+    if (options_.strikes("--stalled", process, step_)) compute_for_ever();
+  }
+
+  const Options& options_;
+  Membership membership_;
+  int64_t step_ = 1;
+  bool asked_ = false;
+};
+
+int run_healing_rank(const RankEnvironment& environment, const Options& options) {
+  if (options.get("--mistake-before", -1) == environment.process) throw UserError("there is no such file");
+  if (options.get("--newcomers-die", 0) > 0 && environment.segment < 0) ::raise(SIGKILL);
+  take_signals();
+  return HealingRank(environment, options).run();
+}
+
 int run(const std::vector<std::string>& arguments) {
   const Options options(arguments);
   try {
-    if (const auto environment = read_rank_environment()) return run_rank(*environment, options);
-    return launch_ranks(options.get("--ranks", 2), arguments);
+    if (const auto environment = read_rank_environment()) {
+      return environment->control < 0 ? run_rank(*environment, options) : run_healing_rank(*environment, options);
+    }
+    const int64_t ranks = options.get("--ranks", 2);
+    if (options.get("--heals", 0) == 0) return launch_ranks(ranks, arguments);
+    return launch_healing_ranks(ranks, arguments, {.replaces = options.get("--replaces", 1) > 0});
   } catch (const UserError& error) {
     std::cerr << concat("copus: error: ", error.what(), "\n");
     return 2;

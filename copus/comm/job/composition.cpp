@@ -1,0 +1,194 @@
+#include "copus/comm/job/composition.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+constexpr double most_seconds_at_once = 0.5;
+constexpr double patience_in_steps = 2;
+
+}  // namespace
+
+Composition::Composition(int64_t size, bool replaces) : replaces_(replaces), members_(size), next_number_(size) {
+  COPUS_CHECK(size > 0, size);
+  std::iota(members_.begin(), members_.end(), 0);
+  for (const int64_t process : members_) processes_[process].state = State::at_work;
+}
+
+std::optional<int64_t> Composition::rank_of(int64_t process) const {
+  const auto found = std::ranges::find(members_, process);
+  if (found == members_.end()) return std::nullopt;
+  return found - members_.begin();
+}
+
+bool Composition::is_ready(int64_t process) const { return processes_.at(process).state == State::ready; }
+
+bool Composition::is_newcomer(int64_t process) const { return is_newcomer(processes_.at(process)); }
+
+void Composition::becomes_ready(int64_t process) {
+  Process& one = processes_.at(process);
+  if (one.state == State::starting) {
+    early_ends_ = 0;
+    one.state = State::waiting;
+    if (one.leaving) release(process);
+  } else if (one.state == State::at_work) {
+    one.state = State::ready;
+    if (asked_ && process == members_.front()) begin_to_wait();
+  }
+  settle();
+}
+
+void Composition::asks_to_leave(int64_t process) {
+  if (stopping_ || course_ != Course::going_on) return;
+  Process& one = processes_.at(process);
+  one.leaving = true;
+  if (one.state == State::waiting) release(process);
+  settle();
+}
+
+void Composition::fails(int64_t process) {
+  Process& one = processes_.at(process);
+  one.failing = is_member(one);
+  if (course_ != Course::going_on) return finish(Course::failed);
+  if (!std::exchange(failing_, true)) {
+    waits_ = false;
+    begin_to_wait();
+  }
+  settle();
+}
+
+void Composition::ends(int64_t process, bool in_good_order) {
+  Process& one = processes_.at(process);
+  const Process before = std::exchange(one, {.state = State::ended, .leaving = one.leaving});
+  const bool goes_on = course_ == Course::going_on;
+  if (is_newcomer(before)) {
+    if (before.state == State::starting) ++early_ends_;
+    if (goes_on && !before.leaving) replace();
+  } else if (is_member(before)) {
+    if (!in_good_order) lost_.push_back(process);
+    if (goes_on && !in_good_order) {
+      fails(process);
+    } else if (goes_on && !failing_) {
+      finish(Course::done);
+    } else if (goes_on || !in_good_order) {
+      finish(Course::failed);
+    }
+  }
+  settle();
+}
+
+void Composition::stop() {
+  stopping_ = true;
+  for (auto& [number, process] : processes_) {
+    if (is_member(process)) process.leaving = false;
+    if (is_newcomer(process)) kill(number);
+  }
+}
+
+void Composition::fail_job() { finish(Course::failed); }
+
+void Composition::pass(double seconds, double step_seconds) {
+  if (!waits_) return;
+  waited_seconds_ += std::min(seconds, most_seconds_at_once);
+  const double patience = std::max(leave_within_seconds, patience_in_steps * step_seconds);
+  for (const auto& [number, process] : processes_) {
+    if (process.state == State::ended) continue;
+    const bool ends = process.failing || course_ == Course::failed;
+    if (ends ? waited_seconds_ >= kill_after_seconds : process.state == State::at_work && waited_seconds_ >= patience) {
+      kill(number);
+    }
+  }
+}
+
+// Begins what can begin now.
+void Composition::settle() {
+  if (course_ != Course::going_on) return;
+  if (failing_ || asked_) {
+    const bool all_there = std::ranges::all_of(members_, [&](int64_t member) {
+      const Process& process = processes_.at(member);
+      return process.state == State::ended || (process.state == State::ready && !process.failing && !process.killed);
+    });
+    if (all_there) begin_next();
+    return;
+  }
+  const bool wanted = std::ranges::any_of(processes_, [&](const auto& entry) {
+    return entry.second.state == State::waiting || (is_member(entry.second) && entry.second.leaving);
+  });
+  if (!wanted || stopping_) return;
+  asked_ = true;
+  acts_.push_back({Act::Kind::ask_to_regroup});
+}
+
+void Composition::begin_next() {
+  std::vector<int64_t> stay, go;
+  for (const int64_t member : members_) {
+    const Process& process = processes_.at(member);
+    if (process.state == State::ready) (process.leaving ? go : stay).push_back(member);
+  }
+  // Newcomers have nothing that they could go on from.
+  if (stay.empty() && (go.empty() || !lost_.empty())) return finish(Course::failed);
+  for (const int64_t process : go) release(process);
+  if (stay.empty()) return finish(Course::done);
+  members_ = stay;
+  std::vector<int64_t> late;
+  for (const auto& [number, process] : processes_) {
+    if (process.state != State::waiting || process.killed) continue;
+    (number > stay.front() ? members_ : late).push_back(number);
+  }
+  std::ranges::sort(members_);
+  for (const int64_t member : members_) processes_.at(member).state = State::at_work;
+  lost_before_ = std::exchange(lost_, {});
+  ++epoch_;
+  failing_ = asked_ = waits_ = false;
+  acts_.push_back({Act::Kind::begin_epoch});
+  for (const int64_t process : lost_before_) {
+    if (!processes_.at(process).leaving) replace();
+  }
+  // Rank 0 is to be one that was a member before. Newcomers that others have overtaken get a new number.
+  for (const int64_t process : late) {
+    kill(process);
+    replace();
+  }
+}
+
+void Composition::finish(Course course) {
+  if (course_ == Course::failed || course_ == course) return;
+  course_ = course;
+  waits_ = false;
+  for (const auto& [number, process] : processes_) {
+    if (is_newcomer(process)) kill(number);
+    // It may be a spare that waits for the end of the epoch. Its end goes on to count.
+    if (course == Course::done && is_member(process)) acts_.push_back({Act::Kind::release, number});
+  }
+  if (course != Course::failed) return;
+  acts_.push_back({Act::Kind::end_job});
+  begin_to_wait();
+}
+
+void Composition::replace() {
+  if (!replaces_ || stopping_ || replaces_no_more()) return;
+  processes_[next_number_] = {};
+  acts_.push_back({Act::Kind::start, next_number_++});
+}
+
+void Composition::release(int64_t process) {
+  processes_.at(process).state = State::released;
+  acts_.push_back({Act::Kind::release, process});
+}
+
+void Composition::kill(int64_t process) {
+  if (std::exchange(processes_.at(process).killed, true)) return;
+  acts_.push_back({Act::Kind::kill, process});
+}
+
+void Composition::begin_to_wait() {
+  if (std::exchange(waits_, true)) return;
+  waited_seconds_ = 0;
+}
+
+}  // namespace copus

@@ -1,0 +1,124 @@
+// Who belongs to a job whose ranks come and go: which processes are members of its epoch, who of them is ready for the
+// next one, and what its launcher is to do. It is told what happens, and knows no processes, sockets or clocks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace copus {
+
+// What the launcher is to do next.
+struct Act {
+  enum class Kind {
+    start,           // a process with this number, to replace another one
+    kill,            // this process, which ends no more by itself
+    ask_to_regroup,  // all members: leave the epoch at the end of a step
+    release,         // tell this process that it may go
+    begin_epoch,     // of members(), after lost()
+    end_job,         // all that are left get kill_after_seconds to end by themselves
+  };
+  Kind kind;
+  int64_t process = -1;
+};
+
+class Composition {
+ public:
+  // What a process gets to end by itself: one that has failed, and all of a job that has.
+  static constexpr double kill_after_seconds = 1.5;
+  // What members get to leave an epoch, unless two steps are longer.
+  static constexpr double leave_within_seconds = 10;
+  // So many newcomers that end one after another before any was ready are the last.
+  static constexpr int64_t most_early_ends = 3;
+
+  // done: a member has ended in good order, or the last ones have been released. failed: the job ends as a failure.
+  enum class Course { going_on, done, failed };
+
+  // Processes 0 to size - 1 are the members of the first epoch.
+  Composition(int64_t size, bool replaces);
+
+  int64_t epoch() const { return epoch_; }
+  // Of the epoch, by rank. The first of them has been a member of the epoch before.
+  const std::vector<int64_t>& members() const { return members_; }
+  std::optional<int64_t> rank_of(int64_t process) const;             // empty: no member
+  const std::vector<int64_t>& lost() const { return lost_before_; }  // members of the epoch before
+  Course course() const { return course_; }
+  // Whether a process takes part in the epoch, or has left it in good order and has not ended. A process that was
+  // released is no member any more.
+  bool is_member(int64_t process) const { return is_member(processes_.at(process)); }
+  // Whether this member has left the epoch in good order.
+  bool is_ready(int64_t process) const;
+  // Whether a process is there to replace another one, and in no epoch yet.
+  bool is_newcomer(int64_t process) const;
+  // Whether too many newcomers have ended early for another one to be started.
+  bool replaces_no_more() const { return early_ends_ >= most_early_ends; }
+  // Whether members have a reason to leave the epoch.
+  bool epoch_is_to_end() const { return failing_ || asked_ || course_ != Course::going_on; }
+
+  // What has happened. A process that says that it is ready has left its epoch, or is set up and in none yet.
+  void becomes_ready(int64_t process);
+  void asks_to_leave(int64_t process);
+  // Somebody of the epoch has failed; it is to end soon where it has not ended already.
+  void fails(int64_t process);
+  // It has ended, and been reaped. `in_good_order`: as a rank does at the end of the job.
+  void ends(int64_t process, bool in_good_order);
+  // A signal asks for the end of the job: nobody comes or goes any more.
+  void stop();
+  // What no other rank can go on from.
+  void fail_job();
+  // The members' steps take up to `step_seconds`. Of `seconds` at most half a second counts: if the launcher was
+  // stopped for longer, then so were the others.
+  void pass(double seconds, double step_seconds);
+
+  // What there is to do since the last call, in this order.
+  std::vector<Act> take_acts() { return std::exchange(acts_, {}); }
+
+ private:
+  enum class State {
+    starting,  // a newcomer that is setting itself up
+    waiting,   // a newcomer that is ready
+    at_work,   // a member
+    ready,     // a member that has left the epoch
+    released,  // has been told to go
+    ended,
+  };
+  struct Process {
+    State state = State::starting;
+    bool leaving = false;
+    bool failing = false;
+    bool killed = false;
+  };
+
+  static bool is_member(const Process& process) {
+    return process.state == State::at_work || process.state == State::ready;
+  }
+  static bool is_newcomer(const Process& process) {
+    return !process.killed && (process.state == State::starting || process.state == State::waiting);
+  }
+  void settle();
+  void begin_next();
+  void finish(Course course);
+  void replace();
+  void release(int64_t process);
+  void kill(int64_t process);
+  void begin_to_wait();
+
+  const bool replaces_;
+  int64_t epoch_ = 0;
+  std::vector<int64_t> members_;
+  std::vector<int64_t> lost_, lost_before_;  // in this epoch; in the one before
+  std::map<int64_t, Process> processes_;
+  int64_t next_number_;
+  int64_t early_ends_ = 0;
+  Course course_ = Course::going_on;
+  bool failing_ = false;  // somebody has failed in this epoch
+  bool asked_ = false;    // the members have been asked to leave this epoch
+  bool stopping_ = false;
+  bool waits_ = false;         // for members to leave, or for all to end
+  double waited_seconds_ = 0;  // since then
+  std::vector<Act> acts_;
+};
+
+}  // namespace copus

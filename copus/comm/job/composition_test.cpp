@@ -1,0 +1,379 @@
+#include "copus/comm/job/composition.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+using Course = Composition::Course;
+using Kind = Act::Kind;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+std::vector<std::string> told(Composition& composition) {
+  std::vector<std::string> acts;
+  for (const Act& act : composition.take_acts()) {
+    switch (act.kind) {
+      case Kind::start:
+        acts.push_back(concat("start ", act.process));
+        break;
+      case Kind::kill:
+        acts.push_back(concat("kill ", act.process));
+        break;
+      case Kind::ask_to_regroup:
+        acts.emplace_back("ask to regroup");
+        break;
+      case Kind::release:
+        acts.push_back(concat("release ", act.process));
+        break;
+      case Kind::begin_epoch:
+        acts.push_back(concat("begin epoch ", composition.epoch()));
+        break;
+      case Kind::end_job:
+        acts.emplace_back("end job");
+        break;
+    }
+  }
+  return acts;
+}
+
+void pass_long(Composition& composition, double seconds, double step_seconds = 0) {
+  for (double passed = 0; passed < seconds; passed += 0.5) composition.pass(0.5, step_seconds);
+}
+
+TEST(Composition, goes_on_without_a_member_that_was_lost) {
+  Composition composition(3, false);
+  composition.ends(1, false);
+  composition.becomes_ready(2);
+  EXPECT_THAT(told(composition), IsEmpty()) << "0 has not left";
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+  EXPECT_THAT(composition.members(), ElementsAre(0, 2));
+  EXPECT_THAT(composition.lost(), ElementsAre(1));
+  EXPECT_EQ(composition.rank_of(2), 1);
+  EXPECT_EQ(composition.rank_of(1), std::nullopt);
+}
+
+TEST(Composition, waits_for_the_end_of_a_member_that_has_failed) {
+  Composition composition(2, false);
+  composition.fails(1);
+  composition.becomes_ready(0);
+  composition.becomes_ready(1);
+  composition.pass(0.5, 0);
+  EXPECT_THAT(told(composition), IsEmpty());
+  pass_long(composition, 1);
+  EXPECT_THAT(told(composition), ElementsAre("kill 1"));
+  composition.ends(1, false);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+}
+
+TEST(Composition, ends_who_does_not_leave_in_time) {
+  for (const double step_seconds : {1.0, 20.0}) {
+    Composition composition(3, false);
+    composition.ends(0, false);
+    composition.becomes_ready(2);
+    pass_long(composition, std::max(10.0, 2 * step_seconds) - 1, step_seconds);
+    EXPECT_THAT(told(composition), IsEmpty());
+    pass_long(composition, 1, step_seconds);
+    EXPECT_THAT(told(composition), ElementsAre("kill 1"));
+    composition.ends(1, false);
+    EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+    EXPECT_THAT(composition.lost(), ElementsAre(0, 1));
+  }
+}
+
+TEST(Composition, time_for_which_the_launcher_was_stopped_does_not_count) {
+  Composition composition(3, false);
+  composition.ends(0, false);
+  composition.pass(1000, 0);
+  EXPECT_THAT(told(composition), IsEmpty());
+}
+
+TEST(Composition, takes_newcomers_in_between_two_steps) {
+  Composition composition(2, true);
+  composition.ends(0, false);
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 2"));
+  composition.becomes_ready(2);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup"));
+  pass_long(composition, 1000);
+  EXPECT_THAT(told(composition), IsEmpty()) << "a step may take as long as it takes";
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 2"));
+  EXPECT_THAT(composition.members(), ElementsAre(1, 2));
+  EXPECT_THAT(composition.lost(), IsEmpty());
+}
+
+TEST(Composition, spares_that_leave_at_once_do_not_hurry_the_others) {
+  Composition composition(3, true);
+  composition.asks_to_leave(1);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup"));
+  composition.becomes_ready(2);
+  pass_long(composition, 100);
+  EXPECT_THAT(told(composition), IsEmpty());
+  composition.becomes_ready(0);
+  pass_long(composition, 10);
+  EXPECT_THAT(told(composition), ElementsAre("kill 1")) << "rank 0 has left, and so has the step ended";
+}
+
+TEST(Composition, lets_a_member_leave_and_does_not_replace_it) {
+  Composition composition(3, true);
+  composition.asks_to_leave(0);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup"));
+  for (const int64_t process : {0, 1, 2}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("release 0", "begin epoch 1"));
+  EXPECT_THAT(composition.members(), ElementsAre(1, 2));
+  EXPECT_FALSE(composition.is_member(0));
+  composition.ends(0, false);
+  EXPECT_THAT(told(composition), IsEmpty()) << "however it ends";
+}
+
+TEST(Composition, is_done_when_all_leave) {
+  Composition composition(2, true);
+  composition.asks_to_leave(0);
+  composition.asks_to_leave(1);
+  composition.becomes_ready(0);
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "release 0", "release 1"));
+  EXPECT_EQ(composition.course(), Course::done);
+}
+
+TEST(Composition, nobody_comes_or_goes_after_a_signal) {
+  Composition composition(3, true);
+  composition.ends(2, false);
+  composition.becomes_ready(0);
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 3"));
+  composition.stop();
+  composition.asks_to_leave(1);
+  EXPECT_THAT(told(composition), ElementsAre("kill 3"));
+  composition.ends(3, false);
+  composition.ends(1, false);
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 2")) << "it goes on to its end without it";
+}
+
+TEST(Composition, fails_where_nobody_is_left_to_go_on) {
+  Composition composition(2, true);
+  composition.ends(0, false);
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 2"));
+  composition.becomes_ready(2);
+  composition.ends(1, false);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "kill 2", "end job"));
+  EXPECT_EQ(composition.course(), Course::failed);
+}
+
+TEST(Composition, ends_in_good_order_with_its_first_member_and_lets_spares_go) {
+  Composition composition(3, true);
+  composition.ends(1, true);
+  EXPECT_THAT(told(composition), ElementsAre("release 0", "release 2"));
+  composition.ends(0, true);
+  composition.ends(2, true);
+  EXPECT_THAT(told(composition), IsEmpty());
+  EXPECT_EQ(composition.course(), Course::done);
+}
+
+TEST(Composition, a_failure_while_others_end_in_good_order_is_one_of_the_job) {
+  for (const bool first_the_failure : {false, true}) {
+    Composition composition(3, true);
+    composition.ends(first_the_failure ? 1 : 0, !first_the_failure);
+    composition.ends(first_the_failure ? 0 : 1, first_the_failure);
+    EXPECT_EQ(composition.course(), Course::failed);
+    composition.take_acts();
+    pass_long(composition, 1.5);
+    EXPECT_THAT(told(composition), ElementsAre("kill 2"));
+  }
+}
+
+TEST(Composition, newcomers_that_end_early_are_started_again_twice_in_a_row) {
+  Composition composition(2, true);
+  composition.ends(1, false);
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 2"));
+  composition.ends(2, false);
+  composition.ends(3, true);
+  EXPECT_THAT(told(composition), ElementsAre("start 3", "start 4"));
+  composition.becomes_ready(4);
+  composition.ends(4, false);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "start 5")) << "it had been ready";
+  for (const int64_t process : {5, 6, 7}) composition.ends(process, false);
+  EXPECT_THAT(told(composition), ElementsAre("start 6", "start 7"));
+  EXPECT_TRUE(composition.replaces_no_more());
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 2")) << "it had been asked";
+}
+
+TEST(Composition, the_first_rank_is_one_that_was_a_member_before) {
+  Composition composition(3, true);
+  composition.ends(1, false);
+  composition.ends(2, false);
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 3", "start 4"));
+  composition.becomes_ready(4);
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "begin epoch 2"));
+  composition.becomes_ready(3);
+  composition.ends(0, false);
+  composition.becomes_ready(4);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "begin epoch 3", "start 5", "kill 3", "start 6"));
+  EXPECT_THAT(composition.members(), ElementsAre(4));
+}
+
+// Processes that do what they are told, or fail, in a random order.
+class RandomJob {
+ public:
+  RandomJob(uint64_t seed, int64_t size) : random_(seed), composition_(size, seed % 3 > 0) {
+    for (const int64_t process : composition_.members()) {
+      states_[process] = State::working;
+      before_.insert(process);
+    }
+  }
+
+  void run(int64_t events) {
+    for (int64_t i = 0; i < events && composition_.course() == Course::going_on; ++i) {
+      strike();
+      carry_out();
+    }
+    // From now on nothing more goes wrong, and who is waited for comes.
+    for (int64_t i = 0; i < 200; ++i) {
+      for (const int64_t process : living()) {
+        go_on(process);
+        carry_out();
+      }
+      composition_.pass(0.5, 0);
+      carry_out();
+    }
+    if (composition_.course() == Course::going_on) {
+      EXPECT_FALSE(composition_.epoch_is_to_end());
+      for (const int64_t member : composition_.members()) EXPECT_EQ(states_[member], State::working);
+      for (const int64_t process : living()) EXPECT_TRUE(composition_.is_member(process)) << process;
+    } else if (composition_.course() == Course::failed) {
+      EXPECT_THAT(living(), IsEmpty());
+    }
+  }
+
+ private:
+  enum class State { setting_up, working, ready, released, hanging, ended };
+
+  int64_t below(int64_t limit) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(limit)); }
+
+  std::vector<int64_t> living() const {
+    std::vector<int64_t> numbers;
+    for (const auto& [number, state] : states_) {
+      if (state != State::ended) numbers.push_back(number);
+    }
+    return numbers;
+  }
+
+  void end(int64_t process, bool in_good_order) {
+    if (composition_.is_member(process) && !in_good_order) lost_.insert(process);
+    states_[process] = State::ended;
+    composition_.ends(process, in_good_order);
+  }
+
+  void strike() {
+    const std::vector<int64_t> numbers = living();
+    if (numbers.empty()) return;
+    const int64_t process = numbers[below(std::ssize(numbers))];
+    switch (below(40)) {
+      case 0:
+      case 1:
+        return end(process, false);
+      case 2:
+        if (composition_.is_member(process)) composition_.fails(process);
+        return;
+      case 3:
+        if (states_[process] == State::working) states_[process] = State::hanging;
+        return;
+      case 4:
+        return composition_.asks_to_leave(process);
+      case 5:
+        if (below(10) == 0) composition_.stop();
+        return;
+      case 6:
+        if (below(10) == 0 && states_[process] == State::working) end(process, true);
+        return;
+      case 7:
+      case 8:
+      case 9:
+        return composition_.pass(0.5, 0);
+      default:
+        return go_on(process);
+    }
+  }
+
+  void go_on(int64_t process) {
+    State& state = states_[process];
+    if (state == State::setting_up || (state == State::working && composition_.epoch_is_to_end())) {
+      state = State::ready;
+      composition_.becomes_ready(process);
+    } else if (state == State::released) {
+      end(process, true);
+    }
+  }
+
+  void carry_out() {
+    for (auto acts = composition_.take_acts(); !acts.empty(); acts = composition_.take_acts()) {
+      for (const Act& act : acts) carry_out(act);
+    }
+  }
+
+  void carry_out(const Act& act) {
+    switch (act.kind) {
+      case Kind::start:
+        EXPECT_FALSE(states_.contains(act.process)) << "a number is given once";
+        states_[act.process] = State::setting_up;
+        return;
+      case Kind::kill:
+        EXPECT_NE(states_[act.process], State::ended);
+        return end(act.process, false);
+      case Kind::release:
+        if (states_[act.process] != State::hanging) states_[act.process] = State::released;
+        return;
+      case Kind::begin_epoch:
+        return begin_epoch();
+      default:
+        return;
+    }
+  }
+
+  void begin_epoch() {
+    EXPECT_EQ(composition_.epoch(), ++epochs_);
+    const std::vector<int64_t>& members = composition_.members();
+    EXPECT_TRUE(std::ranges::is_sorted(members));
+    EXPECT_TRUE(before_.contains(members.front())) << "somebody who has the state leads";
+    for (const int64_t member : members) EXPECT_EQ(states_[member], State::ready) << member;
+    EXPECT_EQ(std::set<int64_t>(composition_.lost().begin(), composition_.lost().end()), lost_);
+    lost_.clear();
+    for (const int64_t member : members) states_[member] = State::working;
+    before_ = {members.begin(), members.end()};
+  }
+
+  std::mt19937_64 random_;
+  Composition composition_;
+  std::map<int64_t, State> states_;
+  std::set<int64_t> lost_, before_;  // in this epoch; its members
+  int64_t epochs_ = 0;
+};
+
+TEST(Composition, comes_to_an_epoch_or_an_end_whatever_happens) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE(concat("seed ", seed));
+    RandomJob(seed, 1 + static_cast<int64_t>(seed % 5)).run(400);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace copus

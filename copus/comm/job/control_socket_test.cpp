@@ -1,0 +1,60 @@
+#include "copus/comm/job/control_socket.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <vector>
+
+namespace copus {
+namespace {
+
+TEST(ControlSocket, carries_what_ranks_say) {
+  auto [launcher, rank] = control_sockets();
+  EXPECT_FALSE(receive_from_rank(&launcher));
+  EXPECT_TRUE(send(rank, FromRank::ready));
+  EXPECT_TRUE(send(rank, FromRank::wants_to_leave));
+  EXPECT_EQ(receive_from_rank(&launcher), FromRank::ready);
+  EXPECT_EQ(receive_from_rank(&launcher), FromRank::wants_to_leave);
+  EXPECT_FALSE(receive_from_rank(&launcher));
+  EXPECT_TRUE(launcher.is_open());
+}
+
+TEST(ControlSocket, carries_an_epoch_with_its_segment) {
+  auto [launcher, rank] = control_sockets();
+  const Epoch epoch{3, {0, 4, 5}, {{1, {1, "step 12, forward", "killed", 77}}, {2, {2, "", "stopped\nand more", 0}}}};
+  ASSERT_TRUE(send(launcher, FromLauncher::Kind::regroup));
+  ASSERT_TRUE(send_epoch(launcher, epoch, 2, launcher.number()));
+  EXPECT_EQ(receive_from_launcher(&rank)->kind, FromLauncher::Kind::regroup);
+  const auto received = receive_from_launcher(&rank);
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->kind, FromLauncher::Kind::epoch);
+  EXPECT_EQ(received->rank, 2);
+  EXPECT_EQ(received->epoch.number, 3);
+  EXPECT_EQ(received->epoch.processes, epoch.processes);
+  ASSERT_EQ(received->epoch.lost.size(), 2);
+  EXPECT_EQ(received->epoch.lost[1].process, 2);
+  EXPECT_EQ(to_string(received->epoch.lost[0].report), "rank 1 (pid 77) failed at step 12, forward: killed");
+  EXPECT_EQ(received->epoch.lost[1].report.cause, "stopped\nand more");
+  struct stat sent{}, arrived{};
+  ASSERT_EQ(fstat(launcher.number(), &sent), 0);
+  ASSERT_EQ(fstat(received->segment.number(), &arrived), 0);
+  EXPECT_EQ(sent.st_ino, arrived.st_ino);
+}
+
+TEST(ControlSocket, carries_an_epoch_of_many) {
+  auto [launcher, rank] = control_sockets();
+  const Epoch epoch{1, std::vector<int64_t>(5000, 8), {}};
+  ASSERT_TRUE(send_epoch(launcher, epoch, 0, launcher.number()));
+  EXPECT_EQ(receive_from_launcher(&rank)->epoch.processes, epoch.processes);
+}
+
+TEST(ControlSocket, tells_that_the_other_end_is_closed) {
+  auto [launcher, rank] = control_sockets();
+  launcher = Descriptor();
+  EXPECT_FALSE(send(rank, FromRank::ready));
+  EXPECT_FALSE(receive_from_launcher(&rank));
+  EXPECT_FALSE(rank.is_open());
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,23 @@
+// One composition of a job whose ranks come and go.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "copus/comm/rank_failure.h"
+
+namespace copus {
+
+// A member that was lost in the epoch before. The report's rank is the one that it had there.
+struct LostProcess {
+  int64_t process = 0;
+  FailureReport report;
+};
+
+struct Epoch {
+  int64_t number = 0;              // grows; the first is 0
+  std::vector<int64_t> processes;  // by rank, ascending
+  std::vector<LostProcess> lost;   // since the epoch before
+};
+
+}  // namespace copus

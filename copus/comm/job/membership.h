@@ -1,0 +1,60 @@
+// A rank's side of a job whose ranks come and go (launch_healing_ranks). A process has a number that the launcher gives
+// and never gives twice; at first it is its rank. An epoch is one composition of the job: its members are processes,
+// sorted by number, and a process' rank is its place among them. When a rank fails, the launcher ends its process; all
+// waits of the others throw RankFailure, they give up the epoch's world, and join the next epoch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "copus/comm/job/epoch.h"
+#include "copus/comm/job/launcher.h"
+#include "copus/comm/world.h"
+
+namespace copus {
+
+// Used by the rank's main thread.
+class Membership {
+ public:
+  // Of a rank that launch_healing_ranks has started (environment.control). Takes over the descriptors that it
+  // inherited. `wait_seconds`: how long this rank waits for others and for the launcher.
+  Membership(const RankEnvironment& environment, double wait_seconds);
+  ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  // Joins the next epoch, at first the first one. The world of the epoch before has been destroyed by then, outside of
+  // the unwinding of an exception other than RankFailure, which would count as a failure of this rank. Blocks until all
+  // other members have given up theirs. Null where this process is to go: it asked to leave, or the job is done. Throws
+  // RankFailure where the launcher does not answer within `wait_seconds`, or has ended the job.
+  //
+  // After a failure the world's watchdog does not end this process: the launcher does, where it does not get here
+  // within 10 s, or two steps if that is longer.
+  std::unique_ptr<World> join_next();
+
+  // The epoch that was joined last.
+  const Epoch& epoch() const { return epoch_; }
+  int64_t process() const { return process_; }
+  // Whether this process has joined, or is about to join, after the first epoch.
+  bool is_newcomer() const { return is_newcomer_; }
+
+  // For rank 0, between two steps: whether the launcher asks that all leave this epoch, since a newcomer waits or a
+  // member wants to leave. Does not block.
+  bool regroup_wanted();
+  // For a rank that the layout cannot use, with the world of this epoch. Returns when the epoch is to end: the launcher
+  // asks for that, the job is done, or a rank has failed.
+  void wait_as_spare(World& world);
+  // Asks for a next epoch without this process, in which join_next() gives null. Its end is then no failure, and it is
+  // not replaced. The launcher ignores it once it has itself passed on a signal that ends the job.
+  void ask_to_leave();
+
+ private:
+  struct Connection;
+  const int64_t process_;
+  const bool is_newcomer_;
+  const double wait_seconds_;
+  const std::unique_ptr<Connection> connection_;
+  Epoch epoch_;
+};
+
+}  // namespace copus

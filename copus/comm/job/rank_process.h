@@ -1,0 +1,134 @@
+// The processes that a launcher starts as the ranks of a job: how they start, what they write to stderr, which signals
+// they are passed, and how they end.
+#pragma once
+
+#include <sys/types.h>
+
+#include <csignal>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "copus/comm/descriptor.h"
+#include "copus/comm/rank_failure.h"
+
+namespace copus {
+
+// Exit codes (apps/copus/program.h).
+inline constexpr int failed_job = 1;
+inline constexpr int users_mistake = 2;
+inline constexpr int asked_to_stop = 75;  // after SIGTERM or a time limit
+inline constexpr int interrupted = 130;
+inline constexpr int cannot_execute = 127;
+
+// While it lives, these signals are read from a descriptor and do nothing else, provided no other thread takes them.
+class SignalSource {
+ public:
+  SignalSource();
+  SignalSource(const SignalSource&) = delete;
+  SignalSource& operator=(const SignalSource&) = delete;
+  ~SignalSource();
+
+  int descriptor() const { return descriptor_.number(); }
+  const sigset_t& mask_before() const { return before_; }
+  std::optional<int> next() const;
+
+ private:
+  sigset_t before_{};
+  void (*child_before_)(int) = SIG_DFL;
+  Descriptor descriptor_;
+};
+
+// Passes on what a rank writes to stderr, with the rank before each line. Messages about mistakes of the user are held
+// back, since all ranks find the same ones and the first prints them.
+class ErrorLines {
+ public:
+  // `source` is not open where the process has the launcher's stderr itself.
+  ErrorLines(std::string prefix, Descriptor source) : prefix_(std::move(prefix)), source_(std::move(source)) {}
+
+  int descriptor() const { return source_.number(); }
+  const std::string& held_back() const { return held_back_; }
+
+  // From now on it is another rank that speaks, or with an empty prefix the first of all.
+  void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
+  // Passes on everything that is there now, without waiting.
+  void forward();
+  void finish();
+
+ private:
+  void print_lines(std::string_view lines);
+
+  std::string prefix_;
+  Descriptor source_;
+  std::string text_;
+  std::string held_back_;
+};
+
+struct RankProcess {
+  int64_t number = 0;
+  pid_t pid = 0;
+  bool ended = false;
+  int status = 0;  // as waitpid gives it
+  ErrorLines errors;
+
+  bool exited_with(int code) const;
+  bool killed_by(const std::set<int>& signals) const;
+};
+
+struct RankStart {
+  int64_t number = 0;
+  std::string prefix;                  // of what it writes to stderr; empty: it has the launcher's stderr itself
+  std::vector<std::string> variables;  // NAME=value, besides the launcher's own
+  std::vector<int> inherited;          // descriptors that exec does not close
+};
+
+// They are children of this process, in a process group of their own: a terminal then sends Ctrl-C to the launcher
+// alone, which passes it on once. This process must have no other threads. At its end none of them is left.
+class RankProcesses {
+ public:
+  // `arguments` are those of this program, which is what each process runs.
+  explicit RankProcesses(const std::vector<std::string>& arguments);
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+  ~RankProcesses();
+
+  // Gives what stays where it is. Throws UserError where the system starts no further process.
+  RankProcess& start(const RankStart& start);
+
+  std::deque<RankProcess>& all() { return processes_; }
+  bool all_ended() const;
+  // That have ended since the last call.
+  std::vector<RankProcess*> reap();
+  // Returns when a signal, output or something from `others` has come, or when it is time to look again.
+  void wait_for_news(const std::vector<int>& others) const;
+  // Reads the signals that have come, and passes on those that are meant for all: see passed_on().
+  void take_signals();
+  void forward_errors();
+  void finish_errors();
+
+  const std::set<int>& passed_on() const { return passed_on_; }
+  // Why the end of a process is a failure; empty where it is none. `in_the_middle`: before it left the job.
+  std::optional<std::string> judge_end(const RankProcess& process, bool in_the_middle) const;
+  // Tells the user what there is to tell of a job that has failed, and gives its exit code. `first`: its rank 0;
+  // `failed`: the process that the report names, or null.
+  int conclude(const FailureReport& failure, const RankProcess& first, const RankProcess* failed) const;
+
+ private:
+  [[noreturn]] void become_rank(pid_t launcher, int errors, const std::vector<int>& inherited,
+                                const std::vector<char*>& arguments, const std::vector<char*>& variables) const;
+  void signal_all(int signal) const;
+
+  const std::filesystem::path program_;
+  std::vector<std::string> arguments_;
+  SignalSource signals_;
+  pid_t group_ = 0;
+  std::deque<RankProcess> processes_;
+  std::set<int> passed_on_;
+};
+
+}  // namespace copus
