@@ -235,7 +235,7 @@ class Control(AdaptationTest):
         self.assertNotIn("pinned", self.assert_done("ctl", "r", "status").stdout)
         self.assertIn("stays", self.assert_done("ctl", "r", "pin").stdout)
         self.assert_refused("ctl", "r", "force", "B=33", says=["33 is no multiple"], leaves_run_dir=True)
-        self.assert_refused("ctl", "r", "force", "d=2", says=["needs 2 ranks, and the job has 1"], leaves_run_dir=True)
+        self.assert_refused("ctl", "r", "force", "d=2", says=["needs 2 ranks, and the job trains on 1"], leaves_run_dir=True)
         self.end(process)
         self.assertEqual(self.batches("r")[-1], 32)
         self.assertEqual([event["command"] for event in self.events("r", "command")], ["force", "unpin", "pin"])

@@ -20,11 +20,11 @@ std::vector<Value> chosen(const std::vector<Value>& listed, Value own) {
 
 }  // namespace
 
-SearchSpace search_space_of(const RunConfig& config) {
+SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> ranks) {
   const Configuration own = configuration_of(config);
   const AdaptConfig& adapt = config.adapt;
   SearchSpace space;
-  space.world_size = own.strategy.world_size();
+  space.world_size = ranks.value_or(own.strategy.world_size());
   space.global_batches = adapt.global_batches;
   if (space.global_batches.empty()) {
     const int64_t smallest = std::min(own.global_batch, reference_batch_of(config)) / 4;
@@ -50,7 +50,7 @@ SearchSpace search_space_of(const RunConfig& config) {
   return space;
 }
 
-PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowledge) {
+PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowledge, std::optional<int64_t> ranks) {
   if (!is_speed_known(config.cluster.as_timed())) {
     throw UserError(concat("adapt.policy \"", to_string(config.adapt.policy), "\" compares configurations by their ",
                            "step times, and nothing says how fast the cluster computes: describe its device in ",
@@ -59,7 +59,7 @@ PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowl
   }
   const PredictedJob job = predicted_job(config);
   return make_table(job.model, job.sequence_length, config.cluster.as_timed(), training_system_of(config),
-                    search_space_of(config), knowledge);
+                    search_space_of(config, ranks), knowledge);
 }
 
 std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candidate& current, const RunConfig& config) {

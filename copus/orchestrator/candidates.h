@@ -1,6 +1,8 @@
 // Lists the configurations that a run chooses among.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "copus/config/run_config.h"
@@ -13,11 +15,13 @@ namespace copus {
 // The configurations that [adapt] allows around the one that the run describes, which is one of them. Where it names no
 // batches, they are doublings from a quarter of the smaller of the run's batch and the learning rate's reference batch
 // to 64 times the run's: a run that begins in a large batch may find its way to the small one that its rate is for.
-SearchSpace search_space_of(const RunConfig& config);
+// `ranks` are those that the configurations are for, where they are not as many as the run describes.
+SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> ranks = std::nullopt);
 
-// Predicts the steps of all configurations that [adapt] allows. Throws UserError where nothing says how fast the
-// cluster computes.
-PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowledge);
+// Predicts the steps of all configurations that [adapt] allows on so many ranks, likewise. Throws UserError where
+// nothing says how fast the cluster computes.
+PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowledge,
+                                 std::optional<int64_t> ranks = std::nullopt);
 
 // Makes candidates of the cells of the table and of `current`, which a resumed or forced run may be in though the table
 // does not have it. For a policy that goes by the noise scale, configurations that would leave it blind are left out,

@@ -51,7 +51,7 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, Kn
     : config_(config),
       policy_(make_policy(config, file)),
       other_policy_(other_alpha_policy(config, file)),
-      table_(predicted_table(config, knowledge)),
+      table_(predicted_table(config, knowledge, initial.strategy.world_size())),
       memory_(memory_model_of(config)),
       learner_(config, initial, std::move(knowledge)),
       current_(initial),
@@ -275,23 +275,49 @@ void Controller::report(const SwitchReport& report) {
     if (is_relayout(current_, report.to)) {
       pauses_.push_back({report.pause_seconds, forecast_.seconds(current_.strategy, report.to.strategy)});
     }
-    current_ = report.to;
-    entered_.insert(current_);
+    enter(report.to);
     rate_factor_ = report.rate_factor.value_or(rate_factor_in(report.to));
     switched_at_ = report.consumed_samples;
-    learner_.change_configuration(report.to);
     if (is_own) outcomes_.moved(promise_, report.consumed_samples, learner_.knowledge());
   } else {
     note_refusal(report);
     // A roll-back has released and allocated memory again, so the next steps are slower and warm up once more.
     if (report.outcome == SwitchReport::Outcome::rolled_back) learner_.resumed();
   }
-  if (report.outcome != SwitchReport::Outcome::vetoed) {
-    is_measured_ = false;
-    steps_in_configuration_ = 0;
-    switched_at_seconds_ = latest_.elapsed_seconds + report.pause_seconds;
-  }
+  if (report.outcome != SwitchReport::Outcome::vetoed) restart_counting(report.pause_seconds);
   list_candidates();
+}
+
+// The pause is no measure of those of re-layouts to come: it is also that of finding out, and of new processes.
+void Controller::ranks_changed(const RanksChanged& change) {
+  COPUS_CHECK(change.to.global_batch == change.from.global_batch, to_string(change.from), " to ", to_string(change.to));
+  COPUS_CHECK(change.ranks >= change.to.strategy.world_size(), change.ranks, " ranks for ", to_string(change.to));
+  under_way_.reset();
+  inputs_.add(change.after_step);
+  inputs_.add(change.ranks);
+  inputs_.add(change.to);
+  inputs_.add(change.pause_seconds);
+  if (change.to.strategy.world_size() != current_.strategy.world_size()) {
+    table_ = predicted_table(config_, learner_.knowledge(), change.to.strategy.world_size());
+  }
+  enter(change.to);
+  switched_at_ = latest_.consumed_samples;
+  outcomes_.interrupted(learner_.knowledge());
+  restart_counting(change.pause_seconds);
+  list_candidates();
+}
+
+void Controller::enter(const Configuration& configuration) {
+  current_ = configuration;
+  entered_.insert(configuration);
+  learner_.change_configuration(configuration);
+}
+
+// Makes the steps that follow the first ones that are looked at, after a pause.
+void Controller::restart_counting(double pause_seconds) {
+  is_measured_ = false;
+  steps_in_configuration_ = 0;
+  switched_at_seconds_ = latest_.elapsed_seconds + pause_seconds;
 }
 
 void Controller::note_refusal(const SwitchReport& report) {
@@ -365,7 +391,7 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
 
 void Controller::check_feasible(const Configuration& target) {
   if (target.strategy.world_size() != current_.strategy.world_size()) {
-    throw UserError(concat(to_string(target), " needs ", target.strategy.world_size(), " ranks, and the job has ",
+    throw UserError(concat(to_string(target), " needs ", target.strategy.world_size(), " ranks, and the job trains on ",
                            current_.strategy.world_size()));
   }
   const PredictedJob job = predicted_job(config_);

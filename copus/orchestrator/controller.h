@@ -61,10 +61,11 @@ class Controller {
   // batch or micro-batch alone commits at the boundary after the announcement has reached every rank.
   static constexpr int64_t lead_steps = 2;
 
-  // Makes the controller of a run that begins in `initial` (configuration_of(config), or that of a checkpoint) with
-  // `knowledge` of step times, and with the text of adapt.file (empty where none is named). `rate_factor` is the factor
-  // on the learning rate that the run has; empty: the one that a run begins with. Throws UserError where there is
-  // nothing to choose among or nothing that says how fast the cluster computes, and what make_policy throws.
+  // Makes the controller of a run that begins in `initial` (configuration_of(config), or that of a checkpoint), for as
+  // many ranks as that needs, with `knowledge` of step times, and with the text of adapt.file (empty where none is
+  // named). `rate_factor` is the factor on the learning rate that the run has; empty: the one that a run begins with.
+  // Throws UserError where there is nothing to choose among or nothing that says how fast the cluster computes, and
+  // what make_policy throws.
   Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge, const std::string& file = "",
              std::optional<double> rate_factor = std::nullopt);
 
@@ -77,6 +78,11 @@ class Controller {
   // was lacking, nor is any that has never been run and is predicted to need as much. A controller that only advises is
   // also told of switches that somebody else decided.
   void report(const SwitchReport& report);
+  // Notes that the job has other ranks, and that it was moved to a configuration for them; no decision of a policy.
+  // From here on the candidates are those for as many ranks as that configuration needs. A switch under way is dropped
+  // and not reported any more. What is known of step times and of the noise scale, the learning rate's factor and a pin
+  // go on, since the batch does; all else begins as after a re-layout.
+  void ranks_changed(const RanksChanged& change);
   // Obeys a command and returns what the ranks are to do, if anything. Throws UserError where a target is infeasible;
   // the message says why.
   std::optional<SwitchIntent> command(const Command& command);
@@ -106,6 +112,8 @@ class Controller {
   void note_refusal(const SwitchReport& report);
   void list_candidates();
   void correct_candidates();
+  void enter(const Configuration& configuration);
+  void restart_counting(double pause_seconds);
   void begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge);
   int64_t first_boundary(const Configuration& target) const;
   double rate_factor_in(const Configuration& configuration) const;
@@ -115,7 +123,7 @@ class Controller {
   RunConfig config_;
   std::unique_ptr<Policy> policy_;
   std::unique_ptr<Policy> other_policy_;  // null where there is no other exponent
-  PerformanceTable table_;                // uncorrected predictions; the candidates are corrected
+  PerformanceTable table_;  // uncorrected predictions, for the ranks that are used; the candidates are corrected
   MemoryModel memory_;
   StepTimeLearner learner_;
   Configuration current_;

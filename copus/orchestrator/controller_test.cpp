@@ -326,12 +326,159 @@ TEST_F(ControllerTest, RefusesToBeForcedIntoWhatCannotBe) {
   EXPECT_THAT(message(other_batch(17)), HasSubstr("17"));
   Configuration eight_ranks = other_batch(16);
   eight_ranks.strategy.data_parallel = 4;
-  EXPECT_THAT(message(eight_ranks), HasSubstr("needs 8 ranks, and the job has 4"));
+  EXPECT_THAT(message(eight_ranks), HasSubstr("needs 8 ranks, and the job trains on 4"));
   Configuration large = other_batch(1024);
   large.micro_batch = 512;
   EXPECT_THAT(message(large), HasSubstr("needs "));
   EXPECT_FALSE(steered.pinned());
   EXPECT_FALSE(steered.under_way());
+}
+
+// The job's ranks change to as many as a layout of its batch has, data-parallel alone.
+RanksChanged data_parallel_on(int64_t ranks, const SyntheticJob& job) {
+  Configuration to = job.current();
+  to.strategy = {.data_parallel = ranks};
+  to.micro_batch = 1;
+  return {.after_step = job.step(),
+          .ranks = ranks,
+          .from = job.current(),
+          .to = to,
+          .pause_seconds = 3,
+          .reason = "rank 3 was lost"};
+}
+
+TEST_F(ControllerTest, AfterALossAndAfterAGainOfRanksItDecidesAmongLayoutsOfTheRanksThatAreThere) {
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  Course course;
+  run_steps(job, steered, 100, course);
+  for (const int64_t ranks : {2, 8}) {
+    const RanksChanged change = data_parallel_on(ranks, job);
+    job.change_ranks(change);
+    steered.ranks_changed(change);
+    EXPECT_EQ(steered.current(), change.to);
+    course = {};
+    run_steps(job, steered, many_steps, course);
+    ASSERT_GT(course.decisions.size(), 10);
+    EXPECT_EQ(course.decisions.front().current, change.to);
+    EXPECT_EQ(course.decisions.front().step, change.after_step + StepTimeLearner::warm_up_steps + 1);
+    std::set<Configuration> seen;
+    for (const Decision& decision : course.decisions) {
+      for (const RankedCandidate& candidate : decision.choice.best) seen.insert(candidate.configuration);
+      if (decision.choice.target) seen.insert(*decision.choice.target);
+    }
+    EXPECT_GT(seen.size(), 3);
+    for (const Configuration& one : seen) EXPECT_EQ(one.strategy.world_size(), ranks) << to_string(one);
+  }
+}
+
+TEST_F(ControllerTest, ALossOfRanksLeavesTheRateAndWhatIsKnownAndDropsTheSwitchUnderWay) {
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  Course course;
+  while (!steered.under_way()) {
+    run_steps(job, steered, 1, course);
+    ASSERT_LT(job.step(), many_steps);
+  }
+  const double rate_factor = steered.rate_factor();
+  const Knowledge knowledge = steered.knowledge();
+  const RanksChanged change = data_parallel_on(2, job);
+  job.change_ranks(change);
+  steered.ranks_changed(change);
+  EXPECT_FALSE(steered.under_way());
+  EXPECT_EQ(steered.rate_factor(), rate_factor);
+  EXPECT_EQ(steered.knowledge(), knowledge);
+  EXPECT_FALSE(steered.pinned());
+}
+
+TEST_F(ControllerTest, WhatASwitchBroughtIsNotMeasuredOverAChangeOfRanks) {
+  const auto realised_after = [&](int64_t steps_before) {
+    SyntheticJob job(config_);
+    Controller steered = controller();
+    steered.command({.kind = Command::Kind::pin, .target = {}});
+    Course course;
+    run_steps(job, steered, 50, course);
+    const SwitchIntent intent = steered.command({.kind = Command::Kind::force, .target = other_batch(32)}).value();
+    job.expect(intent);
+    course = {};
+    run_steps(job, steered, intent.commit_after_step - 50 + steps_before, course);
+    EXPECT_EQ(course.switches.size(), 1);
+    EXPECT_TRUE(course.realised.empty());
+    const RanksChanged change = data_parallel_on(2, job);
+    job.change_ranks(change);
+    steered.ranks_changed(change);
+    run_steps(job, steered, 100, course);
+    return course.realised.size();
+  };
+  EXPECT_EQ(realised_after(5), 0) << "too few steps to tell";
+  EXPECT_EQ(realised_after(StepTimeLearner::warm_up_steps + StepTimeLearner::steps_per_measurement + 1), 1);
+}
+
+TEST_F(ControllerTest, AChangeOfRanksIsPartOfTheHash) {
+  const auto hash_with = [&](const std::function<void(RanksChanged&)>& alter) {
+    SyntheticJob job(config_);
+    Controller steered = controller();
+    Course course;
+    run_steps(job, steered, 100, course);
+    RanksChanged change = data_parallel_on(2, job);
+    alter(change);
+    steered.ranks_changed(change);
+    job.change_ranks(data_parallel_on(2, job));
+    course = {};
+    run_steps(job, steered, 20, course);
+    return course.decisions.at(0).inputs_hash;
+  };
+  const uint64_t usual = hash_with([](RanksChanged&) {});
+  EXPECT_EQ(hash_with([](RanksChanged&) {}), usual);
+  const std::vector<std::function<void(RanksChanged&)>> changes = {
+      [](RanksChanged& change) { ++change.after_step; },
+      [](RanksChanged& change) { ++change.ranks; },
+      [](RanksChanged& change) { change.to.micro_batch = 2; },
+      [](RanksChanged& change) { change.pause_seconds = std::nextafter(change.pause_seconds, 4); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) EXPECT_NE(hash_with(changes[i]), usual) << i;
+}
+
+TEST_F(ControllerTest, ARunGoesOnWhereTheRanksThatAreLeftHaveNothingToChooseAmong) {
+  config_.adapt.global_batches = {16};
+  config_.adapt.micro_batches = {1, 4};
+  for (const PolicyKind policy : {PolicyKind::copus, PolicyKind::cbs_optimistic, PolicyKind::olmo, PolicyKind::cona,
+                                  PolicyKind::norm_test, PolicyKind::copus_paper}) {
+    config_.adapt.policy = policy;
+    SyntheticJob job(config_);
+    Controller steered = controller();
+    Course course;
+    run_steps(job, steered, 100, course);
+    const RanksChanged change = data_parallel_on(16, job);
+    job.change_ranks(change);
+    steered.ranks_changed(change);
+    course = {};
+    run_steps(job, steered, 200, course);
+    EXPECT_TRUE(course.switches.empty());
+    ASSERT_FALSE(course.decisions.empty()) << to_string(policy);
+    EXPECT_EQ(course.decisions.back().current, change.to);
+  }
+}
+
+TEST_F(ControllerTest, IsForcedIntoLayoutsOfTheRanksThatItHasAfterAChange) {
+  SyntheticJob job(config_);
+  Controller steered = controller();
+  Course course;
+  run_steps(job, steered, 10, course);
+  RanksChanged change = data_parallel_on(2, job);
+  change.ranks = 3;
+  job.change_ranks(change);
+  steered.ranks_changed(change);
+  EXPECT_THAT(user_error([&] { steered.command({.kind = Command::Kind::force, .target = configuration_of(config_)}); }),
+              HasSubstr("needs 4 ranks, and the job trains on 2"));
+  Configuration target = change.to;
+  target.strategy = {.tensor_parallel = 2};
+  EXPECT_TRUE(steered.command({.kind = Command::Kind::force, .target = target}));
+  change.to.global_batch = 32;
+  EXPECT_THROW(steered.ranks_changed(change), InternalError) << "another batch";
+  change = data_parallel_on(2, job);
+  change.ranks = 1;
+  EXPECT_THROW(steered.ranks_changed(change), InternalError) << "more ranks than there are";
 }
 
 TEST_F(ControllerTest, WhereItOnlyAdvisesNothingMoves) {

@@ -63,6 +63,16 @@ struct SwitchReport {
   int64_t peak_bound_bytes = 0;                      // bound on peak_bytes that the plan gave
 };
 
+// A change of the ranks that a job has: some were lost, or others have come. The job trains on in `to`, which has the
+// global batch of `from` and needs as many ranks as there are, or fewer: the rest are spare.
+struct RanksChanged {
+  int64_t after_step = 0;  // the step boundary
+  int64_t ranks = 0;       // that are there, spare ones included
+  Configuration from, to;
+  double pause_seconds = 0;  // in which training stood still
+  std::string reason;        // which ranks were lost, and how, or have come
+};
+
 // A user's command to a running job (copus ctl).
 struct Command {
   enum class Kind {

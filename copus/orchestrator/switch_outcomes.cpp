@@ -81,9 +81,14 @@ void SwitchOutcomes::observe(const Observation& observation, bool counts) {
 }
 
 void SwitchOutcomes::moved(const Promise& promise, int64_t consumed_samples, const Knowledge& knowledge) {
-  if (open_ && has_enough_steps()) conclude(knowledge);
+  interrupted(knowledge);
   open_ = promise;
   moved_at_ = consumed_samples;
+}
+
+void SwitchOutcomes::interrupted(const Knowledge& knowledge) {
+  if (open_ && has_enough_steps()) conclude(knowledge);
+  open_.reset();
   before_ = without_bump(losses_);
   losses_.clear();
   step_seconds_.clear();

@@ -54,6 +54,9 @@ class SwitchOutcomes {
   // Adds a step that was not skipped. `counts`: it is no step of a warm-up.
   void observe(const Observation& observation, bool counts);
   void moved(const Promise& promise, int64_t consumed_samples, const Knowledge& knowledge);
+  // Notes that the job goes on otherwise than by a switch: what the latest one brings is known by the steps so far, if
+  // these are enough, or never.
+  void interrupted(const Knowledge& knowledge);
   // Tells whether an outcome is complete that was not taken yet.
   bool is_due() const;
   std::vector<Realised> take(const Knowledge& knowledge);

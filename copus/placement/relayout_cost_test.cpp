@@ -110,7 +110,7 @@ TEST(RelayoutPlan, SmallBucketsShareRounds) {
 // Returns the bytes that the busiest sender sends, and those that the busiest receiver receives.
 std::pair<int64_t, int64_t> busiest_ranks(const RelayoutRequest& request) {
   std::pair<int64_t, int64_t> busiest{0, 0};
-  for (const RelayoutPlan& plan : plans_of_all_ranks(request)) {
+  for (const RelayoutPlan& plan : plans_of_all_processes(request)) {
     int64_t sent = 0, received = 0;
     for (const RelayoutRound& round : plan.mine.rounds) {
       for (const Transfer& transfer : round.sends) sent += 4 * transfer.num_elements();
@@ -146,6 +146,24 @@ TEST(RelayoutSeconds, AreThoseOfTheBusiestRanksLinks) {
     cluster.between_nodes.efficiency = Curve({{1, 0.5}});
     EXPECT_DOUBLE_EQ(relayout_seconds(request, cluster), busiest / 50 + 0.5 * rounds);
   }
+}
+
+TEST(RelayoutSeconds, AProcessIsOnTheNodeOfItsNumber) {
+  const ClusterDescription cluster{.ranks_per_node = 3,
+                                   .within_node = {.latency_seconds = 0.25, .bytes_per_second = 1000},
+                                   .between_nodes = {.latency_seconds = 0.5, .bytes_per_second = 100}};
+  RelayoutRequest request = request_for(small_model(), {.data_parallel = 2}, {});
+  const auto seconds_on = [&](int64_t process) {
+    request.to_processes = {process};
+    return relayout_seconds(request, cluster);
+  };
+  EXPECT_EQ(seconds_on(1), 0) << "it has everything";
+  request.to_processes = {2};
+  const RelayoutPlan plan = plan_relayout(request, 2);
+  const auto bytes = static_cast<double>(plan.bytes_received);
+  // Two senders share what the newcomer takes: it is the busiest.
+  EXPECT_DOUBLE_EQ(seconds_on(2), bytes / 1000 + 0.25 * static_cast<double>(plan.num_rounds));
+  EXPECT_DOUBLE_EQ(seconds_on(3), bytes / 100 + 0.5 * static_cast<double>(plan.num_rounds));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Finds what each buffer of a new layout needs of the old one, and which ranks hold it (only this room's sources
-// include this header).
+// Finds what each buffer of a new layout needs of the old one, and which ranks of the old one hold it (only this room's
+// sources include this header).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace copus::relayout {
 struct Need {
   struct Member {
     size_t entry;  // index into the entries of the bucket's shape
-    Rectangle old_box;
+    Stretch part;  // of the old box's elements, row-major: those that the need is about
   };
   int64_t first_tensor = 0, replicas = 1;
   int64_t elements = 0;
@@ -30,7 +30,9 @@ struct Need {
 // state with equal cuts, and is remembered.
 class Needs {
  public:
-  Needs(const StatePlacement& from, const StatePlacement& to) : from_(from), to_(to) {}
+  // `one_share`: whether a need lies in one share of every replica, so that each share can come from another copy.
+  Needs(const StatePlacement& from, const StatePlacement& to, bool one_share)
+      : from_(from), to_(to), one_share_(one_share) {}
 
   // Returns the needs of a buffer, those with the fewest holders first: those with many holders can then be served by
   // ranks that send to this buffer anyway.
@@ -38,10 +40,13 @@ class Needs {
 
  private:
   std::vector<Need> find(StateKind kind, ContentKind content, const MeshCoordinates& receiver) const;
+  std::vector<Stretch> parts_in_one_share(ContentKind content, size_t entry, int64_t first_tensor,
+                                          int64_t replicas) const;
   void count_shares(ContentKind content, size_t entry, const Region& wanted, Need& need) const;
 
   const StatePlacement& from_;
   const StatePlacement& to_;
+  bool one_share_;
   // The key: whether old and new buffers are cut, content, tensor- and data-parallel rank of the receiver.
   std::map<std::tuple<bool, bool, ContentKind, int64_t, int64_t>, std::vector<Need>> remembered_;
 };

@@ -12,7 +12,7 @@ namespace {
 int64_t highest_with(const std::vector<Change>& changes, const std::vector<int64_t>& live) {
   int64_t highest = 0;
   for (const Change& change : changes) {
-    highest = std::max(highest, live[change.rank] + change.bytes);
+    highest = std::max(highest, live[change.process] + change.bytes);
   }
   return highest;
 }
@@ -23,7 +23,7 @@ int64_t total_bytes(const std::vector<Change>& changes) {
 }
 
 void apply(const std::vector<Change>& changes, int64_t sign, std::vector<int64_t>& live) {
-  for (const Change& change : changes) live[change.rank] += sign * change.bytes;
+  for (const Change& change : changes) live[change.process] += sign * change.bytes;
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ std::vector<size_t> fill_lowest_first(const std::vector<Move>& moves, std::vecto
       const Move& move = moves[remaining[i]];
       int64_t relieved = 0;
       for (const Change& change : move.released) {
-        relieved = std::max(relieved, live[change.rank]);
+        relieved = std::max(relieved, live[change.process]);
       }
       const Preference preference{highest_with(move.allocated, live), -relieved,
                                   total_bytes(move.allocated) - total_bytes(move.released)};
@@ -82,7 +82,7 @@ std::vector<int64_t> find_peaks(const std::vector<Move>& moves, const Rounds& ro
   std::vector<int64_t> peaks = live;
   for (const std::vector<size_t>& round : rounds) {
     for (const size_t move : round) apply(moves[move].allocated, 1, live);
-    for (size_t rank = 0; rank < live.size(); ++rank) peaks[rank] = std::max(peaks[rank], live[rank]);
+    for (size_t i = 0; i < live.size(); ++i) peaks[i] = std::max(peaks[i], live[i]);
     for (const size_t move : round) apply(moves[move].released, -1, live);
   }
   return peaks;

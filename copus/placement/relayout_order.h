@@ -1,6 +1,6 @@
-// Decides in which order contents move, and which of them share a round, so that no rank holds much more than it holds
-// before or after (only this room's sources include this header). `live` are the state bytes that each rank holds
-// before the first move.
+// Decides in which order contents move, and which of them share a round, so that no process holds much more than it
+// holds before or after (only this room's sources include this header). `live` are the state bytes that each process
+// holds before the first move.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 namespace copus::relayout {
 
 struct Change {
-  int64_t rank = 0;
+  int64_t process = 0;
   int64_t bytes = 0;
 };
 
-// The move of one content: what ranks allocate before it, and release after it.
+// The move of one content: what processes allocate before it, and release after it.
 struct Move {
   int64_t content = 0;
   std::vector<Change> allocated, released;
@@ -22,21 +22,21 @@ struct Move {
 
 using Rounds = std::vector<std::vector<size_t>>;  // indices of moves
 
-// Orders moves greedily. The next move is the one whose allocations leave the lowest level on the fullest of the ranks
-// that allocate for it; among equals the one that relieves the fullest rank, then the one that frees most. Returns
-// indices of moves.
+// Orders moves greedily. The next move is the one whose allocations leave the lowest level on the fullest of the
+// processes that allocate for it; among equals the one that relieves the fullest process, then the one that frees most.
+// Returns indices of moves.
 std::vector<size_t> fill_lowest_first(const std::vector<Move>& moves, std::vector<int64_t> live);
 
 Rounds one_a_round(const std::vector<size_t>& order);
 
-// Puts neighbours in the order into one round while no rank holds more than `limit` bytes.
+// Puts neighbours in the order into one round while no process holds more than `limit` bytes.
 Rounds share_rounds(const std::vector<Move>& moves, const std::vector<size_t>& order, std::vector<int64_t> live,
                     int64_t limit);
 
-// Returns the most bytes that each rank ever holds.
+// Returns the most bytes that each process ever holds.
 std::vector<int64_t> find_peaks(const std::vector<Move>& moves, const Rounds& rounds, std::vector<int64_t> live);
 
-// Returns the bytes of the rank that holds most.
+// Returns the bytes of the process that holds most.
 int64_t highest(const std::vector<int64_t>& bytes);
 
 }  // namespace copus::relayout

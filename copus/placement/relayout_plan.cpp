@@ -1,5 +1,5 @@
 // Plans a re-layout: Planner decides which contents move in which round and who sends; the public functions turn its
-// decisions into one rank's plan, and into seconds.
+// decisions into one process's plan, and into seconds.
 #include "copus/placement/relayout_plan.h"
 
 #include <algorithm>
@@ -23,34 +23,75 @@ using namespace relayout;
 
 namespace {
 
+// Says which ranks processes are. In the old layout a process is the rank of its number.
+class Processes {
+ public:
+  explicit Processes(const RelayoutRequest& request) : num_old_(request.from.world_size()) {
+    std::vector<int64_t> of_ranks = request.to_processes;
+    if (of_ranks.empty()) {
+      of_ranks.resize(request.to.world_size());
+      std::iota(of_ranks.begin(), of_ranks.end(), int64_t{0});
+    }
+    COPUS_CHECK(std::ssize(of_ranks) == request.to.world_size(), of_ranks.size(), " processes for ",
+                request.to.world_size(), " ranks");
+    COPUS_CHECK(*std::min_element(of_ranks.begin(), of_ranks.end()) >= 0);
+    new_ranks_.resize(std::max(num_old_, 1 + *std::max_element(of_ranks.begin(), of_ranks.end())), nobody);
+    is_lost_.resize(new_ranks_.size(), false);
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      int64_t& new_rank = new_ranks_[of_ranks[rank]];
+      COPUS_CHECK(new_rank == nobody, "process ", of_ranks[rank], " becomes two ranks");
+      new_rank = static_cast<int64_t>(rank);
+      keep_their_rank_ = keep_their_rank_ && of_ranks[rank] == new_rank;
+    }
+    for (const int64_t process : request.lost) {
+      COPUS_CHECK(process >= 0 && process < num_old_ && new_ranks_[process] == nobody, "process ", process, " is lost");
+      is_lost_[process] = true;
+    }
+  }
+
+  int64_t count() const { return std::ssize(new_ranks_); }
+  bool is_old(int64_t process) const { return process < num_old_; }
+  bool is_new(int64_t process) const { return process < count() && new_ranks_[process] != nobody; }
+  int64_t new_rank(int64_t process) const { return new_ranks_[process]; }
+  bool is_lost(int64_t process) const { return is_lost_[process]; }
+  bool keep_their_rank() const { return keep_their_rank_; }
+
+ private:
+  static constexpr int64_t nobody = -1;
+
+  int64_t num_old_;
+  std::vector<int64_t> new_ranks_;  // by process
+  std::vector<bool> is_lost_;
+  bool keep_their_rank_ = true;
+};
+
 class Planner {
  public:
   explicit Planner(const RelayoutRequest& request)
-      : request_(request), from_(request, request.from), to_(request, request.to) {
-    COPUS_CHECK(request.from.world_size() == request.to.world_size(), request.from.world_size(), " and ",
-                request.to.world_size(), " ranks");
+      : request_(request), processes_(request), from_(request, request.from), to_(request, request.to) {
     find_kept();
     find_moves();
     find_rounds();
   }
 
-  int64_t num_ranks() const { return from_.mesh.size(); }
+  const Processes& processes() const { return processes_; }
   const StatePlacement& from() const { return from_; }
   const StatePlacement& to() const { return to_; }
   const Rounds& rounds() const { return rounds_; }
   int64_t content_of(size_t move) const { return moves_[move].content; }
   void report_memory(RelayoutPlan& plan) const;
 
-  // Tells whether a rank's buffers of the content are the same in both layouts.
-  bool keeps(int64_t rank, int64_t content) const {
-    return kept_[rank][from_.kind_of(content)] && old_place(rank, content) != nullptr &&
-           new_place(rank, content) != nullptr;
+  // Tells whether a process's buffers of the content are the same in both layouts.
+  bool keeps(int64_t process, int64_t content) const {
+    return old_place(process, content) != nullptr && new_place(process, content) != nullptr &&
+           kept_[process][from_.kind_of(content)];
   }
-  const Place* old_place(int64_t rank, int64_t content) const {
-    return from_.find_place(content, from_.mesh.coordinates(rank).pipeline);
+  // Find a content on a process; null where it does not hold it.
+  const Place* old_place(int64_t process, int64_t content) const {
+    return processes_.is_old(process) ? from_.find_place(content, before(process).pipeline) : nullptr;
   }
-  const Place* new_place(int64_t rank, int64_t content) const {
-    return to_.find_place(content, to_.mesh.coordinates(rank).pipeline);
+  const Place* new_place(int64_t process, int64_t content) const {
+    return processes_.is_new(process) ? to_.find_place(content, after(process).pipeline) : nullptr;
   }
 
   // Visits the deliveries in a fixed order, on which the choice of the least loaded sender depends.
@@ -63,51 +104,57 @@ class Planner {
   void find_kept();
   void find_moves();
   void find_rounds();
-  int64_t node_of(int64_t rank) const { return request_.ranks_per_node > 0 ? rank / request_.ranks_per_node : 0; }
+  MeshCoordinates before(int64_t process) const { return from_.mesh.coordinates(process); }
+  MeshCoordinates after(int64_t process) const { return to_.mesh.coordinates(processes_.new_rank(process)); }
+  int64_t node_of(int64_t process) const { return request_.ranks_per_node > 0 ? process / request_.ranks_per_node : 0; }
   template <class Give>
   void choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
   template <class Give>
   void choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
 
   const RelayoutRequest& request_;
+  Processes processes_;
   StatePlacement from_, to_;
-  std::vector<std::array<bool, num_content_kinds>> kept_;  // by rank: whether equal, if held in both layouts
+  std::vector<std::array<bool, num_content_kinds>> kept_;  // by process: whether equal, if held in both layouts
   std::vector<Move> moves_;
-  std::vector<int64_t> old_bytes_, new_bytes_;  // by rank
+  std::vector<int64_t> old_bytes_, new_bytes_;  // by process
   int64_t largest_bucket_bytes_ = 0, peak_bound_bytes_ = 0;
   Rounds rounds_;
 };
 
 void Planner::find_kept() {
-  for (int64_t rank = 0; rank < num_ranks(); ++rank) {
-    const MeshCoordinates before = from_.mesh.coordinates(rank), after = to_.mesh.coordinates(rank);
-    std::array<bool, num_content_kinds>& kept = kept_.emplace_back();
+  kept_.resize(processes_.count(), {});
+  for (int64_t process = 0; process < processes_.count(); ++process) {
+    if (!processes_.is_old(process) || !processes_.is_new(process)) continue;
+    const MeshCoordinates old_at = before(process), new_at = after(process);
     for (const ContentKind content : {embedding_content, layer_content, head_content}) {
-      kept[content] =
-          equal(from_.shape(content, before.tensor), to_.shape(content, after.tensor)) &&
-          from_.stretch(StateKind::weights, content, before) == to_.stretch(StateKind::weights, content, after) &&
-          from_.stretch(StateKind::exp_avg, content, before) == to_.stretch(StateKind::exp_avg, content, after);
+      kept_[process][content] =
+          equal(from_.shape(content, old_at.tensor), to_.shape(content, new_at.tensor)) &&
+          from_.stretch(StateKind::weights, content, old_at) == to_.stretch(StateKind::weights, content, new_at) &&
+          from_.stretch(StateKind::exp_avg, content, old_at) == to_.stretch(StateKind::exp_avg, content, new_at);
     }
   }
 }
 
 void Planner::find_moves() {
-  old_bytes_.resize(num_ranks());
-  new_bytes_.resize(num_ranks());
+  old_bytes_.resize(processes_.count());
+  new_bytes_.resize(processes_.count());
   for (int64_t content = 0; content < from_.num_contents(); ++content) {
     Move move{.content = content, .allocated = {}, .released = {}};
-    const auto add = [&](const StatePlacement& placement, std::vector<int64_t>& bytes, std::vector<Change>& changes) {
-      for (int64_t rank = 0; rank < num_ranks(); ++rank) {
-        const MeshCoordinates at = placement.mesh.coordinates(rank);
-        if (placement.find_place(content, at.pipeline) == nullptr) continue;
-        const int64_t bucket_bytes = placement.state_bytes(placement.kind_of(content), at);
-        bytes[rank] += bucket_bytes;
-        largest_bucket_bytes_ = std::max(largest_bucket_bytes_, bucket_bytes);
-        if (!keeps(rank, content)) changes.push_back({rank, bucket_bytes});
-      }
+    const ContentKind kind = from_.kind_of(content);
+    const auto add = [&](int64_t process, int64_t bytes, std::vector<int64_t>& sums, std::vector<Change>& changes) {
+      sums[process] += bytes;
+      largest_bucket_bytes_ = std::max(largest_bucket_bytes_, bytes);
+      if (!keeps(process, content)) changes.push_back({process, bytes});
     };
-    add(from_, old_bytes_, move.released);
-    add(to_, new_bytes_, move.allocated);
+    for (int64_t process = 0; process < processes_.count(); ++process) {
+      if (old_place(process, content) != nullptr) {
+        add(process, from_.state_bytes(kind, before(process)), old_bytes_, move.released);
+      }
+      if (new_place(process, content) != nullptr) {
+        add(process, to_.state_bytes(kind, after(process)), new_bytes_, move.allocated);
+      }
+    }
     if (!move.allocated.empty() || !move.released.empty()) moves_.push_back(std::move(move));
   }
 }
@@ -128,7 +175,7 @@ void Planner::find_rounds() {
   // so small buckets may share a round as long as they are together an eighth of the state.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
-  const int64_t cheap = std::min(num_ranks(), at_rest / 8 / largest_bucket_bytes_);
+  const int64_t cheap = std::min(processes_.count(), at_rest / 8 / largest_bucket_bytes_);
   peak_bound_bytes_ = at_rest + std::max(needed, cheap) * largest_bucket_bytes_;
   rounds_ = share_rounds(moves_, order, old_bytes_, peak_bound_bytes_);
 }
@@ -143,24 +190,23 @@ void Planner::report_memory(RelayoutPlan& plan) const {
 
 // The state on which the choice of senders depends.
 struct Planner::Choice {
-  std::vector<int64_t> load;     // elements that each rank has to send
+  std::vector<int64_t> load;     // elements that each process has to send
   std::vector<int64_t> senders;  // senders to the buffer that is being filled
 };
 
 // Chooses one sender that has every needed element: the receiver itself, else one on the same node; there and elsewhere
-// one that sends to this buffer anyway, then the least loaded.
+// one that sends to this buffer anyway, then the least loaded. The lost ones are asked last, in the same order.
 template <class Give>
 void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
-  const int64_t own_tensor = from_.mesh.coordinates(receiver).tensor;
-  if (old_place(receiver, content) != nullptr && own_tensor >= need.first_tensor &&
-      own_tensor < need.first_tensor + need.replicas) {
+  if (old_place(receiver, content) != nullptr && before(receiver).tensor >= need.first_tensor &&
+      before(receiver).tensor < need.first_tensor + need.replicas) {
     return give(receiver, need.elements);
   }
   using Preference = std::tuple<bool, int64_t, int64_t>;
   constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
   Preference best{true, nobody, nobody};
-  // Searches the world's ranks begin .. end - 1.
-  const auto look_among = [&](int64_t begin, int64_t end) {
+  // Searches the processes begin .. end - 1, which are ranks of the old layout.
+  const auto look_among = [&](bool are_lost, int64_t begin, int64_t end) {
     for (const Place& place : from_.places(content)) {
       for (int64_t tensor = need.first_tensor; tensor < need.first_tensor + need.replicas; ++tensor) {
         const int64_t first = from_.mesh.rank({.data = 0, .tensor = tensor, .pipeline = place.pipeline});
@@ -168,28 +214,32 @@ void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
         const int64_t skipped = std::max<int64_t>(0, (begin - first + stride - 1) / stride);
         const int64_t last = std::min(end, first + from_.data_parallel() * stride);
         for (int64_t rank = first + skipped * stride; rank < last; rank += stride) {
+          if (processes_.is_lost(rank) != are_lost) continue;
           const bool is_sender = std::find(choice.senders.begin(), choice.senders.end(), rank) != choice.senders.end();
           best = std::min(best, Preference{!is_sender, choice.load[rank], rank});
         }
       }
     }
   };
-  if (request_.ranks_per_node > 0) {
-    const int64_t node = node_of(receiver) * request_.ranks_per_node;
-    look_among(node, node + request_.ranks_per_node);
+  for (const bool are_lost : {false, true}) {
+    if (request_.ranks_per_node > 0 && std::get<2>(best) == nobody) {
+      const int64_t node = node_of(receiver) * request_.ranks_per_node;
+      look_among(are_lost, node, node + request_.ranks_per_node);
+    }
+    if (std::get<2>(best) == nobody) look_among(are_lost, 0, from_.mesh.size());
   }
-  if (std::get<2>(best) == nobody) look_among(0, num_ranks());
   COPUS_CHECK(std::get<2>(best) != nobody);
   give(std::get<2>(best), need.elements);
 }
 
 // Chooses between the replicas and copies, each of which is shared out over data-parallel ranks: the one with most on
-// the receiver, then on its node, then the one whose busiest sender has the least load.
+// the receiver, then least on lost processes, then most on the receiver's node, then the one whose busiest sender has
+// the least load.
 template <class Give>
 void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {
   struct Preference {
-    int64_t not_mine = std::numeric_limits<int64_t>::max(), off_node = 0, highest_load = 0;
+    int64_t not_mine = std::numeric_limits<int64_t>::max(), lost = 0, off_node = 0, highest_load = 0;
     auto operator<=>(const Preference&) const = default;
   };
   Preference best;
@@ -205,6 +255,7 @@ void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
     Preference preference{.not_mine = 0};
     for_shares(place, [&](int64_t rank, int64_t elements) {
       preference.not_mine += rank == receiver ? 0 : elements;
+      preference.lost += processes_.is_lost(rank) ? elements : 0;
       preference.off_node += node_of(rank) == node_of(receiver) ? 0 : elements;
       preference.highest_load = std::max(preference.highest_load, choice.load[rank] + elements);
     });
@@ -225,23 +276,23 @@ void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
 
 template <class Visit>
 void Planner::for_deliveries(Visit visit) const {
-  Needs needs(from_, to_);
-  Choice choice{std::vector<int64_t>(num_ranks(), 0), {}};
+  Needs needs(from_, to_, !request_.lost.empty());
+  Choice choice{std::vector<int64_t>(processes_.count(), 0), {}};
   const StateKind weights = request_.weights_are_master ? StateKind::weights : StateKind::master;
   for (size_t round = 0; round < rounds_.size(); ++round) {
     for (const size_t index : rounds_[round]) {
       const Move& move = moves_[index];
       const ContentKind content_kind = to_.kind_of(move.content);
       for (const Change& allocated : move.allocated) {
-        const int64_t receiver = allocated.rank;
-        const MeshCoordinates here = to_.mesh.coordinates(receiver);
+        const int64_t receiver = allocated.process;
+        const MeshCoordinates here = after(receiver);
         for (const StateKind kind : {weights, StateKind::exp_avg, StateKind::exp_avg_sq}) {
           choice.senders.clear();
           for (const Need& need : needs.of(kind, content_kind, here)) {
             const auto give = [&](int64_t sender, int64_t elements) {
-              const MeshCoordinates there = from_.mesh.coordinates(sender);
+              const MeshCoordinates there = before(sender);
               const Place* const source = old_place(sender, move.content);
-              COPUS_CHECK(source != nullptr, "rank ", sender, " does not hold content ", move.content);
+              COPUS_CHECK(source != nullptr, "process ", sender, " does not hold content ", move.content);
               if (sender != receiver) choice.load[sender] += elements;
               choice.senders.push_back(sender);
               visit(Delivery{.round = round,
@@ -254,6 +305,7 @@ void Planner::for_deliveries(Visit visit) const {
                              .elements = elements,
                              .need = &need,
                              .sender_tensor = there.tensor,
+                             .receiver_tensor = here.tensor,
                              .from_stretch = from_.stretch(kind, content_kind, there),
                              .to_stretch = to_.stretch(kind, content_kind, here)});
             };
@@ -281,7 +333,7 @@ class Fingerprint {
   uint64_t hash_ = 0;
 };
 
-void add_request(const RelayoutRequest& request, Fingerprint& hash) {
+void add_request(const RelayoutRequest& request, const Processes& processes, Fingerprint& hash) {
   visit_strategy([&](const ConfigurationField&, const auto& from, const auto& to) { hash.add(from, to); }, request.from,
                  request.to);
   for (const ParameterInfo& parameter : list_parameters(request.model)) {
@@ -291,6 +343,15 @@ void add_request(const RelayoutRequest& request, Fingerprint& hash) {
   }
   hash.add(request.model.tie_word_embeddings, request.sequence_length, request.weights_are_master,
            request.ranks_per_node);
+  // These two are left out where they say nothing, as they are in a change of layout of the same processes.
+  if (!processes.keep_their_rank()) {
+    for (int64_t process = 0; process < processes.count(); ++process) {
+      hash.add(process, processes.is_new(process) ? processes.new_rank(process) : -1);
+    }
+  }
+  for (int64_t process = 0; process < processes.count(); ++process) {
+    if (processes.is_lost(process)) hash.add(-1, process);
+  }
 }
 
 }  // namespace
@@ -300,28 +361,29 @@ int64_t Transfer::num_elements() const {
                          [](int64_t sum, const CopyRun& run) { return sum + run.rows * run.count; });
 }
 
-RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t rank) {
+RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t process) {
+  COPUS_CHECK(process >= 0, process);
   const Planner planner(request);
-  COPUS_CHECK(rank >= 0 && rank < planner.num_ranks(), rank, " of ", planner.num_ranks());
   RelayoutPlan plan;
   plan.num_rounds = std::ssize(planner.rounds());
   planner.report_memory(plan);
 
   for (int64_t content = 0; content < planner.from().num_contents(); ++content) {
-    if (!planner.keeps(rank, content)) continue;
-    plan.mine.kept.push_back({planner.old_place(rank, content)->bucket, planner.new_place(rank, content)->bucket});
+    if (!planner.keeps(process, content)) continue;
+    plan.mine.kept.push_back(
+        {planner.old_place(process, content)->bucket, planner.new_place(process, content)->bucket});
   }
   Fingerprint hash;
-  add_request(request, hash);
+  add_request(request, planner.processes(), hash);
   for (const std::vector<size_t>& moves : planner.rounds()) {
     RelayoutRound& round = plan.mine.rounds.emplace_back();
     hash.add(moves.size());
     for (const size_t move : moves) {
       const int64_t content = planner.content_of(move);
       hash.add(content);
-      if (planner.keeps(rank, content)) continue;
-      if (const Place* place = planner.new_place(rank, content)) round.allocate.push_back(place->bucket);
-      if (const Place* place = planner.old_place(rank, content)) round.release.push_back(place->bucket);
+      if (planner.keeps(process, content)) continue;
+      if (const Place* place = planner.new_place(process, content)) round.allocate.push_back(place->bucket);
+      if (const Place* place = planner.old_place(process, content)) round.release.push_back(place->bucket);
     }
     std::sort(round.allocate.begin(), round.allocate.end());
     std::sort(round.release.begin(), round.release.end());
@@ -332,9 +394,9 @@ RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t rank) {
     if (delivery.sender != delivery.receiver) plan.bytes_received += delivery.elements * bytes_per_element;
     hash.add(delivery.kind, delivery.sender, delivery.receiver, delivery.from_bucket, delivery.to_bucket,
              delivery.elements);
-    if (delivery.receiver == rank) {
+    if (delivery.receiver == process) {
       receives[delivery.round].add(delivery);
-    } else if (delivery.sender == rank) {
+    } else if (delivery.sender == process) {
       sends[delivery.round].add(delivery);
     }
   });
@@ -348,8 +410,8 @@ RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t rank) {
 
 double relayout_seconds(const RelayoutRequest& request, const ClusterDescription& cluster) {
   const Planner planner(request);
-  // Bytes by rank: sent and received within its node, then sent and received between nodes.
-  std::vector<std::array<int64_t, 4>> bytes(planner.num_ranks());
+  // Bytes by process: sent and received within its node, then sent and received between nodes.
+  std::vector<std::array<int64_t, 4>> bytes(planner.processes().count());
   planner.for_deliveries([&](const Delivery& delivery) {
     if (delivery.sender == delivery.receiver) return;
     const bool same_node = delivery.sender / cluster.ranks_per_node == delivery.receiver / cluster.ranks_per_node;

@@ -1,6 +1,7 @@
-// The plan of a re-layout: which elements of the training state each rank takes from whom, and in which order, so that
-// the state of every rank of the new layout is complete and memory stays small. Every rank computes the same plan
-// alone, from the two strategies.
+// The plan of a re-layout: which elements of the training state each process takes from whom, and in which order, so
+// that the state of every rank of the new layout is complete and memory stays small. Every process computes the same
+// plan alone, from the two strategies. The two may be of different sizes: processes may leave, come, or become another
+// rank.
 //
 // Plans use one coordinate space: parameter name and element index, for each kind of state. A layout maps a rank to
 // boxes (and with ZeRO to stretches of buckets); the plan is the intersection of two layouts. Holders of the same
@@ -36,10 +37,10 @@ struct CopyRun {
   bool operator==(const CopyRun&) const = default;
 };
 
-// The elements that one rank takes for one buffer of a new bucket from one buffer of an old bucket of `sender`.
+// The elements that one process takes for one buffer of a new bucket from one buffer of an old bucket of `sender`.
 struct Transfer {
-  int64_t sender = 0;    // world rank; may be the receiver
-  int64_t receiver = 0;  // world rank
+  int64_t sender = 0;    // process; may be the receiver
+  int64_t receiver = 0;  // process
   StateKind kind = StateKind::weights;
   int64_t from_bucket = 0;  // index in the sender's old layout
   int64_t to_bucket = 0;    // index in the receiver's new layout
@@ -47,51 +48,63 @@ struct Transfer {
   int64_t num_elements() const;
 };
 
-// One round on one rank: it allocates, takes, and releases when every rank has taken what it needs.
+// One round on one process: it allocates, takes, and releases when every process has taken what it needs.
 struct RelayoutRound {
   std::vector<int64_t> allocate;   // new buckets, whose state (every kind, not the gradient) begins to exist
   std::vector<Transfer> receives;  // in the order of to_bucket and kind
-  std::vector<Transfer> sends;     // what other ranks take from this one, for transports that need a sender
+  std::vector<Transfer> sends;     // what other processes take from this one, for transports that need a sender
   std::vector<int64_t> release;    // old buckets that nobody reads any more
 };
 
+// The plan of one process. One that is only in the old layout gives and releases, one that is only in the new layout
+// takes, and one in neither has empty rounds.
 struct RankPlan {
   // A bucket that is the same in both layouts and stays in place (old index, new index): neither copied nor allocated.
   struct Kept {
     int64_t from_bucket, to_bucket;
   };
   std::vector<Kept> kept;
-  std::vector<RelayoutRound> rounds;  // equally many on every rank
+  std::vector<RelayoutRound> rounds;  // equally many on every process
 };
 
 struct RelayoutPlan {
   int64_t num_rounds = 0;
-  RankPlan mine;               // plan of the rank that asked
-  int64_t bytes_copied = 0;    // by every rank together; copies of a rank from itself count, kept buckets do not
-  int64_t bytes_received = 0;  // the part of bytes_copied that comes from other ranks
-  // State bytes (weights or master, moments; no gradients), padding included, of the rank that holds most: before,
+  RankPlan mine;               // plan of the process that asked
+  int64_t bytes_copied = 0;    // by every process together; copies of one from itself count, kept buckets do not
+  int64_t bytes_received = 0;  // the part of bytes_copied that comes from other processes
+  // State bytes (weights or master, moments; no gradients), padding included, of the process that holds most: before,
   // after, and at the worst moment of the plan. peak_bound_bytes is what the order promises: max(before, after) + k of
   // the largest buckets. k is 1 but for rare shapes, or as many as are together an eighth of the state.
   int64_t old_bytes = 0, new_bytes = 0, peak_bytes = 0, peak_bound_bytes = 0;
-  std::vector<int64_t> peak_bytes_by_rank;
-  uint64_t hash = 0;  // equal on every rank
+  std::vector<int64_t> peak_bytes_by_rank;  // by process: all that are in either layout, and the numbers between
+  uint64_t hash = 0;                        // equal on every process
 };
 
-// The two strategies and what else a plan depends on. Their worlds must have one size (InternalError otherwise).
+// The two strategies and what else a plan depends on. Processes are numbered by their rank in `from`; numbers from
+// from.world_size() on held nothing.
 struct RelayoutRequest {
   ModelDescription model;
   int64_t sequence_length = 0;
   ParallelStrategy from, to;
   bool weights_are_master = true;  // whether compute weights are the master weights (fp32)
-  int64_t ranks_per_node = 0;      // 0: one node for every rank; senders on the receiver's node are preferred
+  // Process p is on node p / ranks_per_node; 0: one node for all. Senders on the receiver's node are preferred.
+  int64_t ranks_per_node = 0;
+  // By rank of `to`: the process that becomes it. Empty: process r becomes rank r.
+  std::vector<int64_t> to_processes = {};
+  // Processes of `from` that have ended, and whose state can still be read: elements are taken from them only where
+  // nobody else has them.
+  std::vector<int64_t> lost = {};
 };
 
-RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t rank);
+// Returns the plan of a process, which may be in one layout, in both or in neither. Throws InternalError: a negative
+// process; to_processes does not give each rank of `to` a process of its own; a lost process is none of `from`, or
+// becomes a rank of `to`.
+RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t process);
 
-// Returns a lower bound of the seconds that the plan's messages take on a cluster's links: the busiest rank's bytes, in
-// either direction, over its link within or between nodes, whichever takes longer, and one latency a round; 0 where no
-// rank takes anything from another. It serves clocks that show modelled links, and gives the cost of a switch before
-// one was measured.
+// Returns a lower bound of the seconds that the plan's messages take on a cluster's links: the busiest process's bytes,
+// in either direction, over its link within or between nodes (process / cluster.ranks_per_node), whichever takes
+// longer, and one latency a round; 0 where no process takes anything from another. It serves clocks that show modelled
+// links, and gives the cost of a switch before one was measured.
 double relayout_seconds(const RelayoutRequest& request, const ClusterDescription& cluster);
 
 }  // namespace copus

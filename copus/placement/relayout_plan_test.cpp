@@ -1,5 +1,5 @@
-// Tests that plans deliver the whole state, from whom, and what they leave in place; relayout_cost_test.cpp tests what
-// they cost.
+// Tests that plans deliver the whole state, from whom, and what they leave in place, also where processes go and come;
+// relayout_cost_test.cpp tests what they cost.
 #include "copus/placement/relayout_plan.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 TEST(RelayoutPlanProperty, EveryRanksStateIsCompleteAndNothingIsReadTooLate) {
   for (uint64_t trial = 0; trial < 400; ++trial) {
     const RelayoutRequest request = random_request(trial);
-    ASSERT_EQ(follow(request, plans_of_all_ranks(request)), "") << trial << ": " << describe(request);
+    ASSERT_EQ(follow(request, plans_of_all_processes(request)), "") << trial << ": " << describe(request);
   }
 }
 
@@ -31,11 +31,11 @@ TEST(RelayoutPlanProperty, ThereAndBackOverAThirdLayoutIsTheIdentity) {
     Draw draw(trial + 5000);
     const ParallelStrategy first = request.from;
     const ParallelStrategy third = random_strategy(request.model, first.world_size(), draw);
-    const std::vector<Buffers> before = state_of_all_ranks(request, first);
+    const std::vector<Buffers> before = state_before(request);
     std::vector<Buffers> state = before;
     for (const ParallelStrategy& next : {request.to, third, request.to, first}) {
       request.to = next;
-      const std::vector<RelayoutPlan> plans = plans_of_all_ranks(request);
+      const std::vector<RelayoutPlan> plans = plans_of_all_processes(request);
       Simulation simulation(request, plans, std::move(state));
       ASSERT_EQ(simulation.run(), "") << trial << ": " << describe(request);
       state = simulation.take();
@@ -43,6 +43,26 @@ TEST(RelayoutPlanProperty, ThereAndBackOverAThirdLayoutIsTheIdentity) {
     }
     ASSERT_EQ(state, before) << trial << ": " << describe(request);
   }
+}
+
+TEST(RelayoutPlanProperty, StateMovesBetweenWorldsOfAnySizes) {
+  int64_t tied = 0, lost = 0, newcomers = 0;
+  for (uint64_t trial = 0; trial < 150; ++trial) {
+    const RelayoutRequest request = random_regrouping(trial);
+    const std::vector<RelayoutPlan> plans = plans_of_all_processes(request);
+    ASSERT_EQ(follow(request, plans), "") << trial << ": " << describe(request);
+    for (const int64_t process : request.lost) {
+      const RankPlan& plan = plans[static_cast<size_t>(process)].mine;
+      ASSERT_TRUE(plan.kept.empty());
+      for (const RelayoutRound& round : plan.rounds) ASSERT_TRUE(round.allocate.empty() && round.receives.empty());
+    }
+    tied += request.model.tie_word_embeddings && request.from.pipeline_parallel > 1 ? 1 : 0;
+    lost += request.lost.empty() ? 0 : 1;
+    newcomers += std::ssize(plans) > request.from.world_size() ? 1 : 0;
+  }
+  EXPECT_GT(tied, 20);
+  EXPECT_GT(lost, 50);
+  EXPECT_GT(newcomers, 50);
 }
 
 TEST(RelayoutPlan, ReplicasWhoseBucketsAreCutElsewhereGiveTheirOwnShares) {
@@ -57,59 +77,109 @@ TEST(RelayoutPlan, ReplicasWhoseBucketsAreCutElsewhereGiveTheirOwnShares) {
                                      ParallelStrategy{.data_parallel = 4, .tensor_parallel = 2, .pipeline_parallel = 2},
                                      ParallelStrategy{.data_parallel = 8, .pipeline_parallel = 2, .zero_stage = 1}}) {
     const RelayoutRequest request = request_for(model, from, to);
-    EXPECT_EQ(follow(request, plans_of_all_ranks(request)), "") << describe(request);
+    EXPECT_EQ(follow(request, plans_of_all_processes(request)), "") << describe(request);
   }
 }
 
 // ---- Senders ----
 
-std::set<int64_t> numbers_in(const Buffers& buffers) {
-  std::set<int64_t> numbers;
-  for (const auto& [key, buffer] : buffers) numbers.insert(buffer.begin(), buffer.end());
-  return numbers;
+class NumberSet {
+ public:
+  void add(const Buffers& buffers) {
+    for (const auto& [key, buffer] : buffers) {
+      for (const int64_t number : buffer) {
+        if (number >= std::ssize(has_)) has_.resize(static_cast<size_t>(number) + 1);
+        has_[static_cast<size_t>(number)] = true;
+      }
+    }
+  }
+  bool contains(int64_t number) const { return number < std::ssize(has_) && has_[static_cast<size_t>(number)]; }
+  // Returns how many numbers there are beside 0, the padding.
+  int64_t size() const { return has_.empty() ? 0 : std::count(has_.begin() + 1, has_.end(), true); }
+
+ private:
+  std::vector<bool> has_;
+};
+
+// Checks that nobody receives what it has, nor from another node what a living process of its own node has, nor from a
+// lost process what a living one has. Returns the elements that lost processes give.
+int64_t check_senders(const RelayoutRequest& request) {
+  const std::vector<RelayoutPlan> plans = plans_of_all_processes(request);
+  const std::vector<Buffers> before = state_before(request), after = state_after(request);
+  std::vector<NumberSet> had;
+  for (const Buffers& buffers : before) had.emplace_back().add(buffers);
+  const auto is_lost = [&](size_t process) {
+    return std::find(request.lost.begin(), request.lost.end(), static_cast<int64_t>(process)) != request.lost.end();
+  };
+  NumberSet living;
+  for (size_t process = 0; process < had.size(); ++process) {
+    if (!is_lost(process)) living.add(before[process]);
+  }
+  int64_t missing = 0, from_lost = 0;
+  for (size_t process = 0; process < plans.size(); ++process) {
+    for (const auto& [key, buffer] : after[process]) {
+      missing += std::count_if(buffer.begin(), buffer.end(),
+                               [&](int64_t number) { return number != 0 && !had[process].contains(number); });
+    }
+    for (const RelayoutRound& round : plans[process].mine.rounds) {
+      for (const Transfer& transfer : round.receives) {
+        const std::vector<int64_t>& given =
+            before[static_cast<size_t>(transfer.sender)].at({transfer.from_bucket, transfer.kind});
+        if (is_lost(static_cast<size_t>(transfer.sender))) {
+          int64_t still_there = 0;
+          for (const CopyRun& run : transfer.runs) {
+            for (int64_t i = 0; i < run.rows * run.count; ++i) {
+              const int64_t at = run.from + i / run.count * run.from_stride + i % run.count;
+              still_there += living.contains(given.at(static_cast<size_t>(at))) ? 1 : 0;
+            }
+          }
+          EXPECT_EQ(still_there, 0) << "from process " << transfer.sender;
+          from_lost += transfer.num_elements();
+        }
+        const bool is_cut =
+            transfer.kind == StateKind::weights ? request.from.cuts_weights() : request.from.cuts_optimizer();
+        if (request.ranks_per_node == 0 || is_cut) continue;
+        const size_t per_node = static_cast<size_t>(request.ranks_per_node);
+        const size_t node = process / per_node;
+        if (static_cast<size_t>(transfer.sender) / per_node == node) continue;
+        const int64_t first = given.at(static_cast<size_t>(transfer.runs.front().from));
+        for (size_t other = node * per_node; other < std::min(plans.size(), (node + 1) * per_node); ++other) {
+          EXPECT_FALSE(had[other].contains(first) && !is_lost(other))
+              << "process " << process << " could have had it from " << other;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(plans[0].bytes_received, 4 * missing);
+  return from_lost;
 }
 
 TEST(RelayoutPlanProperty, NobodyReceivesWhatItHasNorFromAnotherNodeWhatItsOwnHas) {
   for (uint64_t trial = 2000; trial < 2100; ++trial) {
     const RelayoutRequest request = random_request(trial);
     SCOPED_TRACE(concat(trial, ": ", describe(request)));
-    const std::vector<RelayoutPlan> plans = plans_of_all_ranks(request);
-    const std::vector<Buffers> before = state_of_all_ranks(request, request.from);
-    const std::vector<Buffers> after = state_of_all_ranks(request, request.to);
-    std::vector<std::set<int64_t>> had;
-    for (const Buffers& buffers : before) had.push_back(numbers_in(buffers));
-    int64_t missing = 0;
-    for (size_t rank = 0; rank < plans.size(); ++rank) {
-      for (const auto& [key, buffer] : after[rank]) {
-        missing += std::count_if(buffer.begin(), buffer.end(),
-                                 [&](int64_t number) { return number != 0 && !had[rank].contains(number); });
-      }
-      for (const RelayoutRound& round : plans[rank].mine.rounds) {
-        for (const Transfer& transfer : round.receives) {
-          const bool is_cut =
-              transfer.kind == StateKind::weights ? request.from.cuts_weights() : request.from.cuts_optimizer();
-          if (request.ranks_per_node == 0 || is_cut) continue;
-          const size_t per_node = static_cast<size_t>(request.ranks_per_node);
-          const size_t node = rank / per_node;
-          if (static_cast<size_t>(transfer.sender) / per_node == node) continue;
-          const int64_t first = before[static_cast<size_t>(transfer.sender)]
-                                    .at({transfer.from_bucket, transfer.kind})
-                                    .at(static_cast<size_t>(transfer.runs.front().from));
-          for (size_t other = node * per_node; other < std::min(plans.size(), (node + 1) * per_node); ++other) {
-            EXPECT_FALSE(had[other].contains(first)) << "rank " << rank << " could have had it from " << other;
-          }
-        }
-      }
-    }
-    EXPECT_EQ(plans[0].bytes_received, 4 * missing);
+    check_senders(request);
   }
+}
+
+TEST(RelayoutPlanProperty, LostProcessesGiveOnlyWhatNobodyElseHas) {
+  int64_t with_lost = 0, gave = 0;
+  for (uint64_t trial = 0; trial < 150; ++trial) {
+    const RelayoutRequest request = random_regrouping(trial);
+    SCOPED_TRACE(concat(trial, ": ", describe(request)));
+    const int64_t from_lost = check_senders(request);
+    with_lost += request.lost.empty() ? 0 : 1;
+    gave += from_lost > 0 ? 1 : 0;
+  }
+  EXPECT_GT(with_lost, 50);
+  EXPECT_GT(gave, 25);
 }
 
 TEST(RelayoutPlan, ReplicasShareTheSending) {
   const RelayoutRequest request =
       request_for(small_model(), {.data_parallel = 4, .pipeline_parallel = 2}, {.data_parallel = 8});
   std::vector<int64_t> sent;
-  for (const RelayoutPlan& plan : plans_of_all_ranks(request)) {
+  for (const RelayoutPlan& plan : plans_of_all_processes(request)) {
     int64_t& elements = sent.emplace_back(0);
     for (const RelayoutRound& round : plan.mine.rounds) {
       for (const Transfer& transfer : round.sends) elements += transfer.num_elements();
@@ -154,7 +224,7 @@ TEST(RelayoutPlan, AnotherScheduleOrRecomputeMovesNothing) {
   to.recompute = Recompute::full;
   to.sequence_parallel = true;
   const RelayoutRequest request = request_for(small_model(), from, to);
-  for (const RelayoutPlan& plan : plans_of_all_ranks(request)) {
+  for (const RelayoutPlan& plan : plans_of_all_processes(request)) {
     EXPECT_EQ(plan.num_rounds, 0);
     EXPECT_EQ(plan.bytes_copied, 0);
     EXPECT_EQ(plan.peak_bytes, plan.old_bytes);
@@ -173,7 +243,7 @@ TEST(RelayoutPlan, LayersThatStayOnTheirRankAreHandedOver) {
   const ParallelStrategy to{
       .pipeline_parallel = 2, .virtual_stages = 2, .schedule = PipelineSchedule::interleaved_1f1b};
   const RelayoutRequest request = request_for(model, from, to);
-  const std::vector<RelayoutPlan> plans = plans_of_all_ranks(request);
+  const std::vector<RelayoutPlan> plans = plans_of_all_processes(request);
   ASSERT_EQ(plans[0].mine.kept.size(), 3U) << "the embedding, layers 0 and 1";
   ASSERT_EQ(plans[1].mine.kept.size(), 3U) << "layers 6 and 7, the head";
   EXPECT_EQ(plans[0].mine.kept[2].from_bucket, 2);
@@ -185,7 +255,7 @@ TEST(RelayoutPlan, LayersThatStayOnTheirRankAreHandedOver) {
 
 TEST(RelayoutPlan, ReplicasBecomeStagesWithoutACopy) {
   const RelayoutRequest request = request_for(small_model(), {.data_parallel = 4}, {.pipeline_parallel = 4});
-  for (const RelayoutPlan& plan : plans_of_all_ranks(request)) {
+  for (const RelayoutPlan& plan : plans_of_all_processes(request)) {
     EXPECT_EQ(plan.bytes_copied, 0);
     EXPECT_EQ(plan.num_rounds, 1) << "to release the rest";
     EXPECT_EQ(plan.peak_bytes, plan.old_bytes);
@@ -215,7 +285,7 @@ TEST(RelayoutPlan, OfTheCopiesThatHybridShardingMakesTheNearestGives) {
   ParallelStrategy from{.data_parallel = 4, .zero_stage = 3, .zero_replicas = 2};
   RelayoutRequest request = request_for(small_model(), from, {.data_parallel = 4});
   request.ranks_per_node = 2;
-  for (const RelayoutPlan& plan : plans_of_all_ranks(request)) {
+  for (const RelayoutPlan& plan : plans_of_all_processes(request)) {
     for (const RelayoutRound& round : plan.mine.rounds) {
       for (const Transfer& transfer : round.receives) EXPECT_EQ(transfer.sender / 2, transfer.receiver / 2);
     }
@@ -262,10 +332,95 @@ TEST(RelayoutPlan, TheHashTellsPlansApart) {
   EXPECT_TRUE(hashes.insert(plan_relayout(other, 0).hash).second);
 }
 
-TEST(RelayoutPlan, OtherWorldsAndRanksAreOurMistake) {
+// ---- Processes that go and come ----
+
+TEST(RelayoutPlan, ASurvivorKeepsItsPartAndTheLostOnesAreLeftInPeace) {
+  // Two replicas of a pipeline of two stages: process 3 ends, then the others become one pipeline and a spare.
+  RelayoutRequest request =
+      request_for(small_model(), {.data_parallel = 2, .pipeline_parallel = 2}, {.pipeline_parallel = 2});
+  request.lost = {3};
+  request.to_processes = {0, 2};
+  EXPECT_EQ(plan_relayout(request, 0).bytes_copied, 0);
+  EXPECT_EQ(plan_relayout(request, 2).mine.kept.size(), 5U) << "four layers and the head";
+  const RankPlan spare = plan_relayout(request, 1).mine;
+  ASSERT_EQ(spare.rounds.size(), 1U);
+  EXPECT_EQ(spare.rounds[0].release.size(), 5U) << "the embedding and four layers";
+  // Where it is ranks 2 and 3 that go, their stage is only in lost memory.
+  request.lost = {2, 3};
+  request.to_processes = {0, 1};
+  NumberSet of_second_stage;
+  of_second_stage.add(state_before(request)[2]);
+  EXPECT_EQ(check_senders(request), of_second_stage.size());
+}
+
+TEST(RelayoutPlan, SharesOfALostProcessComeFromTheCopyThatLives) {
+  // ZeRO's shares have two copies, on processes 0 and 1 and on 2 and 3; one of either is lost.
+  RelayoutRequest request =
+      request_for(small_model(), {.data_parallel = 4, .zero_stage = 3, .zero_replicas = 2}, {.data_parallel = 2});
+  request.to_processes = {1, 2};
+  request.lost = {0, 3};
+  EXPECT_EQ(check_senders(request), 0);
+  EXPECT_EQ(follow(request, plans_of_all_processes(request)), "");
+}
+
+TEST(RelayoutPlan, AReplicaThatIsCutElsewhereGivesWhatALostShareHas) {
+  // As above, the vocabulary's uneven parts make ZeRO cut the two replicas of the final norm at different elements.
+  ModelDescription model = small_model();
+  model.vocab_size = 5;
+  model.hidden_size = 256;
+  model.num_layers = 2;
+  RelayoutRequest request = request_for(model, {.data_parallel = 8, .tensor_parallel = 2, .zero_stage = 1},
+                                        {.data_parallel = 2, .zero_stage = 1});
+  for (const int64_t lost : {2, 7, 12}) {
+    request.lost = {lost};
+    EXPECT_EQ(follow(request, plans_of_all_processes(request)), "") << describe(request);
+    EXPECT_GT(check_senders(request), 0) << describe(request);
+  }
+}
+
+TEST(RelayoutPlan, AProcessInNeitherLayoutHasNothingToDo) {
   const RelayoutRequest request = request_for(small_model(), {.tensor_parallel = 2}, {.pipeline_parallel = 2});
-  EXPECT_THROW(plan_relayout(request, 2), InternalError);
-  EXPECT_THROW(plan_relayout(request_for(small_model(), {.tensor_parallel = 2}, {}), 0), InternalError);
+  for (const int64_t process : {2, 7}) {
+    const RelayoutPlan plan = plan_relayout(request, process);
+    EXPECT_EQ(plan.hash, plan_relayout(request, 0).hash);
+    EXPECT_TRUE(plan.mine.kept.empty());
+    ASSERT_EQ(std::ssize(plan.mine.rounds), plan.num_rounds);
+    for (const RelayoutRound& round : plan.mine.rounds) {
+      EXPECT_TRUE(round.allocate.empty() && round.receives.empty() && round.sends.empty() && round.release.empty());
+    }
+  }
+}
+
+TEST(RelayoutPlan, WhoBecomesWhichRankIsPartOfTheHash) {
+  const RelayoutRequest base = request_for(small_model(), {.data_parallel = 3}, {.pipeline_parallel = 2});
+  RelayoutRequest other = base;
+  other.to_processes = {0, 1};
+  EXPECT_EQ(plan_relayout(base, 0).hash, plan_relayout(other, 0).hash) << "the same, in so many words";
+  std::set<uint64_t> hashes{plan_relayout(base, 0).hash};
+  other.lost = {2};
+  EXPECT_TRUE(hashes.insert(plan_relayout(other, 0).hash).second);
+  other.lost = {};
+  other.to_processes = {1, 0};
+  EXPECT_TRUE(hashes.insert(plan_relayout(other, 0).hash).second);
+  other.to_processes = {0, 3};
+  EXPECT_TRUE(hashes.insert(plan_relayout(other, 0).hash).second);
+}
+
+TEST(RelayoutPlan, ProcessesThatCannotBeAreOurMistake) {
+  const RelayoutRequest base = request_for(small_model(), {.tensor_parallel = 2}, {.pipeline_parallel = 2});
+  EXPECT_THROW(plan_relayout(base, -1), InternalError);
+  const auto refused = [&](std::vector<int64_t> to_processes, std::vector<int64_t> lost) {
+    RelayoutRequest request = base;
+    request.to_processes = std::move(to_processes);
+    request.lost = std::move(lost);
+    EXPECT_THROW(plan_relayout(request, 0), InternalError);
+  };
+  refused({0}, {});
+  refused({0, 0}, {});
+  refused({0, -1}, {});
+  refused({}, {0});
+  refused({0, 2}, {2});
+  refused({2, 3}, {-1});
 }
 
 }  // namespace

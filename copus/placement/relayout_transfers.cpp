@@ -12,12 +12,13 @@ void add_runs(const StatePlacement& old_placement, const StatePlacement& new_pla
               std::vector<CopyRun>& runs) {
   const ContentKind content = new_placement.kind_of(delivery.content);
   const BucketShape& old_shape = old_placement.shape(content, delivery.sender_tensor);
-  const int64_t receiver_tensor = new_placement.mesh.coordinates(delivery.receiver).tensor;
-  const BucketShape& new_shape = new_placement.shape(content, receiver_tensor);
+  const BucketShape& new_shape = new_placement.shape(content, delivery.receiver_tensor);
   for (const Need::Member& member : delivery.need->members) {
     const Entry& from = old_shape.entries[member.entry];
     const Entry& to = new_shape.entries[member.entry];
-    for_overlaps(from.inside(delivery.from_stretch), to.inside(delivery.to_stretch), [&](const Rectangle& both) {
+    const Stretch given = {std::max(delivery.from_stretch.begin, from.offset + member.part.begin),
+                           std::min(delivery.from_stretch.end, from.offset + member.part.end)};
+    for_overlaps(from.inside(given), to.inside(delivery.to_stretch), [&](const Rectangle& both) {
       CopyRun run{.from = from.position(both.row_begin, both.column_begin) - delivery.from_stretch.begin,
                   .to = to.position(both.row_begin, both.column_begin) - delivery.to_stretch.begin,
                   .count = both.columns()};

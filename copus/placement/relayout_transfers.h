@@ -1,4 +1,4 @@
-// Gathers the copies that deliver what a buffer needs, by rank and round (only this room's sources include this
+// Gathers the copies that deliver what a buffer needs, by process and round (only this room's sources include this
 // header).
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace copus::relayout {
 
-// Elements that a receiver takes from one sender for one buffer.
+// Elements that a process takes from another, or from itself, for one buffer.
 struct Delivery {
   size_t round;
   int64_t content;
@@ -23,11 +23,11 @@ struct Delivery {
   int64_t from_bucket, to_bucket;
   int64_t elements;
   const Need* need;
-  int64_t sender_tensor;
-  Stretch from_stretch, to_stretch;  // stretches of the buckets that the two buffers hold
+  int64_t sender_tensor, receiver_tensor;  // tensor-parallel ranks, in the old layout and in the new one
+  Stretch from_stretch, to_stretch;        // stretches of the buckets that the two buffers hold
 };
 
-// Gathers a rank's receives or sends of one round, by peer, buckets and kind.
+// Gathers a process's receives or sends of one round, by peer, buckets and kind.
 class Transfers {
  public:
   Transfers(const StatePlacement& from, const StatePlacement& to) : from_(&from), to_(&to) {}

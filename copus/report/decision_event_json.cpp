@@ -251,6 +251,19 @@ struct Fields<LoggedCommand> {
   }
 };
 
+template <>
+struct Fields<RanksChanged> {
+  static constexpr const char* name = "ranks changed";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("after_step", event.after_step);
+    visitor("ranks", event.ranks);
+    visitor("from", event.from);
+    visitor("to", event.to);
+    visitor("pause_seconds", event.pause_seconds);
+    visitor("reason", event.reason);
+  }
+};
+
 // Reads the event that the line names: one of the alternatives of DecisionEvent from `Index` on.
 template <size_t Index = 0>
 DecisionEvent read_event(const std::string& name, const Json& json) {

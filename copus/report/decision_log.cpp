@@ -16,11 +16,13 @@ DecisionEvent event_from_line(const std::string& line) {
 }  // namespace
 
 int64_t step_of(const DecisionEvent& event) {
-  if (const auto* report = std::get_if<SwitchReport>(&event)) return report->after_step;
   return std::visit(
       [](const auto& alternative) {
-        if constexpr (requires { alternative.step; }) return alternative.step;
-        return int64_t{0};
+        if constexpr (requires { alternative.step; }) {
+          return alternative.step;
+        } else {
+          return alternative.after_step;
+        }
       },
       event);
 }

@@ -44,8 +44,8 @@ struct LoggedCommand {
   Command command;
 };
 
-using DecisionEvent =
-    std::variant<ControllerBegin, ControllerResumed, Decision, SwitchReport, LoggedRealised, LoggedCommand>;
+using DecisionEvent = std::variant<ControllerBegin, ControllerResumed, Decision, SwitchReport, LoggedRealised,
+                                   LoggedCommand, RanksChanged>;
 
 // The step boundary at which an event happened: after the observation of that step.
 int64_t step_of(const DecisionEvent& event);

@@ -84,6 +84,17 @@ SwitchReport switch_event() {
   return report;
 }
 
+RanksChanged ranks_event() {
+  RanksChanged change{.after_step = 510,
+                      .ranks = 3,
+                      .from = configuration(32),
+                      .to = configuration(32),
+                      .pause_seconds = 1.0 / 3,
+                      .reason = "rank 2 was killed: \"signal 9\""};
+  change.to.strategy = {.data_parallel = 2};
+  return change;
+}
+
 LoggedRealised realised_event() {
   LoggedRealised event;
   event.step = 500;
@@ -104,7 +115,8 @@ std::vector<DecisionEvent> every_event() {
           LoggedCommand{.step = 411, .command = {.kind = Command::Kind::force, .target = configuration(4)}},
           decision_event(),
           switch_event(),
-          realised_event()};
+          realised_event(),
+          ranks_event()};
 }
 
 // Compares every member, spelled out: a field that writing and reading both forgot would otherwise not be noticed.
@@ -171,6 +183,15 @@ void expect_equal(const LoggedRealised& a, const LoggedRealised& b) {
   EXPECT_EQ(a.realised.progress_ratio, b.realised.progress_ratio);
 }
 
+void expect_equal(const RanksChanged& a, const RanksChanged& b) {
+  EXPECT_EQ(a.after_step, b.after_step);
+  EXPECT_EQ(a.ranks, b.ranks);
+  EXPECT_EQ(a.from, b.from);
+  EXPECT_EQ(a.to, b.to);
+  EXPECT_EQ(a.pause_seconds, b.pause_seconds);
+  EXPECT_EQ(a.reason, b.reason);
+}
+
 class DecisionLogTest : public TestDirectory {
  protected:
   void write_every_event() {
@@ -200,6 +221,8 @@ TEST_F(DecisionLogTest, EveryFieldReadsBack) {
   expect_equal(std::get<Decision>(read[3]), decision_event());
   expect_equal(std::get<SwitchReport>(read[4]), switch_event());
   expect_equal(std::get<LoggedRealised>(read[5]), realised_event());
+  expect_equal(std::get<RanksChanged>(read[6]), ranks_event());
+  EXPECT_EQ(step_of(read[6]), 510);
 }
 
 TEST_F(DecisionLogTest, WhatIsNotKnownReadsBackAsSuch) {
@@ -236,6 +259,7 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
             "event step decision_step from to predicted_step_seconds realised_step_seconds predicted_gain "
             "realised_gain progress_ratio ");
   EXPECT_EQ(fields(LoggedCommand{}), "event step command target ");
+  EXPECT_EQ(fields(ranks_event()), "event after_step ranks from to pause_seconds reason ");
   EXPECT_THAT(to_line(decision_event()), HasSubstr("\"inputs_hash\":\"0123456789abcdef\""));
   EXPECT_THAT(to_line(switch_event()), HasSubstr("\"outcome\":\"rolled back\""));
 }
@@ -285,7 +309,7 @@ TEST_F(DecisionLogTest, AHalfWrittenLineIsLeftOut) {
   write_every_event();
   std::string text = read_text_file(path_);
   write_file_durably(path_, text.substr(0, text.size() - 20));
-  EXPECT_EQ(read_decision_log(path_).size(), 5);
+  EXPECT_EQ(read_decision_log(path_).size(), every_event().size() - 1);
   {
     DecisionLog log(directory_, 10000);
   }

@@ -132,6 +132,19 @@ class Follower {
     return std::nullopt;
   }
 
+  // What was decided at this boundary may lack in the log: the process that wrote it may be the one that was lost. The
+  // run has gone on with a controller that was brought up to date, and so knew it.
+  std::optional<std::string> apply(const RanksChanged& change) {
+    if (change.from != controller_.current()) {
+      return concat("the log has other ranks after ", to_string(change.from), ", and the replay is in ",
+                    to_string(controller_.current()));
+    }
+    decision_.reset();
+    realised_.clear();
+    controller_.ranks_changed(change);
+    return std::nullopt;
+  }
+
   static std::optional<std::string> apply(const ControllerBegin&) {
     fail_check("a segment has one beginning", __FILE__, __LINE__, "");
   }
@@ -198,6 +211,7 @@ std::vector<Decision> replay_open_loop(const RunConfig& config, const std::strin
     if (reaction.decision) decisions.push_back(std::move(*reaction.decision));
     for (; event != events.end() && step_of(*event) <= record.step; ++event) {
       if (const auto* report = std::get_if<SwitchReport>(&*event)) controller.report(*report);
+      if (const auto* change = std::get_if<RanksChanged>(&*event)) controller.ranks_changed(*change);
       if (std::holds_alternative<ControllerResumed>(*event)) controller.resumed();
     }
   }

@@ -89,6 +89,20 @@ class DecisionReplayTest : public TestDirectory {
         controller.report(veto);
         events.append(veto);
       }
+      for (const auto& [after_step, ranks] : ranks_) {
+        if (after_step != step) continue;
+        RanksChanged change;
+        change.after_step = step;
+        change.ranks = ranks;
+        change.from = change.to = controller.current();
+        change.to.strategy = {.data_parallel = ranks};
+        change.to.micro_batch = 1;
+        change.pause_seconds = 3;
+        change.reason = "rank 1 was lost";
+        job.change_ranks(change);
+        controller.ranks_changed(change);
+        events.append(change);
+      }
       if (const auto report = job.switch_if_due()) {
         SwitchReport outcome = *report;
         controller.report(outcome);
@@ -103,6 +117,7 @@ class DecisionReplayTest : public TestDirectory {
 
   RunConfig config_ = adapting_run();
   std::vector<std::pair<int64_t, Command>> commands_;
+  std::vector<std::pair<int64_t, int64_t>> ranks_;  // that there are after these steps
   bool knows_phase_ = true;
   bool is_short_of_memory_ = false;  // so that every switch is vetoed
 };
@@ -267,6 +282,82 @@ TEST_F(DecisionReplayTest, AResumedRunGoesOnAsIfItHadNotBeenInterrupted) {
     go_on(job, resumed->controller, stop + 1, 200);
     ASSERT_EQ(log_text(), uninterrupted) << "stopped after step " << stop;
   }
+}
+
+TEST_F(DecisionReplayTest, ARunThatLosesAndGainsRanksReplays) {
+  ranks_ = {{100, 2}, {300, 8}};
+  train(500);
+  const Replay result = replay(config_, records(), events());
+  EXPECT_FALSE(result.difference) << result.difference->what;
+  EXPECT_GT(result.switches, 1);
+  int64_t fewer = 0, more = 0;
+  const std::vector<DecisionEvent> all = events();
+  for (const DecisionEvent& event : all) {
+    const auto* decision = std::get_if<Decision>(&event);
+    if (decision == nullptr) continue;
+    for (const RankedCandidate& candidate : decision->choice.best) {
+      const int64_t ranks = candidate.configuration.strategy.world_size();
+      EXPECT_EQ(ranks, decision->step <= 100 ? 4 : decision->step <= 300 ? 2 : 8) << decision->step;
+      fewer += ranks == 2 ? 1 : 0;
+      more += ranks == 8 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(fewer, 0);
+  EXPECT_GT(more, 0);
+  // Another policy goes along the same way.
+  RunConfig other = config_;
+  other.adapt.policy = PolicyKind::fixed;
+  EXPECT_EQ(replay_open_loop(other, "", records(), all).back().current.strategy.world_size(), 8);
+  // A log that has the ranks change from elsewhere is not of this run.
+  std::vector<DecisionEvent> elsewhere = all;
+  for (DecisionEvent& event : elsewhere) {
+    if (auto* change = std::get_if<RanksChanged>(&event)) change->from.micro_batch *= 2;
+  }
+  const Replay differs = replay(config_, records(), elsewhere);
+  ASSERT_TRUE(differs.difference);
+  EXPECT_EQ(differs.difference->step, 100);
+  EXPECT_THAT(differs.difference->what, HasSubstr("the log has other ranks after"));
+}
+
+TEST_F(DecisionReplayTest, AResumedRunComesThroughAChangeOfRanks) {
+  ranks_ = {{60, 2}, {120, 4}};
+  train(200);
+  const std::string uninterrupted = log_text();
+  for (const int64_t stop : {59, 60, 61, 63, 100, 120, 121, 160}) {
+    for (const char* name : {"run.jsonl", "decisions.jsonl"}) std::filesystem::remove(directory_ / name);
+    SyntheticJob job(config_);
+    {
+      Controller first(config_, configuration_of(config_), Knowledge());
+      begin();
+      go_on(job, first, 1, stop);
+    }
+    auto resumed = bring_up_to_date(config_, records(), events(), stop);
+    ASSERT_TRUE(resumed);
+    ASSERT_FALSE(resumed->difference) << resumed->difference->what;
+    EXPECT_EQ(resumed->controller.current(), job.current());
+    go_on(job, resumed->controller, stop + 1, 200);
+    ASSERT_EQ(log_text(), uninterrupted) << "stopped after step " << stop;
+  }
+}
+
+// The process that writes the log was lost after it had logged a step, and before it logged what it decided then.
+TEST_F(DecisionReplayTest, WhatALostProcessDecidedLastMayLackInTheLog) {
+  train(150);
+  std::vector<DecisionEvent> all = events();
+  const auto last = std::find_if(all.rbegin(), all.rend(),
+                                 [](const DecisionEvent& event) { return std::holds_alternative<Decision>(event); });
+  const int64_t step = step_of(*last);
+  for (const char* name : {"run.jsonl", "decisions.jsonl"}) std::filesystem::remove(directory_ / name);
+  ranks_ = {{step, 2}};
+  train(300);
+  all = events();
+  const size_t before = all.size();
+  std::erase_if(all, [&](const DecisionEvent& event) {
+    return std::holds_alternative<Decision>(event) && step_of(event) == step;
+  });
+  ASSERT_EQ(all.size(), before - 1);
+  const Replay result = replay(config_, records(), all);
+  EXPECT_FALSE(result.difference) << result.difference->what;
 }
 
 TEST_F(DecisionReplayTest, ASwitchThatIsUnderWayIsAnnouncedAgain) {

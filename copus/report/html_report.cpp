@@ -86,9 +86,11 @@ ReportedRun read_run(const fs::path& directory, std::string name) {
 
 nlohmann::json data_of(const ReportedRun& run, size_t runs) {
   const size_t most_points = most_points_of_a_curve(runs);
+  nlohmann::json marks = switch_marks(run.switches, run.records);
+  for (nlohmann::json& mark : rank_marks(run.events, run.records)) marks.push_back(std::move(mark));
   return {{"name", run.name},
           {"curves", curves_of(run.records, most_points)},
-          {"switches", switch_marks(run.switches, run.records)},
+          {"switches", std::move(marks)},
           {"held", held_decisions(run.events, run.records, most_points)}};
 }
 

@@ -83,6 +83,11 @@ std::string command_text(const Command& command) {
   fail_check("known command", __FILE__, __LINE__, "");
 }
 
+std::string change_of_ranks(const RanksChanged& change) {
+  return concat("with ", change.ranks, change.ranks == 1 ? " rank" : " ranks",
+                change.from == change.to ? "" : concat(": ", describe_change(change.from, change.to)));
+}
+
 // The cells of an event's row: after which step, what, the gain, the noise scale, why. Empty for what other tables
 // show.
 struct EventRow {
@@ -104,6 +109,10 @@ struct EventRow {
   std::vector<std::string> operator()(const ControllerResumed& resumed) const {
     return {std::to_string(resumed.step), "goes on", "-", "-", "in another process"};
   }
+  std::vector<std::string> operator()(const RanksChanged& change) const {
+    return {std::to_string(change.after_step), "goes on " + escape_html(change_of_ranks(change)), "-", "-",
+            escape_html(change.reason)};
+  }
   std::vector<std::string> operator()(const SwitchReport&) const { return {}; }
   std::vector<std::string> operator()(const LoggedRealised&) const { return {}; }
 };
@@ -114,7 +123,9 @@ std::vector<ReportedSwitch> switches_of(const std::vector<DecisionEvent>& events
   std::vector<ReportedSwitch> switches;
   std::optional<ReportedSwitch> announced;
   for (const DecisionEvent& event : events) {
-    if (const auto* decision = std::get_if<Decision>(&event); decision != nullptr && decision->moves) {
+    if (std::holds_alternative<RanksChanged>(event)) {
+      announced.reset();
+    } else if (const auto* decision = std::get_if<Decision>(&event); decision != nullptr && decision->moves) {
       announced = {{}, decision->choice.reason, decision->choice.predicted_gain, std::nullopt};
     } else if (const auto* logged = std::get_if<LoggedCommand>(&event);
                logged != nullptr && logged->command.kind == Command::Kind::force) {
@@ -146,6 +157,23 @@ nlohmann::json switch_marks(const std::vector<ReportedSwitch>& switches, const s
     mark["outcome"] = outcome_of(one.report);
     mark["moved"] = one.report.outcome == SwitchReport::Outcome::moved;
     mark["reason"] = one.reason;
+    marks.push_back(std::move(mark));
+  }
+  return marks;
+}
+
+nlohmann::json rank_marks(const std::vector<DecisionEvent>& events, const std::vector<StepRecord>& records) {
+  auto marks = nlohmann::json::array();
+  for (const DecisionEvent& event : events) {
+    const auto* change = std::get_if<RanksChanged>(&event);
+    const StepRecord* record = change == nullptr ? nullptr : record_after(records, change->after_step);
+    if (record == nullptr) continue;
+    nlohmann::json mark = position_of(*record);
+    mark["label"] = "R";
+    mark["change"] = change_of_ranks(*change);
+    mark["outcome"] = "moved";
+    mark["moved"] = true;
+    mark["reason"] = change->reason;
     marks.push_back(std::move(mark));
   }
   return marks;

@@ -1,4 +1,4 @@
-// What a run's log of decisions tells its page: the switches with their reasons, and what was decided besides. Only
+// What a run's log of decisions tells its page: the switches with their reasons, and what happened besides. Only
 // .cpp files of this room include this header, since it names JSON.
 #pragma once
 
@@ -27,14 +27,17 @@ std::vector<ReportedSwitch> switches_of(const std::vector<DecisionEvent>& events
 // are numbered from 1 on, as in their table.
 nlohmann::json switch_marks(const std::vector<ReportedSwitch>& switches, const std::vector<StepRecord>& records);
 
+// Likewise the changes of a job's ranks, which have no numbers.
+nlohmann::json rank_marks(const std::vector<DecisionEvent>& events, const std::vector<StepRecord>& records);
+
 // The moments of decisions that held: positions as lists, as a curve has them, `most_points` of them at most.
 nlohmann::json held_decisions(const std::vector<DecisionEvent>& events, const std::vector<StepRecord>& records,
                               size_t most_points);
 
 WebTable switch_table(const std::vector<ReportedSwitch>& switches);
 
-// Everything else that was decided or asked for, in order. Of more than `most_rows` decisions that held, so many are
-// shown, evenly over the run.
+// Everything else that was decided or asked for, and the changes of ranks, in order. Of more than `most_rows` decisions
+// that held, so many are shown, evenly over the run.
 WebTable decision_table(const std::vector<DecisionEvent>& events, size_t most_rows);
 
 }  // namespace copus

@@ -70,6 +70,31 @@ TEST(PageHistory, AUsersSwitchAndARefusedOneSayThat) {
   EXPECT_EQ(marks[1].at("outcome"), "refused: rank 3 lacks memory");
 }
 
+TEST(PageHistory, OtherRanksAreMarkedAndEndWhatWasAnnounced) {
+  RanksChanged change;
+  change.after_step = 4;
+  change.ranks = 3;
+  change.from = {{.data_parallel = 4}, 8, 2};
+  change.to = {{.data_parallel = 2}, 8, 4};
+  change.reason = "rank 1 <was lost>";
+  const std::vector<DecisionEvent> events{made_after(3, true, "pays"), change,
+                                          LoggedCommand{4, {Command::Kind::pin, std::nullopt}},
+                                          switch_after(7, SwitchReport::Outcome::moved)};
+  const auto switches = switches_of(events);
+  ASSERT_EQ(switches.size(), 1U);
+  EXPECT_EQ(switches[0].reason, "") << "the switch that was announced has not come";
+  const auto marks = rank_marks(events, ten_steps());
+  ASSERT_EQ(marks.size(), 1U);
+  EXPECT_EQ(marks[0].at("label"), "R");
+  EXPECT_EQ(marks[0].at("step"), 4);
+  EXPECT_THAT(marks[0].at("change").get<std::string>(), testing::StartsWith("with 3 ranks: "));
+  EXPECT_EQ(marks[0].at("reason"), "rank 1 <was lost>");
+  const WebTable table = decision_table(events, 100);
+  ASSERT_EQ(table.rows.size(), 3U);
+  EXPECT_THAT(table.rows[1][1], testing::StartsWith("goes on with 3 ranks: "));
+  EXPECT_EQ(table.rows[1][4], "rank 1 &lt;was lost&gt;");
+}
+
 TEST(PageHistory, DecisionsThatHeldAreListedAndThinnedEvenly) {
   std::vector<DecisionEvent> events{ControllerBegin{}};
   for (int64_t step = 1; step <= 8; ++step) events.emplace_back(made_after(step, step == 4, "reason <b>"));

@@ -81,6 +81,13 @@ class SyntheticJob {
     return report;
   }
 
+  // Goes on in a configuration for other ranks, after a pause.
+  void change_ranks(const RanksChanged& change) {
+    intent_.reset();
+    current_ = change.to;
+    elapsed_seconds_ += change.pause_seconds;
+  }
+
   void expect(const SwitchIntent& intent) { intent_ = intent; }
   const Configuration& current() const { return current_; }
   int64_t step() const { return step_; }

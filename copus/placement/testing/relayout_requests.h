@@ -1,8 +1,11 @@
 // A small model, random models and strategies, and the re-layouts between them, for tests.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -41,6 +44,12 @@ class Draw {
  private:
   uint64_t trial_, drawn_ = 0;
 };
+
+inline std::vector<int64_t> numbers_below(int64_t end) {
+  std::vector<int64_t> numbers(static_cast<size_t>(end));
+  std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  return numbers;
+}
 
 inline std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> all;
@@ -99,10 +108,53 @@ inline RelayoutRequest random_request(uint64_t trial) {
   return request;
 }
 
+// Draws a re-layout after which the job has more or fewer ranks, or as many, in any order: some processes end or leave,
+// others come. Of those that leave, some are lost.
+inline RelayoutRequest random_regrouping(uint64_t trial) {
+  Draw draw(trial + 100000);
+  const auto most = [](const ModelDescription& model) { return model.num_layers * model.num_heads; };
+  const int64_t before = draw.one_of({1, 2, 3, 4, 6, 8, 8, 12}), after = draw.one_of({1, 2, 3, 4, 5, 7, 8, 12});
+  RelayoutRequest request;
+  request.model = random_model(draw);
+  while (std::max(before, after) > most(request.model)) request.model = random_model(draw);
+  request.sequence_length = sequence_length;
+  request.from = random_strategy(request.model, before, draw);
+  request.to = random_strategy(request.model, after, draw);
+  request.weights_are_master = draw.coin();
+  request.ranks_per_node = draw.one_of({0, 1, 2, 4});
+  if (draw.one_of({0, 1, 2}) == 0) return request;
+  // Survivors in their order, then newcomers, as a job that goes on has them; or any of both in any order.
+  std::vector<int64_t> processes;
+  const bool any_order = draw.coin();
+  for (int64_t process = 0; process < before; ++process) {
+    if (any_order || draw.one_of({0, 1, 2}) != 0) processes.push_back(process);
+  }
+  for (int64_t newcomer = before; newcomer < before + after; ++newcomer) processes.push_back(newcomer);
+  while (std::ssize(processes) > after) {
+    const auto left_out = any_order ? draw.one_of(numbers_below(std::ssize(processes))) : std::ssize(processes) - 1;
+    processes.erase(processes.begin() + left_out);
+  }
+  for (int64_t i = after - 1; i > 0 && any_order; --i) {
+    std::swap(processes[static_cast<size_t>(i)], processes[static_cast<size_t>(draw.one_of(numbers_below(i + 1)))]);
+  }
+  request.to_processes = processes;
+  for (int64_t process = 0; process < before; ++process) {
+    const bool leaves = std::find(processes.begin(), processes.end(), process) == processes.end();
+    if (leaves && draw.one_of({0, 1, 2}) != 0) request.lost.push_back(process);
+  }
+  return request;
+}
+
 inline std::string describe(const RelayoutRequest& request) {
   std::string text;
   for (const ParallelStrategy& strategy : {request.from, request.to}) {
     text += concat(to_string(strategy), " v ", strategy.virtual_stages, " zero ", strategy.zero_stage, "; ");
+  }
+  for (const auto& [name, processes] : {std::pair{"become ranks", request.to_processes}, {"lost", request.lost}}) {
+    if (processes.empty()) continue;
+    text += name;
+    for (const int64_t process : processes) text += concat(" ", process);
+    text += "; ";
   }
   const ModelDescription& model = request.model;
   return text + concat(model.num_layers, " layers, ", model.num_heads, "/", model.num_kv_heads, " heads, vocabulary ",

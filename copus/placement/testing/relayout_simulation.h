@@ -1,5 +1,5 @@
-// Simulates a re-layout for tests: the ranks follow their plans in a memory in which every element of the model's state
-// has a number of its own, and any fault is described.
+// Simulates a re-layout for tests: the processes follow their plans in a memory in which every element of the model's
+// state has a number of its own, and any fault is described.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -26,6 +27,18 @@ inline constexpr int64_t nothing_yet = -1;
 inline std::vector<StateKind> kinds_of(const RelayoutRequest& request) {
   return {request.weights_are_master ? StateKind::weights : StateKind::master, StateKind::exp_avg,
           StateKind::exp_avg_sq};
+}
+
+// Returns the rank of the new layout that each process becomes; empty where it becomes none.
+inline std::vector<std::optional<int64_t>> new_ranks(const RelayoutRequest& request) {
+  std::vector<std::optional<int64_t>> ranks(static_cast<size_t>(request.from.world_size()));
+  for (int64_t rank = 0; rank < request.to.world_size(); ++rank) {
+    const auto at = static_cast<size_t>(rank);
+    const auto process = request.to_processes.empty() ? at : static_cast<size_t>(request.to_processes.at(at));
+    ranks.resize(std::max(ranks.size(), process + 1));
+    ranks[process] = rank;
+  }
+  return ranks;
 }
 
 // One rank of a layout, derived without the planner.
@@ -100,21 +113,22 @@ struct Problem {
   }
 };
 
-// Follows the plans of every rank, on numbers.
+// Follows the plans of every process, on numbers.
 class Simulation {
  public:
   Simulation(const RelayoutRequest& request, const std::vector<RelayoutPlan>& plans, std::vector<Buffers> state)
       : request_(request), plans_(plans), old_(std::move(state)), new_(plans.size()), peaks_(plans.size(), 0) {
-    for (size_t rank = 0; rank < plans.size(); ++rank) {
-      layouts_.emplace_back(request, request.to, static_cast<int64_t>(rank));
+    for (const std::optional<int64_t>& rank : new_ranks(request)) {
+      std::optional<RankLayout>& layout = layouts_.emplace_back();
+      if (rank) layout.emplace(request, request.to, *rank);
     }
   }
 
   std::string run() {
     note_peaks();
-    for (size_t rank = 0; rank < plans_.size(); ++rank) {
-      if (plans_[rank].hash != plans_[0].hash) problem_.report("another plan on rank ", rank);
-      if (static_cast<int64_t>(plans_[rank].mine.rounds.size()) != plans_[0].num_rounds) problem_.report("rounds");
+    for (size_t process = 0; process < plans_.size(); ++process) {
+      if (plans_[process].hash != plans_[0].hash) problem_.report("another plan on process ", process);
+      if (static_cast<int64_t>(plans_[process].mine.rounds.size()) != plans_[0].num_rounds) problem_.report("rounds");
     }
     for (int64_t round = 0; round < plans_[0].num_rounds && problem_.text.empty(); ++round) run_round(round);
     hand_over_kept();
@@ -125,37 +139,38 @@ class Simulation {
   std::vector<Buffers> take() { return std::move(new_); }
 
  private:
-  const RelayoutRound& round_of(size_t rank, int64_t round) const {
-    return plans_[rank].mine.rounds[static_cast<size_t>(round)];
+  const RelayoutRound& round_of(size_t process, int64_t round) const {
+    return plans_[process].mine.rounds[static_cast<size_t>(round)];
   }
 
   void run_round(int64_t round) {
-    for (size_t rank = 0; rank < plans_.size(); ++rank) {
-      for (const int64_t bucket : round_of(rank, round).allocate) allocate(rank, bucket);
+    for (size_t process = 0; process < plans_.size(); ++process) {
+      for (const int64_t bucket : round_of(process, round).allocate) allocate(process, bucket);
     }
     note_peaks();
-    for (size_t rank = 0; rank < plans_.size(); ++rank) {
+    for (size_t process = 0; process < plans_.size(); ++process) {
       std::tuple<int64_t, StateKind> last{-1, StateKind::weights};
-      for (const Transfer& transfer : round_of(rank, round).receives) {
-        if (transfer.receiver != static_cast<int64_t>(rank)) problem_.report("another's transfer");
+      for (const Transfer& transfer : round_of(process, round).receives) {
+        if (transfer.receiver != static_cast<int64_t>(process)) problem_.report("another's transfer");
         const std::tuple here{transfer.to_bucket, transfer.kind};
         if (here < last) problem_.report("receives are not in order");
         last = here;
-        take(rank, round, transfer);
+        take(process, round, transfer);
       }
     }
     check_sends(round);
-    for (size_t rank = 0; rank < plans_.size(); ++rank) {
-      for (const int64_t bucket : round_of(rank, round).release) {
+    for (size_t process = 0; process < plans_.size(); ++process) {
+      for (const int64_t bucket : round_of(process, round).release) {
         for (const StateKind kind : kinds_of(request_)) {
-          if (old_[rank].erase({bucket, kind}) == 0) problem_.report("releases bucket ", bucket, " again");
+          if (old_[process].erase({bucket, kind}) == 0) problem_.report("releases bucket ", bucket, " again");
         }
       }
     }
   }
 
-  void allocate(size_t rank, int64_t bucket) {
-    const RankLayout& layout = layouts_[rank];
+  void allocate(size_t process, int64_t bucket) {
+    if (!layouts_[process]) return problem_.report("process ", process, " allocates, and becomes no rank");
+    const RankLayout& layout = *layouts_[process];
     for (const StateKind kind : kinds_of(request_)) {
       const Stretch held = layout.stretch(bucket, kind);
       std::vector<int64_t> buffer(static_cast<size_t>(held.size()), nothing_yet);
@@ -164,18 +179,18 @@ class Simulation {
           buffer[static_cast<size_t>(i - held.begin)] = 0;
         }
       }
-      if (!new_[rank].try_emplace({bucket, kind}, std::move(buffer)).second) problem_.report("allocates twice");
+      if (!new_[process].try_emplace({bucket, kind}, std::move(buffer)).second) problem_.report("allocates twice");
     }
   }
 
-  void take(size_t rank, int64_t round, const Transfer& transfer) {
+  void take(size_t process, int64_t round, const Transfer& transfer) {
     const auto from = old_[static_cast<size_t>(transfer.sender)].find({transfer.from_bucket, transfer.kind});
     if (from == old_[static_cast<size_t>(transfer.sender)].end()) {
-      return problem_.report("round ", round, ": rank ", rank, " reads bucket ", transfer.from_bucket, " of rank ",
-                             transfer.sender, ", which has no such bucket any more");
+      return problem_.report("round ", round, ": process ", process, " reads bucket ", transfer.from_bucket,
+                             " of process ", transfer.sender, ", which has no such bucket any more");
     }
-    const auto to = new_[rank].find({transfer.to_bucket, transfer.kind});
-    if (to == new_[rank].end()) return problem_.report("fills a bucket that is not there");
+    const auto to = new_[process].find({transfer.to_bucket, transfer.kind});
+    if (to == new_[process].end()) return problem_.report("fills a bucket that is not there");
     for (const CopyRun& run : transfer.runs) {
       if (run.count <= 0 || run.rows <= 0) problem_.report("an empty run");
       for (int64_t row = 0; row < run.rows; ++row) {
@@ -192,7 +207,7 @@ class Simulation {
     if (transfer.sender != transfer.receiver) received_ += 4 * transfer.num_elements();
   }
 
-  // Checks that each pair of ranks lists the same transfers in the same order.
+  // Checks that each pair of processes lists the same transfers in the same order.
   void check_sends(int64_t round) {
     using Seen = std::tuple<int64_t, int64_t, StateKind, std::vector<int64_t>>;
     const auto seen = [](const Transfer& transfer) {
@@ -203,14 +218,14 @@ class Simulation {
       return Seen{transfer.from_bucket, transfer.to_bucket, transfer.kind, numbers};
     };
     std::map<std::pair<int64_t, int64_t>, std::vector<Seen>> sent, received;
-    for (size_t rank = 0; rank < plans_.size(); ++rank) {
-      for (const Transfer& transfer : round_of(rank, round).sends) {
-        if (transfer.sender != static_cast<int64_t>(rank) || transfer.receiver == transfer.sender) {
+    for (size_t process = 0; process < plans_.size(); ++process) {
+      for (const Transfer& transfer : round_of(process, round).sends) {
+        if (transfer.sender != static_cast<int64_t>(process) || transfer.receiver == transfer.sender) {
           problem_.report("sends what is not its own");
         }
         sent[{transfer.sender, transfer.receiver}].push_back(seen(transfer));
       }
-      for (const Transfer& transfer : round_of(rank, round).receives) {
+      for (const Transfer& transfer : round_of(process, round).receives) {
         if (transfer.sender != transfer.receiver) {
           received[{transfer.sender, transfer.receiver}].push_back(seen(transfer));
         }
@@ -220,23 +235,23 @@ class Simulation {
   }
 
   void hand_over_kept() {
-    for (size_t rank = 0; rank < plans_.size(); ++rank) {
-      for (const auto& [from, to] : plans_[rank].mine.kept) {
+    for (size_t process = 0; process < plans_.size(); ++process) {
+      for (const auto& [from, to] : plans_[process].mine.kept) {
         for (const StateKind kind : kinds_of(request_)) {
-          auto buffer = old_[rank].extract({from, kind});
+          auto buffer = old_[process].extract({from, kind});
           if (buffer.empty()) return problem_.report("keeps what it does not have");
           buffer.key() = {to, kind};
-          if (!new_[rank].insert(std::move(buffer)).inserted) problem_.report("keeps and allocates bucket ", to);
+          if (!new_[process].insert(std::move(buffer)).inserted) problem_.report("keeps and allocates bucket ", to);
         }
       }
-      if (!old_[rank].empty()) problem_.report("rank ", rank, " never releases a bucket");
+      if (!old_[process].empty()) problem_.report("process ", process, " never releases a bucket");
     }
   }
 
   void note_peaks() {
-    for (size_t rank = 0; rank < plans_.size(); ++rank) {
-      peaks_[rank] = std::max(peaks_[rank], bytes_of(old_[rank]) + bytes_of(new_[rank]));
-      if (plans_[0].num_rounds > 0 && old_bytes_.size() < plans_.size()) old_bytes_.push_back(bytes_of(old_[rank]));
+    for (size_t process = 0; process < plans_.size(); ++process) {
+      peaks_[process] = std::max(peaks_[process], bytes_of(old_[process]) + bytes_of(new_[process]));
+      if (plans_[0].num_rounds > 0 && old_bytes_.size() < plans_.size()) old_bytes_.push_back(bytes_of(old_[process]));
     }
   }
 
@@ -257,31 +272,44 @@ class Simulation {
 
   const RelayoutRequest& request_;
   const std::vector<RelayoutPlan>& plans_;
-  std::vector<RankLayout> layouts_;  // new layout, by rank
+  std::vector<std::optional<RankLayout>> layouts_;  // new layout, by process
   std::vector<Buffers> old_, new_;
   std::vector<int64_t> peaks_, old_bytes_;
   int64_t copied_ = 0, received_ = 0;
   Problem problem_;
 };
 
-inline std::vector<RelayoutPlan> plans_of_all_ranks(const RelayoutRequest& request) {
+inline std::vector<RelayoutPlan> plans_of_all_processes(const RelayoutRequest& request) {
   std::vector<RelayoutPlan> plans;
-  for (int64_t rank = 0; rank < request.from.world_size(); ++rank) plans.push_back(plan_relayout(request, rank));
+  for (size_t process = 0; process < new_ranks(request).size(); ++process) {
+    plans.push_back(plan_relayout(request, static_cast<int64_t>(process)));
+  }
   return plans;
 }
 
-inline std::vector<Buffers> state_of_all_ranks(const RelayoutRequest& request, const ParallelStrategy& strategy) {
+// Return the right state of every process, in the old layout and in the new one; nothing where it has no part.
+inline std::vector<Buffers> state_before(const RelayoutRequest& request) {
+  const Numbers numbers(request.model);
+  std::vector<Buffers> state(new_ranks(request).size());
+  for (int64_t rank = 0; rank < request.from.world_size(); ++rank) {
+    state[static_cast<size_t>(rank)] = numbers.fill(request, request.from, rank);
+  }
+  return state;
+}
+inline std::vector<Buffers> state_after(const RelayoutRequest& request) {
   const Numbers numbers(request.model);
   std::vector<Buffers> state;
-  for (int64_t rank = 0; rank < strategy.world_size(); ++rank) state.push_back(numbers.fill(request, strategy, rank));
+  for (const std::optional<int64_t>& rank : new_ranks(request)) {
+    state.push_back(rank ? numbers.fill(request, request.to, *rank) : Buffers());
+  }
   return state;
 }
 
 // Follows the plans from the right state of the old layout; returns what is wrong, on the way or with the new state.
 inline std::string follow(const RelayoutRequest& request, const std::vector<RelayoutPlan>& plans) {
-  Simulation simulation(request, plans, state_of_all_ranks(request, request.from));
+  Simulation simulation(request, plans, state_before(request));
   if (std::string problem = simulation.run(); !problem.empty()) return problem;
-  return simulation.take() == state_of_all_ranks(request, request.to) ? "" : "another state";
+  return simulation.take() == state_after(request) ? "" : "another state";
 }
 
 }  // namespace copus::relayout_tests
