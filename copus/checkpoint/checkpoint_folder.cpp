@@ -85,11 +85,16 @@ void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileD
   });
 }
 
-void CheckpointFolder::abandon(const std::string& cause) {
-  is_begun_ = false;
-  const std::filesystem::path directory = root_ / checkpoint_name(step_);
+void CheckpointFolder::drop() {
+  if (!std::exchange(is_begun_, false)) return;
   std::error_code ignored;
-  std::filesystem::remove_all(partial_path(directory), ignored);
+  std::filesystem::remove_all(partial_path(root_ / checkpoint_name(step_)), ignored);
+}
+
+void CheckpointFolder::abandon(const std::string& cause) {
+  is_begun_ = true;  // a commit that fails has begun to end it
+  drop();
+  const std::filesystem::path directory = root_ / checkpoint_name(step_);
   throw UserError(concat("cannot write ", directory.string(), " (", bytes_, " bytes of tensors in all): ", cause,
                          ". Nothing of it was kept"));
 }

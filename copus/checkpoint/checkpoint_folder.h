@@ -46,7 +46,9 @@ class CheckpointFolder {
   // replaces a checkpoint of the same step.
   void commit(CheckpointTexts texts, std::map<std::string, FileDigest> files);
 
-  // Deletes what was begun, which nobody writes into any more, and throws a UserError with the cause.
+  // Deletes what was begun and not committed, if anything, which nobody writes into any more.
+  void drop();
+  // The same, and throws a UserError with the cause.
   [[noreturn]] void abandon(const std::string& cause);
 
   // Tells whether no commit is in progress.

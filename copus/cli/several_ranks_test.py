@@ -90,7 +90,8 @@ class SeveralRanks(ProgramTest):
 
     def test_a_killed_rank_is_named_and_the_run_goes_on(self):
         self.write_run("long.toml", steps=200, checkpoint_interval=10)
-        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.pipeline_parallel=2")
+        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.pipeline_parallel=2", "--set",
+                             "heal.enabled=false")
         self.wait_for_steps("r", 25, process)
         ranks = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         self.assertEqual(len(ranks), 2)
@@ -149,7 +150,7 @@ class SeveralRanks(ProgramTest):
         for number in range(KILL_ROUNDS):
             run, how = f"r{number}", moments.choice([signal.SIGKILL, signal.SIGSTOP])
             process = self.start("train", "endless.toml", "--run-dir", run, "--set", "parallel.data_parallel=2", "--set",
-                                 "parallel.pipeline_parallel=2")
+                                 "parallel.pipeline_parallel=2", "--set", "heal.enabled=false")
             self.wait_for_steps(run, 1, process)
             time.sleep(moments.uniform(0, 0.3))
             ranks = sorted(int(pid) for pid in subprocess.check_output(["pgrep", "-P", str(process.pid)]).split())
@@ -170,7 +171,7 @@ class SeveralRanks(ProgramTest):
         self.write_run("long.toml", steps=100000, checkpoint_interval=1, model=model)
         moments = random.Random(5)
         arguments = ["train", "long.toml", "--resume", "--run-dir", "r", "--set", "parallel.data_parallel=2", "--set",
-                     "parallel.pipeline_parallel=2", "--set", "parallel.zero_stage=1"]
+                     "parallel.pipeline_parallel=2", "--set", "parallel.zero_stage=1", "--set", "heal.enabled=false"]
         checkpoints, durable = self.folder / "r" / "checkpoints", 0
         for number in range((KILL_ROUNDS + 1) // 2):
             process = self.start(*arguments)

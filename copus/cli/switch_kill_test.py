@@ -1,6 +1,6 @@
 """Tests what a rank's death costs while a job moves into another configuration: ranks of a run that switches at nearly
-every step are killed and stopped in every phase of a switch. The job ends at once and says who it was and where, and the
-run goes on from its last checkpoint with bitwise the losses of a run that nobody struck.
+every step are killed and stopped in every phase of a switch. Without healing, the job ends at once and says who it was and
+where, and the run goes on from its last checkpoint with bitwise the losses of a run that nobody struck.
 
 Usage: switch_kill_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=100 as many rounds (7 without).
 """
@@ -18,6 +18,7 @@ import time
 import unittest
 
 from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
+from rank_processes import Places, is_gone, ranks_of
 
 ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "7"))
 GONE_WITHIN = 5  # seconds from a failure to the end of all processes, as docs/design.md promises
@@ -75,50 +76,6 @@ def script(seed):
     return "\n".join(lines) + "\n"
 
 
-class Places:
-    """The places where the ranks of a job say they are, read from the memory that they share."""
-
-    HEALTH_BYTES = 16384  # the beginning of the segment: the states of all ranks
-
-    def __init__(self, pid):
-        self.memory, self.address = None, None
-        maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
-        found = re.search(r"^([0-9a-f]+)-[0-9a-f]+ .*/memfd:copus \(deleted\)$", maps, re.MULTILINE)
-        if found:
-            self.address = int(found.group(1), 16)
-            self.memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
-
-    def switching(self):
-        """Returns every (step, phase) that a rank is or was in lately; none for a rank that has ended."""
-        try:
-            text = os.pread(self.memory, self.HEALTH_BYTES, self.address)
-        except OSError:
-            return set()
-        return set(re.findall(rb"switching after step (\d+): ([a-z ]+)", text))
-
-    def close(self):
-        os.close(self.memory)
-
-
-def children(pid):
-    try:
-        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def rank_of(pid):
-    variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next((int(line.split(b"=")[1]) for line in variables if line.startswith(b"COPUS_RANK=")), None)
-
-
-def is_gone(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] in "ZX"
-    except OSError:
-        return True
-
-
 @unittest.skipUnless(WITH_TORCH, "training needs libtorch")
 class KilledWhileSwitching(ProgramTest):
     def setUp(self):
@@ -131,16 +88,13 @@ class KilledWhileSwitching(ProgramTest):
     def start_run(self, name, verify):
         """Starts a run. With `verify`, most of a switch is verifying, and the other phases are hard to hit."""
         return self.start("train", "run.toml", "--run-dir", name, *self.settings, "--set",
-                          f"adapt.verify={str(verify).lower()}")
+                          f"adapt.verify={str(verify).lower()}", "--set", "heal.enabled=false")
 
     def ranks_of(self, process):
-        deadline = time.monotonic() + TIMEOUT
-        while time.monotonic() < deadline and process.poll() is None:
-            ranks = {rank_of(pid): pid for pid in children(process.pid) if not is_gone(pid)}
-            if set(ranks) >= set(range(RANKS)):
-                return {rank: ranks[rank] for rank in range(RANKS)}
-            time.sleep(0.005)
-        self.fail(f"no {RANKS} ranks: {process.communicate()}")
+        ranks = ranks_of(process.pid, RANKS, lambda: process.poll() is None)
+        if ranks is None:
+            self.fail(f"no {RANKS} ranks: {process.communicate()}")
+        return ranks
 
     def wait_for_phase(self, phase, name, process, pid, chance):
         """Waits until a rank has just come to the phase, some switches into the run."""

@@ -2,10 +2,18 @@
 
 #include <utility>
 
+#include "copus/comm/rank_failure.h"
+
 namespace copus {
 
-QueuedCommunicator::QueuedCommunicator(std::vector<int64_t> ranks, int64_t member, std::unique_ptr<Transport> transport)
-    : Communicator(std::move(ranks), member), transport_(std::move(transport)), sends_(size()) {}
+QueuedCommunicator::QueuedCommunicator(std::vector<int64_t> ranks, int64_t member, std::unique_ptr<Transport> transport,
+                                       std::shared_ptr<OpenQueues> queues)
+    : Communicator(std::move(ranks), member),
+      transport_(std::move(transport)),
+      queues_(std::move(queues)),
+      collectives_(queues_) {
+  for (int64_t receiver = 0; receiver < size(); ++receiver) sends_.emplace_back(queues_);
+}
 
 Work QueuedCommunicator::do_start(const Operation& operation) {
   const bool is_send = operation.kind == OperationKind::send;
@@ -15,9 +23,14 @@ Work QueuedCommunicator::do_start(const Operation& operation) {
 }
 
 void QueuedCommunicator::do_run(const Operation& operation) {
-  if (operation.kind == OperationKind::send) sends_[operation.peer].drain();
-  if (!operation.is_message()) collectives_.drain();
-  perform(operation);
+  try {
+    if (operation.kind == OperationKind::send) sends_[operation.peer].drain();
+    if (!operation.is_message()) collectives_.drain();
+    perform(operation);
+  } catch (const RankFailure&) {
+    if (queues_) queues_->wait_until_idle();
+    throw;
+  }
 }
 
 void QueuedCommunicator::perform(const Operation& operation) {

@@ -2,6 +2,7 @@
 // run on the thread of the caller, after those.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -13,8 +14,10 @@ namespace copus {
 
 class QueuedCommunicator final : public Communicator {
  public:
-  // `ranks`: world ranks of the members; `member`: this rank's place among them.
-  QueuedCommunicator(std::vector<int64_t> ranks, int64_t member, std::unique_ptr<Transport> transport);
+  // `ranks`: world ranks of the members; `member`: this rank's place among them. `queues`: those of this rank, where it
+  // goes on after the failure of another one.
+  QueuedCommunicator(std::vector<int64_t> ranks, int64_t member, std::unique_ptr<Transport> transport,
+                     std::shared_ptr<OpenQueues> queues = nullptr);
 
  private:
   // A send is done at once where the message fits between the two members and none waits before it.
@@ -23,8 +26,9 @@ class QueuedCommunicator final : public Communicator {
   void perform(const Operation& operation);
 
   const std::unique_ptr<Transport> transport_;
+  const std::shared_ptr<OpenQueues> queues_;
   TaskQueue collectives_;
-  std::vector<TaskQueue> sends_;  // for each receiver
+  std::deque<TaskQueue> sends_;  // for each receiver
 };
 
 }  // namespace copus

@@ -3,12 +3,14 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/rank_failure.h"
 
 namespace copus {
 
 class TaskQueue::Task : public Work::State {
  public:
-  explicit Task(std::function<void()> function) : function_(std::move(function)) {}
+  Task(std::function<void()> function, std::shared_ptr<OpenQueues> all)
+      : function_(std::move(function)), all_(std::move(all)) {}
 
   // Ends the task with `error` where there is one, and else by running it. Returns the error that it ended with.
   std::exception_ptr run(std::exception_ptr error) {
@@ -31,7 +33,14 @@ class TaskQueue::Task : public Work::State {
   void wait() override {
     std::unique_lock lock(mutex_);
     ended_now_.wait(lock, [&] { return ended_; });
-    if (error_) std::rethrow_exception(error_);
+    if (!error_) return;
+    lock.unlock();
+    try {
+      std::rethrow_exception(error_);
+    } catch (const RankFailure&) {
+      if (all_) all_->wait_until_idle();
+      throw;
+    }
   }
 
   bool done() override {
@@ -41,13 +50,34 @@ class TaskQueue::Task : public Work::State {
 
  private:
   const std::function<void()> function_;
+  const std::shared_ptr<OpenQueues> all_;
   std::mutex mutex_;
   std::condition_variable ended_now_;
   bool ended_ = false;
   std::exception_ptr error_;
 };
 
+void OpenQueues::add(TaskQueue* queue) {
+  const std::scoped_lock lock(mutex_);
+  queues_.insert(queue);
+}
+
+void OpenQueues::remove(TaskQueue* queue) {
+  const std::scoped_lock lock(mutex_);
+  queues_.erase(queue);
+}
+
+void OpenQueues::wait_until_idle() {
+  const std::scoped_lock lock(mutex_);
+  for (TaskQueue* const queue : queues_) queue->wait_until_idle();
+}
+
+TaskQueue::TaskQueue(std::shared_ptr<OpenQueues> all) : all_(std::move(all)) {
+  if (all_) all_->add(this);
+}
+
 TaskQueue::~TaskQueue() {
+  if (all_) all_->remove(this);
   {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
@@ -60,7 +90,7 @@ TaskQueue::~TaskQueue() {
 }
 
 Work TaskQueue::add(std::function<void()> function) {
-  auto task = std::make_shared<Task>(std::move(function));
+  auto task = std::make_shared<Task>(std::move(function), all_);
   {
     const std::scoped_lock lock(mutex_);
     tasks_.push_back(task);
@@ -73,6 +103,11 @@ Work TaskQueue::add(std::function<void()> function) {
 bool TaskQueue::idle() {
   const std::scoped_lock lock(mutex_);
   return tasks_.empty();
+}
+
+void TaskQueue::wait_until_idle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return tasks_.empty(); });
 }
 
 void TaskQueue::drain() {

@@ -237,6 +237,13 @@ struct LogConfig {
   bool operator==(const LogConfig&) const = default;
 };
 
+// Section [heal].
+struct HealConfig {
+  bool enabled = true;  // whether a job that our launcher has started goes on when ranks fail
+  bool replace = true;  // whether the launcher starts new ranks in their place
+  bool operator==(const HealConfig&) const = default;
+};
+
 struct RunConfig {
   // The model from inline fields of [model], with config.json's names and `architecture`; from the file that
   // model.config names; or from the directory of init_from.
@@ -248,6 +255,7 @@ struct RunConfig {
   NoiseScaleConfig noise_scale;
   ParallelStrategy parallel;  // [parallel], and train.recompute
   double wait_limit = 600;    // parallel.wait_limit: seconds that a rank waits for another before the job has failed
+  HealConfig heal;
   AdaptConfig adapt;
   ClusterConfig cluster;
   EvaluateConfig evaluate;

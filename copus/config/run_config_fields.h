@@ -219,6 +219,10 @@ void visit_sections(Run& run, Visitor& visitor) {
   visit_configuration_keys("parallel", run, visitor);
   visitor.duration("wait_limit", run.wait_limit, at_least_one_second);
 
+  visitor.section("heal");
+  visitor.field("enabled", run.heal.enabled);
+  visitor.field("replace", run.heal.replace);
+
   visitor.section("adapt");
   visitor.field("policy", run.adapt.policy);
   visitor.field("advise", run.adapt.advise);

@@ -292,6 +292,8 @@ void Controller::report(const SwitchReport& report) {
 void Controller::ranks_changed(const RanksChanged& change) {
   COPUS_CHECK(change.to.global_batch == change.from.global_batch, to_string(change.from), " to ", to_string(change.to));
   COPUS_CHECK(change.ranks >= change.to.strategy.world_size(), change.ranks, " ranks for ", to_string(change.to));
+  // Ranks that failed before they could tell of the switch may have made it.
+  if (under_way_ && under_way_->configuration == change.from) rate_factor_ = under_way_->rate_factor;
   under_way_.reset();
   inputs_.add(change.after_step);
   inputs_.add(change.ranks);

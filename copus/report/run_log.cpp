@@ -40,7 +40,15 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("elapsed_seconds", record.elapsed_seconds);
 }
 
-StepRecord record_from_line(const std::string& line) {
+}  // namespace
+
+std::string to_line(const StepRecord& record) {
+  JsonFieldWriter writer;
+  record_fields(record, writer);
+  return writer.object().dump();
+}
+
+StepRecord step_record_from_line(const std::string& line) {
   StepRecord record;
   try {
     const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -52,23 +60,17 @@ StepRecord record_from_line(const std::string& line) {
   return record;
 }
 
-}  // namespace
-
 RunLog::RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step)
     : lines_(
-          run_dir / "run.jsonl", resume_after_step, [](const std::string& line) { return record_from_line(line).step; },
-          LineLog::Lock::exclusive) {}
+          run_dir / "run.jsonl", resume_after_step,
+          [](const std::string& line) { return step_record_from_line(line).step; }, LineLog::Lock::exclusive) {}
 
-void RunLog::append(const StepRecord& record) {
-  JsonFieldWriter writer;
-  record_fields(record, writer);
-  lines_.append(writer.object().dump(), concat("step ", record.step));
-}
+void RunLog::append(const StepRecord& record) { lines_.append(to_line(record), concat("step ", record.step)); }
 
 std::vector<StepRecord> read_run_log(const std::filesystem::path& path) {
   std::vector<StepRecord> records;
   for_each_line(path, [&](const std::string& line) {
-    records.push_back(record_from_line(line));
+    records.push_back(step_record_from_line(line));
     return true;
   });
   return records;

@@ -5,12 +5,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "copus/report/line_log.h"
 #include "copus/report/step_record.h"
 
 namespace copus {
+
+// Converts a step into its line of the file, without the line end, and back. Throws UserError that names what is wrong.
+std::string to_line(const StepRecord& record);
+StepRecord step_record_from_line(const std::string& line);
 
 class RunLog {
  public:

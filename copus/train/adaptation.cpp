@@ -97,6 +97,12 @@ std::string Adaptation::after_switch(const SwitchReport& report) {
   return text;
 }
 
+void Adaptation::after_ranks_changed(const RanksChanged& change) {
+  log_.append(change);
+  predicted_gain_.reset();
+  controller_.ranks_changed(change);
+}
+
 std::optional<SwitchIntent> Adaptation::command(int64_t step, const Command& command) {
   std::optional<SwitchIntent> intent = controller_.command(command);
   log_.append(LoggedCommand{step, command});

@@ -39,6 +39,8 @@ class Adaptation {
   Reaction after_step(const StepRecord& record);
   // Tells the controller the outcome of a switch. Returns the outcome in words, as it was noted.
   std::string after_switch(const SwitchReport& report);
+  // Tells the controller that it has other ranks.
+  void after_ranks_changed(const RanksChanged& change);
   // Obeys a user's command at the boundary after `step`, as Controller::command.
   std::optional<SwitchIntent> command(int64_t step, const Command& command);
 

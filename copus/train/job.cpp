@@ -9,10 +9,12 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/job/launcher.h"
+#include "copus/comm/job/membership.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/comm/timed/timed_world.h"
 #include "copus/comm/world.h"
 #include "copus/train/device.h"
+#include "copus/train/healing_run.h"
 #include "copus/train/run.h"
 
 namespace copus {
@@ -58,6 +60,28 @@ bool is_told_by_another(World& world) {
   }
 }
 
+// Whether the ranks that our launcher starts go on without those that fail: training state has to lie in memory that
+// outlives them, and time has to be real.
+bool can_heal(const RunConfig& config) {
+  return config.heal.enabled && config.train.device == "cpu" && config.cluster.clock == ClockKind::real;
+}
+
+// Trains as one process of a job whose ranks come and go.
+int run_member(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
+               const RankEnvironment& environment) {
+  // The ranks' mistakes are alike, and those of a process that comes later have been found by the first ones.
+  std::optional<RunPlan> plan;
+  double wait_limit = default_wait_seconds;
+  if (environment.process < environment.world_size) {
+    plan = plan_run(request);
+    wait_limit = plan->config.wait_limit;
+  }
+  Membership membership(environment, wait_limit);
+  use_device(at::kCPU);
+  return static_cast<int>(
+      run_healing_training(std::move(plan), max_seconds, start, membership, at::kCPU, environment.local_world_size));
+}
+
 // Runs `body` as one rank. An exception that leaves this function destroys `world`, which tells the other ranks. `body`
 // may replace the world by one that wraps it.
 int run_rank(std::unique_ptr<World> world, const std::function<int(std::unique_ptr<World>&)>& body) {
@@ -74,6 +98,7 @@ int run_rank(std::unique_ptr<World> world, const std::function<int(std::unique_p
 int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
             const std::vector<std::string>& arguments) {
   const std::optional<RankEnvironment> environment = read_rank_environment();
+  if (environment && environment->control >= 0) return run_member(request, max_seconds, start, *environment);
   std::optional<RunPlan> plan;
   std::exception_ptr mistake;
   try {
@@ -88,8 +113,10 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
   if (!environment) {
     const int64_t size = num_training_ranks(plan->config);
     if (size > 1) {
+      const Healing healing{.replaces = plan->config.heal.replace};
+      const bool heals = can_heal(plan->config);
       plan.reset();  // the ranks read the plan for themselves
-      return launch_ranks(size, arguments);
+      return heals ? launch_healing_ranks(size, arguments, healing) : launch_ranks(size, arguments);
     }
     const std::unique_ptr<World> world =
         with_links(single_rank_world(), plan->config.cluster.description, plan->config.cluster.clock);

@@ -73,28 +73,58 @@ ExactSum AdamW::squared_gradient_norm() const {
   return sum.take();
 }
 
-void AdamW::step(double learning_rate, double gradient_factor, const UpdateScaling& scaling) {
+void AdamW::step(const WeightUpdate& update, UpdateJournal* journal) {
   ++steps_;
+  COPUS_CHECK(update.number == steps_, "update ", update.number, " after ", steps_ - 1);
+  if (journal == nullptr) {
+    for (const UpdateRange& range : update_ranges_) change(range, update);
+  } else {
+    const int64_t done = journal->begin(update.number);
+    int64_t piece = 0;
+    for (const UpdateRange& range : update_ranges_) {
+      for (int64_t begin = range.begin; begin < range.end; begin += UpdateJournal::piece_elements, ++piece) {
+        if (piece < done) continue;
+        UpdateRange part = range;
+        part.begin = begin;
+        part.end = std::min(range.end, begin + UpdateJournal::piece_elements);
+        journal->protect(piece, memory_of(part));
+        change(part, update);
+        journal->done(piece);
+      }
+    }
+  }
+  parameters_.publish_weights();
+}
+
+// The memory that an update changes.
+std::array<std::span<std::byte>, 3> AdamW::memory_of(const UpdateRange& range) const {
+  const Bucket& bucket = parameters_.buckets()[range.bucket];
+  const auto bytes_of = [&](const at::Tensor& shard) {
+    const auto width = static_cast<int64_t>(shard.element_size());
+    return std::span(static_cast<std::byte*>(shard.data_ptr()) + (range.begin - bucket.shard_begin) * width,
+                     static_cast<size_t>((range.end - range.begin) * width));
+  };
+  return {bytes_of(bucket.master), bytes_of(exp_avg_[range.bucket]), bytes_of(exp_avg_sq_[range.bucket])};
+}
+
+void AdamW::change(const UpdateRange& range, const WeightUpdate& update) {
+  const UpdateScaling& scaling = update.scaling;
   kernels::AdamWStep step;
-  step.lr = learning_rate;
+  step.lr = update.learning_rate;
   step.beta1 = config_.beta1;
   step.beta2 = scaling.beta2 ? scaling.beta2->value : config_.beta2;
   step.epsilon = config_.epsilon;
   step.bias_correction1 = 1 - std::pow(config_.beta1, static_cast<double>(steps_));
   step.bias_correction2 =
       1 - (scaling.beta2 ? scaling.beta2->product : std::pow(config_.beta2, static_cast<double>(steps_)));
-  step.gradient_scale = gradient_factor;
-  for (const UpdateRange& range : update_ranges_) {
-    const Bucket& bucket = parameters_.buckets()[range.bucket];
-    const int64_t count = range.end - range.begin;
-    const auto of_shard = [&](const at::Tensor& shard) {
-      return shard.narrow(0, range.begin - bucket.shard_begin, count);
-    };
-    step.weight_decay = range.decays ? config_.weight_decay * scaling.weight_decay_factor : 0;
-    kernels::adamw_(of_shard(bucket.master), of_shard(bucket.gradient_shard), of_shard(exp_avg_[range.bucket]),
-                    of_shard(exp_avg_sq_[range.bucket]), step);
-  }
-  parameters_.publish_weights();
+  step.gradient_scale = update.gradient_factor;
+  step.weight_decay = range.decays ? config_.weight_decay * scaling.weight_decay_factor : 0;
+  const Bucket& bucket = parameters_.buckets()[range.bucket];
+  const auto of_shard = [&](const at::Tensor& shard) {
+    return shard.narrow(0, range.begin - bucket.shard_begin, range.end - range.begin);
+  };
+  kernels::adamw_(of_shard(bucket.master), of_shard(bucket.gradient_shard), of_shard(exp_avg_[range.bucket]),
+                  of_shard(exp_avg_sq_[range.bucket]), step);
 }
 
 std::vector<BucketState> state_of(const ParameterStore& parameters, const AdamW& optimizer) {

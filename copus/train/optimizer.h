@@ -4,14 +4,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "copus/base/exact_sum.h"
 #include "copus/config/run_config.h"
 #include "copus/model/parameters.h"
 #include "copus/train/gradient_ranges.h"
+#include "copus/train/update_journal.h"
 
 namespace copus {
 
@@ -26,6 +30,14 @@ struct UpdateScaling {
   double weight_decay_factor = 1;
 };
 
+// One update of all weights, alike on all ranks.
+struct WeightUpdate {
+  int64_t number = 0;  // of the updates so far, this one included
+  double learning_rate = 0;
+  double gradient_factor = 1;  // that of clipping (clip_factor)
+  UpdateScaling scaling = {};  // what follows the batch
+};
+
 class AdamW {
  public:
   // Uses the moments in `state`, the state of `parameters`' buckets, and shares their tensors. Refers to `parameters`
@@ -37,10 +49,11 @@ class AdamW {
   // device.
   ExactSum squared_gradient_norm() const;
 
-  // Makes one update of the master weights from gradient_factor * gradient, and publishes the weights (with ZeRO-1 and
-  // 2 they then have to be gathered). Embeddings and linear weights decay; norms and biases do not. The factor is that
-  // of clipping (clip_factor), `scaling` what follows the batch.
-  void step(double learning_rate, double gradient_factor, const UpdateScaling& scaling = {});
+  // Makes the update that comes after those made so far, of the master weights from gradient_factor * gradient, and
+  // publishes the weights (with ZeRO-1 and 2 they then have to be gathered). Embeddings and linear weights decay; norms
+  // and biases do not. With a `journal` it changes the state piece by piece, to the same bits; where the journal's
+  // process has died in this update it goes on with it.
+  void step(const WeightUpdate& update, UpdateJournal* journal = nullptr);
 
   // Number of updates made so far, which the bias correction uses.
   int64_t steps() const { return steps_; }
@@ -57,6 +70,8 @@ class AdamW {
     bool decays;
   };
 
+  void change(const UpdateRange& range, const WeightUpdate& update);
+  std::array<std::span<std::byte>, 3> memory_of(const UpdateRange& range) const;
   void add_update_ranges(int64_t bucket);
   void add_norm_ranges(int64_t bucket);
 

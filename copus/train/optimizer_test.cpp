@@ -61,7 +61,7 @@ TEST(AdamW, FollowsAHandWrittenReference) {
   AdamW optimizer(store, config, zero_moments(store));
   for (int64_t step = 0; step < 3; ++step) {
     set_gradients(store, step);
-    optimizer.step(rates[step], factors[step]);
+    optimizer.step({.number = step + 1, .learning_rate = rates[step], .gradient_factor = factors[step]});
   }
   EXPECT_EQ(optimizer.steps(), 3);
 
@@ -96,7 +96,7 @@ TEST(AdamW, PublishesTheRoundedWeights) {
   store.initialize(7);
   AdamW optimizer(store, OptimizerConfig{}, zero_moments(store));
   for (const Bucket& bucket : store.buckets()) bucket.gradient.fill_(1);
-  optimizer.step(0.1, 1);
+  optimizer.step({.number = 1, .learning_rate = 0.1});
   for (const Parameter& parameter : store.parameters()) {
     EXPECT_TRUE(parameter.weight.equal(store.master(parameter).to(at::kBFloat16))) << parameter.info.name;
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "copus/comm/shared_memory/state_arena.h"
@@ -30,39 +31,66 @@ struct PreparedRelayout {
   double seconds = 0;                      // seconds that the preparation took
 };
 
-// Offsets of every rank's state in its arena.
+// Offsets in bytes of every rank's state in its arena.
 class StateAddresses {
  public:
   StateAddresses() = default;
-  // Exchanges the offsets; every rank calls it.
-  StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, Communicator& everyone);
+  // Exchanges the offsets; every rank calls it. `journal`: that of this rank's journal of updates, -1 where it keeps
+  // none.
+  StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, int64_t journal,
+                 Communicator& everyone);
 
-  // Offset in bytes of the tensor that the plan calls a buffer.
+  // The offset of the tensor that the plan calls a buffer.
   int64_t offset(int64_t rank, int64_t bucket, StateKind kind) const;
+  int64_t gradient(int64_t rank, int64_t bucket) const;
+  int64_t journal(int64_t rank) const;
+
+  // All of them as numbers, and back.
+  const std::vector<std::vector<int64_t>>& words() const { return offsets_; }
+  explicit StateAddresses(std::vector<std::vector<int64_t>> words) : offsets_(std::move(words)) {}
 
  private:
-  std::vector<std::vector<int64_t>> offsets_;  // by rank: those of all kinds of the first bucket, of the second, ...
+  int64_t found(int64_t rank, int64_t bucket, int64_t which) const;
+
+  // By rank: the journal's, then those of all kinds and the gradient of the first bucket, of the second, ...; -1 for
+  // what is not there.
+  std::vector<std::vector<int64_t>> offsets_;
 };
+
+// The training state of a layout's ranks, as it lies in the arenas of their processes.
+struct StateInArenas {
+  std::vector<int64_t> processes;  // by rank
+  StateAddresses addresses;
+};
+
+// The processes of ranks that neither come nor go.
+std::vector<int64_t> ranks_as_processes(const World& world);
 
 // Moves the state of one rank; all ranks of the world do so together.
 class StateMover {
  public:
-  // Puts state into arenas with `shares_memory`, if all ranks can read each other's. Refers to `world` for its whole
-  // life.
-  StateMover(World& world, at::Device device, bool shares_memory);
+  // Puts state into arenas with `shares_memory`, if all ranks can read each other's: `processes` are those of the
+  // ranks. Refers to `world` for its whole life.
+  StateMover(World& world, at::Device device, bool shares_memory, const std::vector<int64_t>& processes);
+  // Moves state that lies in arenas already.
+  StateMover(World& world, std::shared_ptr<StateArena> arena, StateInArenas state);
 
   // The memory that state has to be allocated from.
   StateMemory& memory() { return *memory_; }
   bool has_arena() const { return arena_ != nullptr; }
+  const std::shared_ptr<StateArena>& arena() const { return arena_; }
+  const StateInArenas& state_in_arenas() const { return lies_in_; }
 
   // Tells the other ranks where this rank's state lies. Every rank calls it when its state has been allocated, and
-  // after every move.
-  void settle(const std::vector<BucketState>& state);
+  // after every move. `processes`: those of the ranks, `journal` as in StateAddresses.
+  void settle(const std::vector<BucketState>& state, std::vector<int64_t> processes, int64_t journal);
 
   // Plans the move of `state`, reserves its memory and looks up the other ranks' pages, on a thread of its own. The
-  // state stays where it is until then.
-  std::future<PreparedRelayout> prepare(const RelayoutRequest& request, const std::vector<BucketState>& state,
-                                        at::ScalarType compute_dtype) const;
+  // state stays where it is until then. `process` is that of the request. With `keeps_old` there is memory for both
+  // layouts at once.
+  std::future<PreparedRelayout> prepare(const RelayoutRequest& request, int64_t process,
+                                        const std::vector<BucketState>& state, at::ScalarType compute_dtype,
+                                        bool keeps_old) const;
 
   // Replaces the buckets of the old layout, which have no gradients, by those of the new one. Compute weights that are
   // not the masters, and the gradients, are left to the caller. `in_round` is told each round that begins, as "round 2
@@ -75,7 +103,7 @@ class StateMover {
   World& world_;
   std::shared_ptr<StateArena> arena_;  // null: state travels as messages
   std::unique_ptr<StateMemory> memory_;
-  StateAddresses addresses_;
+  StateInArenas lies_in_;
   std::optional<RelayoutMessages> messages_;  // kept after a failed move too, since a rank may still send
 };
 

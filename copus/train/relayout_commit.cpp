@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -40,13 +41,15 @@ int64_t state_bytes(const BucketState& state) {
 
 }  // namespace
 
-StateAddresses::StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, Communicator& everyone) {
-  std::vector<int64_t> mine;
+StateAddresses::StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, int64_t journal,
+                               Communicator& everyone) {
+  std::vector<int64_t> mine = {journal};
+  const auto add = [&](const at::Tensor& buffer) {
+    mine.push_back(buffer.defined() && buffer.numel() > 0 ? bytes_of(buffer) - arena.mine() : -1);
+  };
   for (const BucketState& bucket : state) {
-    for (const StateKind kind : all_kinds) {
-      const at::Tensor& buffer = buffer_of(bucket, kind);
-      mine.push_back(buffer.defined() ? bytes_of(buffer) - arena.mine() : -1);
-    }
+    for (const StateKind kind : all_kinds) add(buffer_of(bucket, kind));
+    add(bucket.gradient);
   }
   const int64_t ranks = everyone.size();
   std::vector<int64_t> counts(ranks);
@@ -62,20 +65,38 @@ StateAddresses::StateAddresses(const std::vector<BucketState>& state, const Stat
   }
 }
 
-int64_t StateAddresses::offset(int64_t rank, int64_t bucket, StateKind kind) const {
-  const int64_t word = bucket * std::ssize(all_kinds) + static_cast<int64_t>(kind);
-  const int64_t found = offsets_.at(rank).at(word);
-  COPUS_CHECK(found >= 0, "rank ", rank, " has no such state of bucket ", bucket);
-  return found;
+int64_t StateAddresses::found(int64_t rank, int64_t bucket, int64_t which) const {
+  const int64_t offset = offsets_.at(rank).at(1 + bucket * (std::ssize(all_kinds) + 1) + which);
+  COPUS_CHECK(offset >= 0, "rank ", rank, " has no such state of bucket ", bucket);
+  return offset;
 }
 
-StateMover::StateMover(World& world, at::Device device, bool shares_memory)
-    : world_(world), arena_(shares_memory && device.is_cpu() ? StateArena::join(world) : nullptr) {
+int64_t StateAddresses::offset(int64_t rank, int64_t bucket, StateKind kind) const {
+  return found(rank, bucket, static_cast<int64_t>(kind));
+}
+
+int64_t StateAddresses::gradient(int64_t rank, int64_t bucket) const {
+  return found(rank, bucket, std::ssize(all_kinds));
+}
+
+int64_t StateAddresses::journal(int64_t rank) const { return offsets_.at(rank).front(); }
+
+std::vector<int64_t> ranks_as_processes(const World& world) {
+  std::vector<int64_t> processes(world.size());
+  std::iota(processes.begin(), processes.end(), 0);
+  return processes;
+}
+
+StateMover::StateMover(World& world, at::Device device, bool shares_memory, const std::vector<int64_t>& processes)
+    : world_(world), arena_(shares_memory && device.is_cpu() ? StateArena::join(world, processes) : nullptr) {
   memory_ = arena_ ? arena_memory(arena_) : allocator_memory(device);
 }
 
-void StateMover::settle(const std::vector<BucketState>& state) {
-  if (arena_) addresses_ = StateAddresses(state, *arena_, world_.everyone());
+StateMover::StateMover(World& world, std::shared_ptr<StateArena> arena, StateInArenas state)
+    : world_(world), arena_(std::move(arena)), memory_(arena_memory(arena_)), lies_in_(std::move(state)) {}
+
+void StateMover::settle(const std::vector<BucketState>& state, std::vector<int64_t> processes, int64_t journal) {
+  if (arena_) lies_in_ = {std::move(processes), StateAddresses(state, *arena_, journal, world_.everyone())};
 }
 
 int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType compute_dtype,
@@ -121,8 +142,8 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
 void StateMover::take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const {
   for (const Transfer& transfer : round.receives) {
     const at::Tensor& buffer = buffer_of(to[transfer.to_bucket], transfer.kind);
-    const std::byte* const from =
-        arena_->of(transfer.sender) + addresses_.offset(transfer.sender, transfer.from_bucket, transfer.kind);
+    const std::byte* const from = arena_->of(lies_in_.processes[transfer.sender]) +
+                                  lies_in_.addresses.offset(transfer.sender, transfer.from_bucket, transfer.kind);
     copy_runs(transfer.runs, from, bytes_of(buffer), static_cast<int64_t>(buffer.itemsize()));
   }
 }

@@ -65,58 +65,72 @@ class TrialAllocation {
   int64_t weight_size_, master_size_;
 };
 
-// Bytes from the arena's beginning that the move and the layout after it need.
-int64_t bytes_needed(const PreparedRelayout& prepared, const std::vector<ArenaBlocks>& old, TrialAllocation trial) {
+// Bytes from the arena's beginning that the move and the layout after it need; with `keeps_old`, beside the state of
+// the layout before.
+int64_t bytes_needed(const PreparedRelayout& prepared, const std::vector<ArenaBlocks>& old, TrialAllocation trial,
+                     bool keeps_old) {
   for (const ArenaBlocks& bucket : old) trial.release(bucket.gradient);
   for (const RelayoutRound& round : prepared.plan.mine.rounds) {
     for (const int64_t bucket : round.allocate) trial.allocate_state(prepared.buckets[bucket]);
-    for (const int64_t bucket : round.release) trial.release(old[bucket].state);
+    for (const int64_t bucket : round.release) {
+      if (!keeps_old) trial.release(old[bucket].state);
+    }
   }
   for (const BucketOffsets& bucket : prepared.buckets) trial.allocate_gradient(bucket);
   return trial.high_water();
 }
 
-void prefault_reads(const RelayoutPlan& plan, int64_t rank, const StateAddresses& addresses, int64_t element_size,
+// The rank of the new layout that a process of the request becomes; empty where it becomes none.
+std::optional<int64_t> rank_after(const RelayoutRequest& request, int64_t process) {
+  const std::vector<int64_t>& processes = request.to_processes;
+  if (processes.empty()) return process;
+  const auto found = std::find(processes.begin(), processes.end(), process);
+  return found == processes.end() ? std::nullopt : std::optional<int64_t>(found - processes.begin());
+}
+
+void prefault_reads(const RelayoutPlan& plan, int64_t process, const StateInArenas& state, int64_t element_size,
                     StateArena& arena) {
   for (const RelayoutRound& round : plan.mine.rounds) {
     for (const Transfer& transfer : round.receives) {
-      if (transfer.sender == rank || transfer.runs.empty()) continue;
+      if (transfer.sender == process || transfer.runs.empty()) continue;
       int64_t begin = transfer.runs.front().from, end = begin;
       for (const CopyRun& run : transfer.runs) {
         begin = std::min(begin, run.from);
         end = std::max(end, run.from + (run.rows - 1) * run.from_stride + run.count);
       }
-      const int64_t offset = addresses.offset(transfer.sender, transfer.from_bucket, transfer.kind);
-      arena.prefault_read(transfer.sender, offset + begin * element_size, offset + end * element_size);
+      const int64_t offset = state.addresses.offset(transfer.sender, transfer.from_bucket, transfer.kind);
+      arena.prefault_read(state.processes[transfer.sender], offset + begin * element_size, offset + end * element_size);
     }
   }
 }
 
 }  // namespace
 
-std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request, const std::vector<BucketState>& state,
-                                                  at::ScalarType compute_dtype) const {
+std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request, int64_t process,
+                                                  const std::vector<BucketState>& state, at::ScalarType compute_dtype,
+                                                  bool keeps_old) const {
   std::vector<ArenaBlocks> blocks;
   std::optional<TrialAllocation> trial;
   if (arena_) {
     blocks = blocks_of(state, *arena_);
     trial.emplace(arena_->space(), compute_dtype);
   }
-  const int64_t rank = world_.rank();
   const auto element_size = static_cast<int64_t>(c10::elementSize(master_dtype_of(compute_dtype)));
-  const auto get_ready = [request, rank, element_size, blocks = std::move(blocks), trial = std::move(trial),
-                          arena = arena_, addresses = addresses_](PreparedRelayout& prepared) {
-    prepared.plan = plan_relayout(request, rank);
-    const Placement placement = place(request.model, request.to, request.sequence_length, rank);
-    prepared.parameters = list_local_parameters(request.model, placement);
-    prepared.buckets = arrange_buckets(prepared.parameters, placement);
+  const auto get_ready = [request, process, element_size, keeps_old, blocks = std::move(blocks),
+                          trial = std::move(trial), arena = arena_, lies_in = lies_in_](PreparedRelayout& prepared) {
+    prepared.plan = plan_relayout(request, process);
+    if (const std::optional<int64_t> rank = rank_after(request, process)) {
+      const Placement placement = place(request.model, request.to, request.sequence_length, *rank);
+      prepared.parameters = list_local_parameters(request.model, placement);
+      prepared.buckets = arrange_buckets(prepared.parameters, placement);
+    }
     if (arena) {
-      const int64_t bytes = bytes_needed(prepared, blocks, *trial);
+      const int64_t bytes = bytes_needed(prepared, blocks, *trial, keeps_old);
       if (!arena->prefault(bytes)) {
         prepared.veto = Obstacle{
             concat("there is no memory for training state of ", format_bytes(static_cast<double>(bytes))), true};
       } else {
-        prefault_reads(prepared.plan, rank, addresses, element_size, *arena);
+        prefault_reads(prepared.plan, process, lies_in, element_size, *arena);
       }
     }
   };

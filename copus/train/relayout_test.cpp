@@ -114,14 +114,14 @@ class MovingState {
       : config_(config),
         world_(world),
         recorder_(world),
-        mover_(world, test_device(), shares_memory),
+        mover_(world, test_device(), shares_memory, ranks_as_processes(world)),
         strategy_(strategy),
         model_(std::make_unique<RankModel>(
             config, strategy, world, recorder_,
             allocate_zeros(config.model, place(config.model, strategy, config.train.sequence_length, world.rank()),
                            compute_dtype(config.train.precision), mover_.memory(), /*moments=*/true))) {
     EXPECT_EQ(mover_.has_arena(), shares_memory && test_device().is_cpu());
-    mover_.settle(model_->state());
+    mover_.settle(model_->state(), ranks_as_processes(world), -1);
   }
 
   RankModel& model() { return *model_; }
@@ -164,7 +164,7 @@ class MovingState {
                                   .from = strategy_,
                                   .to = strategy,
                                   .weights_are_master = dtype == at::kFloat};
-    return mover_.prepare(request, model_->state(), dtype).get();
+    return mover_.prepare(request, world_.rank(), model_->state(), dtype, /*keeps_old=*/false).get();
   }
 
   void move(const ParallelStrategy& strategy) {
@@ -181,7 +181,7 @@ class MovingState {
     for (size_t bucket = 0; bucket < state.size(); ++bucket) {
       state[bucket].gradient = allocate_gradient(prepared.buckets[bucket], dtype, mover_.memory());
     }
-    mover_.settle(state);
+    mover_.settle(state, ranks_as_processes(world_), -1);
     model_ = std::make_unique<RankModel>(config_, strategy, world_, recorder_, state);
     if (dtype != at::kFloat) model_->publish_weights();
     strategy_ = strategy;

@@ -23,7 +23,7 @@ enum class RunEnd {
 // writes the run directory and shows the progress. `max_seconds` limits the wall clock from `start`, the checkpoint at
 // the end included; 0: no limit.
 // Throws UserError for the user's mistakes, all of which are found before the run directory is created; when the disk
-// refuses; and when Trainer::max_skipped_in_a_row steps in a row had no finite loss and gradient.
+// refuses; and when StepCompletion::max_skipped_in_a_row steps in a row had no finite loss and gradient.
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
                     at::Device device, int64_t local_ranks);
 

@@ -86,6 +86,11 @@ void RunControl::after_switch(const SwitchReport& report, const std::string& tex
   files_.reply(*std::exchange(forced_, std::nullopt), {report.outcome == SwitchReport::Outcome::moved, text});
 }
 
+void RunControl::after_ranks_changed() {
+  if (!forced_) return;
+  files_.reply(*std::exchange(forced_, std::nullopt), {false, "ranks have come or gone meanwhile; ask again"});
+}
+
 std::string RunControl::status(int64_t step) const {
   const Controller* controller = adaptation_ != nullptr ? &adaptation_->controller() : nullptr;
   std::string text =

@@ -26,6 +26,9 @@ class RunControl {
   // Answers the user who asked for a switch, if one did; `text`: its outcome in words.
   void after_switch(const SwitchReport& report, const std::string& text);
 
+  // Tells that ranks have come or gone, which drops a switch under way.
+  void after_ranks_changed();
+
   // Tells whether the run is to be paused.
   bool pause_wanted() const { return pause_wanted_; }
 

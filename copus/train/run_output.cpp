@@ -42,24 +42,20 @@ fs::path begin_run_directory(const RunPlan& plan) {
   return plan.directory;
 }
 
-std::optional<int64_t> resumed_after(const RunPlan& plan, const Trainer& trainer) {
-  return plan.resume ? std::optional(trainer.state().step) : std::nullopt;
-}
-
 }  // namespace
 
 fs::path profile_path(const RunPlan& plan) { return plan.directory / "profile.json"; }
 fs::path checkpoints_path(const RunPlan& plan) { return plan.directory / "checkpoints"; }
 
-RunOutput::RunOutput(const RunPlan& plan, const Trainer& trainer)
+RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
     : plan_(plan),
       config_(plan.config),
       directory_(begin_run_directory(plan)),
       checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last),
-      log_(directory_, resumed_after(plan, trainer)),
+      log_(directory_, resumed_after),
       progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
-  if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after(plan, trainer));
+  if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after);
 }
 
 void RunOutput::introduce(const Dataset& dataset, const std::optional<std::string>& step_time) {

@@ -27,8 +27,9 @@ std::filesystem::path checkpoints_path(const RunPlan& plan);
 
 class RunOutput {
  public:
-  // Makes the run directory where there is none, and locks it against any other process.
-  RunOutput(const RunPlan& plan, const Trainer& trainer);
+  // Makes the run directory where there is none, and locks it against any other process. A run that goes on keeps what
+  // was logged up to the step `resumed_after`.
+  RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after);
 
   void note(const std::string& line) { progress_.note(line); }
   // Show the user the beginning of the run, and its end: complete, or to be resumed. `step_time`: the prediction of

@@ -104,7 +104,8 @@ ChangeOnResume change_on_resume(const std::string& key) {
   static const std::array free_keys = {"model.init_from", "data.train",       "data.held_out",
                                        "train.max_steps", "train.max_tokens", "train.max_seconds",
                                        "train.threads",   "train.device",     "train.recompute"};
-  static const std::array free_sections = {"parallel.", "adapt.", "cluster.", "evaluate.", "checkpoint.", "log."};
+  static const std::array free_sections = {"parallel.", "heal.",       "adapt.", "cluster.",
+                                           "evaluate.", "checkpoint.", "log."};
   static const std::array fixed = {"model.",
                                    "data.",
                                    "train.seed",

@@ -62,7 +62,7 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
 
 }  // namespace
 
-StepAgreement agree(const StepReport& report, Communicator& everyone) {
+StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone) {
   std::vector<int64_t> words;
   for (const ExactSum* sum : {&report.squared_norm, &report.small_squared_norms, &report.loss}) append(words, *sum);
   const size_t size_of_sums = words.size();
@@ -75,11 +75,9 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
     rest[1] = static_cast<int64_t>(report.stop);
     rest[2] = to_word(report.begin);
   }
-  StepAgreement agreement;
-  agreement.now = report.now;
   everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
-  everyone.all_reduce(&agreement.now, 1, DataType::float64, Reduction::maximum);
 
+  StepAgreement agreement;
   std::span<const int64_t> rest = words;
   agreement.squared_norm = take_sum(rest).value();
   agreement.small_squared_norms = take_sum(rest).value();
@@ -87,8 +85,15 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
   agreement.intent = take_intent(rest);
   if (rest[0] != 0) agreement.rate_factor = to_double(rest[0]);
   agreement.stop = static_cast<StopReason>(rest[1]);
-  agreement.seconds = agreement.now - to_double(rest[2]);
+  agreement.begin = to_double(rest[2]);
+  agreement.now = report.now;
+  agreement.seconds = agreement.now - agreement.begin;
   return agreement;
+}
+
+void agree_on_time(StepAgreement& agreement, Communicator& everyone) {
+  everyone.all_reduce(&agreement.now, 1, DataType::float64, Reduction::maximum);
+  agreement.seconds = agreement.now - agreement.begin;
 }
 
 StopReason agree_on_stop(StopReason reason, Communicator& everyone) {
@@ -117,12 +122,9 @@ std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, u
   everyone.all_reduce(most.data(), std::ssize(most), DataType::int64, Reduction::maximum);
   if (most[0] > 0) {
     const int64_t rank = everyone.size() - most[0];
-    std::string reason = rank == everyone.rank() ? mine->reason : "";
-    std::array<int64_t, 2> words = {std::ssize(reason), mine && mine->is_lack_of_memory};
-    everyone.broadcast(words.data(), std::ssize(words), DataType::int64, rank);
-    const auto [size, is_lack_of_memory] = words;
-    reason.resize(size);
-    everyone.broadcast(reason.data(), size, DataType::byte, rank);
+    int64_t is_lack_of_memory = mine && mine->is_lack_of_memory;
+    everyone.broadcast(&is_lack_of_memory, 1, DataType::int64, rank);
+    const std::string reason = broadcast_text(rank == everyone.rank() ? mine->reason : "", rank, everyone);
     return Obstacle{concat("rank ", rank, ": ", reason), is_lack_of_memory != 0};
   }
   if (most[1] == ~most[2]) return std::nullopt;
@@ -131,6 +133,14 @@ std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, u
   int64_t differs = hash == hash_of_first ? 0 : precedence;
   everyone.all_reduce(&differs, 1, DataType::int64, Reduction::maximum);
   return Obstacle{concat("rank ", everyone.size() - differs, ": its plan is not that of rank 0")};
+}
+
+std::string broadcast_text(std::string text, int64_t from, Communicator& everyone) {
+  int64_t size = std::ssize(text);
+  everyone.broadcast(&size, 1, DataType::int64, from);
+  text.resize(size);
+  everyone.broadcast(text.data(), size, DataType::byte, from);
+  return text;
 }
 
 // Up the tree of ranks: each hands on the texts of those below it behind its own, which is the order of the ranks.

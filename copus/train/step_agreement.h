@@ -33,8 +33,9 @@ struct StepAgreement {
   double small_squared_norms = 0;
   double loss = 0;  // sum over all tokens
   StopReason stop = StopReason::none;
-  double seconds = 0;  // from rank 0's begin until the last rank has come this far
+  double begin = 0;    // rank 0's
   double now = 0;      // time at which the last rank has come this far
+  double seconds = 0;  // from begin until then
   std::optional<SwitchIntent> intent;
   std::optional<double> rate_factor;
 
@@ -42,8 +43,11 @@ struct StepAgreement {
   bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm()); }
 };
 
-// Agrees on the numbers of a step. Every rank calls it. TrainingSystem::agreement_bytes is the size of its messages.
-StepAgreement agree(const StepReport& report, Communicator& everyone);
+// Agrees on the numbers of a step, in two operations that every rank calls one after the other.
+// TrainingSystem::agreement_bytes is the size of their messages. Whoever has the numbers knows that all ranks have
+// their gradients; whoever has the time as well, that all have the numbers.
+StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone);
+void agree_on_time(StepAgreement& agreement, Communicator& everyone);
 
 // Returns rank 0's reason to stop on all ranks.
 StopReason agree_on_stop(StopReason reason, Communicator& everyone);
@@ -55,6 +59,9 @@ std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, C
 // The first rank's obstacle to going on, in words that name the rank; empty where no rank has one. Every rank calls it.
 // A difference between the ranks' `alike` is an obstacle as well.
 std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone);
+
+// Returns rank `from`'s text on all ranks. Every rank calls it.
+std::string broadcast_text(std::string text, int64_t from, Communicator& everyone);
 
 // Gathers every rank's text on world rank 0, in the order of the ranks; returns nothing elsewhere. Every rank calls it.
 // The texts pass through other ranks, in log2 n rounds.

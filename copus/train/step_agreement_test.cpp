@@ -15,6 +15,12 @@
 namespace copus {
 namespace {
 
+StepAgreement agree(const StepReport& report, Communicator& everyone) {
+  StepAgreement agreement = agree_on_numbers(report, everyone);
+  agree_on_time(agreement, everyone);
+  return agreement;
+}
+
 const std::vector<int64_t> sizes = {1, 2, 3, 5, 8};
 
 // Counts what passes through a group.

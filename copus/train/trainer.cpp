@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -10,7 +11,6 @@
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/orchestrator/rate_rule.h"
-#include "copus/statistics/efficiency.h"
 #include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/state_transfer.h"
 
@@ -48,24 +48,6 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const ParallelStr
       allocate_zeros(config.model, placement, compute_dtype(config.train.precision), memory, /*moments=*/true));
 }
 
-// Adds the averages' noise scale to a step's record, whether or not this step has measured anything itself.
-void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record) {
-  const std::optional<NoiseScale> noise = noise_scale(average);
-  if (!noise) return;
-  record.noise_scale = noise->value;
-  record.noise_scale_low = noise->low;
-  record.noise_scale_high = noise->high;
-  if (!noise->value) return;
-  constexpr double reference_batch = 1;
-  const auto batch = static_cast<double>(record.global_batch);
-  const double critical =
-      critical_batch(critical_batch_rule_of(config), *noise->value, static_cast<double>(record.consumed_samples));
-  record.noise_scale_tokens = *noise->value * static_cast<double>(config.train.sequence_length);
-  record.critical_batch = critical;
-  record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);
-  record.goodput = batch / record.step_seconds * *record.statistical_efficiency;
-}
-
 // The factor on the learning rate that a checkpoint has in its batch; empty where it tells nothing of it. Earlier
 // versions followed the square-root rule up to the critical batch of the latest switch, whatever the policy.
 std::optional<double> kept_rate_factor(const RunConfig& config, const TrainingState& state) {
@@ -96,20 +78,28 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
     : Trainer(config, configuration_of(config), dataset, device, world) {}
 
 Trainer::Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
-                 World& world)
+                 World& world, const std::vector<int64_t>& processes)
     : config_(config),
       dataset_(dataset),
       device_(device),
       world_(world),
       recorder_(world),
       clock_(world),
-      learning_rate_(config.optimizer, config.train),
+      completion_(config),
       modelled_(config.cluster.is_modelled() ? std::optional<ModelledJob>(config) : std::nullopt),
       executed_(executed_configuration(config, configuration)),
-      mover_(world, device, config.adapt.policy != PolicyKind::none && world.size() > 1),
+      mover_(world, device, (config.adapt.policy != PolicyKind::none || !processes.empty()) && world.size() > 1,
+             processes.empty() ? ranks_as_processes(world) : processes),
       model_(make_model(config, executed_.strategy, world, recorder_, mover_.memory())),
       measures_noise_(config.noise_scale.enabled) {
-  mover_.settle(model_->state());
+  if (!processes.empty() && mover_.has_arena()) {
+    survives_.emplace();
+    survives_->arena = mover_.arena();
+    survives_->journal = mover_.memory().allocate(UpdateJournal::bytes(), at::kByte).zero_();
+    survives_->at_rest.mine = model_->state();
+  }
+  settle(model_->state(), processes.empty() ? ranks_as_processes(world) : processes);
+  if (survives_) survives_->at_rest.all = mover_.state_in_arenas();
   model_->parameters.initialize(config.train.seed);
   gather_weights(model_->parameters, model_->groups);
   state_.seed = config.train.seed;
@@ -120,6 +110,39 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   state_.rate_factor = initial_rate_factor(config, configuration.global_batch);
   if (config.optimizer.scale_beta2) state_.beta2_product = 1;
   plan_steps();
+}
+
+Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world, SurvivingState state)
+    : config_(config),
+      dataset_(dataset),
+      device_(device),
+      world_(world),
+      recorder_(world),
+      clock_(world),
+      completion_(config),
+      state_(state.at_rest.training),
+      mover_(world, state.arena, state.at_rest.all),
+      measures_noise_(config.noise_scale.enabled),
+      survives_(std::move(state)) {
+  plan_steps();
+  world.prepare(groups_of(config.model, executed_.strategy));
+  model_ = std::make_unique<RankModel>(config, executed_.strategy, world, recorder_, survives_->at_rest.mine);
+  model_->optimizer.set_steps(state_.optimizer_steps);
+}
+
+void Trainer::publish_weights() {
+  if (model_->parameters.compute_dtype() != model_->parameters.master_dtype()) model_->publish_weights();
+}
+
+std::optional<SurvivingState> Trainer::leave() {
+  if (pending_ && pending_->preparation.valid()) pending_->preparation.wait();
+  model_.reset();
+  if (survives_) survives_->at_rest.training = state_;
+  return std::exchange(survives_, std::nullopt);
+}
+
+void Trainer::settle(const std::vector<BucketState>& state, const std::vector<int64_t>& processes) {
+  mover_.settle(state, processes, survives_ ? offset_of_journal(*survives_) : -1);
 }
 
 void Trainer::plan_steps() {
@@ -150,6 +173,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
              [&](const std::string& name) -> const TensorView& { return checkpoint.optimizer("exp_avg_sq." + name); });
   model_->publish_weights();
   optimizer.set_steps(state.optimizer_steps);
+  if (survives_) journal_in(survives_->journal).rest(state.optimizer_steps);
   // A factor is that of the batch which the checkpoint was written in.
   const bool has_its_batch = state.configuration && state.configuration->global_batch == configuration().global_batch;
   const std::optional<double> kept = has_its_batch ? kept_rate_factor(config_, state) : std::nullopt;
@@ -171,33 +195,6 @@ void Trainer::branch_from(const Checkpoint& checkpoint, int64_t skipped_samples)
         variance_ratio_after_switch(state_.variance_ratio, static_cast<double>(before->global_batch),
                                     static_cast<double>(configuration().global_batch));
   }
-}
-
-// The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
-// counts with), and lower for a while after the batch has shrunk.
-double Trainer::learning_rate(int64_t tokens, double seconds) const {
-  return learning_rate_.at({tokens, seconds}) * *state_.rate_factor * shrink_ramp();
-}
-
-// Part of the next update's rate: below 1 for a while after the batch has shrunk.
-double Trainer::shrink_ramp() const {
-  return shrink_ramp_factor(variance_ratio_after_update(state_.variance_ratio, beta2()));
-}
-
-// The beta2 of the next update.
-double Trainer::beta2() const {
-  const double beta2 = config_.optimizer.beta2;
-  return config_.optimizer.scale_beta2 ? scaled_beta2(beta2, batch(), reference_batch()) : beta2;
-}
-
-// What follows the batch in the next update, beside its rate.
-UpdateScaling Trainer::update_scaling() const {
-  UpdateScaling scaling;
-  if (state_.beta2_product) scaling.beta2 = {.value = beta2(), .product = *state_.beta2_product * beta2()};
-  if (config_.optimizer.scale_weight_decay) {
-    scaling.weight_decay_factor = weight_decay_factor(batch(), reference_batch(), *state_.rate_factor * shrink_ramp());
-  }
-  return scaling;
 }
 
 StepRecord Trainer::step(const StopQuestion& stop) {
@@ -226,99 +223,27 @@ StepRecord Trainer::compute_step(const StopQuestion& stop) {
   recorder_.begin_step(state_.step + 1, std::exchange(trace_next_step_, false));
   const ProbePlan plan = plan_probe(config_, configuration(), state_.step + 1, measures_noise_);
   const StepAgreement agreed = accumulate_gradients(plan, stop);
-  if (agreed.rate_factor) state_.rate_factor = agreed.rate_factor;
-  const double lr = learning_rate(state_.consumed_tokens + tokens_per_step(), state_.elapsed_seconds + agreed.seconds);
-  std::optional<NormObservation> norms;
-  if (agreed.is_finite()) {
-    update_weights(agreed, lr);
-    norms = observe_noise(plan, agreed);
-  } else {
-    skip_step(agreed, lr);
-  }
-  advance(agreed.seconds);
+  const std::optional<WeightUpdate> update = completion_.update_of(agreed, state_);
+  if (update) update_weights(*update);
+  StepRecord record = completion_.complete(agreed, update, measures_noise_, state_);
+  record.switch_seconds = clock_.take_pause();
+  if (survives_) survives_->record = record;
   if (agreed.intent) prepare_switch(*agreed.intent);
   clock_.end(agreed.now);
-  return record_of(agreed, lr, norms);
-}
-
-void Trainer::update_weights(const StepAgreement& agreed, double learning_rate) {
-  recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
-  const UpdateScaling scaling = update_scaling();
-  model_->optimizer.step(learning_rate, clip_factor(agreed.gradient_norm(), config_.train.clip_norm), scaling);
-  recorder_.wait_at("gathering the weights");
-  gather_weights(model_->parameters, model_->groups);
-  state_.optimizer_steps = model_->optimizer.steps();
-  if (scaling.beta2) state_.beta2_product = scaling.beta2->product;
-  state_.variance_ratio = variance_ratio_after_update(state_.variance_ratio, beta2());
-  state_.skipped_in_a_row = 0;
-}
-
-void Trainer::skip_step(const StepAgreement& agreed, double learning_rate) {
-  state_.skipped_steps += 1;
-  state_.skipped_samples += configuration().global_batch;
-  state_.skipped_in_a_row += 1;
-  if (state_.skipped_in_a_row < max_skipped_in_a_row) return;
-  throw UserError(concat("training has diverged: the last ", max_skipped_in_a_row, " steps up to step ",
-                         state_.step + 1, " had a loss or gradient that is not finite (loss ", agreed.loss,
-                         ", gradient norm ", agreed.gradient_norm(), ", learning rate ", learning_rate,
-                         "); try a lower optimizer.lr, a longer optimizer.warmup_tokens or a smaller train.clip_norm, "
-                         "and check the data"));
-}
-
-void Trainer::advance(double step_seconds) {
-  state_.step += 1;
-  state_.consumed_samples += configuration().global_batch;
-  state_.consumed_tokens += tokens_per_step();
-  state_.elapsed_seconds += step_seconds;
-}
-
-StepRecord Trainer::record_of(const StepAgreement& agreed, double learning_rate,
-                              const std::optional<NormObservation>& norms) {
-  StepRecord record;
-  record.step = state_.step;
-  record.consumed_samples = state_.consumed_samples;
-  record.consumed_tokens = state_.consumed_tokens;
-  record.loss = agreed.loss;
-  record.lr = learning_rate;
-  record.rate_factor = state_.rate_factor;
-  record.phase = learning_rate_.phase({state_.consumed_tokens, state_.elapsed_seconds});
-  record.grad_norm = agreed.gradient_norm();
-  if (agreed.is_finite()) record.clipped = is_clipped(record.grad_norm, config_.train.clip_norm);
-  record.step_seconds = agreed.seconds;
-  record.tokens_per_second = static_cast<double>(tokens_per_step()) / agreed.seconds;
-  record.strategy = layout_in_run_log(configuration().strategy);
-  record.global_batch = configuration().global_batch;
-  record.micro_batch = configuration().micro_batch;
-  record.switch_seconds = clock_.take_pause();
-  record.skipped_samples = state_.skipped_samples;
-  record.elapsed_seconds = state_.elapsed_seconds;
-  if (norms) {
-    record.small_batch = norms->small_batch;
-    record.small_batch_squared_norm = norms->small_squared_norm;
-  }
-  if (measures_noise_) add_noise_scale(config_, state_.noise_average, record);
   return record;
 }
 
-// Computes the norms per sample. The gradients are those of the sum of token losses over the tokens of the whole global
-// batch of B samples. So a sample's own gradient is B times what it adds to them, however many of its tokens carry
-// loss: the mean of B such gradients is the step's. The mean over a small batch of b samples is B / b times what it has
-// added.
-std::optional<NormObservation> Trainer::observe_noise(const ProbePlan& plan, const StepAgreement& agreed) {
-  if (plan.source == ProbeSource::none) return std::nullopt;
-  NormObservation observation;
-  observation.small_batch = static_cast<double>(plan.small_batch);
-  observation.large_batch = static_cast<double>(configuration().global_batch);
-  const double factor = observation.large_batch / observation.small_batch;
-  observation.small_squared_norm =
-      agreed.small_squared_norms / static_cast<double>(configuration().strategy.data_parallel) * factor * factor;
-  observation.large_squared_norm = agreed.squared_norm;
-  const NoiseWindow window{.samples = config_.noise_scale.window_samples};
-  // Samples of unmeasured steps before this one count with it, except for those of skipped steps.
-  const int64_t used = state_.consumed_samples + configuration().global_batch - state_.skipped_samples;
-  const auto samples = static_cast<double>(used - std::exchange(state_.observed_samples, used));
-  state_.noise_average = observe(state_.noise_average, observation, samples, window);
-  return observation;
+void Trainer::update_weights(const WeightUpdate& update) {
+  recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
+  if (survives_) {
+    survives_->update = update;
+    UpdateJournal journal = journal_in(survives_->journal);
+    model_->optimizer.step(update, &journal);
+  } else {
+    model_->optimizer.step(update);
+  }
+  recorder_.wait_at("gathering the weights");
+  gather_weights(model_->parameters, model_->groups);
 }
 
 // Leaves the gradient of the mean loss over the global batch in the store's main gradients. Returns the ranks'
@@ -345,8 +270,11 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   report.now = world_.clock().now();
   report.intent = announced_;
   report.rate_factor = std::exchange(announced_rate_factor_, std::nullopt);
-  StepAgreement agreed = agree(report, model_->groups.everyone());
+  StepAgreement agreed = agree_on_numbers(report, model_->groups.everyone());
   agreed.loss /= loss_tokens;
+  if (survives_) survives_->decided = {state_.step + 1, agreed};
+  agree_on_time(agreed, model_->groups.everyone());
+  if (survives_) survives_->decided.agreed = agreed;
   if (modelled_) agreed.seconds = modelled_->step_seconds(configuration());
   stop_reason_ = agreed.stop;
   // Right after the ranks have agreed none of them has to wait for another one that is late.

@@ -16,10 +16,8 @@
 #include "copus/data/dataset.h"
 #include "copus/model/parameters.h"
 #include "copus/orchestrator/controller.h"
-#include "copus/orchestrator/learning_rate.h"
 #include "copus/report/step_record.h"
 #include "copus/schedule/schedule.h"
-#include "copus/statistics/gradient_noise.h"
 #include "copus/train/checkpoint_transfer.h"
 #include "copus/train/modelled_job.h"
 #include "copus/train/obstacle.h"
@@ -29,7 +27,9 @@
 #include "copus/train/seconds_by_rank.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_clock.h"
+#include "copus/train/step_completion.h"
 #include "copus/train/step_recorder.h"
+#include "copus/train/surviving_state.h"
 #include "copus/train/training_state.h"
 
 namespace copus {
@@ -41,15 +41,21 @@ using StopQuestion = std::function<StopReason()>;
 
 class Trainer {
  public:
-  // Number of steps in a row without a finite loss and gradient that ends the run.
-  static constexpr int64_t max_skipped_in_a_row = 10;
-
   // Makes a model with fresh weights. `config` names the precision (not automatic). `configuration`, feasible and for
   // as many ranks as `world` has, is the one to begin in; without it that is the one in `config`. Refers to `dataset`
-  // and `world` for its whole life. Throws UserError when the device or the learning rate schedule cannot be had.
+  // and `world` for its whole life. `processes`: those of the ranks, where the training state is to survive the failure
+  // of some of them (leave). Throws UserError when the device or the learning rate schedule cannot be had.
   Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
-          World& world);
+          World& world, const std::vector<int64_t>& processes = {});
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
+  // Goes on from state that is at rest (regroup.h), whose ranks are those of `world`, once publish_weights() was called
+  // on all of them. Waits for nobody.
+  Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world, SurvivingState state);
+  void publish_weights();
+
+  // Gives away the training state, before `world` ends: between two steps, or after a RankFailure, whatever it
+  // interrupted. This trainer is of no more use. Empty where the state does not survive.
+  std::optional<SurvivingState> leave();
 
   // Replaces the fresh weights by those of a model file with the same parameters.
   void load(const std::map<std::string, TensorView, std::less<>>& weights);
@@ -77,6 +83,9 @@ class Trainer {
   // passed by then. Announce one switch at a time: the one before has been reported.
   void announce(const SwitchIntent& intent);
 
+  // Takes back an announcement that no step has told the other ranks of.
+  void withdraw() { announced_.reset(); }
+
   // Announces the factor on the schedule's learning rate, between two steps and on rank 0 alone. All ranks count with
   // it from the next step's update on, until another is announced or a switch brings its own. At first it is the one
   // that [optimizer] gives for the batch (initial_rate_factor).
@@ -86,6 +95,9 @@ class Trainer {
   // except for the pause of a switch that left the layout as it was, which is each rank's own. Empty where none was
   // due. The pause counts in state().elapsed_seconds.
   std::optional<SwitchReport> switch_if_due();
+
+  // Notes that training has stood still for so many seconds before the next step.
+  void add_pause(double seconds) { clock_.add_pause(seconds); }
 
   // Sets whether steps measure the gradient noise scale, from the next one on; at first as noise_scale.enabled says.
   // This changes neither losses nor weights, except by rounding in the steps that are cut in two for it (plan_probe).
@@ -123,7 +135,12 @@ class Trainer {
   double share_done() const;
   double seconds_left() const;
 
+  // A hash of the whole training state (state_hash.h), the same on all ranks, which all call it.
+  uint64_t hash_of_state() const;
+
   const TrainingState& state() const { return state_; }
+  // The record of the latest step, where the training state survives failures and there was one since the run began.
+  std::optional<StepRecord> latest_record() const { return survives_ ? survives_->record : std::nullopt; }
   const ParameterStore& parameters() const { return model_->parameters; }
   ParameterStore& parameters() { return model_->parameters; }
 
@@ -146,7 +163,9 @@ class Trainer {
   void prepare_switch(const SwitchIntent& intent);
   std::optional<Obstacle> obstacle_to(const Configuration& configuration);
   RelayoutRequest request_to(const ParallelStrategy& strategy) const;
+  TrainingState state_after(const SwitchIntent& intent) const;
   void change_configuration(const SwitchIntent& intent);
+  void settle_after_move(const std::vector<BucketState>& state, const TrainingState& training);
   void change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report);
   int64_t move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
                SwitchPhases& phases);
@@ -154,12 +173,7 @@ class Trainer {
   std::optional<Obstacle> assemble(const Configuration& configuration, std::vector<BucketState>& state,
                                    const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
   std::optional<Obstacle> rehearse(const Configuration& configuration) const;
-  double batch() const { return static_cast<double>(configuration().global_batch); }
-  double reference_batch() const { return static_cast<double>(reference_batch_of(config_)); }
-  double learning_rate(int64_t tokens, double seconds) const;
-  double shrink_ramp() const;
-  double beta2() const;
-  UpdateScaling update_scaling() const;
+  void settle(const std::vector<BucketState>& state, const std::vector<int64_t>& processes);
   int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }
   StepRecord compute_step(const StopQuestion& stop);
   std::string needs_too_much_memory() const;
@@ -167,11 +181,7 @@ class Trainer {
   StepGradients compute_gradients(const ProbePlan& plan, double loss_scale);
   std::vector<MicroBatch> read_micro_batches(const ProbePlan& plan, double loss_scale) const;
   MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;
-  void update_weights(const StepAgreement& agreed, double learning_rate);
-  void skip_step(const StepAgreement& agreed, double learning_rate);
-  std::optional<NormObservation> observe_noise(const ProbePlan& plan, const StepAgreement& agreed);
-  void advance(double step_seconds);
-  StepRecord record_of(const StepAgreement& agreed, double learning_rate, const std::optional<NormObservation>& norms);
+  void update_weights(const WeightUpdate& update);
 
   // On the modelled clock (trainer_modelled.cpp):
   StepGradients compute_modelled_gradients(const ProbePlan& plan, double loss_scale);
@@ -186,7 +196,7 @@ class Trainer {
   World& world_;
   StepRecorder recorder_;
   StepClock clock_;
-  LearningRate learning_rate_;
+  StepCompletion completion_;
   TrainingState state_;
   std::optional<ModelledJob> modelled_;  // only on the modelled clock
   Configuration executed_;               // what the ranks execute: configuration(), or what stands for it
@@ -202,6 +212,7 @@ class Trainer {
   bool measures_noise_;
   bool gathers_seconds_ = false;
   SecondsByRank seconds_;
+  std::optional<SurvivingState> survives_;  // its training state is state_, and is brought up to date when it leaves
 };
 
 // Returns what `body` returns for a trainer, which is destroyed at the end. If `body` throws, the trainer is left

@@ -92,7 +92,8 @@ void Trainer::prepare_switch(const SwitchIntent& intent) {
   pending_.emplace(PendingSwitch{.intent = intent, .refusal = obstacle_to(intent.configuration)});
   const ParallelStrategy& strategy = intent.configuration.strategy;
   if (pending_->refusal || modelled_ || strategy == configuration().strategy) return;
-  pending_->preparation = mover_.prepare(request_to(strategy), model_->state(), model_->parameters.compute_dtype());
+  pending_->preparation = mover_.prepare(request_to(strategy), world_.rank(), model_->state(),
+                                         model_->parameters.compute_dtype(), /*keeps_old=*/survives_.has_value());
 }
 
 // What every rank can find against the configuration without the others.
@@ -171,13 +172,32 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
 }
 
 void Trainer::change_configuration(const SwitchIntent& intent) {
-  state_.variance_ratio =
-      variance_ratio_after_switch(state_.variance_ratio, static_cast<double>(configuration().global_batch),
-                                  static_cast<double>(intent.configuration.global_batch));
-  state_.rate_factor = intent.rate_factor;
-  state_.configuration = intent.configuration;
+  state_ = state_after(intent);
   clock_.forget_expectation();
   plan_steps();
+}
+
+TrainingState Trainer::state_after(const SwitchIntent& intent) const {
+  TrainingState state = state_;
+  state.variance_ratio =
+      variance_ratio_after_switch(state.variance_ratio, static_cast<double>(configuration().global_batch),
+                                  static_cast<double>(intent.configuration.global_batch));
+  state.rate_factor = intent.rate_factor;
+  state.configuration = intent.configuration;
+  return state;
+}
+
+// Tells all ranks where the state lies now. Where it survives failures, none of them lets go of the layout before until
+// all know that all have the new one.
+void Trainer::settle_after_move(const std::vector<BucketState>& state, const TrainingState& training) {
+  const std::vector<int64_t> processes = mover_.state_in_arenas().processes;
+  if (!survives_) return settle(state, processes);
+  journal_in(survives_->journal).rest(training.optimizer_steps);
+  survives_->moved.emplace(StateAtRest{.training = training, .mine = state, .all = {}});
+  settle(state, processes);
+  survives_->moved->all = mover_.state_in_arenas();
+  world_.everyone().barrier();
+  survives_->at_rest = *std::exchange(survives_->moved, std::nullopt);
 }
 
 void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report) {
@@ -201,15 +221,18 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   const bool verify = config_.adapt.verify;
   if (verify) phases.begin("verifying");
-  const uint64_t hash = verify ? state_hash(*model_, state_, everyone) : 0;
+  const uint64_t hash = verify ? hash_of_state() : 0;
   try {
     model_->executor.finish_sends();
     std::vector<BucketState> state = model_->state();
+    if (survives_) {  // every rank has made its update, or none would be here
+      for (BucketState& bucket : survives_->at_rest.mine) bucket.gradient.reset();
+    }
     report.peak_bytes = move(state, request, prepared, phases);
     if (const std::optional<Obstacle> obstacle = assemble(report.to, state, prepared.buckets, phases)) {
       phases.begin("moving back");
-      mover_.settle(state);
-      const PreparedRelayout prepared_back = mover_.prepare(back, state, dtype).get();
+      settle(state, mover_.state_in_arenas().processes);
+      const PreparedRelayout prepared_back = mover_.prepare(back, world_.rank(), state, dtype, false).get();
       COPUS_CHECK(!prepared_back.veto, prepared_back.veto->reason);
       const int64_t peak = move(state, back, prepared_back, phases);
       report.peak_bytes = std::max(report.peak_bytes, peak);
@@ -217,11 +240,11 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
       COPUS_CHECK(!still, "nor can the layout before be had again: ", still->reason);
       refuse(report, SwitchReport::Outcome::rolled_back, *obstacle);
     }
-    mover_.settle(state);
+    settle_after_move(state, report.outcome == SwitchReport::Outcome::moved ? state_after(pending.intent) : state_);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
     if (verify) {
       phases.begin("verifying");
-      const uint64_t after = state_hash(*model_, state_, everyone);
+      const uint64_t after = hash_of_state();
       COPUS_CHECK(after == hash, "the state's hash is ", after, " and was ", hash);
     }
   } catch (const RankFailure&) {
@@ -232,6 +255,8 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
                                ". Go on from the last checkpoint."));
   }
 }
+
+uint64_t Trainer::hash_of_state() const { return state_hash(*model_, state_, world_.everyone()); }
 
 // Moves this rank's whole state, after taking its model apart. Returns the state bytes at the worst moment.
 int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,

@@ -171,7 +171,9 @@ TEST_P(Parity, Training) {
       }
       add_tied_gradient(store);
       const double norm = std::sqrt(optimizer.squared_gradient_norm().value());
-      optimizer.step(learning_rate, clip_factor(norm, clip_norm));
+      optimizer.step({.number = optimizer.steps() + 1,
+                      .learning_rate = learning_rate,
+                      .gradient_factor = clip_factor(norm, clip_norm)});
       check(concat("losses of ", tokens.size(0), " AdamW steps, ", tolerance.precision),
             relative_error(scale * loss_sum, losses[step]), tolerance.losses, concat("in step ", step));
     }

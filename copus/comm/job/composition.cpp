@@ -54,7 +54,8 @@ void Composition::asks_to_leave(int64_t process) {
 void Composition::fails(int64_t process) {
   Process& one = processes_.at(process);
   one.failing = is_member(one);
-  if (course_ != Course::going_on) return finish(Course::failed);
+  if (course_ == Course::done && one.failing) kill(process);
+  if (course_ != Course::going_on) return;
   if (!std::exchange(failing_, true)) {
     waits_ = false;
     begin_to_wait();
@@ -73,10 +74,8 @@ void Composition::ends(int64_t process, bool in_good_order) {
     if (!in_good_order) lost_.push_back(process);
     if (goes_on && !in_good_order) {
       fails(process);
-    } else if (goes_on && !failing_) {
+    } else if (goes_on) {
       finish(Course::done);
-    } else if (goes_on || !in_good_order) {
-      finish(Course::failed);
     }
   }
   settle();
@@ -163,7 +162,9 @@ void Composition::finish(Course course) {
   for (const auto& [number, process] : processes_) {
     if (is_newcomer(process)) kill(number);
     // It may be a spare that waits for the end of the epoch. Its end goes on to count.
-    if (course == Course::done && is_member(process)) acts_.push_back({Act::Kind::release, number});
+    if (course != Course::done || !is_member(process)) continue;
+    acts_.push_back({Act::Kind::release, number});
+    if (process.failing) kill(number);
   }
   if (course != Course::failed) return;
   acts_.push_back({Act::Kind::end_job});

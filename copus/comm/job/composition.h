@@ -33,7 +33,8 @@ class Composition {
   // So many newcomers that end one after another before any was ready are the last.
   static constexpr int64_t most_early_ends = 3;
 
-  // done: a member has ended in good order, or the last ones have been released. failed: the job ends as a failure.
+  // done: a member has ended in good order, as they do together once all is done, so that whatever happens to others
+  // then costs nothing; or the last ones have been released. failed: the job ends as a failure.
   enum class Course { going_on, done, failed };
 
   // Processes 0 to size - 1 are the members of the first epoch.

@@ -186,6 +186,10 @@ class HealingJob {
 
   void reap_member(const RankProcess& process, int64_t rank) {
     epoch_->monitor.forget(rank);
+    if (composition_.course() == Composition::Course::done) {
+      composition_.ends(process.number, true);
+      return act();
+    }
     const RankSigns signs = epoch_->health.signs_of(rank);
     const bool going_on = composition_.course() == Composition::Course::going_on;
     // Before a member of a later epoch has joined, the others already count on it.
@@ -293,9 +297,15 @@ class HealingJob {
 
   int conclude() const {
     const auto process_of = [&](int64_t rank) { return members_.at(composition_.members()[rank]).process; };
+    if (!end_) {
+      // All end alike, but for those that something happens to then.
+      for (int64_t rank = 0; rank < std::ssize(composition_.members()); ++rank) {
+        if (WIFEXITED(process_of(rank)->status)) return WEXITSTATUS(process_of(rank)->status);
+      }
+      return failed_job;
+    }
     const RankProcess& first = *process_of(0);
-    if (end_) return processes_.conclude(*end_, first, end_->rank < 0 ? nullptr : process_of(end_->rank));
-    return WIFEXITED(first.status) ? WEXITSTATUS(first.status) : failed_job;
+    return processes_.conclude(*end_, first, end_->rank < 0 ? nullptr : process_of(end_->rank));
   }
 
   const steady_clock::time_point started_;

@@ -30,6 +30,7 @@ struct Connection {
   SharedHealth health;
   RealClock clock;
   const WaitPolicy policy;
+  const std::shared_ptr<OpenQueues> queues = std::make_shared<OpenQueues>();
 };
 
 class SharedMemoryWorld final : public World {
@@ -48,7 +49,8 @@ class SharedMemoryWorld final : public World {
     return std::make_unique<QueuedCommunicator>(
         ranks, member,
         std::make_unique<SharedMemoryTransport>(connection_.layout.find_or_add_group(ranks), ranks, member,
-                                                connection_.health, connection_.policy));
+                                                connection_.health, connection_.policy),
+        connection_.queues);
   }
 
   Connection& connection_;

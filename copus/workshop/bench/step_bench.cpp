@@ -115,7 +115,8 @@ struct StepBench::Implementation {
     store.zero_gradients();
     for (int64_t i = 0; i < options.micro_batches; ++i) decoder.forward_backward(tokens, targets, loss_scale);
     add_tied_gradient(store);
-    optimizer.step(1e-4, clip_factor(std::sqrt(optimizer.squared_gradient_norm().value()), 1.0));
+    const double norm = std::sqrt(optimizer.squared_gradient_norm().value());
+    optimizer.step({.number = optimizer.steps() + 1, .learning_rate = 1e-4, .gradient_factor = clip_factor(norm, 1.0)});
     kernels::synchronize(device);
     return monotonic_seconds() - start;
   }

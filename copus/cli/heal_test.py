@@ -1,0 +1,143 @@
+"""Tests jobs whose ranks fail: ranks of our own launcher are struck by signals of many kinds, at random moments and while
+the job moves into another configuration. The job goes on with the ranks that are left, a new one takes the place of each,
+no sample is lost or repeated, and the losses are those of a run that nobody struck.
+
+Usage: heal_test.py PATH_TO_COPUS [unittest options]. With COPUS_HEAL_ROUNDS=100 as many rounds (6 without).
+"""
+
+import collections
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
+from rank_processes import children, is_gone, rank_of, ranks_of
+
+ROUNDS = int(os.environ.get("COPUS_HEAL_ROUNDS", "6"))
+RANKS = 4
+STEPS = 150
+SWITCH_EVERY = 5
+# Layouts' losses are equal to rounding, which grows over the steps.
+RELATIVE = 2e-2
+
+MODEL = """
+[model]
+architecture = "llama"
+vocab_size = 256
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 4
+num_attention_heads = 4
+num_key_value_heads = 4
+"""
+CLUSTER = """
+[cluster]
+ranks_per_node = 4
+within_node = { latency_microseconds = 5.0, gigabytes_per_second = 4.0 }
+between_nodes = { latency_microseconds = 5.0, gigabytes_per_second = 4.0 }
+device = { matmul_teraflops = 0.1 }
+"""
+ADAPT = """
+[adapt]
+policy = "script"
+file = "script.jsonl"
+zero_stages = [0, 1, 2, 3]
+max_tensor_parallel = 4
+"""
+# How ranks are struck, and how often. A stopped rank is noticed after two seconds.
+STRIKES = [signal.SIGKILL] * 6 + [signal.SIGSEGV] * 2 + [signal.SIGABRT] * 2 + [signal.SIGSTOP]
+
+
+def script(seed):
+    """Makes a script with a switch every few steps."""
+    chance = random.Random(seed)
+    lines = []
+    for step in range(SWITCH_EVERY, STEPS, SWITCH_EVERY):
+        d, t, p = chance.choice([(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4), (1, 4, 1)])
+        layout = {"data_parallel": d, "tensor_parallel": t, "pipeline_parallel": p, "virtual_stages": 1,
+                  "schedule": "1f1b", "sequence_parallel": False,
+                  "zero_stage": chance.choice([0, 1, 2, 3]) if d > 1 else 0, "recompute": "none",
+                  "global_batch": 8, "micro_batch": 1}
+        lines.append(json.dumps({"after_step": step, "configuration": layout}))
+    return "\n".join(lines) + "\n"
+
+
+@unittest.skipUnless(WITH_TORCH, "training needs libtorch")
+class Healing(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.write("script.jsonl", script(seed=1))
+        parallel = "[parallel]\ndata_parallel = 2\npipeline_parallel = 2\nzero_stage = 1\n"
+        self.write_run("static.toml", steps=STEPS, checkpoint_interval=40, model=MODEL + CLUSTER + parallel)
+        self.write_run("moving.toml", steps=STEPS, checkpoint_interval=40, model=MODEL + CLUSTER + parallel + ADAPT)
+        self.settings = ["--set", "train.micro_batch=1", "--set", "evaluate.interval=50"]
+
+    def records(self, run):
+        return [json.loads(line) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
+
+    def living_ranks(self, process):
+        return [pid for pid in children(process.pid) if not is_gone(pid) and rank_of(pid) is not None]
+
+    def assert_same_training(self, run, expected):
+        """Expects every step once, of the same samples, with the same losses."""
+        records, others = self.records(run), self.records(expected)
+        self.assertEqual([record["step"] for record in records], list(range(1, STEPS + 1)))
+        for record, other in zip(records, others, strict=True):
+            self.assertEqual(record["consumed_samples"], other["consumed_samples"])
+            self.assertAlmostEqual(record["loss"] / other["loss"], 1, delta=RELATIVE, msg=f"step {record['step']}")
+
+    def strike_at_random(self, process, chance):
+        """Strikes ranks of a running job. Returns the signals."""
+        struck = []
+        for _ in range(chance.randrange(1, 4)):
+            time.sleep(chance.uniform(0.05, 2))
+            ranks = self.living_ranks(process)
+            if process.poll() is not None or len(ranks) < 2:
+                break
+            kind = chance.choice(STRIKES)
+            try:
+                os.kill(chance.choice(ranks), kind)
+            except ProcessLookupError:
+                continue
+            struck.append(kind.name)
+        return struck
+
+    def finish(self, process):
+        try:
+            return process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            self.fail("the job does not end")
+
+    def test_struck_ranks_cost_no_sample(self):
+        for config in ("static", "moving"):
+            self.assert_done("train", f"{config}.toml", "--run-dir", f"{config}-expected", *self.settings)
+        chance, tally, pauses, named = random.Random(3), collections.Counter(), [], []
+        for number in range(ROUNDS):
+            config, name = ("static", "moving")[number % 2], f"run{number}"
+            with self.subTest(round=number):
+                process = self.start("train", f"{config}.toml", "--run-dir", name, *self.settings)
+                self.assertIsNotNone(ranks_of(process.pid, RANKS, lambda: process.poll() is None))
+                struck = self.strike_at_random(process, chance)
+                output, errors = self.finish(process)
+                self.assertEqual(process.returncode, 0, f"struck by {struck}\n{output}\n{errors}")
+                self.assert_same_training(name, f"{config}-expected")
+                tally.update(struck)
+                pauses += [float(pause) for pause in re.findall(r"ranks; pause ([0-9.e-]+) s", output)]
+                named += re.findall(r"failed at (.*?): ", errors)
+                # The logs are whole: what was decided is decided again.
+                if config == "moving":
+                    self.assert_done("replay", name)
+        places = collections.Counter(re.sub(r"\d+", "N", place) for place in named)
+        print(f"{ROUNDS} rounds; struck: {dict(tally)}; {len(pauses)} regroupings, the longest took "
+              f"{max(pauses, default=0):.2f} s; places: {dict(places)}")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

@@ -1,0 +1,63 @@
+"""For tests: the processes of a job's ranks, as the system shows them."""
+
+import os
+import pathlib
+import re
+import time
+
+DEADLINE = 120  # seconds; much more than a job takes to start
+
+
+def children(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def rank_of(pid):
+    variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next((int(line.split(b"=")[1]) for line in variables if line.startswith(b"COPUS_RANK=")), None)
+
+
+def is_gone(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] in "ZX"
+    except OSError:
+        return True
+
+
+def ranks_of(launcher, count, lives):
+    """Returns the processes of a job by rank, once there are `count`; None where the launcher ends before."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline and lives():
+        ranks = {rank_of(pid): pid for pid in children(launcher) if not is_gone(pid)}
+        if set(ranks) >= set(range(count)):
+            return {rank: ranks[rank] for rank in range(count)}
+        time.sleep(0.005)
+    return None
+
+
+class Places:
+    """The places where the ranks of a job say they are, read from the memory that they share."""
+
+    HEALTH_BYTES = 16384  # the beginning of the segment: the states of all ranks
+
+    def __init__(self, pid):
+        self.memory, self.address = None, None
+        maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
+        found = re.search(r"^([0-9a-f]+)-[0-9a-f]+ .*/memfd:copus \(deleted\)$", maps, re.MULTILINE)
+        if found:
+            self.address = int(found.group(1), 16)
+            self.memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+
+    def switching(self):
+        """Returns every (step, phase) that a rank is or was in lately; none for a rank that has ended."""
+        try:
+            text = os.pread(self.memory, self.HEALTH_BYTES, self.address)
+        except OSError:
+            return set()
+        return set(re.findall(rb"switching after step (\d+): ([a-z ]+)", text))
+
+    def close(self):
+        os.close(self.memory)

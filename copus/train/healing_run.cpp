@@ -1,0 +1,270 @@
+#include "copus/train/healing_run.h"
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/comm/first_ranks_world.h"
+#include "copus/comm/rank_failure.h"
+#include "copus/data/dataset.h"
+#include "copus/description/configuration_fields.h"
+#include "copus/description/configuration_text.h"
+#include "copus/orchestrator/regrouping.h"
+#include "copus/orchestrator/starting_configuration.h"
+#include "copus/report/performance_profile.h"
+#include "copus/train/device.h"
+#include "copus/train/regroup.h"
+#include "copus/train/run_leader.h"
+#include "copus/train/run_loop.h"
+#include "copus/train/run_setup.h"
+#include "copus/train/step_agreement.h"
+#include "copus/train/stop_request.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+
+namespace {
+
+// Number of times in a row that ranks may fail at the same step: what a step itself brings about, healing cannot help.
+constexpr int64_t most_failures_at_a_step = 10;
+
+class HealingRun {
+ public:
+  HealingRun(std::optional<RunPlan> plan, double max_seconds, std::chrono::steady_clock::time_point start,
+             Membership& membership, at::Device device, int64_t local_ranks)
+      : plan_(std::move(plan)),
+        max_seconds_(max_seconds),
+        start_(start),
+        membership_(membership),
+        device_(device),
+        local_ranks_(local_ranks) {}
+
+  RunEnd run() {
+    while (true) {
+      const std::unique_ptr<World> members = membership_.join_next();
+      if (members == nullptr) return RunEnd::done;
+      try {
+        const std::optional<RunEnd> end = run_epoch(*members);
+        leave();
+        if (end) return *end;
+      } catch (const RankFailure& failure) {
+        if (failure.report().rank < 0) {
+          abandon();
+          throw;
+        }
+        leave();
+      } catch (...) {
+        abandon();
+        throw;
+      }
+    }
+  }
+
+ private:
+  std::optional<RunEnd> run_epoch(World& members) {
+    set_up(members);
+    const std::vector<int64_t>& processes = membership_.epoch().processes;
+    const auto choose = [&](const Configuration& before, int64_t ranks) { return choose_among(before, ranks); };
+    const std::optional<Regrouped> regrouped =
+        regroup(plan_->config, members, processes, plan_->config.noise_scale.enabled, state_, choose);
+    const Configuration now = regrouped ? regrouped->now : first_configuration(members);
+    const int64_t ranks = now.strategy.world_size();
+    if (members.rank() >= ranks) {
+      membership_.wait_as_spare(members);
+      return std::nullopt;
+    }
+    world_ = first_ranks(members, ranks);
+    const std::vector<int64_t> own(processes.begin(), processes.begin() + ranks);
+    if (regrouped) {
+      go_on(*regrouped);
+    } else {
+      begin(now, own);
+    }
+    return RunLoop(*plan_, *dataset_, *trainer_, *world_, *stop_, leader_.get(), &membership_).until_end(passed_);
+  }
+
+  // What a process does once, and what it does with every composition of the job.
+  void set_up(World& members) {
+    take_plan(members);
+    if (!dataset_) {
+      have_cores_ = set_up_process(plan_->config, device_, local_ranks_);
+      const TrainConfig& train = plan_->config.train;
+      dataset_.emplace(plan_->config.data, train.sequence_length, plan_->config.model.vocab_size, train.seed);
+    }
+    Precision& precision = plan_->config.train.precision;
+    precision = agree_on_precision(precision, device_, members);
+    if (membership_.epoch().number == 0) {
+      if (!plan_->checkpoint) plan_->start = starting_configuration(plan_->config);
+      check_all_ranks_begin_alike(*plan_, *dataset_, members);
+    }
+  }
+
+  // Gives those who have come anew the run's configuration and directory, which its files no longer tell as they were.
+  void take_plan(World& members) {
+    if (membership_.epoch().number == 0) return;
+    const bool leads = members.rank() == 0;
+    const bool has_plan = plan_.has_value();
+    if (leads && !has_plan) {
+      throw UserError("all ranks that knew of the training are gone; go on from the last checkpoint with --resume");
+    }
+    const std::string directory = broadcast_text(leads ? plan_->directory.string() : "", 0, members.everyone());
+    const std::string text = broadcast_text(leads ? to_toml(plan_->config) : "", 0, members.everyone());
+    if (has_plan) return;
+    plan_.emplace();
+    plan_->config = parse_run_config(text, "the configuration of rank 0");
+    plan_->directory = directory;
+    plan_->resume = true;
+    plan_->start = configuration_of(plan_->config);
+  }
+
+  // Asked on rank 0 alone.
+  std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks) const {
+    if (leader_) return configuration_for_ranks(plan_->config, before, ranks, leader_->knowledge());
+    const auto known = knowledge_of_run(plan_->config, profile_path(*plan_));
+    return configuration_for_ranks(plan_->config, before, ranks, known ? known->profile.knowledge : Knowledge());
+  }
+
+  // The configuration of a run that begins: the one that was wanted, if all its ranks are still there.
+  Configuration first_configuration(World& members) {
+    std::vector<int64_t> words(num_configuration_fields);
+    if (members.rank() == 0) {
+      std::optional<Configuration> first = plan_->start;
+      const bool has_ranks = first->strategy.world_size() == members.size();
+      if (!has_ranks) first = configuration_for_ranks(plan_->config, plan_->start, members.size(), Knowledge());
+      if (first) {
+        const ConfigurationWords chosen = to_words(*first);
+        words.assign(chosen.begin(), chosen.end());
+      }
+    }
+    members.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
+    if (words.front() == 0) {
+      throw UserError(concat("no layout of the ", members.size(), " ranks that are left can train with a global batch ",
+                             "of ", plan_->start.global_batch, "; start again with more ranks"));
+    }
+    return configuration_of_words(std::span(words).first<num_configuration_fields>());
+  }
+
+  // Begins the run, with all ranks of the world.
+  void begin(const Configuration& configuration, const std::vector<int64_t>& processes) {
+    plan_->start = configuration;
+    trainer_ = std::make_unique<Trainer>(plan_->config, configuration, *dataset_, device_, *world_, processes);
+    load_first_state(*plan_, *trainer_, *world_);
+    passed_ = {.written = trainer_->state().step};
+    if (plan_->checkpoint) passed_.last_checkpoint = trainer_->state().step;
+    const bool leads = world_->rank() == 0;
+    if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
+    if (!stop_) stop_.emplace(max_seconds_, start_);
+    world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
+    has_first_state_ = true;
+    trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
+    if (!leads) return;
+    leader_->begin(have_cores_);
+    leader_->introduce(*dataset_);
+  }
+
+  // Goes on where training stands, with the ranks of the world.
+  void go_on(const Regrouped& regrouped) {
+    trainer_ = std::make_unique<Trainer>(plan_->config, *dataset_, device_, *world_, std::exchange(state_, {}));
+    has_first_state_ = true;
+    trainer_->publish_weights();
+    trainer_->add_pause(regrouped.seconds);
+    if (!stop_) stop_.emplace(max_seconds_, start_);
+    const int64_t step = regrouped.after_step;
+    passed_.record = trainer_->latest_record();
+    if (passed_.last_switch && passed_.last_switch->after_step != step) passed_.last_switch.reset();
+    passed_.change = RanksChanged{.after_step = step,
+                                  .ranks = std::ssize(membership_.epoch().processes),
+                                  .from = regrouped.before,
+                                  .to = regrouped.now,
+                                  .pause_seconds = regrouped.seconds,
+                                  .reason = why_ranks_changed(regrouped)};
+    if (world_->rank() == 0) lead_on(regrouped);
+    std::array<int64_t, 2> words = {passed_.written, passed_.last_checkpoint.value_or(-1)};
+    world_->everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
+    passed_.written = words[0];
+    passed_.last_checkpoint = words[1] < 0 ? std::nullopt : std::optional(words[1]);
+    trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
+  }
+
+  // Rank 0's own part of that. A rank that was not the first before takes the run directory over; what its leader may
+  // have written last is written again.
+  void lead_on(const Regrouped& regrouped) {
+    const int64_t step = regrouped.after_step;
+    failures_ = regrouped.lost.empty() || step != failed_at_ ? 0 : failures_ + 1;
+    failed_at_ = step;
+    if (failures_ >= most_failures_at_a_step) {
+      throw UserError(concat("ranks have failed ", failures_ + 1, " times in a row after step ", step, ", at last: ",
+                             why_ranks_changed(regrouped), "; go on from the last checkpoint with --resume"));
+    }
+    if (leader_) {
+      leader_->output().checkpoints().drop();
+      return;
+    }
+    plan_->resume = true;
+    plan_->checkpoint.reset();
+    plan_->changes.clear();
+    plan_->start = passed_.last_switch ? passed_.last_switch->from : regrouped.before;
+    passed_.written = passed_.record ? step - 1 : step;
+    passed_.last_checkpoint.reset();
+    TrainingState state = trainer_->state();
+    state.step = passed_.written;
+    leader_ = std::make_unique<RunLeader>(*plan_, state);
+    leader_->begin(have_cores_);
+  }
+
+  std::string why_ranks_changed(const Regrouped& regrouped) const {
+    std::string text;
+    for (const LostProcess& lost : membership_.epoch().lost) {
+      text += concat(text.empty() ? "" : "; ", to_string(lost.report));
+    }
+    if (!text.empty()) return text;
+    return regrouped.lost.empty() ? "ranks have come" : "ranks have left";
+  }
+
+  // Gives up the epoch, in which nothing is under way any more once its world is gone.
+  void leave() {
+    if (trainer_) {
+      std::optional<SurvivingState> state = trainer_->leave();
+      state_ = state && has_first_state_ ? std::move(*state) : SurvivingState();
+    }
+    trainer_.reset();
+    world_.reset();
+  }
+
+  // Leaves everything alive for the end of the process: communication that is under way must not find its buffers gone.
+  void abandon() {
+    [[maybe_unused]] const Trainer* trainer = trainer_.release();
+    [[maybe_unused]] const World* world = world_.release();
+  }
+
+  std::optional<RunPlan> plan_;
+  const double max_seconds_;
+  const std::chrono::steady_clock::time_point start_;
+  Membership& membership_;
+  const at::Device device_;
+  const int64_t local_ranks_;
+  bool have_cores_ = false;
+  std::optional<Dataset> dataset_;
+  std::optional<StopRequest> stop_;
+  SurvivingState state_;  // between epochs
+  bool has_first_state_ = false;
+  PassedBoundary passed_;
+  int64_t failures_ = 0, failed_at_ = -1;
+  std::unique_ptr<RunLeader> leader_;  // on rank 0
+  std::unique_ptr<World> world_;       // of the ranks that train
+  std::unique_ptr<Trainer> trainer_;
+};
+
+}  // namespace
+
+RunEnd run_healing_training(std::optional<RunPlan> plan, double max_seconds,
+                            std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
+                            int64_t local_ranks) {
+  return HealingRun(std::move(plan), max_seconds, start, membership, device, local_ranks).run();
+}
+
+}  // namespace copus

@@ -1,0 +1,394 @@
+#include "copus/train/regroup.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <iterator>
+#include <numeric>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/description/configuration_fields.h"
+#include "copus/description/configuration_text.h"
+#include "copus/description/mesh.h"
+#include "copus/model/kernels.h"
+#include "copus/model/precision.h"
+#include "copus/report/run_log.h"
+#include "copus/train/step_completion.h"
+
+namespace copus {
+
+namespace {
+
+// What each member says of itself at first.
+struct Standing {
+  int64_t has_trained = 0;  // whether it was in an epoch that trained, as a rank or as a spare
+  int64_t holds = 0;        // as SurvivingState::holds_state
+  int64_t step = 0;         // steps that it has completed
+  int64_t decided = 0;      // the latest step whose numbers it has
+  int64_t moved = 0;        // 1: it has its part of a state that was moved; 2: and knows that all had theirs
+  int64_t holds_moved = 0;  // whether that part is one
+};
+constexpr int64_t words_of_standing = sizeof(Standing) / sizeof(int64_t);
+
+void broadcast_words(std::vector<int64_t>& words, int64_t from, Communicator& everyone) {
+  int64_t size = std::ssize(words);
+  everyone.broadcast(&size, 1, DataType::int64, from);
+  words.resize(size);
+  everyone.broadcast(words.data(), size, DataType::int64, from);
+}
+
+// The tensors of a bucket of a rank, in the arena of its process.
+BucketState tensors_at(const BucketOffsets& offsets, at::ScalarType dtype, std::byte* memory,
+                       const StateAddresses& addresses, int64_t rank, int64_t bucket) {
+  const at::ScalarType master_dtype = master_dtype_of(dtype);
+  const int64_t shard = offsets.shard_end - offsets.shard_begin;
+  const auto tensor = [&](int64_t count, at::ScalarType type, const auto& find) {
+    if (count == 0) return kernels::empty({0}, type, at::kCPU);
+    return kernels::over_host_memory(memory + find(), {count}, type, [] {});
+  };
+  const auto of_kind = [&](int64_t count, at::ScalarType type, StateKind kind) {
+    return tensor(count, type, [&] { return addresses.offset(rank, bucket, kind); });
+  };
+  BucketState state;
+  state.gradient =
+      tensor(offsets.kept_gradients.size(), master_dtype, [&] { return addresses.gradient(rank, bucket); });
+  if (offsets.gradient_only) return state;
+  state.weight = of_kind(offsets.kept_weights.size(), dtype, StateKind::weights);
+  state.master = dtype == master_dtype ? state.weight.narrow(0, offsets.shard_begin - offsets.kept_weights.begin, shard)
+                                       : of_kind(shard, master_dtype, StateKind::master);
+  state.exp_avg = of_kind(shard, master_dtype, StateKind::exp_avg);
+  state.exp_avg_sq = of_kind(shard, master_dtype, StateKind::exp_avg_sq);
+  return state;
+}
+
+bool contains(const std::vector<int64_t>& values, int64_t value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+class Regrouping {
+ public:
+  Regrouping(const RunConfig& config, World& members, const std::vector<int64_t>& processes, bool measures_noise,
+             SurvivingState& state)
+      : config_(config),
+        everyone_(members.everyone()),
+        members_(members),
+        processes_(processes),
+        measures_noise_(measures_noise),
+        dtype_(compute_dtype(config.train.precision)),
+        state_(state) {}
+
+  std::optional<Regrouped> run(
+      const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose) {
+    const double begin = members_.clock().now();
+    exchange_standings();
+    if (holders_.empty()) return std::nullopt;
+    result_.after_step = latest_step();
+    join_arenas();
+    share_addresses();
+    complete_step();
+    share_training();
+    fill_whole_weights();
+    choose_configuration(choose);
+    move();
+    result_.seconds = members_.clock().now() - begin;
+    everyone_.all_reduce(&result_.seconds, 1, DataType::float64, Reduction::maximum);
+    state_.at_rest.training.elapsed_seconds += result_.seconds;
+    return result_;
+  }
+
+ private:
+  // Finds out who holds state, and whether the latest move was made.
+  void exchange_standings() {
+    tell("who is there");
+    const std::optional<StateAtRest>& moved = state_.moved;
+    const bool knows_all_moved = moved && !moved->all.addresses.words().empty();
+    const Standing mine{.has_trained = state_.arena != nullptr,
+                        .holds = state_.holds_state(),
+                        .step = state_.at_rest.training.step,
+                        .decided = state_.decided.step,
+                        .moved = moved ? 1 + knows_all_moved : 0,
+                        .holds_moved = moved && !moved->mine.empty()};
+    standings_.resize(members_.size());
+    everyone_.all_gather(&mine, standings_.data(), std::vector<int64_t>(members_.size(), words_of_standing),
+                         DataType::int64);
+    const auto any = [&](auto says) { return std::ranges::any_of(standings_, says); };
+    const bool is_moved = any([](const Standing& of) { return of.moved == 2; });
+    if (is_moved && moved) state_.at_rest = *moved;
+    state_.moved.reset();
+    for (int64_t rank = 0; rank < members_.size(); ++rank) {
+      const Standing& of = standings_[rank];
+      if (is_moved ? of.holds_moved != 0 : of.holds != 0) holders_.push_back(rank);
+      if (first_with_addresses_ < 0 && (is_moved ? of.moved == 2 : of.holds != 0)) first_with_addresses_ = rank;
+    }
+    for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
+    if (holders_.empty() && any([](const Standing& of) { return of.has_trained != 0; })) {
+      throw UserError(
+          "no rank that is left holds any of the training state; go on from the last checkpoint with --resume");
+    }
+  }
+
+  void join_arenas() {
+    if (state_.arena == nullptr) {
+      state_.arena = StateArena::join(members_, processes_);
+    } else if (!state_.arena->rejoin(members_, processes_)) {
+      throw UserError("the ranks can no longer read each other's memory; go on from the last checkpoint with --resume");
+    }
+  }
+
+  int64_t latest_step() const {
+    int64_t latest = 0;
+    for (const int64_t rank : holders_) latest = std::max({latest, standings_[rank].step, standings_[rank].decided});
+    return latest;
+  }
+
+  const ParallelStrategy& strategy() const { return state_.at_rest.training.configuration->strategy; }
+  bool holds() const { return state_.holds_state(); }
+  int64_t rank_before(int64_t process) const {
+    const std::vector<int64_t>& before = state_.at_rest.all.processes;
+    const auto found = std::find(before.begin(), before.end(), process);
+    return found == before.end() ? -1 : found - before.begin();
+  }
+
+  // Completes the latest step that was decided: on the ranks that have not, and for those that are gone.
+  void complete_step() {
+    tell("completing the last step");
+    const int64_t step = result_.after_step;
+    const auto is_behind = [&](int64_t rank) { return standings_[rank].step < step; };
+    const auto has_numbers = [&](int64_t rank) { return standings_[rank].decided == step; };
+    if (std::ranges::any_of(holders_, is_behind)) {
+      const auto source = std::ranges::find_if(holders_, has_numbers);
+      COPUS_CHECK(source != holders_.end(), "nobody has the numbers of step ", step);
+      static_assert(std::is_trivially_copyable_v<StepAgreement>);
+      everyone_.broadcast(&state_.decided.agreed, sizeof(StepAgreement), DataType::byte, *source);
+      result_.completed_step = std::ranges::all_of(holders_, is_behind);
+      if (holds() && is_behind(members_.rank())) complete_mine();
+    }
+    if (holds()) stand_in();
+    everyone_.barrier();
+    // Nobody needs the gradients any more, and their memory may serve the new layout.
+    for (BucketState& bucket : state_.at_rest.mine) bucket.gradient.reset();
+  }
+
+  void complete_mine() {
+    TrainingState& training = state_.at_rest.training;
+    COPUS_CHECK(training.step + 1 == result_.after_step, "after step ", training.step, " completes ",
+                result_.after_step);
+    const StepCompletion completion(config_);
+    const StepAgreement& agreed = state_.decided.agreed;
+    const std::optional<WeightUpdate> update = completion.update_of(agreed, training);
+    if (update) {
+      state_.update = update;
+      make_update(rank_before(processes_[members_.rank()]), state_.at_rest.mine, journal_in(state_.journal), *update);
+    }
+    state_.record = completion.complete(agreed, update, measures_noise_, training);
+    state_.decided.step = training.step;
+  }
+
+  // Makes the update of the ranks that are gone, or what is left of it, in their memory. They are dealt to the ranks
+  // that hold state.
+  void stand_in() {
+    for (int64_t before = 0, dealt = 0; before < std::ssize(state_.at_rest.all.processes); ++before) {
+      const int64_t process = state_.at_rest.all.processes[before];
+      if (contains(processes_, process)) continue;
+      if (holders_[dealt++ % std::ssize(holders_)] != members_.rank()) continue;
+      std::byte* const memory = state_.arena->stand_in(process);
+      stood_in_.push_back({before, state_in(memory, before)});
+      if (!state_.update) continue;
+      const UpdateJournal journal(memory + state_.at_rest.all.addresses.journal(before));
+      make_update(before, stood_in_.back().state, journal, *state_.update);
+    }
+  }
+
+  void make_update(int64_t rank, const std::vector<BucketState>& state, UpdateJournal journal,
+                   const WeightUpdate& update) const {
+    ParameterStore parameters(config_.model, dtype_, placement_of(rank), state);
+    AdamW optimizer(parameters, config_.optimizer, state);
+    optimizer.set_steps(update.number - 1);
+    optimizer.step(update, &journal);
+  }
+
+  Placement placement_of(int64_t rank) const {
+    return place(config_.model, strategy(), config_.train.sequence_length, rank);
+  }
+  std::vector<BucketOffsets> buckets_of(int64_t rank) const {
+    const Placement placement = placement_of(rank);
+    return arrange_buckets(list_local_parameters(config_.model, placement), placement);
+  }
+
+  // The tensors of a rank of the layout before, in the arena of its process.
+  std::vector<BucketState> state_in(std::byte* memory, int64_t rank) const {
+    const StateAddresses& addresses = state_.at_rest.all.addresses;
+    const std::vector<BucketOffsets> buckets = buckets_of(rank);
+    std::vector<BucketState> state;
+    for (int64_t bucket = 0; bucket < std::ssize(buckets); ++bucket) {
+      state.push_back(tensors_at(buckets[bucket], dtype_, memory, addresses, rank, bucket));
+    }
+    return state;
+  }
+
+  // Tells the processes that were not there where the state lies.
+  void share_addresses() {
+    StateAtRest& rest = state_.at_rest;
+    broadcast_words(rest.all.processes, first_with_addresses_, everyone_);
+    std::vector<std::vector<int64_t>> words = rest.all.addresses.words();
+    int64_t lists = std::ssize(words);
+    everyone_.broadcast(&lists, 1, DataType::int64, first_with_addresses_);
+    words.resize(lists);
+    for (std::vector<int64_t>& list : words) broadcast_words(list, first_with_addresses_, everyone_);
+    rest.all.addresses = StateAddresses(std::move(words));
+    for (const int64_t process : rest.all.processes) {
+      if (!contains(processes_, process)) result_.lost.push_back(process);
+    }
+  }
+
+  // Tells them where training stands, and the record of its latest step. The times of the first holder count for all.
+  void share_training() {
+    TrainingState& training = state_.at_rest.training;
+    const bool has_record = state_.record && state_.record->step == result_.after_step;
+    std::vector<int64_t> with_record(members_.size());
+    const int64_t word = has_record;
+    everyone_.all_gather(&word, with_record.data(), std::vector<int64_t>(members_.size(), 1), DataType::int64);
+    const auto first = std::ranges::find(with_record, 1);
+    if (first == with_record.end()) {
+      state_.record.reset();
+    } else {
+      const std::string line =
+          broadcast_text(has_record ? to_line(*state_.record) : "", first - with_record.begin(), everyone_);
+      state_.record = step_record_from_line(line);
+    }
+    const std::string text = broadcast_text(holds() ? to_json(training) : "", holders_.front(), everyone_);
+    training = parse_training_state(text, "the state of a rank that survives");
+    result_.before = *training.configuration;
+  }
+
+  // With ZeRO-1 and 2 in fp32 each rank holds all weights and updates its share. The gathering of the others' shares
+  // may have ended anywhere, so all are taken again, from memory.
+  void fill_whole_weights() {
+    const bool weights_are_master = dtype_ == master_dtype_of(dtype_);
+    if (!weights_are_master || !strategy().cuts_optimizer() || strategy().cuts_weights()) return;
+    tell("gathering the weights");
+    if (holds()) fill(rank_before(processes_[members_.rank()]), state_.at_rest.mine);
+    for (const StoodIn& gone : stood_in_) fill(gone.rank, gone.state);
+    everyone_.barrier();
+  }
+
+  void fill(int64_t rank, const std::vector<BucketState>& state) const {
+    const StateInArenas& all = state_.at_rest.all;
+    const MeshCoordinates here = Mesh(strategy()).coordinates(rank);
+    for (int64_t data = 0; data < strategy().data_parallel; ++data) {
+      const int64_t owner = Mesh(strategy()).rank({.data = data, .tensor = here.tensor, .pipeline = here.pipeline});
+      if (owner == rank) continue;
+      const std::vector<BucketOffsets> buckets = buckets_of(owner);
+      for (int64_t bucket = 0; bucket < std::ssize(buckets); ++bucket) {
+        const BucketOffsets& of = buckets[bucket];
+        if (of.gradient_only || of.shard_begin == of.shard_end) continue;
+        const at::Tensor& weight = state[bucket].weight;
+        const auto width = static_cast<int64_t>(weight.element_size());
+        const std::byte* const from =
+            state_.arena->of(all.processes[owner]) + all.addresses.offset(owner, bucket, StateKind::weights);
+        std::memcpy(static_cast<std::byte*>(weight.data_ptr()) + of.shard_begin * width, from + of.shard_begin * width,
+                    (of.shard_end - of.shard_begin) * width);
+      }
+    }
+  }
+
+  void choose_configuration(
+      const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose) {
+    tell("choosing a layout");
+    std::vector<int64_t> words(num_configuration_fields);
+    if (members_.rank() == 0) {
+      if (const auto chosen = choose(result_.before, members_.size()))
+        std::ranges::copy(to_words(*chosen), words.begin());
+    }
+    everyone_.broadcast(words.data(), std::ssize(words), DataType::int64, 0);
+    if (words.front() == 0) {
+      throw UserError(concat("no layout of the ", members_.size(),
+                             " ranks that are left can train with a global batch of ", result_.before.global_batch,
+                             "; go on from the last checkpoint with --resume, in another"));
+    }
+    result_.now = configuration_of_words(std::span(words).first<num_configuration_fields>());
+  }
+
+  // Moves the state. Nobody lets go of the old one before all know that all have the new one.
+  void move() {
+    StateAtRest& rest = state_.at_rest;
+    const ParallelStrategy& to = result_.now.strategy;
+    RelayoutRequest request{.model = config_.model,
+                            .sequence_length = config_.train.sequence_length,
+                            .from = strategy(),
+                            .to = to,
+                            .weights_are_master = dtype_ == master_dtype_of(dtype_),
+                            .ranks_per_node = 0};
+    // Numbers the processes as the plan does: those of the layout before by their rank, the others behind them.
+    std::vector<int64_t> numbers;
+    int64_t next = std::ssize(rest.all.processes);
+    for (const int64_t process : processes_) {
+      const int64_t before = rank_before(process);
+      numbers.push_back(before >= 0 ? before : next++);
+    }
+    request.to_processes.assign(numbers.begin(), numbers.begin() + to.world_size());
+    for (const int64_t process : result_.lost) request.lost.push_back(rank_before(process));
+
+    tell("preparing the move");
+    if (!state_.journal.defined()) {
+      state_.journal = arena_memory(state_.arena)->allocate(UpdateJournal::bytes(), at::kByte).zero_();
+    }
+    StateMover mover(members_, state_.arena, rest.all);
+    const PreparedRelayout prepared =
+        mover.prepare(request, numbers[members_.rank()], rest.mine, dtype_, /*keeps_old=*/true).get();
+    if (const auto obstacle = agree_on_obstacle(prepared.veto, prepared.plan.hash, everyone_)) {
+      throw UserError(concat("cannot go on in ", to_string(result_.now), ": ", obstacle->reason,
+                             "; go on from the last checkpoint with --resume"));
+    }
+    std::vector<BucketState> state = rest.mine;
+    mover.move(prepared, dtype_, state, [&](const std::string& round) { tell(concat("moving the state, ", round)); });
+    for (size_t bucket = 0; bucket < prepared.buckets.size(); ++bucket) {
+      state[bucket].gradient = allocate_gradient(prepared.buckets[bucket], dtype_, mover.memory());
+    }
+    journal_in(state_.journal).rest(rest.training.optimizer_steps);
+
+    tell("settling");
+    state_.moved.emplace(StateAtRest{.training = rest.training, .mine = state, .all = {}});
+    state_.moved->training.configuration = result_.now;
+    StateAddresses addresses(state, *state_.arena, offset_of_journal(state_), everyone_);
+    state_.moved->all = {{processes_.begin(), processes_.begin() + to.world_size()}, std::move(addresses)};
+    everyone_.barrier();
+    rest = *std::exchange(state_.moved, std::nullopt);
+    stood_in_.clear();
+    state_.arena->keep_only(processes_);
+  }
+
+  void tell(const std::string& what) { members_.health().set_place(concat("regrouping: ", what)); }
+
+  struct StoodIn {
+    int64_t rank;  // in the layout before
+    std::vector<BucketState> state;
+  };
+
+  const RunConfig& config_;
+  Communicator& everyone_;
+  World& members_;
+  const std::vector<int64_t>& processes_;
+  const bool measures_noise_;
+  const at::ScalarType dtype_;
+  SurvivingState& state_;
+  std::vector<Standing> standings_;    // by member
+  std::vector<int64_t> holders_;       // members that hold state
+  int64_t first_with_addresses_ = -1;  // the first member that knows where all state lies
+  std::vector<StoodIn> stood_in_;
+  Regrouped result_;
+};
+
+}  // namespace
+
+std::optional<Regrouped> regroup(
+    const RunConfig& config, World& members, const std::vector<int64_t>& processes, bool measures_noise,
+    SurvivingState& state,
+    const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose) {
+  return Regrouping(config, members, processes, measures_noise, state).run(choose);
+}
+
+}  // namespace copus

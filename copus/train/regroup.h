@@ -1,0 +1,38 @@
+// The meeting of a job's processes in a new epoch: they find out at which step boundary training stands, complete what
+// was decided before, choose a configuration for the ranks that there are now, and move the state into it, in memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/comm/world.h"
+#include "copus/config/run_config.h"
+#include "copus/train/surviving_state.h"
+
+namespace copus {
+
+// What came of it, alike on all members.
+struct Regrouped {
+  Configuration before, now;
+  int64_t after_step = 0;
+  // The processes that know where training stood; the first of them has the record of the latest step.
+  std::vector<int64_t> survivors;
+  std::vector<int64_t> lost;    // processes of the layout before that have ended
+  bool completed_step = false;  // whether a step was completed that no rank had ended
+  double seconds = 0;           // on the rank that took longest
+};
+
+// Every member of the epoch calls it; `processes` are those of the world's ranks. Returns nothing where no member knows
+// of training, which then begins anew. Otherwise `state` is at rest in the new configuration, gradients and journal
+// included, on its first ranks; the others are spares and hold none. `choose` is asked on rank 0 alone, for at most so
+// many ranks. If a rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with.
+// Throws UserError where no configuration is possible, and where memory for the state is lacking.
+std::optional<Regrouped> regroup(
+    const RunConfig& config, World& members, const std::vector<int64_t>& processes, bool measures_noise,
+    SurvivingState& state,
+    const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose);
+
+}  // namespace copus

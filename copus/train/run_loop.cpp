@@ -1,0 +1,204 @@
+#include "copus/train/run_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/description/mesh.h"
+#include "copus/report/timeline.h"
+#include "copus/train/step_agreement.h"
+
+namespace copus {
+
+namespace {
+
+// Speed of a slow disk: decides how long before the end of the wall clock the checkpoint is begun.
+constexpr double assumed_bytes_per_second = 50e6;
+
+// Interval at which rank 0 looks for commands while the run is paused and the other ranks wait for it.
+constexpr std::chrono::milliseconds between_looks(50);
+
+bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+// Seconds that writing weights and two moments in fp32 is assumed to take.
+double checkpoint_seconds(const ModelDescription& model) {
+  return 3 * sizeof(float) * static_cast<double>(count_parameters(model)) / assumed_bytes_per_second;
+}
+
+}  // namespace
+
+RunLoop::RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
+                 RunLeader* leader, Membership* membership)
+    : plan_(plan),
+      dataset_(dataset),
+      trainer_(trainer),
+      world_(world),
+      stop_(stop),
+      leader_(leader),
+      membership_(membership) {}
+
+std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
+  // The number of messages must not depend on the disk where messages move the clock.
+  const bool waits = plan_.config.cluster.clock == ClockKind::virtual_time;
+  checkpoints_.emplace(checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, waits);
+  if (leader_) leader_->go_on_adapting(trainer_);
+  if (passed.record) at_boundary(*passed.record, passed);
+  note_change(passed);
+  while (!trainer_.finished() && end_reason() == StopReason::none) {
+    passed.record = step();
+    passed.last_switch.reset();
+    checkpoints_->look();
+    const StopReason halt = trainer_.stop_reason();
+    at_boundary(*passed.record, passed);
+    if (end_reason() != StopReason::none) break;
+    if (halt == StopReason::pause && !trainer_.finished()) stand_still();
+    if ((halt == StopReason::regroup || stopped_while_paused_ == StopReason::regroup) && !trainer_.finished()) {
+      checkpoints_->finish();
+      return std::nullopt;
+    }
+  }
+  trainer_.gather_seconds_now();
+  if (leader_) leader_->note_stragglers(trainer_);
+  if (traced_ < plan_.trace_steps) gather_timeline();
+  checkpoint(passed);
+  if (trainer_.finished() && !held_out_loss_) held_out_loss_ = evaluate();
+  return finish();
+}
+
+// Does what is due after a step, or what is left of it where the ranks were interrupted then.
+void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
+  held_out_loss_.reset();
+  const bool is_new = passed.written < record.step;
+  if (is_new) {
+    if (trainer_.finished() || is_evaluation_due(record, plan_.config)) {
+      held_out_loss_ = record.held_out_loss = evaluate();
+    }
+    if (leader_) leader_->add(record, trainer_);
+    passed.written = record.step;
+    if (leader_ && passed.last_switch) leader_->add(*passed.last_switch, trainer_);  // that another leader made
+    make_switch(passed);
+  }
+  note_change(passed);
+  if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
+  if (end_reason() == StopReason::none && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
+}
+
+StepRecord RunLoop::step() {
+  const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first step warms up
+  if (trace) trainer_.trace_next_step();
+  const auto begin = std::chrono::steady_clock::now();
+  StepRecord record = trainer_.step([this] { return reason_to_halt(); });
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  longest_step_ = std::max(longest_step_, seconds.count());
+  ++steps_;
+  if (leader_) leader_->note_stragglers(trainer_);
+  if (trace && ++traced_ == plan_.trace_steps) gather_timeline();
+  return record;
+}
+
+// Notes that ranks have come or gone.
+void RunLoop::note_change(PassedBoundary& passed) {
+  const std::optional<RanksChanged> change = std::exchange(passed.change, std::nullopt);
+  if (change && leader_) leader_->add(*change, trainer_);
+}
+
+// Makes the switch that is due.
+void RunLoop::make_switch(PassedBoundary& passed) {
+  const std::optional<SwitchReport> report = trainer_.switch_if_due();
+  if (!report) return;
+  passed.last_switch = report;
+  if (!leader_) return;
+  leader_->note_stragglers(trainer_);
+  leader_->add(*report, trainer_);
+}
+
+// Pauses the run until the user lets it go on or it is told to end. All ranks wait for rank 0's word, which comes
+// often enough for every deadline.
+void RunLoop::stand_still() {
+  const int64_t step = trainer_.state().step;
+  world_.health().set_place(concat("paused after step ", step));
+  if (leader_) leader_->output().note(concat("step ", step, ": paused"));
+  StopReason reason = StopReason::pause;
+  while (reason == StopReason::pause) {
+    checkpoints_->look();
+    if (leader_) {
+      std::this_thread::sleep_for(between_looks);
+      leader_->look(step, /*standing=*/true, trainer_);
+    }
+    reason = agree_on_stop(reason_to_halt(), world_.everyone());
+  }
+  stopped_while_paused_ = reason;
+  if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
+}
+
+// Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint.
+StopReason RunLoop::reason_to_stop() const {
+  return stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_);
+}
+
+// The same, or to let ranks come and go, or to pause. A rank that is told to end by itself asks to leave.
+StopReason RunLoop::reason_to_halt() const {
+  const StopReason reason = reason_to_stop();
+  if (membership_ != nullptr && leader_ == nullptr && reason == StopReason::terminate) membership_->ask_to_leave();
+  if (reason != StopReason::none || leader_ == nullptr) return reason;
+  if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
+  return leader_->control().pause_wanted() ? StopReason::pause : reason;
+}
+
+// The reason for which the run ends, if it does, as all ranks know it.
+StopReason RunLoop::end_reason() const {
+  const bool was_paused = stopped_while_paused_ != StopReason::none;
+  const StopReason reason = was_paused ? stopped_while_paused_ : trainer_.stop_reason();
+  return reason == StopReason::pause || reason == StopReason::regroup ? StopReason::none : reason;
+}
+
+std::optional<double> RunLoop::evaluate() {
+  return trainer_.held_out_loss([this] { return reason_to_stop(); });
+}
+
+void RunLoop::checkpoint(PassedBoundary& passed) {
+  if (passed.last_checkpoint == trainer_.state().step) return;
+  checkpoints_->write(trainer_, to_toml(plan_.config));
+  if (leader_) {
+    if (const auto learned = leader_->profile()) leader_->output().add(*learned);
+  }
+  passed.last_checkpoint = trainer_.state().step;
+}
+
+void RunLoop::gather_timeline() {
+  const MeshCoordinates here = Mesh(trainer_.configuration().strategy).coordinates(world_.rank());
+  const RankTimeline mine{
+      concat("rank ", world_.rank(), " (dp ", here.data, ", tp ", here.tensor, ", pp ", here.pipeline, ")"),
+      trainer_.events()};
+  const std::vector<std::string> all = gather_bytes(to_bytes(mine), world_);
+  if (!leader_) return;
+  std::vector<RankTimeline> timelines;
+  std::transform(all.begin(), all.end(), std::back_inserter(timelines), timeline_from_bytes);
+  leader_->output().timeline(timelines);
+}
+
+RunEnd RunLoop::finish() {
+  checkpoints_->finish();
+  const StopReason reason = end_reason();
+  const bool done = trainer_.finished() && (held_out_loss_ || reason == StopReason::none);
+  if (leader_) {
+    RunOutput& output = leader_->output();
+    const char* const early = reason == StopReason::time_limit ? "time limit" : "interrupted";
+    output.finish(trainer_, done ? held_out_loss_ : std::nullopt, done ? "done" : early);
+    if (done) {
+      output.say_goodbye(trainer_, dataset_, held_out_loss_, leader_->conclusion());
+    } else {
+      output.say_how_to_go_on(trainer_, reason);
+    }
+  }
+  world_.everyone().barrier();  // waits for rank 0, which may fail to write
+  if (done) return RunEnd::done;
+  return reason == StopReason::interrupt ? RunEnd::interrupted : RunEnd::requeue;
+}
+
+}  // namespace copus

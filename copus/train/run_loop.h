@@ -1,0 +1,67 @@
+// The loop of a run on one rank: steps, evaluation, switches, pauses, checkpoints, the end. All ranks do the same work
+// in the same order, and rank 0 its own beside it (run_leader.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "copus/comm/job/membership.h"
+#include "copus/comm/world.h"
+#include "copus/data/dataset.h"
+#include "copus/train/run.h"
+#include "copus/train/run_checkpoints.h"
+#include "copus/train/run_leader.h"
+#include "copus/train/run_plan.h"
+#include "copus/train/stop_request.h"
+#include "copus/train/trainer.h"
+
+namespace copus {
+
+// How far a run has come, apart from its training state: what the ranks go on with when others of them have failed.
+struct PassedBoundary {
+  std::optional<StepRecord> record = {};         // of the latest step; empty before the first one
+  int64_t written = 0;                           // the latest step that is written down and was decided on
+  std::optional<SwitchReport> last_switch = {};  // made after the latest step
+  std::optional<RanksChanged> change = {};       // of the ranks, after the latest step, which rank 0 is still to note
+  std::optional<int64_t> last_checkpoint = {};   // step of the latest checkpoint
+};
+
+class RunLoop {
+ public:
+  // `leader`: null on other ranks than the first. `membership`: null where ranks neither come nor go.
+  RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
+          RunLeader* leader, Membership* membership);
+
+  // Trains until the run is complete or has been told to stop, or until ranks come or go: then it returns nothing.
+  // `passed` is brought up to date on the way; it begins with what is still due after the latest step.
+  std::optional<RunEnd> until_end(PassedBoundary& passed);
+
+ private:
+  void at_boundary(StepRecord record, PassedBoundary& passed);
+  StepRecord step();
+  void note_change(PassedBoundary& passed);
+  void make_switch(PassedBoundary& passed);
+  void stand_still();
+  StopReason reason_to_stop() const;
+  StopReason reason_to_halt() const;
+  StopReason end_reason() const;
+  std::optional<double> evaluate();
+  void checkpoint(PassedBoundary& passed);
+  void gather_timeline();
+  RunEnd finish();
+
+  const RunPlan& plan_;
+  const Dataset& dataset_;
+  Trainer& trainer_;
+  World& world_;
+  const StopRequest& stop_;
+  RunLeader* const leader_;
+  Membership* const membership_;
+  std::optional<double> held_out_loss_;  // of the weights after the latest step
+  StopReason stopped_while_paused_ = StopReason::none;
+  double longest_step_ = 0;         // seconds on the real clock
+  int64_t steps_ = 0, traced_ = 0;  // counts of this process alone
+  std::optional<RunCheckpoints> checkpoints_;
+};
+
+}  // namespace copus

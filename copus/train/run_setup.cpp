@@ -1,0 +1,104 @@
+#include "copus/train/run_setup.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/hugging_face.h"
+#include "copus/model/caching_allocator.h"
+#include "copus/train/device.h"
+#include "copus/train/modelled_job.h"
+#include "copus/train/run_checkpoints.h"
+#include "copus/train/step_agreement.h"
+
+namespace copus {
+
+namespace {
+
+// Loads the weights that a run begins with. Throws UserError where they are not those of the model that the
+// configuration describes.
+void load_initial_weights(const RunConfig& config, Trainer& trainer) {
+  const HuggingFaceModel model = open_hugging_face(config.init_from);
+  std::vector<TensorView> weights;
+  for (const auto& [name, weight] : model.weights()) weights.push_back(weight);
+  trainer.load(match_parameters(config.model, weights, concat("model.init_from = \"", config.init_from, "\"")));
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// Verifies a checkpoint's tensors, each rank some of the files.
+void verify_together(const Checkpoint& checkpoint, World& world) {
+  if (world.size() == 1) return checkpoint.verify_tensors(0, 1);
+  std::optional<Obstacle> damage;
+  try {
+    checkpoint.verify_tensors(world.rank(), world.size());
+  } catch (const UserError& error) {
+    damage = Obstacle{error.what()};
+  }
+  if (const auto agreed = agree_on_obstacle(damage, 0, world.everyone())) throw UserError(agreed->reason);
+}
+
+}  // namespace
+
+bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks) {
+  install_caching_allocator();
+  // Limits the memory of a run that adapts on the CPU, since it may try more than there is and has to notice before the
+  // machine does; a GPU refuses by itself. On the modelled clock the described memory is that of other devices.
+  if (config.adapt.policy != PolicyKind::none && device.is_cpu() && !config.cluster.is_modelled()) {
+    set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
+  }
+  return configure_aten(config.train.threads, local_ranks);
+}
+
+void check_modelled_job(const RunPlan& plan) {
+  if (!plan.config.cluster.is_modelled()) return;
+  const auto obstacle = ModelledJob(plan.config).obstacle_to(plan.start);
+  if (!obstacle) return;
+  throw UserError(concat(
+      "the job that the run stands for cannot begin in ", to_string(plan.start), ": it ", obstacle->reason,
+      "; begin in a layout that `copus plan` finds to fit ([parallel], train.micro_batch, ", "train.recompute)"));
+}
+
+void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world) {
+  const std::string mine =
+      concat(to_toml(plan.config), "fingerprint of the data = ", dataset.fingerprint(),
+             "\ncheckpoint to go on from = ", plan.checkpoint ? concat("step ", plan.checkpoint->step()) : "none",
+             "\nbegins with ", to_string(plan.start), '\n');
+  const std::vector<std::string> all = gather_bytes(mine, world);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == mine) continue;
+    const std::vector<std::string> theirs = lines_of(all[rank]), ours = lines_of(mine);
+    const auto [their, our] = std::mismatch(theirs.begin(), theirs.end(), ours.begin(), ours.end());
+    throw UserError(concat("rank ", rank, " would not train what rank 0 does: there \"",
+                           their == theirs.end() ? "" : *their, "\", here \"", our == ours.end() ? "" : *our,
+                           "\"; start all ranks with the same arguments, and let them see the same files"));
+  }
+}
+
+void load_first_state(const RunPlan& plan, Trainer& trainer, World& world) {
+  check_folder_is_shared(plan.directory, trainer.plan_checkpoint(), world);
+  if (plan.checkpoint) {
+    verify_together(*plan.checkpoint, world);
+    trainer.restore(*plan.checkpoint);
+  } else if (!plan.config.init_from.empty()) {
+    load_initial_weights(plan.config, trainer);
+  }
+}
+
+bool agree_to_judge_speed(const RunConfig& config, at::Device device, bool have_cores, World& world) {
+  const bool can_measure = have_cores && device.is_cpu() && !config.cluster.is_modelled();
+  int64_t can_judge = can_measure || config.cluster.clock == ClockKind::virtual_time;
+  world.everyone().broadcast(&can_judge, 1, DataType::int64, 0);
+  return can_judge != 0;
+}
+
+}  // namespace copus

@@ -1,0 +1,170 @@
+#include "copus/train/step_completion.h"
+
+#include <cmath>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/orchestrator/rate_rule.h"
+#include "copus/statistics/efficiency.h"
+#include "copus/statistics/learning_rate_scaling.h"
+#include "copus/train/probe_plan.h"
+
+namespace copus {
+
+namespace {
+
+// Adds the averages' noise scale to a step's record, whether or not this step has measured anything itself.
+void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record) {
+  const std::optional<NoiseScale> noise = noise_scale(average);
+  if (!noise) return;
+  record.noise_scale = noise->value;
+  record.noise_scale_low = noise->low;
+  record.noise_scale_high = noise->high;
+  if (!noise->value) return;
+  constexpr double reference_batch = 1;
+  const auto batch = static_cast<double>(record.global_batch);
+  const double critical =
+      critical_batch(critical_batch_rule_of(config), *noise->value, static_cast<double>(record.consumed_samples));
+  record.noise_scale_tokens = *noise->value * static_cast<double>(config.train.sequence_length);
+  record.critical_batch = critical;
+  record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);
+  record.goodput = batch / record.step_seconds * *record.statistical_efficiency;
+}
+
+double batch_of(const TrainingState& state) { return static_cast<double>(state.configuration->global_batch); }
+
+}  // namespace
+
+StepCompletion::StepCompletion(const RunConfig& config)
+    : config_(config), learning_rate_(config.optimizer, config.train) {}
+
+int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
+  return state.configuration->global_batch * config_.train.sequence_length;
+}
+
+// The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
+// counts with), and lower for a while after the batch has shrunk.
+double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state) const {
+  const int64_t tokens = state.consumed_tokens + tokens_per_step(state);
+  return learning_rate_.at({tokens, state.elapsed_seconds + agreed.seconds}) *
+         agreed.rate_factor.value_or(*state.rate_factor) * shrink_ramp(state);
+}
+
+// Part of the next update's rate: below 1 for a while after the batch has shrunk.
+double StepCompletion::shrink_ramp(const TrainingState& state) const {
+  return shrink_ramp_factor(variance_ratio_after_update(state.variance_ratio, beta2(state)));
+}
+
+// The beta2 of the next update.
+double StepCompletion::beta2(const TrainingState& state) const {
+  const double beta2 = config_.optimizer.beta2;
+  const auto reference_batch = static_cast<double>(reference_batch_of(config_));
+  return config_.optimizer.scale_beta2 ? scaled_beta2(beta2, batch_of(state), reference_batch) : beta2;
+}
+
+// What follows the batch in the next update, beside its rate.
+UpdateScaling StepCompletion::update_scaling(const StepAgreement& agreed, const TrainingState& state) const {
+  UpdateScaling scaling;
+  if (state.beta2_product) scaling.beta2 = {.value = beta2(state), .product = *state.beta2_product * beta2(state)};
+  if (config_.optimizer.scale_weight_decay) {
+    const auto reference_batch = static_cast<double>(reference_batch_of(config_));
+    scaling.weight_decay_factor = weight_decay_factor(
+        batch_of(state), reference_batch, agreed.rate_factor.value_or(*state.rate_factor) * shrink_ramp(state));
+  }
+  return scaling;
+}
+
+std::optional<WeightUpdate> StepCompletion::update_of(const StepAgreement& agreed, const TrainingState& state) const {
+  if (!agreed.is_finite()) return std::nullopt;
+  return WeightUpdate{.number = state.optimizer_steps + 1,
+                      .learning_rate = learning_rate(agreed, state),
+                      .gradient_factor = clip_factor(agreed.gradient_norm(), config_.train.clip_norm),
+                      .scaling = update_scaling(agreed, state)};
+}
+
+StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::optional<WeightUpdate>& update,
+                                    bool measures_noise, TrainingState& state) const {
+  const double lr = update ? update->learning_rate : learning_rate(agreed, state);
+  if (agreed.rate_factor) state.rate_factor = agreed.rate_factor;
+  std::optional<NormObservation> norms;
+  if (update) {
+    state.optimizer_steps = update->number;
+    if (update->scaling.beta2) state.beta2_product = update->scaling.beta2->product;
+    state.variance_ratio = variance_ratio_after_update(state.variance_ratio, beta2(state));
+    state.skipped_in_a_row = 0;
+    if (measures_noise) norms = observe_noise(agreed, state);
+  } else {
+    skip(agreed, lr, state);
+  }
+  state.step += 1;
+  state.consumed_samples += state.configuration->global_batch;
+  state.consumed_tokens += tokens_per_step(state);
+  state.elapsed_seconds += agreed.seconds;
+  return record_of(agreed, lr, norms, measures_noise, state);
+}
+
+void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) const {
+  state.skipped_steps += 1;
+  state.skipped_samples += state.configuration->global_batch;
+  state.skipped_in_a_row += 1;
+  if (state.skipped_in_a_row < max_skipped_in_a_row) return;
+  throw UserError(concat("training has diverged: the last ", max_skipped_in_a_row, " steps up to step ", state.step + 1,
+                         " had a loss or gradient that is not finite (loss ", agreed.loss, ", gradient norm ",
+                         agreed.gradient_norm(), ", learning rate ", learning_rate,
+                         "); try a lower optimizer.lr, a longer optimizer.warmup_tokens or a smaller train.clip_norm, "
+                         "and check the data"));
+}
+
+StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learning_rate,
+                                     const std::optional<NormObservation>& norms, bool measures_noise,
+                                     const TrainingState& state) const {
+  const Configuration& configuration = *state.configuration;
+  StepRecord record;
+  record.step = state.step;
+  record.consumed_samples = state.consumed_samples;
+  record.consumed_tokens = state.consumed_tokens;
+  record.loss = agreed.loss;
+  record.lr = learning_rate;
+  record.rate_factor = state.rate_factor;
+  record.phase = learning_rate_.phase({state.consumed_tokens, state.elapsed_seconds});
+  record.grad_norm = agreed.gradient_norm();
+  if (agreed.is_finite()) record.clipped = is_clipped(record.grad_norm, config_.train.clip_norm);
+  record.step_seconds = agreed.seconds;
+  record.tokens_per_second = static_cast<double>(tokens_per_step(state)) / agreed.seconds;
+  record.strategy = layout_in_run_log(configuration.strategy);
+  record.global_batch = configuration.global_batch;
+  record.micro_batch = configuration.micro_batch;
+  record.skipped_samples = state.skipped_samples;
+  record.elapsed_seconds = state.elapsed_seconds;
+  if (norms) {
+    record.small_batch = norms->small_batch;
+    record.small_batch_squared_norm = norms->small_squared_norm;
+  }
+  if (measures_noise) add_noise_scale(config_, state.noise_average, record);
+  return record;
+}
+
+// Computes the norms per sample. The gradients are those of the sum of token losses over the tokens of the whole global
+// batch of B samples. So a sample's own gradient is B times what it adds to them, however many of its tokens carry
+// loss: the mean of B such gradients is the step's. The mean over a small batch of b samples is B / b times what it has
+// added.
+std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement& agreed, TrainingState& state) const {
+  const Configuration& configuration = *state.configuration;
+  const ProbePlan plan = plan_probe(config_, configuration, state.step + 1, true);
+  if (plan.source == ProbeSource::none) return std::nullopt;
+  NormObservation observation;
+  observation.small_batch = static_cast<double>(plan.small_batch);
+  observation.large_batch = static_cast<double>(configuration.global_batch);
+  const double factor = observation.large_batch / observation.small_batch;
+  observation.small_squared_norm =
+      agreed.small_squared_norms / static_cast<double>(configuration.strategy.data_parallel) * factor * factor;
+  observation.large_squared_norm = agreed.squared_norm;
+  const NoiseWindow window{.samples = config_.noise_scale.window_samples};
+  // Samples of unmeasured steps before this one count with it, except for those of skipped steps.
+  const int64_t used = state.consumed_samples + configuration.global_batch - state.skipped_samples;
+  const auto samples = static_cast<double>(used - std::exchange(state.observed_samples, used));
+  state.noise_average = observe(state.noise_average, observation, samples, window);
+  return observation;
+}
+
+}  // namespace copus

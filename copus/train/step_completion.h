@@ -1,0 +1,49 @@
+// What a step does to where a run stands, once all ranks have agreed on its numbers: the update that follows from them,
+// and the counters, averages and the record after it. It needs no tensors, so that a process that has not computed the
+// step completes it as those that have.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "copus/config/run_config.h"
+#include "copus/orchestrator/learning_rate.h"
+#include "copus/report/step_record.h"
+#include "copus/train/optimizer.h"
+#include "copus/train/step_agreement.h"
+#include "copus/train/training_state.h"
+
+namespace copus {
+
+class StepCompletion {
+ public:
+  // Number of steps in a row without a finite loss and gradient that ends the run.
+  static constexpr int64_t max_skipped_in_a_row = 10;
+
+  explicit StepCompletion(const RunConfig& config);
+
+  // The update that follows from the numbers of the step after `state`; empty where they are not finite, and the step
+  // is skipped. `agreed.loss` is that of a token.
+  std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
+
+  // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record
+  // lacks what only those know who were there: the pause before the step. Throws UserError after max_skipped_in_a_row.
+  StepRecord complete(const StepAgreement& agreed, const std::optional<WeightUpdate>& update, bool measures_noise,
+                      TrainingState& state) const;
+
+ private:
+  double learning_rate(const StepAgreement& agreed, const TrainingState& state) const;
+  double shrink_ramp(const TrainingState& state) const;
+  double beta2(const TrainingState& state) const;
+  UpdateScaling update_scaling(const StepAgreement& agreed, const TrainingState& state) const;
+  std::optional<NormObservation> observe_noise(const StepAgreement& agreed, TrainingState& state) const;
+  void skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) const;
+  StepRecord record_of(const StepAgreement& agreed, double learning_rate, const std::optional<NormObservation>& norms,
+                       bool measures_noise, const TrainingState& state) const;
+  int64_t tokens_per_step(const TrainingState& state) const;
+
+  RunConfig config_;
+  LearningRate learning_rate_;
+};
+
+}  // namespace copus
