@@ -123,7 +123,7 @@ class Runs(ModelledClockTest):
         told = self.assert_done("ctl", "r", "force", "d=16,t=4,p=1,B=16").stdout
         self.assertIn("d=8,t=2,p=4,B=8 -> d=16,t=4,p=1,B=16", told)
         self.assertIn("; pause ", told)
-        self.assert_refused("ctl", "r", "force", "d=32,t=1,p=1,B=32", says=["the job has 64"], leaves_run_dir=True)
+        self.assert_refused("ctl", "r", "force", "d=32,t=1,p=1,B=32", says=["the job trains on 64"], leaves_run_dir=True)
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 75, output + errors)
