@@ -85,10 +85,11 @@ void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileD
   });
 }
 
-void CheckpointFolder::drop() {
-  if (!std::exchange(is_begun_, false)) return;
+bool CheckpointFolder::drop() {
+  if (!std::exchange(is_begun_, false)) return false;
   std::error_code ignored;
   std::filesystem::remove_all(partial_path(root_ / checkpoint_name(step_)), ignored);
+  return true;
 }
 
 void CheckpointFolder::abandon(const std::string& cause) {

@@ -46,8 +46,8 @@ class CheckpointFolder {
   // replaces a checkpoint of the same step.
   void commit(CheckpointTexts texts, std::map<std::string, FileDigest> files);
 
-  // Deletes what was begun and not committed, if anything, which nobody writes into any more.
-  void drop();
+  // Deletes what was begun and not committed, which nobody writes into any more. Returns whether there was anything.
+  bool drop();
   // The same, and throws a UserError with the cause.
   [[noreturn]] void abandon(const std::string& cause);
 

@@ -200,8 +200,8 @@ class HealingRun {
       throw UserError(concat("ranks have failed ", failures_ + 1, " times in a row after step ", step, ", at last: ",
                              why_ranks_changed(regrouped), "; go on from the last checkpoint with --resume"));
     }
-    if (leader_) {
-      leader_->output().checkpoints().drop();
+    if (leader_ && leader_->has_begun()) {
+      if (leader_->output().checkpoints().drop()) passed_.last_checkpoint.reset();
       return;
     }
     plan_->resume = true;

@@ -116,7 +116,13 @@ class Regrouping {
                          DataType::int64);
     const auto any = [&](auto says) { return std::ranges::any_of(standings_, says); };
     const bool is_moved = any([](const Standing& of) { return of.moved == 2; });
-    if (is_moved && moved) state_.at_rest = *moved;
+    if (is_moved) {
+      const auto knows = std::ranges::find(standings_, 2, &Standing::moved);
+      StateInArenas nowhere;
+      share(moved ? state_.moved->all : nowhere, knows - standings_.begin());
+      everyone_.barrier();  // all know of it before one lets go of the layout before
+      if (moved) state_.at_rest = *moved;
+    }
     state_.moved.reset();
     for (int64_t rank = 0; rank < members_.size(); ++rank) {
       const Standing& of = standings_[rank];
@@ -164,6 +170,9 @@ class Regrouping {
       static_assert(std::is_trivially_copyable_v<StepAgreement>);
       everyone_.broadcast(&state_.decided.agreed, sizeof(StepAgreement), DataType::byte, *source);
       result_.completed_step = std::ranges::all_of(holders_, is_behind);
+      // Nobody changes anything before all know the numbers, since whoever does so may end.
+      state_.decided.step = step;
+      everyone_.barrier();
       if (holds() && is_behind(members_.rank())) complete_mine();
     }
     if (holds()) stand_in();
@@ -196,7 +205,8 @@ class Regrouping {
       if (holders_[dealt++ % std::ssize(holders_)] != members_.rank()) continue;
       std::byte* const memory = state_.arena->stand_in(process);
       stood_in_.push_back({before, state_in(memory, before)});
-      if (!state_.update) continue;
+      // An earlier update than the latest was complete before ranks could be lost.
+      if (!state_.update || state_.update->number != state_.at_rest.training.optimizer_steps) continue;
       const UpdateJournal journal(memory + state_.at_rest.all.addresses.journal(before));
       make_update(before, stood_in_.back().state, journal, *state_.update);
     }
@@ -229,16 +239,21 @@ class Regrouping {
     return state;
   }
 
+  // Tells all where a state lies, as member `from` knows it.
+  void share(StateInArenas& all, int64_t from) {
+    broadcast_words(all.processes, from, everyone_);
+    std::vector<std::vector<int64_t>> words = all.addresses.words();
+    int64_t lists = std::ssize(words);
+    everyone_.broadcast(&lists, 1, DataType::int64, from);
+    words.resize(lists);
+    for (std::vector<int64_t>& list : words) broadcast_words(list, from, everyone_);
+    all.addresses = StateAddresses(std::move(words));
+  }
+
   // Tells the processes that were not there where the state lies.
   void share_addresses() {
     StateAtRest& rest = state_.at_rest;
-    broadcast_words(rest.all.processes, first_with_addresses_, everyone_);
-    std::vector<std::vector<int64_t>> words = rest.all.addresses.words();
-    int64_t lists = std::ssize(words);
-    everyone_.broadcast(&lists, 1, DataType::int64, first_with_addresses_);
-    words.resize(lists);
-    for (std::vector<int64_t>& list : words) broadcast_words(list, first_with_addresses_, everyone_);
-    rest.all.addresses = StateAddresses(std::move(words));
+    share(rest.all, first_with_addresses_);
     for (const int64_t process : rest.all.processes) {
       if (!contains(processes_, process)) result_.lost.push_back(process);
     }
@@ -357,6 +372,7 @@ class Regrouping {
     state_.moved->all = {{processes_.begin(), processes_.begin() + to.world_size()}, std::move(addresses)};
     everyone_.barrier();
     rest = *std::exchange(state_.moved, std::nullopt);
+    state_.update.reset();
     stood_in_.clear();
     state_.arena->keep_only(processes_);
   }

@@ -68,7 +68,10 @@ void RunLeader::add(const RanksChanged& change, Trainer& trainer) {
   output_->note(concat("step ", change.after_step, ": ", change.reason, "; ", to_string(change.to), " on ",
                        change.to.strategy.world_size(), " of ", change.ranks, " ranks; pause ",
                        format_number("%.3g s", change.pause_seconds)));
-  if (adaptation_) adaptation_->after_ranks_changed(change);
+  if (adaptation_) {
+    adaptation_->after_ranks_changed(change);
+    if (!plan_.config.adapt.advise) trainer.announce_rate_factor(adaptation_->controller().rate_factor());
+  }
   control_->after_ranks_changed();
   if (learner_) learner_.emplace(plan_.config, change.to, learner_->knowledge());
   if (stragglers_) stragglers_->change_layout(trainer.configuration().strategy);

@@ -31,6 +31,7 @@ class RunLeader {
   // Shows the user the beginning of the run.
   void introduce(const Dataset& dataset);
 
+  bool has_begun() const { return output_.has_value(); }
   RunOutput& output() { return *output_; }
   RunControl& control() { return *control_; }
   bool adapts() const { return adaptation_.has_value(); }

@@ -88,7 +88,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
       completion_(config),
       modelled_(config.cluster.is_modelled() ? std::optional<ModelledJob>(config) : std::nullopt),
       executed_(executed_configuration(config, configuration)),
-      mover_(world, device, (config.adapt.policy != PolicyKind::none || !processes.empty()) && world.size() > 1,
+      mover_(world, device, (config.adapt.policy != PolicyKind::none && world.size() > 1) || !processes.empty(),
              processes.empty() ? ranks_as_processes(world) : processes),
       model_(make_model(config, executed_.strategy, world, recorder_, mover_.memory())),
       measures_noise_(config.noise_scale.enabled) {
