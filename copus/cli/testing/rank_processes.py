@@ -16,7 +16,11 @@ def children(pid):
 
 
 def rank_of(pid):
-    variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    """Returns the rank of a process of a job; None for others and for one that has ended."""
+    try:
+        variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
     return next((int(line.split(b"=")[1]) for line in variables if line.startswith(b"COPUS_RANK=")), None)
 
 

@@ -247,7 +247,7 @@ class Signals(HealingTest):
             others = [other for other in range(3) if other != process]
             job.wait_for_epoch(others)
             job.wait_for_a_step()
-            self.assertEqual(sorted(job.processes()), others)
+            wait_until(lambda: sorted(job.processes()) == others)  # it ends only after the others have gone on
             output, errors = self.stop(job)
             self.assertIn(f"process {process} goes", output)
             self.assertEqual(errors, "")
