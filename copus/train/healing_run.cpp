@@ -1,6 +1,8 @@
 #include "copus/train/healing_run.h"
 
+#include <algorithm>
 #include <array>
+#include <compare>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +34,13 @@ namespace {
 // Number of times in a row that ranks may fail at the same step: what a step itself brings about, healing cannot help.
 constexpr int64_t most_failures_at_a_step = 10;
 
+// Failures of ranks in a row without a step between them.
+struct RepeatedFailures {
+  int64_t after_step = -1;
+  int64_t count = 0;
+  auto operator<=>(const RepeatedFailures&) const = default;
+};
+
 class HealingRun {
  public:
   HealingRun(std::optional<RunPlan> plan, double max_seconds, std::chrono::steady_clock::time_point start,
@@ -56,6 +65,7 @@ class HealingRun {
           abandon();
           throw;
         }
+        count_failure();
         leave();
       } catch (...) {
         abandon();
@@ -66,15 +76,18 @@ class HealingRun {
 
  private:
   std::optional<RunEnd> run_epoch(World& members) {
+    agree_on_failures(members);
     set_up(members);
     const std::vector<int64_t>& processes = membership_.epoch().processes;
+    // A signal that comes from here on is noted, in a process that may be a spare as well.
+    if (membership_.epoch().number > 0 && !stop_) stop_.emplace(max_seconds_, start_);
     const auto choose = [&](const Configuration& before, int64_t ranks) { return choose_among(before, ranks); };
     const std::optional<Regrouped> regrouped =
         regroup(plan_->config, members, processes, plan_->config.noise_scale.enabled, state_, choose);
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
     const int64_t ranks = now.strategy.world_size();
     if (members.rank() >= ranks) {
-      membership_.wait_as_spare(members);
+      membership_.wait_as_spare(members, [this] { return stop_->reason(0) == StopReason::terminate; });
       return std::nullopt;
     }
     world_ = first_ranks(members, ranks);
@@ -113,7 +126,10 @@ class HealingRun {
     }
     const std::string directory = broadcast_text(leads ? plan_->directory.string() : "", 0, members.everyone());
     const std::string text = broadcast_text(leads ? to_toml(plan_->config) : "", 0, members.everyone());
+    const std::string checkpoint = broadcast_text(
+        leads && plan_->checkpoint ? plan_->checkpoint->directory().string() : "", 0, members.everyone());
     if (has_plan) return;
+    first_checkpoint_ = checkpoint;
     plan_.emplace();
     plan_->config = parse_run_config(text, "the configuration of rank 0");
     plan_->directory = directory;
@@ -151,6 +167,10 @@ class HealingRun {
   // Begins the run, with all ranks of the world.
   void begin(const Configuration& configuration, const std::vector<int64_t>& processes) {
     plan_->start = configuration;
+    if (!plan_->checkpoint && !first_checkpoint_.empty()) {
+      plan_->checkpoint.emplace(first_checkpoint_, Checkpoint::Check::texts);
+    }
+    has_first_state_ = false;
     trainer_ = std::make_unique<Trainer>(plan_->config, configuration, *dataset_, device_, *world_, processes);
     load_first_state(*plan_, *trainer_, *world_);
     passed_ = {.written = trainer_->state().step};
@@ -158,8 +178,9 @@ class HealingRun {
     const bool leads = world_->rank() == 0;
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
     if (!stop_) stop_.emplace(max_seconds_, start_);
-    world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     has_first_state_ = true;
+    world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
+    has_begun_ = true;
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
     leader_->begin(have_cores_);
@@ -169,10 +190,9 @@ class HealingRun {
   // Goes on where training stands, with the ranks of the world.
   void go_on(const Regrouped& regrouped) {
     trainer_ = std::make_unique<Trainer>(plan_->config, *dataset_, device_, *world_, std::exchange(state_, {}));
-    has_first_state_ = true;
+    has_first_state_ = has_begun_ = true;
     trainer_->publish_weights();
     trainer_->add_pause(regrouped.seconds);
-    if (!stop_) stop_.emplace(max_seconds_, start_);
     const int64_t step = regrouped.after_step;
     passed_.record = trainer_->latest_record();
     if (passed_.last_switch && passed_.last_switch->after_step != step) passed_.last_switch.reset();
@@ -194,12 +214,6 @@ class HealingRun {
   // have written last is written again.
   void lead_on(const Regrouped& regrouped) {
     const int64_t step = regrouped.after_step;
-    failures_ = regrouped.lost.empty() || step != failed_at_ ? 0 : failures_ + 1;
-    failed_at_ = step;
-    if (failures_ >= most_failures_at_a_step) {
-      throw UserError(concat("ranks have failed ", failures_ + 1, " times in a row after step ", step, ", at last: ",
-                             why_ranks_changed(regrouped), "; go on from the last checkpoint with --resume"));
-    }
     if (leader_ && leader_->has_begun()) {
       if (leader_->output().checkpoints().drop()) passed_.last_checkpoint.reset();
       return;
@@ -216,12 +230,33 @@ class HealingRun {
     leader_->begin(have_cores_);
   }
 
-  std::string why_ranks_changed(const Regrouped& regrouped) const {
+  // Counts a failure of others after this rank's latest step, or while it had not gone on from the one before.
+  void count_failure() {
+    const int64_t step = trainer_ ? trainer_->state().step : failures_.after_step;
+    failures_ = {.after_step = step, .count = step == failures_.after_step ? failures_.count + 1 : 1};
+  }
+
+  // Makes the count of the ranks that came furthest that of all, since each of them may be the next to fail.
+  void agree_on_failures(World& members) {
+    std::vector<RepeatedFailures> all(members.size());
+    constexpr int64_t words = sizeof(RepeatedFailures) / sizeof(int64_t);
+    members.everyone().all_gather(&failures_, all.data(), std::vector<int64_t>(members.size(), words), DataType::int64);
+    failures_ = *std::ranges::max_element(all);
+    if (failures_.count < most_failures_at_a_step) return;
+    throw UserError(concat("ranks have failed ", failures_.count, " times in a row after step ", failures_.after_step,
+                           ", at last: ", reasons_of_losses(), "; go on from the last checkpoint with --resume"));
+  }
+
+  std::string reasons_of_losses() const {
     std::string text;
     for (const LostProcess& lost : membership_.epoch().lost) {
       text += concat(text.empty() ? "" : "; ", to_string(lost.report));
     }
-    if (!text.empty()) return text;
+    return text;
+  }
+
+  std::string why_ranks_changed(const Regrouped& regrouped) const {
+    if (std::string text = reasons_of_losses(); !text.empty()) return text;
     return regrouped.lost.empty() ? "ranks have come" : "ranks have left";
   }
 
@@ -229,7 +264,9 @@ class HealingRun {
   void leave() {
     if (trainer_) {
       std::optional<SurvivingState> state = trainer_->leave();
+      // Where the ranks cannot read each other's memory, nothing is left.
       state_ = state && has_first_state_ ? std::move(*state) : SurvivingState();
+      state_.has_begun = has_begun_;
     }
     trainer_.reset();
     world_.reset();
@@ -247,13 +284,15 @@ class HealingRun {
   Membership& membership_;
   const at::Device device_;
   const int64_t local_ranks_;
+  std::string first_checkpoint_;  // that the run goes on from; told to a process that has come anew
   bool have_cores_ = false;
   std::optional<Dataset> dataset_;
   std::optional<StopRequest> stop_;
-  SurvivingState state_;  // between epochs
-  bool has_first_state_ = false;
+  SurvivingState state_;          // between epochs
+  bool has_first_state_ = false;  // of this rank
+  bool has_begun_ = false;        // all ranks had theirs
   PassedBoundary passed_;
-  int64_t failures_ = 0, failed_at_ = -1;
+  RepeatedFailures failures_;
   std::unique_ptr<RunLeader> leader_;  // on rank 0
   std::unique_ptr<World> world_;       // of the ranks that train
   std::unique_ptr<Trainer> trainer_;

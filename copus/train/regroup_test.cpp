@@ -176,6 +176,7 @@ class RegroupTest : public TrainerSwitch {
           return;
         } catch (const RankFailure&) {
           if (trainer) state = *trainer->leave();
+          state.has_begun = true;  // none ends before all have the first state
         }
         trainer.reset();
         training.reset();

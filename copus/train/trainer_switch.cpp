@@ -232,12 +232,19 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
     report.peak_bytes = move(state, request, prepared, phases);
     if (const std::optional<Obstacle> obstacle = assemble(report.to, state, prepared.buckets, phases)) {
       phases.begin("moving back");
-      settle(state, mover_.state_in_arenas().processes);
-      const PreparedRelayout prepared_back = mover_.prepare(back, world_.rank(), state, dtype, false).get();
-      COPUS_CHECK(!prepared_back.veto, prepared_back.veto->reason);
-      const int64_t peak = move(state, back, prepared_back, phases);
-      report.peak_bytes = std::max(report.peak_bytes, peak);
-      const std::optional<Obstacle> still = assemble(report.from, state, prepared_back.buckets, phases);
+      std::vector<BucketOffsets> buckets;
+      if (survives_) {  // the state before is still where it was
+        state = survives_->at_rest.mine;
+        const Placement placement = place(config_.model, back.to, config_.train.sequence_length, world_.rank());
+        buckets = arrange_buckets(list_local_parameters(config_.model, placement), placement);
+      } else {
+        settle(state, mover_.state_in_arenas().processes);
+        const PreparedRelayout prepared_back = mover_.prepare(back, world_.rank(), state, dtype, false).get();
+        COPUS_CHECK(!prepared_back.veto, prepared_back.veto->reason);
+        report.peak_bytes = std::max(report.peak_bytes, move(state, back, prepared_back, phases));
+        buckets = prepared_back.buckets;
+      }
+      const std::optional<Obstacle> still = assemble(report.from, state, buckets, phases);
       COPUS_CHECK(!still, "nor can the layout before be had again: ", still->reason);
       refuse(report, SwitchReport::Outcome::rolled_back, *obstacle);
     }

@@ -67,30 +67,36 @@ TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
   ASSERT_LT(8 * beside_state(configuration_of(begin)), beside_state(to));
   const History expected = run(begin, {}, 5);
 
-  History history;
-  train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
-    for (int64_t step = 0; step < 5; ++step) {
-      if (world.rank() == 0 && step == 1) trainer.announce(intent_of(begin, {2, larger}));
-      const StepRecord record = trainer.step();
-      world.everyone().barrier();
-      if (world.rank() == 0) {
-        set_host_memory_limit(host_memory().used_bytes + static_cast<int64_t>(0.6 * beside_state(to)));
-      }
-      world.everyone().barrier();
-      const std::optional<SwitchReport> report = trainer.switch_if_due();
-      world.everyone().barrier();
-      set_host_memory_limit(0);
-      if (world.rank() != 0) continue;
-      history.records.push_back(record);
-      if (report) history.reports.push_back(*report);
-    }
-    EXPECT_EQ(trainer.configuration(), configuration_of(begin));
-  });
-  ASSERT_EQ(history.reports.size(), 1);
-  EXPECT_EQ(history.reports[0].outcome, Outcome::rolled_back);
-  EXPECT_THAT(history.reports[0].reason, AllOf(HasSubstr("rank "), HasSubstr("no memory")));
-  EXPECT_EQ(history.reports[0].is_lack_of_memory, true);
-  EXPECT_EQ(history.losses(), expected.losses());
+  for (const bool survives_failures : {false, true}) {
+    SCOPED_TRACE(survives_failures ? "the state before is kept" : "the state is moved back");
+    History history;
+    train_on_every_rank(
+        begin,
+        [&](Trainer& trainer, World& world, const Dataset&) {
+          for (int64_t step = 0; step < 5; ++step) {
+            if (world.rank() == 0 && step == 1) trainer.announce(intent_of(begin, {2, larger}));
+            const StepRecord record = trainer.step();
+            world.everyone().barrier();
+            if (world.rank() == 0) {
+              set_host_memory_limit(host_memory().used_bytes + static_cast<int64_t>(0.6 * beside_state(to)));
+            }
+            world.everyone().barrier();
+            const std::optional<SwitchReport> report = trainer.switch_if_due();
+            world.everyone().barrier();
+            set_host_memory_limit(0);
+            if (world.rank() != 0) continue;
+            history.records.push_back(record);
+            if (report) history.reports.push_back(*report);
+          }
+          EXPECT_EQ(trainer.configuration(), configuration_of(begin));
+        },
+        on_test_device, survives_failures);
+    ASSERT_EQ(history.reports.size(), 1);
+    EXPECT_EQ(history.reports[0].outcome, Outcome::rolled_back);
+    EXPECT_THAT(history.reports[0].reason, AllOf(HasSubstr("rank "), HasSubstr("no memory")));
+    EXPECT_EQ(history.reports[0].is_lack_of_memory, true);
+    EXPECT_EQ(history.losses(), expected.losses());
+  }
 }
 
 // A larger micro-batch alone leaves nothing to roll back.

@@ -46,6 +46,7 @@ class HealingJob {
  public:
   HealingJob(int64_t size, const std::vector<std::string>& arguments, const Healing& healing)
       : started_(steady_clock::now()),
+        size_(size),
         composition_(size, healing.replaces),
         epoch_(std::make_unique<WatchedEpoch>(size, started_)),
         processes_(arguments) {}
@@ -85,27 +86,25 @@ class HealingJob {
 
   void start_member(int64_t number) {
     const int descriptor = epoch_->segment.descriptor();
-    start(number, number, composition_.members().size(), prefix_of(number), {concat("COPUS_SEGMENT=", descriptor)},
-          {descriptor});
+    start(number, number, prefix_of(number), {concat("COPUS_SEGMENT=", descriptor)}, {descriptor});
     epoch_->health.set_process(number, members_.at(number).process->pid);
   }
 
-  // It is told the rank that it would have if it came in now.
+  // It is told that it is the last rank of a job of the size that this one was started with, since it uses as many of
+  // the machine's cores as the others do.
   void start_newcomer(int64_t number) {
-    const int64_t before =
-        std::ranges::count_if(members_, [](const auto& entry) { return !entry.second.process->ended; });
     try {
-      start(number, before, before + 1, concat("process ", number, ": "), {}, {});
+      start(number, size_ - 1, concat("process ", number, ": "), {}, {});
     } catch (const UserError& error) {
       tell(error.what());
       composition_.ends(number, false);
     }
   }
 
-  void start(int64_t number, int64_t rank, int64_t size, const std::string& prefix, std::vector<std::string> variables,
+  void start(int64_t number, int64_t rank, const std::string& prefix, std::vector<std::string> variables,
              std::vector<int> inherited) {
     auto [own, theirs] = control_sockets();
-    variables.insert(variables.end(), {concat("COPUS_RANK=", rank), concat("COPUS_WORLD_SIZE=", size),
+    variables.insert(variables.end(), {concat("COPUS_RANK=", rank), concat("COPUS_WORLD_SIZE=", size_),
                                        concat("COPUS_PROCESS=", number), concat("COPUS_CONTROL=", theirs.number())});
     inherited.push_back(theirs.number());
     RankProcess& process = processes_.start({number, prefix, std::move(variables), std::move(inherited)});
@@ -309,6 +308,7 @@ class HealingJob {
   }
 
   const steady_clock::time_point started_;
+  const int64_t size_;  // at first
   Composition composition_;
   std::unique_ptr<WatchedEpoch> epoch_;
   RankProcesses processes_;

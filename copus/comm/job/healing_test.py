@@ -253,6 +253,15 @@ class Signals(HealingTest):
             self.assertEqual(errors, "")
             self.assertEqual(job.epochs()[-1], others)
 
+    def test_a_spare_leaves_as_well(self):
+        job = self.start_endless("--used", "2")
+        os.kill(job.processes()[2], signal.SIGTERM)
+        job.wait_for_epoch([0, 1])
+        wait_until(lambda: sorted(job.processes()) == [0, 1])
+        output, errors = self.stop(job)
+        self.assertIn("process 2 goes", output)
+        self.assertEqual(errors, "")
+
     def test_sigterm_and_sigint_of_the_launcher_end_the_job_in_good_order(self):
         for number, code in [(signal.SIGTERM, 75), (signal.SIGINT, 130)]:
             job = self.start_endless(milliseconds=20)  # some ranks have it a step before others

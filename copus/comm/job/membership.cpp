@@ -104,12 +104,19 @@ bool Membership::regroup_wanted() {
   return connection_->regroup;
 }
 
-void Membership::wait_as_spare(World& world) {
+void Membership::wait_as_spare(World& world, const std::function<bool()>& wants_to_leave) {
   Health& health = world.health();
   health.set_place("waiting as a spare");
   health.set_expected_step_seconds(step_seconds_of_spare);
   const WaitingForOthers waiting(health);
-  while (!connection_->says_to_leave() && !health.failure()) connection_->listen(look_again_after);
+  bool has_asked = false;
+  while (!connection_->says_to_leave() && !health.failure()) {
+    if (!has_asked && wants_to_leave()) {
+      ask_to_leave();
+      has_asked = true;
+    }
+    connection_->listen(look_again_after);
+  }
 }
 
 void Membership::ask_to_leave() { send(connection_->socket, FromRank::wants_to_leave); }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "copus/comm/job/epoch.h"
@@ -42,8 +43,8 @@ class Membership {
   // member wants to leave. Does not block.
   bool regroup_wanted();
   // For a rank that the layout cannot use, with the world of this epoch. Returns when the epoch is to end: the launcher
-  // asks for that, the job is done, or a rank has failed.
-  void wait_as_spare(World& world);
+  // asks for that, the job is done, or a rank has failed. Asks to leave once `wants_to_leave` says so.
+  void wait_as_spare(World& world, const std::function<bool()>& wants_to_leave);
   // Asks for a next epoch without this process, in which join_next() gives null. Its end is then no failure, and it is
   // not replaced. The launcher ignores it once it has itself passed on a signal that ends the job.
   void ask_to_leave();

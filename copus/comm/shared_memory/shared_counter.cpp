@@ -66,6 +66,8 @@ Wait::~Wait() {
 }
 
 bool Wait::until(SharedCounter& counter, uint32_t target) {
+  // Ranks that never have to sleep must notice a failure as well: it may be that of one that they do not wait for.
+  policy_.health.check();
   if (counter.reached(target)) return true;
   if (policy_.spin.count() > 0) {
     const auto end = steady_clock::now() + policy_.spin;

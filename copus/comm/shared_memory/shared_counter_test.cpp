@@ -73,16 +73,14 @@ TEST(Wait, ends_at_its_deadline_and_counts_as_waiting_until_then) {
   EXPECT_EQ(health.notes, "begin end ") << "nothing to wait for";
 }
 
-// Stops the process that looks, so to speak, for longer than it may wait; then what it waits for comes.
+// Stops the process that looks while it waits, so to speak, for longer than it may; then what it waits for comes.
 class StoppingHealth : public NotingHealth {
  public:
   explicit StoppingHealth(SharedCounter& awaited) : awaited_(awaited) {}
   std::optional<FailureReport> failure() const override {
-    if (looks_++ == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-    } else {
-      awaited_.publish(1);
-    }
+    ++looks_;
+    if (looks_ == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    if (looks_ > 2) awaited_.publish(1);
     return std::nullopt;
   }
 
@@ -104,6 +102,8 @@ TEST(Wait, throws_once_the_job_has_failed) {
   health.report({0, "step 2", "out of memory"});
   SharedCounter counter{};
   EXPECT_THROW(Wait(policy).until(counter, 1), RankFailure);
+  counter.publish(1);
+  EXPECT_THROW(Wait(policy).until(counter, 1), RankFailure) << "nobody has to be waited for";
 }
 
 }  // namespace

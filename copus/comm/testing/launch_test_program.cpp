@@ -151,7 +151,7 @@ class HealingRank {
     }
     const int64_t used = std::min(world.size(), options_.get("--used", world.size()));
     if (world.rank() >= used) {
-      membership_.wait_as_spare(world);
+      membership_.wait_as_spare(world, [this] { return noted_signal != 0 && !std::exchange(asked_, true); });
       return std::nullopt;
     }
     return work(*first_ranks(world, used));

@@ -141,14 +141,15 @@ inline std::unique_ptr<World> as_on_a_device(World& world) {
 // Runs `body` with a trainer on every rank.
 inline void train_on_every_rank(const RunConfig& config,
                                 const std::function<void(Trainer&, World&, const Dataset&)>& body,
-                                const Connect& connect = on_test_device) {
+                                const Connect& connect = on_test_device, bool survives_failures = false) {
   run_ranks_as_threads(
       num_training_ranks(config),
       [&](World& plain) {
         kernels::set_num_threads(1);
         const std::unique_ptr<World> world = connect(plain);
         const Dataset dataset = open_data(config);
-        Trainer trainer(config, dataset, test_device(), *world);
+        const auto processes = survives_failures ? ranks_as_processes(*world) : std::vector<int64_t>();
+        Trainer trainer(config, configuration_of(config), dataset, test_device(), *world, processes);
         body(trainer, *world, dataset);
       },
       60);
