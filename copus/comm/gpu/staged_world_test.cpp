@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -308,6 +309,7 @@ TEST(StagedWorld, PinnedMemoryIsUsedAgain) {
 TEST(StagedWorld, AFailureEndsAllWaits) {
   const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(3));
   std::atomic<int> failed = 0;
+  std::barrier all_have_begun(3);  // no rank fails while another one may still be in the first sum
   std::vector<std::thread> ranks;
   for (int64_t rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -315,6 +317,7 @@ TEST(StagedWorld, AFailureEndsAllWaits) {
       const auto world = stage_through_host(join_shared_memory(segment, rank, 3, 20, false), device);
       const auto memory = device->allocate(5'000'000);
       world->everyone().all_reduce(memory.get(), 10, DataType::float32);
+      all_have_begun.arrive_and_wait();
       if (rank == 2) {
         world->health().report({2, "a test", "ends early"});
         device->synchronize(device->current_stream());

@@ -85,6 +85,8 @@ bool send_bytes(const Descriptor& socket, const std::string& bytes, int descript
 std::optional<std::pair<std::string, Descriptor>> receive_bytes(Descriptor* socket) {
   if (!socket->is_open()) return std::nullopt;
   const ssize_t length = ::recv(socket->number(), nullptr, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+  // A message may come between the look and the reading of it, which would then have no space for it.
+  if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::nullopt;
   std::string bytes(std::max<ssize_t>(length, 1), '\0');
   iovec part{bytes.data(), bytes.size()};
   SpaceForDescriptor space{};

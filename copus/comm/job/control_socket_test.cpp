@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <thread>
 #include <vector>
 
 namespace copus {
@@ -46,6 +47,27 @@ TEST(ControlSocket, carries_an_epoch_of_many) {
   const Epoch epoch{1, std::vector<int64_t>(5000, 8), {}};
   ASSERT_TRUE(send_epoch(launcher, epoch, 0, launcher.number()));
   EXPECT_EQ(receive_from_launcher(&rank)->epoch.processes, epoch.processes);
+}
+
+// Guards against a message that comes between two looks of the receiver and arrives without its end.
+TEST(ControlSocket, receives_messages_whole_while_they_are_being_sent) {
+  constexpr int64_t messages = 20'000;
+  auto [launcher, rank] = control_sockets();
+  std::thread sender([&launcher = launcher] {
+    for (int64_t number = 0; number < messages; ++number) {
+      const Epoch epoch{number, {0, 1, 2}, {}};
+      while (!send_epoch(launcher, epoch, 0, launcher.number())) std::this_thread::yield();
+    }
+  });
+  int64_t received = 0;
+  while (received < messages) {
+    const auto message = receive_from_launcher(&rank);
+    if (!message) continue;
+    EXPECT_EQ(message->epoch.number, received);
+    EXPECT_EQ(message->epoch.processes, (std::vector<int64_t>{0, 1, 2}));
+    ++received;
+  }
+  sender.join();
 }
 
 TEST(ControlSocket, tells_that_the_other_end_is_closed) {
