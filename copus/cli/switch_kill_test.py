@@ -6,6 +6,7 @@ Usage: switch_kill_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROU
 """
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -119,14 +120,15 @@ class KilledWhileSwitching(ProgramTest):
         else:
             self.wait_for_phase(target, name, process, ranks[chance.randrange(RANKS)], chance)
         struck = time.monotonic()
-        os.kill(ranks[victim], kind)
+        with contextlib.suppress(ProcessLookupError):  # the job has ended before the strike
+            os.kill(ranks[victim], kind)
         try:
             output, errors = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             self.fail("the job does not end")
         seconds = time.monotonic() - struck
-        if process.returncode == 0:  # the job had ended before the strike
+        if process.returncode == 0:
             return "after the end", seconds
         self.assertEqual(process.returncode, 1, output + errors)
         self.assertTrue(all(is_gone(pid) for pid in ranks.values()))

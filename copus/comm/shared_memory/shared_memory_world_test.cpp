@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
@@ -160,21 +161,24 @@ TEST(Processes, name_one_that_is_gone) {
 }
 
 // What rank `rank` of three does when rank 2 ends in the middle of all that was started: it leaves the epoch, and joins
-// the next one without it. 0 where all went well.
-int live_through_a_failure(const std::vector<std::shared_ptr<SharedSegment>>& epochs, int64_t rank) {
+// the next one without it. Says by a byte to `begun` that all has been started. 0 where all went well.
+int live_through_a_failure(const std::vector<std::shared_ptr<SharedSegment>>& epochs, int64_t rank, int begun) {
   constexpr int64_t count = int64_t{1} << 18;
   std::vector<std::vector<float>> buffers(12, std::vector<float>(count, 1));
   Work last;
   try {
     const auto world = join_shared_memory(epochs[0], rank, 3, default_wait_seconds, false);
-    world->everyone().barrier();
-    for (size_t i = 0; i < 6; ++i) {
+    // Rank 2 leaves out the last sum, which can so never come to its end.
+    for (size_t i = 0; i < (rank == 2 ? 5 : 6); ++i) {
       last = world->everyone().start_all_reduce(buffers[i].data(), count, DataType::float32, Reduction::sum);
     }
-    if (rank == 2) ::raise(SIGKILL);
+    if (rank == 2) {
+      for (;;) ::pause();
+    }
     // More than fits without a receiver, and more after that.
     Communicator& pair = world->group({rank, 2});
     for (size_t i = 6; i < buffers.size(); ++i) pair.start_send(buffers[i].data(), count, DataType::float32, 1);
+    if (::write(begun, "", 1) != 1) return 6;
     Communicator& others = world->group({1, 0});
     for (int i = 0; i < 6; ++i) others.barrier();
     float received = 0;
@@ -195,11 +199,20 @@ int live_through_a_failure(const std::vector<std::shared_ptr<SharedSegment>>& ep
 TEST(Processes, leave_a_failed_epoch_with_everything_under_way_and_join_the_next) {
   const auto epochs = std::vector{std::make_shared<SharedSegment>(SharedSegment::create(3)),
                                   std::make_shared<SharedSegment>(SharedSegment::create(2))};
+  std::array<int, 2> begun{};
+  ASSERT_EQ(::pipe(begun.data()), 0);
   std::vector<pid_t> processes;
   for (int64_t rank = 0; rank < 3; ++rank) {
     processes.push_back(fork());
-    if (processes.back() == 0) _exit(live_through_a_failure(epochs, rank));
+    if (processes.back() == 0) _exit(live_through_a_failure(epochs, rank, begun[1]));
   }
+  ::close(begun[1]);
+  for (int rank = 0; rank < 2; ++rank) {
+    char byte = 0;
+    EXPECT_EQ(::read(begun[0], &byte, 1), 1);
+  }
+  ::close(begun[0]);
+  EXPECT_EQ(::kill(processes[2], SIGKILL), 0);
   int status = 0;
   waitpid(processes[2], &status, 0);
   EXPECT_TRUE(WIFSIGNALED(status));
