@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "copus/base/error.h"
 
@@ -74,16 +76,36 @@ size_t ChildProcesses::start(const std::vector<std::string>& arguments, const st
   return started_++;
 }
 
+pid_t ChildProcesses::pid_of(size_t number) const {
+  const auto found = std::ranges::find(running_, number, &std::pair<const pid_t, size_t>::second);
+  COPUS_CHECK(found != running_.end(), number);
+  return found->first;
+}
+
+std::optional<ChildProcesses::News> ChildProcesses::reap() {
+  for (const auto& [pid, number] : running_) {
+    int status = 0;
+    if (::waitpid(pid, &status, WNOHANG) != pid) continue;
+    const News news{number, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), 0};
+    running_.erase(running_.find(pid));
+    return news;
+  }
+  return std::nullopt;
+}
+
+std::optional<ChildProcesses::News> ChildProcesses::look() {
+  if (const auto news = reap()) return news;
+  const timespec at_once{};
+  for (int signal = 0; (signal = ::sigtimedwait(&taken_, nullptr, &at_once)) > 0;) {
+    if (signal != SIGCHLD) return News{.signal = signal};
+  }
+  return std::nullopt;
+}
+
 ChildProcesses::News ChildProcesses::wait() {
   COPUS_CHECK(!running_.empty());
   while (true) {
-    for (const auto& [pid, number] : running_) {
-      int status = 0;
-      if (::waitpid(pid, &status, WNOHANG) != pid) continue;
-      const News news{number, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), 0};
-      running_.erase(running_.find(pid));
-      return news;
-    }
+    if (const auto news = reap()) return *news;
     const int signal = ::sigwaitinfo(&taken_, nullptr);
     if (signal == SIGINT || signal == SIGTERM) return {.signal = signal};
   }

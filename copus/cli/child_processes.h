@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,11 @@ class ChildProcesses {
   size_t start(const std::vector<std::string>& arguments, const std::filesystem::path& log);
 
   size_t running() const { return running_.size(); }
+  // Of a process that runs.
+  pid_t pid_of(size_t number) const;
 
+  // What has happened since the last look; nothing where nothing has.
+  std::optional<News> look();
   // Waits until a process has ended or a signal has come. Some process must be running.
   News wait();
 
@@ -44,6 +49,8 @@ class ChildProcesses {
   void (*child_before_)(int) = SIG_DFL;
   std::map<pid_t, size_t> running_;
   size_t started_ = 0;
+
+  std::optional<News> reap();
 };
 
 }  // namespace copus

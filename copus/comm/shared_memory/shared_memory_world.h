@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "copus/comm/descriptor.h"
 #include "copus/comm/health/watchdog.h"
@@ -26,12 +28,17 @@ class SharedSegment {
   static SharedSegment open(Descriptor descriptor, int64_t size);
   // Opens the segment of another process of this machine. Throws UserError where that does not go.
   static SharedSegment open(int64_t process, int descriptor, int64_t size);
+  // Opens a segment of a launcher, for whoever looks at a job from outside; nothing where it has none but those with
+  // the numbers `known`. Throws InternalError where shared memory cannot be mapped.
+  static std::optional<SharedSegment> find(int64_t launcher, const std::vector<uint64_t>& known);
 
   int descriptor() const { return descriptor_.number(); }
   std::byte* address() const { return mapping_.get(); }
   // The region of SharedHealth, for whoever watches over the ranks.
   std::byte* health() const;
   std::chrono::steady_clock::time_point start() const;
+  int64_t size() const;     // number of ranks
+  uint64_t number() const;  // tells it from all others of this machine
 
  private:
   explicit SharedSegment(Descriptor descriptor);

@@ -9,7 +9,9 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -64,7 +66,11 @@ struct SegmentTable::Header {
 };
 
 SegmentTable::SegmentTable(std::byte* address) : address_(address) {
-  COPUS_CHECK(header().magic.load(std::memory_order_acquire) == magic, "not a segment of ranks");
+  COPUS_CHECK(is_made(address), "not a segment of ranks");
+}
+
+bool SegmentTable::is_made(const std::byte* address) {
+  return reinterpret_cast<const Header*>(address)->magic.load(std::memory_order_acquire) == magic;
 }
 
 void SegmentTable::initialize(std::byte* address, int64_t size, std::chrono::steady_clock::time_point start) {
@@ -145,7 +151,7 @@ SharedSegment SharedSegment::open(Descriptor descriptor, int64_t size) {
     throw InternalError("the descriptor given is not a segment of ranks");
   }
   SharedSegment segment(std::move(descriptor));
-  const int64_t made_for = SegmentTable(segment.address()).size();
+  const int64_t made_for = segment.size();
   COPUS_CHECK(made_for == size, "a segment for ", made_for, " ranks, not ", size);
   return segment;
 }
@@ -158,8 +164,30 @@ SharedSegment SharedSegment::open(int64_t process, int descriptor, int64_t size)
                          "); ranks on one machine must belong to one user and, in containers, to one container"));
 }
 
+std::optional<SharedSegment> SharedSegment::find(int64_t launcher, const std::vector<uint64_t>& known) {
+  std::error_code ignored;  // of a process that ends
+  for (const auto& entry : std::filesystem::directory_iterator(concat("/proc/", launcher, "/fd"), ignored)) {
+    if (std::filesystem::read_symlink(entry.path(), ignored).string() != "/memfd:copus (deleted)") continue;
+    Descriptor opened(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+    struct stat status{};
+    if (!opened.is_open() || ::fstat(opened.number(), &status) != 0) continue;
+    if (std::ranges::count(known, status.st_ino) > 0 || status.st_size != segment_bytes) continue;
+    SharedSegment segment(std::move(opened));
+    if (SegmentTable::is_made(segment.address())) return segment;
+  }
+  return std::nullopt;
+}
+
 std::byte* SharedSegment::health() const { return SegmentTable(address()).health(); }
 
 std::chrono::steady_clock::time_point SharedSegment::start() const { return SegmentTable(address()).start(); }
+
+int64_t SharedSegment::size() const { return SegmentTable(address()).size(); }
+
+uint64_t SharedSegment::number() const {
+  struct stat status{};
+  COPUS_CHECK(::fstat(descriptor(), &status) == 0, std::strerror(errno));
+  return status.st_ino;
+}
 
 }  // namespace copus

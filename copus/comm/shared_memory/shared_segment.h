@@ -59,6 +59,8 @@ class SegmentTable {
  public:
   // Makes memory that is all zero a segment for `size` ranks.
   static void initialize(std::byte* address, int64_t size, std::chrono::steady_clock::time_point start);
+  // Whether there is one, all of it.
+  static bool is_made(const std::byte* address);
   explicit SegmentTable(std::byte* address);
 
   int64_t size() const;

@@ -21,6 +21,7 @@
 #include "copus/workshop/measuring_run.h"
 #include "copus/workshop/memory_file.h"
 #include "copus/workshop/table.h"
+#include "copus/workshop/temporary_folder.h"
 
 namespace copus {
 namespace {
@@ -63,26 +64,6 @@ std::pair<Configuration, Configuration> complete(const Change& change, const Mod
   }
   return {apply(change.from, rest), apply(change.to, rest)};
 }
-
-// A folder of our own, which is removed with this object.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::filesystem::path& parent) {
-    std::string pattern = (parent / "copus-relayout-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw UserError(concat("cannot make a folder in ", parent.string()));
-    path_ = pattern;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 constexpr int relayout_widths[] = {6, 48, 6, 24, 10, 10, 9, 10, 12, 8, 22};
 

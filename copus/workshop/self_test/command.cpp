@@ -1,5 +1,9 @@
 // `copus selftest`: whether the ranks of a job, their links and all its layouts work where it runs. A process that
 // nobody has started as a rank starts them itself; ranks that torchrun, srun or mpirun have started join each other.
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,8 +16,12 @@
 #include "copus/workshop/commands.h"
 #include "copus/workshop/measuring_run.h"
 #include "copus/workshop/memory_file.h"
+#include "copus/workshop/self_test/faults/fault_report.h"
+#include "copus/workshop/self_test/faults/fault_test.h"
+#include "copus/workshop/self_test/faults/watched_job.h"
 #include "copus/workshop/self_test/report.h"
 #include "copus/workshop/self_test/self_test.h"
+#include "copus/workshop/temporary_folder.h"
 
 namespace copus {
 namespace {
@@ -27,6 +35,8 @@ struct SelfTestCommandOptions {
   std::string device;  // empty: the usual one
   double seconds = 60;
   bool json = false;
+  int64_t faults = 0;  // 0: the test of what works, not of what fails
+  uint64_t seed = 1;
 };
 
 // Tests as one rank of a job, every one of which calls it. Returns whether all is well, the same on all; rank 0 prints.
@@ -60,8 +70,38 @@ bool start_and_test(const SelfTestCommandOptions& options) {
       .get<bool>();
 }
 
+// Harms jobs of this program. Whoever is told to stop ends with the exit code of a run that is.
+int harm_and_test(const SelfTestCommandOptions& options) {
+  constexpr int64_t usual = 4;
+  const int64_t ranks = options.ranks == 0 ? usual : options.ranks;
+  if (ranks < 2 || ranks % 2 != 0 || batch_of_fault_test % ranks != 0) {
+    throw UserError(concat("--ranks ", ranks, ": with --faults a job has 2, 4 or 8 ranks"));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  TemporaryFolder folder(std::filesystem::temp_directory_path());
+  const FaultTestOptions test{.faults = options.faults, .ranks = ranks, .seed = options.seed, .folder = folder.path()};
+  FaultReport report(test, options.json);
+  try {
+    run_fault_test(test, report);
+  } catch (const Interrupted& interrupted) {
+    return interrupted.signal == SIGINT ? 130 : 75;
+  }
+  report.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  if (report.passed()) return 0;
+  folder.keep();
+  std::cerr << "copus: the runs are left in " << folder.path().string() << '\n';
+  return failed;
+}
+
 int run_selftest(const SelfTestCommandOptions& options) {
   const std::optional<RankEnvironment> environment = read_rank_environment();
+  if (options.faults > 0) {
+    if (environment) throw UserError("--faults starts the ranks itself; leave out torchrun, srun or mpirun");
+    if (!options.device.empty() && options.device != "cpu") {
+      throw UserError(concat("--device ", options.device, ": --faults trains on the CPU, where jobs heal"));
+    }
+    return harm_and_test(options);
+  }
   if (environment && options.ranks != 0 && options.ranks != environment->world_size) {
     throw UserError(concat("--ranks ", options.ranks, ", and the job was started with ", environment->world_size,
                            " ranks; leave --ranks out where a launcher starts them"));
@@ -89,11 +129,17 @@ void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs) {
       ->check(CLI::Range(1e-3, 3600.0))
       ->capture_default_str();
   selftest.add_flag("--json", options->json, "Print one JSON object");
+  selftest
+      .add_option("--faults", options->faults,
+                  "Test healing in place of all this: strike training jobs so many times, in many ways; about 3 s each")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+  selftest.add_option("--seed", options->seed, "Of the faults' kinds and moments")->capture_default_str();
   selftest.footer(
       "Exit codes: 0 all is well, 1 something failed, 2 a mistake in what was given. Slow groups are told, and do not "
       "fail.\n"
       "Examples:\n"
       "  copus selftest --ranks 8\n"
+      "  copus selftest --faults 50\n"
       "  torchrun --no-python --nproc-per-node 8 copus selftest\n"
       "  srun --ntasks-per-node 8 copus selftest --json");
   selftest.callback([options, &action] { action = [options] { return run_selftest(*options); }; });

@@ -55,7 +55,19 @@ class SelfTest(ProgramTest):
         self.assertEqual(result["layouts"], [])
         self.assertEqual(len(result["groups"]), 1)
 
+    def test_faults_are_healed_and_told_of(self):
+        result = json.loads(self.assert_done("selftest", "--faults", "10", "--seed", "4", "--json").stdout)
+        self.assertTrue(result["passed"])
+        self.assertEqual((result["ranks"], result["seed"], len(result["faults"])), (4, 4, 10))
+        self.assertEqual([fault["failure"] for fault in result["faults"]], [""] * 10)
+        for run in result["runs"]:
+            self.assertEqual((run["failure"], run["steps"]), ("", 1500))
+        self.assertTrue(any("healed_seconds" in fault for fault in result["faults"]))
+
     def test_mistakes(self):
+        self.assert_refused("selftest", "--faults", "0", says=["--faults"])
+        self.assert_refused("selftest", "--faults", "1", "--ranks", "3", says=["--ranks 3", "2, 4 or 8"])
+        self.assert_refused("selftest", "--faults", "1", "--device", "cuda", says=["--device cuda", "CPU"])
         self.assert_refused("selftest", "--ranks", "0", says=["--ranks"])
         self.assert_refused("selftest", "--device", "tpu", says=["--device", "tpu"])
         self.assert_refused("selftest", "--seconds", "0", says=["--seconds"])

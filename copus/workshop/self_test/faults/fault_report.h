@@ -1,0 +1,32 @@
+// What `copus selftest --faults` prints: a line for each run and each failure, and at the end how soon each kind of
+// fault was healed, or one JSON object.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "copus/workshop/self_test/faults/fault_test.h"
+
+namespace copus {
+
+class FaultReport : public FaultListener {
+ public:
+  FaultReport(const FaultTestOptions& options, bool json);
+
+  void add(const FaultOutcome& outcome) override;
+  void add(const FaultedRun& run) override;
+  void finish(double seconds);
+
+  bool passed() const { return passed_; }
+
+ private:
+  const bool json_;
+  const FaultTestOptions options_;
+  bool passed_ = true;
+  std::vector<FaultOutcome> outcomes_;
+  nlohmann::json runs_ = nlohmann::json::array();
+
+  void tell(const char* what, bool ok, const std::string& text) const;
+};
+
+}  // namespace copus
