@@ -50,7 +50,10 @@ class HealingRun {
         start_(start),
         membership_(membership),
         device_(device),
-        local_ranks_(local_ranks) {}
+        local_ranks_(local_ranks) {
+    // Where others train already, a signal is noted from the beginning.
+    if (membership.is_newcomer()) stop_.emplace(max_seconds, start);
+  }
 
   RunEnd run() {
     while (true) {
@@ -270,6 +273,8 @@ class HealingRun {
     }
     trainer_.reset();
     world_.reset();
+    // Whoever is about to go leaves the run directory to the next rank 0 before that can open it.
+    if (stop_ && stop_->reason(0) == StopReason::terminate) leader_.reset();
   }
 
   // Leaves everything alive for the end of the process: communication that is under way must not find its buffers gone.

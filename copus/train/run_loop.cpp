@@ -136,15 +136,18 @@ void RunLoop::stand_still() {
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
-// Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint.
+// Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint. A rank
+// that is told to end by itself asks to leave, rank 0 too, which ends the run only where the launcher wants that.
 StopReason RunLoop::reason_to_stop() const {
-  return stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_);
+  const StopReason reason = stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_);
+  if (membership_ == nullptr || reason != StopReason::terminate) return reason;
+  membership_->ask_to_leave();
+  return leader_ == nullptr || membership_->stop_wanted() ? reason : StopReason::none;
 }
 
-// The same, or to let ranks come and go, or to pause. A rank that is told to end by itself asks to leave.
+// The same, or to let ranks come and go, or to pause.
 StopReason RunLoop::reason_to_halt() const {
   const StopReason reason = reason_to_stop();
-  if (membership_ != nullptr && leader_ == nullptr && reason == StopReason::terminate) membership_->ask_to_leave();
   if (reason != StopReason::none || leader_ == nullptr) return reason;
   if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
   return leader_->control().pause_wanted() ? StopReason::pause : reason;

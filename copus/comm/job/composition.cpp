@@ -48,6 +48,8 @@ void Composition::asks_to_leave(int64_t process) {
   Process& one = processes_.at(process);
   one.leaving = true;
   if (one.state == State::waiting) release(process);
+  const auto leaves = [&](int64_t member) { return processes_.at(member).leaving; };
+  if (std::ranges::all_of(members_, leaves)) stop();
   settle();
 }
 
@@ -82,7 +84,8 @@ void Composition::ends(int64_t process, bool in_good_order) {
 }
 
 void Composition::stop() {
-  stopping_ = true;
+  if (std::exchange(stopping_, true)) return;
+  acts_.push_back({Act::Kind::tell_to_stop});
   for (auto& [number, process] : processes_) {
     if (is_member(process)) process.leaving = false;
     if (is_newcomer(process)) kill(number);

@@ -18,6 +18,7 @@ struct Act {
     ask_to_regroup,  // all members: leave the epoch at the end of a step
     release,         // tell this process that it may go
     begin_epoch,     // of members(), after lost()
+    tell_to_stop,    // all members: end the job in good order
     end_job,         // all that are left get kill_after_seconds to end by themselves
   };
   Kind kind;
@@ -60,6 +61,7 @@ class Composition {
 
   // What has happened. A process that says that it is ready has left its epoch, or is set up and in none yet.
   void becomes_ready(int64_t process);
+  // Where all members want to leave, the job is to stop, since nobody would go on.
   void asks_to_leave(int64_t process);
   // Somebody of the epoch has failed; it is to end soon where it has not ended already.
   void fails(int64_t process);

@@ -33,6 +33,9 @@ std::vector<std::string> told(Composition& composition) {
       case Kind::ask_to_regroup:
         acts.emplace_back("ask to regroup");
         break;
+      case Kind::tell_to_stop:
+        acts.emplace_back("tell to stop");
+        break;
       case Kind::release:
         acts.push_back(concat("release ", act.process));
         break;
@@ -138,14 +141,25 @@ TEST(Composition, lets_a_member_leave_and_does_not_replace_it) {
   EXPECT_THAT(told(composition), IsEmpty()) << "however it ends";
 }
 
-TEST(Composition, is_done_when_all_leave) {
+TEST(Composition, stops_when_all_want_to_leave) {
   Composition composition(2, true);
   composition.asks_to_leave(0);
   composition.asks_to_leave(1);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "tell to stop"));
   composition.becomes_ready(0);
   composition.becomes_ready(1);
-  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "release 0", "release 1"));
-  EXPECT_EQ(composition.course(), Course::done);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1")) << "which stops in good order";
+  EXPECT_THAT(composition.members(), ElementsAre(0, 1));
+}
+
+TEST(Composition, stops_when_the_last_one_wants_to_leave) {
+  Composition composition(2, true);
+  composition.asks_to_leave(0);
+  composition.becomes_ready(0);
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "release 0", "begin epoch 1"));
+  composition.asks_to_leave(1);
+  EXPECT_THAT(told(composition), ElementsAre("tell to stop"));
 }
 
 TEST(Composition, nobody_comes_or_goes_after_a_signal) {
@@ -155,8 +169,9 @@ TEST(Composition, nobody_comes_or_goes_after_a_signal) {
   composition.becomes_ready(1);
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 3"));
   composition.stop();
+  composition.stop();
   composition.asks_to_leave(1);
-  EXPECT_THAT(told(composition), ElementsAre("kill 3"));
+  EXPECT_THAT(told(composition), ElementsAre("tell to stop", "kill 3"));
   composition.ends(3, false);
   composition.ends(1, false);
   composition.becomes_ready(0);

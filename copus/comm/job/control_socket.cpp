@@ -84,9 +84,14 @@ bool send_bytes(const Descriptor& socket, const std::string& bytes, int descript
 // The bytes of the next message, and the descriptor that came with it.
 std::optional<std::pair<std::string, Descriptor>> receive_bytes(Descriptor* socket) {
   if (!socket->is_open()) return std::nullopt;
-  const ssize_t length = ::recv(socket->number(), nullptr, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+  // The kernel tells that the other end is gone with messages unread before it gives what that end has sent.
+  const auto is_interrupted = [] { return errno == EINTR || errno == ECONNRESET; };
+  ssize_t length = 0;
+  do {
+    length = ::recv(socket->number(), nullptr, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+  } while (length < 0 && is_interrupted());
   // A message may come between the look and the reading of it, which would then have no space for it.
-  if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::nullopt;
+  if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   std::string bytes(std::max<ssize_t>(length, 1), '\0');
   iovec part{bytes.data(), bytes.size()};
   SpaceForDescriptor space{};
@@ -98,7 +103,7 @@ std::optional<std::pair<std::string, Descriptor>> receive_bytes(Descriptor* sock
   ssize_t count = 0;
   do {
     count = ::recvmsg(socket->number(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (count < 0 && errno == EINTR);
+  } while (count < 0 && is_interrupted());
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   if (count <= 0) {
     *socket = Descriptor();

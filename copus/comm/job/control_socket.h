@@ -17,6 +17,7 @@ struct FromLauncher {
     regroup = 1,  // leave this epoch at the end of a step
     go,           // there is no next epoch for you
     epoch,        // the next one
+    stop,         // end the job in good order
   };
   Kind kind = Kind::regroup;
   // Of the next epoch: its value, which rank the receiver is in it, and its segment.

@@ -70,6 +70,19 @@ TEST(ControlSocket, receives_messages_whole_while_they_are_being_sent) {
   sender.join();
 }
 
+// The kernel reports such an end before it gives what was sent.
+TEST(ControlSocket, receives_what_was_sent_by_an_end_that_left_messages_unread) {
+  auto [launcher, rank] = control_sockets();
+  EXPECT_TRUE(send(launcher, FromLauncher::Kind::regroup));
+  EXPECT_TRUE(send(rank, FromRank::wants_to_leave));
+  EXPECT_TRUE(send(rank, FromRank::ready));
+  rank = Descriptor();
+  EXPECT_EQ(receive_from_rank(&launcher), FromRank::wants_to_leave);
+  EXPECT_EQ(receive_from_rank(&launcher), FromRank::ready);
+  EXPECT_FALSE(receive_from_rank(&launcher));
+  EXPECT_FALSE(launcher.is_open());
+}
+
 TEST(ControlSocket, tells_that_the_other_end_is_closed) {
   auto [launcher, rank] = control_sockets();
   launcher = Descriptor();

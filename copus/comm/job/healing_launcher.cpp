@@ -247,10 +247,9 @@ class HealingJob {
       case Act::Kind::kill:
         return kill(act.process, "it did not leave the epoch in time");
       case Act::Kind::ask_to_regroup:
-        for (const int64_t member : composition_.members()) {
-          send(members_.at(member).control, FromLauncher::Kind::regroup);
-        }
-        return;
+        return send_to_members(FromLauncher::Kind::regroup);
+      case Act::Kind::tell_to_stop:
+        return send_to_members(FromLauncher::Kind::stop);
       case Act::Kind::release:
         send(members_.at(act.process).control, FromLauncher::Kind::go);
         return;
@@ -259,6 +258,10 @@ class HealingJob {
       case Act::Kind::end_job:
         return end_job();
     }
+  }
+
+  void send_to_members(FromLauncher::Kind kind) {
+    for (const int64_t member : composition_.members()) send(members_.at(member).control, kind);
   }
 
   void kill(int64_t number, const std::string& because) {

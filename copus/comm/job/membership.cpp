@@ -41,6 +41,7 @@ struct Membership::Connection {
   Descriptor first_segment;
   bool regroup = false;
   bool go = false;
+  bool stop = false;
   std::optional<FromLauncher> next;
 
   bool says_to_leave() const { return regroup || go || !socket.is_open(); }
@@ -50,6 +51,10 @@ struct Membership::Connection {
     pollfd source{socket.number(), POLLIN, 0};
     ::poll(&source, 1, static_cast<int>(moment.count()));
     while (auto message = receive_from_launcher(&socket)) {
+      if (message->kind == FromLauncher::Kind::stop) {
+        stop = true;
+        continue;
+      }
       regroup = message->kind == FromLauncher::Kind::regroup;
       go = go || message->kind == FromLauncher::Kind::go;
       if (message->kind == FromLauncher::Kind::epoch) next = std::move(message);
@@ -102,6 +107,11 @@ std::unique_ptr<World> Membership::join_next() {
 bool Membership::regroup_wanted() {
   connection_->listen(std::chrono::milliseconds(0));
   return connection_->regroup;
+}
+
+bool Membership::stop_wanted() {
+  connection_->listen(std::chrono::milliseconds(0));
+  return connection_->stop || !connection_->socket.is_open();
 }
 
 void Membership::wait_as_spare(World& world, const std::function<bool()>& wants_to_leave) {

@@ -138,7 +138,8 @@ class FaultTest {
   std::vector<Layout> layouts_;
   std::map<std::string, std::vector<LoggedStep>> unharmed_;  // by layout
   std::optional<WatchedJob> job_;
-  int64_t given_ = 0;  // faults
+  bool has_lasting_harm_ = false;  // a process of the job, which may show it later
+  int64_t given_ = 0;              // faults
 
   size_t random_below(size_t count) { return random_() % count; }
 
@@ -158,8 +159,8 @@ class FaultTest {
          << "\nzero_stage = " << layout.zero << '\n';
     if (!layout.moves) return;
     const std::filesystem::path script = concat(run.string(), ".script.jsonl");
-    file << "[adapt]\npolicy = \"script\"\nfile = \"" << script.string()
-         << "\"\nzero_stages = [0, 1, 3]\nmax_tensor_parallel = 2\n";
+    file << "[adapt]\npolicy = \"script\"\nfile = \"" << script.string() << "\"\nglobal_batches = ["
+         << batch_of_fault_test << "]\nzero_stages = [0, 1, 3]\nmax_tensor_parallel = 2\n";
     std::ofstream lines(script);
     for (int64_t step = switch_every; step < steps_per_run; step += switch_every) {
       const Layout& to = layouts_[step / switch_every % 3];
@@ -211,6 +212,7 @@ class FaultTest {
 
   void start(const Layout& layout, const std::filesystem::path& run) {
     write_run(layout, run);
+    has_lasting_harm_ = false;
     job_.emplace(processes_, train(run, false), output_of(run));
   }
 
@@ -231,6 +233,7 @@ class FaultTest {
         // It goes on from its last checkpoint, or from the beginning where it has none.
         const bool resumes =
             std::filesystem::exists(run / "checkpoints") && !std::filesystem::is_empty(run / "checkpoints");
+        has_lasting_harm_ = false;
         if (!resumes) std::filesystem::remove_all(run);
         if (resumes) {
           job_.emplace(processes_, train(run, true), output_of(run));
@@ -313,6 +316,7 @@ class FaultTest {
     const auto struck = steady_clock::now();
     if (!kind.strike(kind.strikes_launcher ? job_->launcher() : victim->pid)) return std::nullopt;
     FaultOutcome outcome{.kind = &kind, .place = victim->place};
+    has_lasting_harm_ = has_lasting_harm_ || kind.aftermath == Aftermath::healed_or_unharmed;
     const auto is_named = [&] { return job_->num_failures() > failures || job_->exit_code(); };
     const auto has_changed = [&] { return job_->num_epochs() > epochs || job_->exit_code(); };
     switch (kind.aftermath) {
@@ -324,7 +328,8 @@ class FaultTest {
         break;
       case Aftermath::healed:
         outcome.was_harmed = wait_until(heal_limit, kind.is_told ? std::function<bool()>(is_named) : has_changed);
-        if (!outcome.was_harmed) outcome.failure = "nobody notices";
+        // Who is cut off cannot say that it wants to leave.
+        if (!outcome.was_harmed && (kind.is_told || !has_lasting_harm_)) outcome.failure = "nobody notices";
         break;
       case Aftermath::stopped:
       case Aftermath::ended:
@@ -335,12 +340,12 @@ class FaultTest {
     if (job_->exit_code()) {
       end(struck, *victim, outcome);
     } else if (outcome.was_harmed) {
-      heal(struck, outcome);
+      heal(struck, *victim, outcome);
     }
     return outcome;
   }
 
-  void heal(steady_clock::time_point struck, FaultOutcome& outcome) {
+  void heal(steady_clock::time_point struck, const WatchedJob::Rank& victim, FaultOutcome& outcome) {
     const auto named = steady_clock::now();
     if (outcome.kind->is_told) outcome.named_seconds = std::chrono::duration<double>(named - struck).count();
     const int64_t epochs = job_->num_epochs() + (outcome.kind->is_told ? 1 : 0);
@@ -349,8 +354,8 @@ class FaultTest {
       outcome.failure = "the job does not train again";
     } else if (!job_->exit_code()) {
       outcome.healed_seconds = seconds_since(outcome.kind->is_told ? named : struck);
-    } else if (job_->exit_code() != 0) {
-      outcome.failure = concat("the job ended with exit code ", *job_->exit_code());
+    } else {
+      end(struck, victim, outcome);
     }
   }
 
@@ -371,16 +376,13 @@ class FaultTest {
       return;
     }
     outcome.gone_seconds = seconds_since(struck);
-    // Who runs out of memory says so, and no other rank is started to do so as well.
-    if (outcome.kind->aftermath == Aftermath::healed_or_unharmed && code == users_mistake) return;
-    // Before all ranks have come together, there is nothing that the others could go on with.
     const bool is_told_to_stop = code == asked_to_stop || code == interrupted;
-    bool is_right = !victim.has_come;
+    // Before all ranks have come together, there is nothing that the others could go on with. Who runs out of memory
+    // says so, and no other rank is started to do so as well; rank 0 takes what it is told for the job's end where it
+    // does not hear the launcher. What was taken from a rank may show only now.
+    bool is_right = !victim.has_come || (has_lasting_harm_ && (code == users_mistake || code == asked_to_stop));
     if (outcome.kind->aftermath == Aftermath::ended) is_right = code == killed;
-    if (outcome.kind->aftermath == Aftermath::stopped) is_right = is_told_to_stop;
-    // What rank 0 is told holds for the job.
-    if (outcome.kind->aftermath == Aftermath::healed && !outcome.kind->is_told && victim.number == 0)
-      is_right = is_told_to_stop;
+    if (outcome.kind->aftermath == Aftermath::stopped) is_right = is_right || is_told_to_stop;
     if (!is_right) outcome.failure = concat("the job ended with exit code ", code);
     outcome.was_harmed = true;
   }
