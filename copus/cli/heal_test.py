@@ -138,6 +138,32 @@ class Healing(ProgramTest):
         print(f"{ROUNDS} rounds; struck: {dict(tally)}; {len(pauses)} regroupings, the longest took "
               f"{max(pauses, default=0):.2f} s; places: {dict(places)}")
 
+    def start_static(self, run):
+        process = self.start("train", "static.toml", "--run-dir", run, *self.settings)
+        ranks = ranks_of(process.pid, RANKS, lambda: process.poll() is None)
+        self.wait_for_steps(run, 5, process)
+        return process, ranks
+
+    def test_any_rank_may_be_told_to_leave(self):
+        self.assert_done("train", "static.toml", "--run-dir", "expected", *self.settings)
+        for rank in (0, 3):
+            run = f"without{rank}"
+            process, ranks = self.start_static(run)
+            os.kill(ranks[rank], signal.SIGTERM)
+            output, errors = self.finish(process)
+            self.assertEqual((process.returncode, errors), (0, ""), output)
+            self.assertRegex(output, r"step \d+: ranks have left; .* of 3 ranks; pause")
+            self.assert_same_training(run, "expected")
+
+    def test_the_run_ends_with_a_checkpoint_where_all_are_told_to_leave(self):
+        process, ranks = self.start_static("left")
+        for pid in ranks.values():
+            os.kill(pid, signal.SIGTERM)
+        output, errors = self.finish(process)
+        self.assertEqual((process.returncode, errors), (75, ""), output)
+        steps = len(self.records("left"))
+        self.assertTrue((self.folder / "left" / "checkpoints" / f"step-{steps:08}").exists())
+
 
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
