@@ -155,14 +155,22 @@ class Healing(ProgramTest):
             self.assertRegex(output, r"step \d+: ranks have left; .* of 3 ranks; pause")
             self.assert_same_training(run, "expected")
 
+    def assert_ends_with_checkpoint(self, process, run, code):
+        output, errors = self.finish(process)
+        self.assertEqual((process.returncode, errors), (code, ""), output)
+        steps = len(self.records(run))
+        self.assertTrue((self.folder / run / "checkpoints" / f"step-{steps:08}").exists())
+
     def test_the_run_ends_with_a_checkpoint_where_all_are_told_to_leave(self):
         process, ranks = self.start_static("left")
         for pid in ranks.values():
             os.kill(pid, signal.SIGTERM)
-        output, errors = self.finish(process)
-        self.assertEqual((process.returncode, errors), (75, ""), output)
-        steps = len(self.records("left"))
-        self.assertTrue((self.folder / "left" / "checkpoints" / f"step-{steps:08}").exists())
+        self.assert_ends_with_checkpoint(process, "left", 75)
+
+    def test_the_run_ends_with_a_checkpoint_where_any_rank_is_interrupted(self):
+        process, ranks = self.start_static("interrupted")
+        os.kill(ranks[2], signal.SIGINT)
+        self.assert_ends_with_checkpoint(process, "interrupted", 130)
 
 
 if __name__ == "__main__":

@@ -76,10 +76,17 @@ class SeveralRanks(ProgramTest):
     def test_terminate_and_interrupt(self):
         self.write_run("long.toml", steps=100)
         self.assert_done("train", "long.toml", "--run-dir", "expected")
-        for name, end, code in [("terminated", signal.SIGTERM, 75), ("interrupted", signal.SIGINT, 130)]:
-            process = self.start("train", "long.toml", "--run-dir", name, "--set", "parallel.pipeline_parallel=2")
+        for name, end, code, rank in [("terminated", signal.SIGTERM, 75, None),
+                                      ("interrupted", signal.SIGINT, 130, None),
+                                      ("told", signal.SIGTERM, 75, 1)]:
+            process = self.start("train", "long.toml", "--run-dir", name, "--set", "parallel.pipeline_parallel=2",
+                                 *([] if rank is None else ["--set", "heal.enabled=false"]))
             self.wait_for_steps(name, 3, process)
-            process.send_signal(end)
+            if rank is None:
+                process.send_signal(end)
+            else:  # without healing, what any rank is told holds for all
+                ranks = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                os.kill(int(ranks[rank]), end)
             output, errors = process.communicate(timeout=TIMEOUT)
             self.assertEqual(process.returncode, code, output + errors)
             self.assertIn(f"copus train --resume --run-dir {name}", output)

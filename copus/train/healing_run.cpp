@@ -90,7 +90,10 @@ class HealingRun {
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
     const int64_t ranks = now.strategy.world_size();
     if (members.rank() >= ranks) {
-      membership_.wait_as_spare(members, [this] { return stop_->reason(0) == StopReason::terminate; });
+      membership_.wait_as_spare(members, [this] {
+        const StopReason reason = stop_->reason(0);
+        return reason == StopReason::terminate || reason == StopReason::interrupt;
+      });
       return std::nullopt;
     }
     world_ = first_ranks(members, ranks);

@@ -136,13 +136,13 @@ void RunLoop::stand_still() {
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
-// Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint. A rank
-// that is told to end by itself asks to leave, rank 0 too, which ends the run only where the launcher wants that.
+// Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint. Where
+// ranks may come and go, one that is told to end asks to leave, which ends the run only where the launcher wants that.
 StopReason RunLoop::reason_to_stop() const {
   const StopReason reason = stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_);
   if (membership_ == nullptr || reason != StopReason::terminate) return reason;
   membership_->ask_to_leave();
-  return leader_ == nullptr || membership_->stop_wanted() ? reason : StopReason::none;
+  return membership_->stop_wanted() ? reason : StopReason::none;
 }
 
 // The same, or to let ranks come and go, or to pause.

@@ -15,9 +15,9 @@ namespace copus {
 
 namespace {
 
-// Layout of the message: the sums; then rank 0's intent, its factor on the learning rate (0: none), its reason to stop
-// and its begin, which are zeros from the other ranks, so that the sum over ranks holds what rank 0 says. Doubles of
-// rank 0 travel as their bits.
+// Layout of the message: the sums; then rank 0's intent, its factor on the learning rate (0: none) and its begin, which
+// are zeros from the other ranks, so that the sum over ranks holds what rank 0 says; then what all say of stopping.
+// Doubles of rank 0 travel as their bits.
 
 // Appends an exact sum as integers, whose sum over the ranks is then that of the values.
 void append(std::vector<int64_t>& words, const ExactSum& sum) {
@@ -60,21 +60,38 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
                       .inputs_hash = std::bit_cast<uint64_t>(rest[2])};
 }
 
+// What a rank says of stopping: rank 0's reason, zero from the others; and whether this rank was told to stop, by which
+// signal. So the sum over ranks holds all that counts.
+constexpr size_t words_of_stop = 2;
+constexpr int64_t one_terminated = int64_t{1} << 32;  // beside the number of those that were interrupted
+
+std::array<int64_t, words_of_stop> to_words(StopReason reason, int64_t rank) {
+  const int64_t told = reason == StopReason::interrupt ? 1 : reason == StopReason::terminate ? one_terminated : 0;
+  return {rank == 0 ? static_cast<int64_t>(reason) : 0, told};
+}
+
+StopReason stop_of_words(std::span<const int64_t> words) {
+  if (words[1] % one_terminated != 0) return StopReason::interrupt;
+  if (words[1] != 0) return StopReason::terminate;
+  return static_cast<StopReason>(words[0]);
+}
+
 }  // namespace
 
 StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone) {
   std::vector<int64_t> words;
   for (const ExactSum* sum : {&report.squared_norm, &report.small_squared_norms, &report.loss}) append(words, *sum);
   const size_t size_of_sums = words.size();
-  words.resize(size_of_sums + words_of_intent + 3);
+  words.resize(size_of_sums + words_of_intent + 2);
   if (everyone.rank() == 0) {
     int64_t* rest = &words[size_of_sums];
     if (report.intent) std::ranges::copy(to_words(*report.intent), rest);
     rest += words_of_intent;
     rest[0] = to_word(report.rate_factor.value_or(0));
-    rest[1] = static_cast<int64_t>(report.stop);
-    rest[2] = to_word(report.begin);
+    rest[1] = to_word(report.begin);
   }
+  const auto stop = to_words(report.stop, everyone.rank());
+  words.insert(words.end(), stop.begin(), stop.end());
   everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
 
   StepAgreement agreement;
@@ -84,8 +101,8 @@ StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone)
   agreement.loss = take_sum(rest).value();
   agreement.intent = take_intent(rest);
   if (rest[0] != 0) agreement.rate_factor = to_double(rest[0]);
-  agreement.stop = static_cast<StopReason>(rest[1]);
-  agreement.begin = to_double(rest[2]);
+  agreement.begin = to_double(rest[1]);
+  agreement.stop = stop_of_words(rest.subspan(2));
   agreement.now = report.now;
   agreement.seconds = agreement.now - agreement.begin;
   return agreement;
@@ -97,9 +114,9 @@ void agree_on_time(StepAgreement& agreement, Communicator& everyone) {
 }
 
 StopReason agree_on_stop(StopReason reason, Communicator& everyone) {
-  auto word = static_cast<int64_t>(reason);
-  everyone.broadcast(&word, 1, DataType::int64, 0);
-  return static_cast<StopReason>(word);
+  auto words = to_words(reason, everyone.rank());
+  everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
+  return stop_of_words(words);
 }
 
 std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, Communicator& everyone) {

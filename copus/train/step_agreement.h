@@ -21,7 +21,7 @@ struct StepReport {
   ExactSum squared_norm;               // of the gradient elements that this rank counts
   ExactSum small_squared_norms;        // of gradients of a smaller batch, likewise, added over all data-parallel ranks
   ExactSum loss;                       // of the token losses that this rank counts
-  StopReason stop = StopReason::none;  // rank 0's counts
+  StopReason stop = StopReason::none;  // as agree_on_stop() takes it
   double begin = 0;                    // beginning of the step, on the rank's clock; rank 0's counts
   double now = 0;                      // time at which the rank has come this far
   std::optional<SwitchIntent> intent;  // switch that the others are to know of; rank 0's counts
@@ -49,7 +49,7 @@ struct StepAgreement {
 StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone);
 void agree_on_time(StepAgreement& agreement, Communicator& everyone);
 
-// Returns rank 0's reason to stop on all ranks.
+// Returns the reason to stop that counts for all ranks: that of any rank that was told to, else rank 0's.
 StopReason agree_on_stop(StopReason reason, Communicator& everyone);
 
 // Mean loss of a token over all that the ranks have evaluated: `loss` is each rank's sum over its `tokens` tokens.

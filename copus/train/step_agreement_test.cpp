@@ -56,7 +56,7 @@ TEST(StepAgreement, AllRanksHaveTheSumsTheLatestTimeAndWhatRankZeroSays) {
       report.squared_norm = report.small_squared_norms = report.loss = sum_of_rank(rank);
       report.small_squared_norms.add(1);
       report.loss.add(2);
-      report.stop = rank == 0 ? StopReason::pause : StopReason::interrupt;
+      report.stop = rank == 0 ? StopReason::pause : StopReason::time_limit;
       report.begin = rank == 0 ? -3.25 : 1e9;
       report.now = rank == size / 2 ? 7.5 : -1;  // a virtual clock may be anywhere
       report.rate_factor = rank == 0 ? 0.75 : 9;
@@ -83,6 +83,31 @@ TEST(StepAgreement, AllRanksHaveTheSumsTheLatestTimeAndWhatRankZeroSays) {
       report.rate_factor.reset();
       const StepAgreement silent = agree(report, world.everyone());
       EXPECT_FALSE(silent.intent || silent.rate_factor);
+    });
+  }
+}
+
+TEST(StepAgreement, AnyRankThatWasToldToStopStopsAll) {
+  const auto agreed = [](StopReason mine, Communicator& everyone) {
+    StepReport report;
+    report.stop = mine;
+    const StopReason reason = agree(report, everyone).stop;
+    EXPECT_EQ(agree_on_stop(mine, everyone), reason);
+    return reason;
+  };
+  for (const int64_t size : sizes) {
+    run_ranks_as_threads(size, [&](World& world) {
+      Communicator& everyone = world.everyone();
+      for (const StopReason told : {StopReason::interrupt, StopReason::terminate}) {
+        for (int64_t rank = 0; rank < size; ++rank) {
+          EXPECT_EQ(agreed(world.rank() == rank ? told : StopReason::none, everyone), told);
+          EXPECT_EQ(agreed(world.rank() <= rank ? told : StopReason::pause, everyone), told);
+        }
+      }
+      const StopReason each = world.rank() % 2 == 0 ? StopReason::terminate : StopReason::interrupt;
+      EXPECT_EQ(agreed(each, everyone), size == 1 ? StopReason::terminate : StopReason::interrupt);
+      // Limits and wishes of other ranks are their own.
+      EXPECT_EQ(agreed(world.rank() > 0 ? StopReason::time_limit : StopReason::none, everyone), StopReason::none);
     });
   }
 }

@@ -36,7 +36,8 @@ namespace copus {
 
 class SwitchPhases;
 
-// Returns the reason to stop, if any. Asked on every rank; the answer on rank 0 counts for all.
+// Returns the reason to stop, if any. Asked on every rank; rank 0's answer counts for all, and that of any rank that
+// was told to stop (agree_on_stop).
 using StopQuestion = std::function<StopReason()>;
 
 class Trainer {

@@ -42,8 +42,8 @@ class Membership {
   // For rank 0, between two steps: whether the launcher asks that all leave this epoch, since a newcomer waits or a
   // member wants to leave. Does not block.
   bool regroup_wanted();
-  // For rank 0, between two steps: whether the job is to stop, since the launcher was told so, all members want to
-  // leave, or the launcher is heard no more. What this rank itself is told holds for this rank alone. Does not block.
+  // Between two steps: whether the job is to stop, since the launcher was told so, all members want to leave, or the
+  // launcher is heard no more. What this rank itself is told holds for this rank alone. Does not block.
   bool stop_wanted();
   // For a rank that the layout cannot use, with the world of this epoch. Returns when the epoch is to end: the launcher
   // asks for that, the job is done, or a rank has failed. Asks to leave once `wants_to_leave` says so.
