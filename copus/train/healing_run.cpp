@@ -12,6 +12,7 @@
 #include "copus/base/error.h"
 #include "copus/comm/first_ranks_world.h"
 #include "copus/comm/rank_failure.h"
+#include "copus/comm/timed/timed_world.h"
 #include "copus/data/dataset.h"
 #include "copus/description/configuration_fields.h"
 #include "copus/description/configuration_text.h"
@@ -57,10 +58,10 @@ class HealingRun {
 
   RunEnd run() {
     while (true) {
-      const std::unique_ptr<World> members = membership_.join_next();
+      std::unique_ptr<World> members = membership_.join_next();
       if (members == nullptr) return RunEnd::done;
       try {
-        const std::optional<RunEnd> end = run_epoch(*members);
+        const std::optional<RunEnd> end = run_epoch(members);
         leave();
         if (end) return *end;
       } catch (const RankFailure& failure) {
@@ -78,9 +79,11 @@ class HealingRun {
   }
 
  private:
-  std::optional<RunEnd> run_epoch(World& members) {
-    agree_on_failures(members);
-    set_up(members);
+  std::optional<RunEnd> run_epoch(std::unique_ptr<World>& joined) {
+    agree_on_failures(*joined);
+    set_up(*joined);
+    joined = with_links(std::move(joined), plan_->config.cluster.description, plan_->config.cluster.clock);
+    World& members = *joined;
     const std::vector<int64_t>& processes = membership_.epoch().processes;
     // A signal that comes from here on is noted, in a process that may be a spare as well.
     if (membership_.epoch().number > 0 && !stop_) stop_.emplace(max_seconds_, start_);

@@ -364,7 +364,15 @@ class Regrouping {
                              "; go on from the last checkpoint with --resume"));
     }
     std::vector<BucketState> state = rest.mine;
+    RankClock& clock = members_.clock();
+    const double begin = clock.now();
+    clock.begin_communication();
     mover.move(prepared, dtype_, state, [&](const std::string& round) { tell(concat("moving the state, ", round)); });
+    clock.end_communication();
+    // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross them.
+    if (config_.cluster.clock != ClockKind::real) {
+      clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
+    }
     for (size_t bucket = 0; bucket < prepared.buckets.size(); ++bucket) {
       state[bucket].gradient = allocate_gradient(prepared.buckets[bucket], dtype_, mover.memory());
     }
