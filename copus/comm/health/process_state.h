@@ -11,4 +11,7 @@ enum class ProcessState { running, stopped, gone };
 // is running.
 ProcessState process_state(int64_t pid);
 
+// Whether one of its threads runs or waits for a processor.
+bool has_runnable_thread(int64_t pid);
+
 }  // namespace copus

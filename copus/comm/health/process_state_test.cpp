@@ -28,5 +28,18 @@ TEST(ProcessState, FollowsAProcessToItsEnd) {
   EXPECT_EQ(process_state(pid), ProcessState::gone);
 }
 
+TEST(ProcessState, KnowsWhetherAThreadIsRunnable) {
+  EXPECT_TRUE(has_runnable_thread(::getpid()));  // this one
+  const pid_t pid = ::fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    while (true) ::pause();
+  }
+  while (has_runnable_thread(pid)) ::usleep(1000);  // until it pauses
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_FALSE(has_runnable_thread(pid));
+}
+
 }  // namespace
 }  // namespace copus

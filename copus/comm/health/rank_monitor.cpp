@@ -19,11 +19,13 @@ std::string whole_seconds(double seconds) { return concat(std::llround(seconds),
 }  // namespace
 
 RankMonitor::RankMonitor(const SharedHealth& health, Role role, HealthLimits limits,
-                         std::function<ProcessState(int64_t pid)> state_of_process)
+                         std::function<ProcessState(int64_t pid)> state_of_process,
+                         std::function<bool(int64_t pid)> is_runnable)
     : health_(health),
       role_(role),
       limits_(limits),
       state_of_process_(std::move(state_of_process)),
+      is_runnable_(std::move(is_runnable)),
       seen_(health.size()) {}
 
 std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSigns& signs, double seconds,
@@ -51,6 +53,9 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   const bool stopped = state == ProcessState::stopped;
   if (stopped && seen->silent_seconds >= limits_.stopped_seconds) return "stopped (SIGSTOP)";
   if (stopped || seen->silent_seconds < limits_.silence_seconds) return std::nullopt;
+  // On a machine with too much to do a process may wait longer than that for a processor. It has not failed; if it
+  // computes and gets nowhere, that is seen by its lack of progress.
+  if (state == ProcessState::running && is_runnable_(signs.pid)) return std::nullopt;
   return "no heartbeat for " + whole_seconds(limits_.silence_seconds);
 }
 

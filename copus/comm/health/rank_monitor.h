@@ -13,7 +13,7 @@
 namespace copus {
 
 struct HealthLimits {
-  double silence_seconds = 3;  // without a heartbeat
+  double silence_seconds = 3;  // without a heartbeat, of a process that nothing keeps from a processor
   double stopped_seconds = 2;  // without a heartbeat, of a process that the kernel says is stopped
   double stall_seconds = 10;   // without progress, which also has to last for ten expected steps
 };
@@ -24,7 +24,8 @@ class RankMonitor {
   enum class Role { rank, parent };
 
   RankMonitor(const SharedHealth& health, Role role, HealthLimits limits = {},
-              std::function<ProcessState(int64_t pid)> state_of_process = process_state);
+              std::function<ProcessState(int64_t pid)> state_of_process = process_state,
+              std::function<bool(int64_t pid)> is_runnable = has_runnable_thread);
 
   // Looks at all ranks, `seconds` after the look before. At most half a second of them counts: if whoever looks was
   // itself stopped for longer, perhaps with the whole job, then silence meanwhile says nothing.
@@ -49,6 +50,7 @@ class RankMonitor {
   const Role role_;
   const HealthLimits limits_;
   const std::function<ProcessState(int64_t)> state_of_process_;
+  const std::function<bool(int64_t)> is_runnable_;
   std::vector<Seen> seen_;
   double all_waiting_seconds_ = 0;
 };

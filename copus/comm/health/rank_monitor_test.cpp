@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 namespace copus {
@@ -33,10 +34,11 @@ class RankMonitorTest : public testing::Test {
   }
 
   RankMonitor monitor(RankMonitor::Role role = RankMonitor::Role::rank) {
-    return {rank(num_ranks), role, HealthLimits{}, [this](int64_t pid) {
-              const auto found = states_.find(pid - 1);
-              return found == states_.end() ? ProcessState::running : found->second;
-            }};
+    const auto state = [this](int64_t pid) {
+      const auto found = states_.find(pid - 1);
+      return found == states_.end() ? ProcessState::running : found->second;
+    };
+    return {rank(num_ranks), role, HealthLimits{}, state, [this](int64_t pid) { return starved_.contains(pid - 1); }};
   }
 
   // Looks ten times a second while these ranks send heartbeats; what was found, and after how long.
@@ -49,6 +51,7 @@ class RankMonitorTest : public testing::Test {
   }
 
   std::map<int64_t, ProcessState> states_;
+  std::set<int64_t> starved_;  // wait for a processor
   double passed_ = 0;
 
  private:
@@ -74,6 +77,20 @@ TEST_F(RankMonitorTest, NamesARankWithoutHeartbeat) {
   EXPECT_EQ(found->place, "step 7, forward");
   EXPECT_EQ(found->cause, "no heartbeat for 3 s");
   EXPECT_NEAR(passed_, 3, 0.25);
+}
+
+TEST_F(RankMonitorTest, ARankThatWaitsForAProcessorIsNotSilent) {
+  for (const auto role : {RankMonitor::Role::rank, RankMonitor::Role::parent}) {
+    RankMonitor all = monitor(role);
+    starved_ = {1};
+    EXPECT_FALSE(look_for(all, 5, {0, 1, 2}));
+    EXPECT_FALSE(look_for(all, 20, {0, 2}));
+    states_[1] = ProcessState::stopped;
+    EXPECT_EQ(look_for(all, 5, {0, 2}).value_or(FailureReport{}).cause, "stopped (SIGSTOP)");
+    states_.clear();
+    starved_.clear();
+    EXPECT_EQ(look_for(all, 5, {0, 2}).value_or(FailureReport{}).cause, "no heartbeat for 3 s");
+  }
 }
 
 TEST_F(RankMonitorTest, NamesAStoppedRank) {
