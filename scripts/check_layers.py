@@ -12,7 +12,9 @@ The rules:
 4. no file sees both libtorch and a JSON, TOML or logging library, not even through headers of ours: the wheel's include
    folder carries its own versions of some of these, and compile times would add up;
 5. <torch/torch.h>, which takes half a minute to compile, is for tests alone;
-6. what a room's folder `testing` holds is for tests, and for the workshop.
+6. what a room's folder `testing` holds is for tests, and for the workshop;
+7. the wall clock is read in WALL_CLOCK_FILES alone, which write it down or compare it: it may be set while a job runs, so
+   that whatever waits, measures or judges goes by a steady clock.
 """
 
 import pathlib
@@ -36,6 +38,18 @@ TESTING = "testing"
 
 TORCH_FILES = ["copus/comm/job/tcp_store.cpp"]
 
+# What they write: times of events, names of folders, ids of commands; the self-test says how far hosts' clocks differ.
+WALL_CLOCK_FILES = [
+    "copus/report/control_files.cpp",
+    "copus/report/tensorboard.cpp",
+    "copus/train/run_output.cpp",
+    "copus/train/run_plan.cpp",
+    "copus/workshop/self_test/self_test.cpp",
+]
+
+WALL_CLOCK = re.compile(
+    r"\b(system_clock|high_resolution_clock|utc_clock|file_clock|CLOCK_REALTIME\w*|gettimeofday|timespec_get"
+    r"|std::time\(|time\((nullptr|NULL|0)\)|pthread_cond_timedwait|sem_timedwait)")
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 IMPURE = re.compile(r"(thread|fstream|filesystem|chrono)$")
 TEXT_LIBRARY = re.compile(r"(nlohmann|spdlog|fmt|toml\+\+)/|toml\.hpp$")
@@ -78,6 +92,11 @@ def read_includes(path: pathlib.Path) -> list[Include]:
     return [Include(number, match.group(1)) for number, match in found if match]
 
 
+def lines_with_wall_clock(path: pathlib.Path) -> list[int]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [number for number, line in enumerate(lines, start=1) if WALL_CLOCK.search(line.split("//")[0])]
+
+
 def declares_torch(room_folder: pathlib.Path) -> bool:
     build_file = room_folder / "CMakeLists.txt"
     if not build_file.exists():
@@ -102,7 +121,9 @@ class Tree:
         self.root = root
         paths = (path for folder in ("copus", "apps") for path in (root / folder).rglob("*"))
         sources = (path for path in paths if path.suffix in (".h", ".cpp", ".cu", ".cuh"))
-        self.includes = {path.relative_to(root).as_posix(): read_includes(path) for path in sorted(sources)}
+        found = {path.relative_to(root).as_posix(): path for path in sorted(sources)}
+        self.includes = {name: read_includes(path) for name, path in found.items()}
+        self.wall_clock = {name: lines_with_wall_clock(path) for name, path in found.items()}
 
     def chain_to(self, source: str, pattern: re.Pattern) -> list[str] | None:
         """The shortest chain of headers by which `source` includes a header that matches, itself not listed."""
@@ -143,6 +164,10 @@ class Tree:
                 yield f"{where} {named(place)} is built without libtorch and may not include <{header}>"
             if header == "torch/torch.h" and not is_test:
                 yield f"{where} <torch/torch.h> is for tests alone; include the narrow ATen headers"
+
+        if source not in WALL_CLOCK_FILES:
+            for line in self.wall_clock[source]:
+                yield f"{source}:{line}: the wall clock may be set while a job runs; go by std::chrono::steady_clock"
 
         torch_chain = self.chain_to(source, TORCH)
         text_chain = self.chain_to(source, TEXT_LIBRARY)

@@ -25,6 +25,8 @@ CLEAN_TREE = {
     "copus/comm/testing/test_worlds.cpp": '#include "copus/comm/messages/tcp_world.h"\n#include <thread>',
     "copus/description/testing/a.h": "#include <fstream>",
     "copus/workshop/bench/decide.cpp": '#include "copus/comm/testing/test_worlds.h"',
+    "copus/train/run_output.cpp": "const auto when = std::chrono::system_clock::now();",
+    "copus/comm/world.cpp": "using std::chrono::steady_clock;  // not a system_clock\nrelayout_time(nullptr_or);",
     "apps/copus/main.cpp": '#include "copus/cli/cli.h"',
 }
 
@@ -53,6 +55,12 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_finds_an_include_of_a_lower_room_in_a_test(self):
         self.assert_one_violation({"copus/model/a_test.cpp": '#include "copus/train/trainer.h"'}, "train")
+
+    def test_finds_the_wall_clock_in_what_waits_or_measures(self):
+        for line in ["auto now = std::chrono::system_clock::now();", "clock_gettime(CLOCK_REALTIME, &now);",
+                     "const time_t now = time(nullptr);", "const auto now = std::time(nullptr);"]:
+            self.assert_one_violation({"copus/comm/health/rank_monitor.cpp": "//\n" + line},
+                                      "copus/comm/health/rank_monitor.cpp:2:", "steady_clock")
 
     def test_finds_an_include_of_a_smaller_room_that_comes_later(self):
         planted = {"copus/comm/health/watchdog.cpp": '#include "copus/comm/job/launcher.h"'}

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -160,6 +161,23 @@ class Healing(ProgramTest):
         self.assertEqual((process.returncode, errors), (code, ""), output)
         steps = len(self.records(run))
         self.assertTrue((self.folder / run / "checkpoints" / f"step-{steps:08}").exists())
+
+    def test_a_full_disk_ends_the_run_with_one_message_and_no_step_is_lost(self):
+        self.assert_done("train", "static.toml", "--run-dir", "expected", *self.settings)
+        process = self.start("train", "static.toml", "--run-dir", "full", *self.settings,
+                             preexec_fn=lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+        ranks = ranks_of(process.pid, RANKS, lambda: process.poll() is None)
+        self.wait_for_steps("full", 50, process)  # the first checkpoint is there
+        # This stands in for it: there is room for the log, and none for a checkpoint.
+        for pid in ranks.values():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (200_000, 200_000))
+        output, errors = self.finish(process)
+        self.assertEqual(process.returncode, 2, output + errors)
+        self.assertRegex(errors, r"\Acopus: error: [^\n]*cannot write [^\n]*File too large[^\n]*\n\Z")
+        checkpoints = self.folder / "full" / "checkpoints"
+        self.assertEqual([path.name for path in checkpoints.glob("step-*")], ["step-00000040"])
+        self.assert_done("train", "--resume", "--run-dir", "full")
+        self.assert_same_training("full", "expected")
 
     def test_the_run_ends_with_a_checkpoint_where_all_are_told_to_leave(self):
         process, ranks = self.start_static("left")

@@ -267,9 +267,14 @@ class BadInput(ProgramTest):
 
     def test_divergence(self):
         result = self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "optimizer.lr=1e30", "--set",
-                                     "optimizer.schedule=constant", "--set", "train.clip_norm=0",
+                                     "optimizer.schedule=constant", "--set", "train.clip_norm=0", "--set",
+                                     "checkpoint.interval=1",
                                      says=["diverged", "optimizer.lr"], leaves_run_dir=True)
         self.assertNotIn("internal error", result.stderr)
+        sound = [None not in (loss, norm) for loss, norm, _ in self.losses("r").values()]
+        self.assertFalse(all(sound))
+        kept = [int(path.name.removeprefix("step-")) for path in (self.folder / "r" / "checkpoints").glob("step-*")]
+        self.assertEqual(max(kept), sound.index(False), "that of the last step that was not skipped")
 
     def test_full_disk(self):
         self.assert_refused("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files_to(20000),

@@ -25,6 +25,7 @@ namespace {
 
 using namespace layouts;
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t num_steps = 10;
@@ -358,6 +359,29 @@ TEST_F(LayoutMatrix, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
     EXPECT_EQ(trainer.state().skipped_steps, 1);
     EXPECT_EQ(trainer.state().consumed_samples, 3 * 8);
   });
+}
+
+// Nothing heals what one rank alone has of the weights and has lost: all end alike, with one message.
+TEST_F(LayoutMatrix, DamagedWeightsOfOneRankEndTheRunOnAllAfterTenSteps) {
+  const Change longer = [](RunConfig& config) { config.train.max_steps = 100; };
+  EXPECT_THAT(user_error([&] {
+                train(config({ranks(2, 1, 2), longer}), [](Trainer& trainer, World& world) {
+                  trainer.step();
+                  if (world.rank() == 1) {
+                    ParameterStore& parameters = trainer.parameters();
+                    const Parameter& norm = parameters.find("model.layers.0.input_layernorm.weight");
+                    parameters.master(norm).fill_(std::numeric_limits<double>::quiet_NaN());
+                  }
+                  for (int skipped = 1; skipped < 10; ++skipped) {
+                    trainer.step();
+                    EXPECT_EQ(trainer.state().skipped_in_a_row, skipped);
+                  }
+                  world.everyone().barrier();
+                  trainer.step();
+                  ADD_FAILURE() << "rank " << world.rank() << " goes on";
+                });
+              }),
+              AllOf(HasSubstr("diverged"), HasSubstr("up to step 11")));
 }
 
 // Covers every use that training makes of its groups, as it would be on a GPU that the ranks share.

@@ -85,7 +85,10 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   }
   note_change(passed);
   if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
-  if (end_reason() == StopReason::none && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
+  // A step that is skipped may have met weights that are damaged: these would take the place of the last sound ones.
+  const bool is_sound = trainer_.state().skipped_in_a_row == 0;
+  const bool goes_on = end_reason() == StopReason::none;
+  if (goes_on && is_sound && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
 }
 
 StepRecord RunLoop::step() {

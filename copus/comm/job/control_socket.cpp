@@ -43,6 +43,13 @@ class Unpacker {
     const int64_t length = number();
     return std::string(take(length));
   }
+  // Number of things that follow, each of one number at least.
+  int64_t count() {
+    const int64_t count = number();
+    COPUS_CHECK(count >= 0 && count <= std::ssize(bytes_) / int64_t{sizeof count}, "a message of the launcher with ",
+                count, " things in ", bytes_.size(), " bytes");
+    return count;
+  }
 
  private:
   std::string_view take(size_t count) {
@@ -160,7 +167,12 @@ bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int 
 std::optional<FromRank> receive_from_rank(Descriptor* socket) {
   const auto message = receive_bytes(socket);
   if (!message) return std::nullopt;
-  return static_cast<FromRank>(Unpacker(message->first).number());
+  int64_t number = 0;
+  if (message->first.size() != sizeof number) return FromRank::garbled;
+  number = Unpacker(message->first).number();
+  const bool is_known =
+      number == static_cast<int64_t>(FromRank::ready) || number == static_cast<int64_t>(FromRank::wants_to_leave);
+  return is_known ? static_cast<FromRank>(number) : FromRank::garbled;
 }
 
 std::optional<FromLauncher> receive_from_launcher(Descriptor* socket) {
@@ -168,14 +180,18 @@ std::optional<FromLauncher> receive_from_launcher(Descriptor* socket) {
   if (!message) return std::nullopt;
   Unpacker unpacker(message->first);
   FromLauncher result;
-  result.kind = static_cast<FromLauncher::Kind>(unpacker.number());
+  const int64_t kind = unpacker.number();
+  COPUS_CHECK(kind >= static_cast<int64_t>(FromLauncher::Kind::regroup) &&
+                  kind <= static_cast<int64_t>(FromLauncher::Kind::stop),
+              "a message of the launcher of the unknown kind ", kind);
+  result.kind = static_cast<FromLauncher::Kind>(kind);
   if (result.kind != FromLauncher::Kind::epoch) return result;
   result.segment = std::move(message->second);
   result.epoch.number = unpacker.number();
   result.rank = unpacker.number();
-  result.epoch.processes.resize(unpacker.number());
+  result.epoch.processes.resize(unpacker.count());
   for (int64_t& process : result.epoch.processes) process = unpacker.number();
-  result.epoch.lost.resize(unpacker.number());
+  result.epoch.lost.resize(unpacker.count());
   for (auto& [process, report] : result.epoch.lost) {
     process = unpacker.number();
     report.rank = unpacker.number();

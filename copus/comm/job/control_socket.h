@@ -10,7 +10,11 @@
 
 namespace copus {
 
-enum class FromRank : int64_t { ready = 1, wants_to_leave };
+enum class FromRank : int64_t {
+  ready = 1,
+  wants_to_leave,
+  garbled,  // what came is none of these; never sent
+};
 
 struct FromLauncher {
   enum class Kind : int64_t {
@@ -35,6 +39,7 @@ bool send(const Descriptor& socket, FromLauncher::Kind kind);
 bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int segment);
 
 // The next message. Does not wait: where there is none, it is empty. Closes the socket where the other end is closed.
+// Throws InternalError where what came from the launcher is no message.
 std::optional<FromRank> receive_from_rank(Descriptor* socket);
 std::optional<FromLauncher> receive_from_launcher(Descriptor* socket);
 

@@ -1,10 +1,14 @@
 #include "copus/comm/job/control_socket.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "copus/base/error.h"
 
 namespace copus {
 namespace {
@@ -40,6 +44,45 @@ TEST(ControlSocket, carries_an_epoch_with_its_segment) {
   ASSERT_EQ(fstat(launcher.number(), &sent), 0);
   ASSERT_EQ(fstat(received->segment.number(), &arrived), 0);
   EXPECT_EQ(sent.st_ino, arrived.st_ino);
+}
+
+// Sends what need not be a message.
+void send_raw(const Descriptor& socket, const std::string& bytes) {
+  ASSERT_EQ(::send(socket.number(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
+}
+
+std::string as_bytes(int64_t number) { return {reinterpret_cast<const char*>(&number), sizeof number}; }
+
+TEST(ControlSocket, tells_the_launcher_what_is_no_message_and_goes_on) {
+  auto [launcher, rank] = control_sockets();
+  const std::string garbled[] = {"x",         std::string(1000, '\xa5'),  as_bytes(0),
+                                 as_bytes(3), as_bytes(int64_t{1} << 32), as_bytes(1) + "x"};
+  for (const std::string& bytes : garbled) {
+    send_raw(rank, bytes);
+    EXPECT_EQ(receive_from_rank(&launcher), FromRank::garbled);
+  }
+  EXPECT_TRUE(send(rank, FromRank::ready));
+  EXPECT_EQ(receive_from_rank(&launcher), FromRank::ready);
+}
+
+// A rank ends by such an error, and is healed; it neither takes the message for another one nor runs out of memory.
+TEST(ControlSocket, refuses_what_is_no_message_of_the_launcher) {
+  auto [launcher, rank] = control_sockets();
+  const int64_t epoch = static_cast<int64_t>(FromLauncher::Kind::epoch);
+  const std::string begin = as_bytes(epoch) + as_bytes(1) + as_bytes(0);
+  const std::string garbled[] = {"x",
+                                 std::string(1000, '\xa5'),
+                                 as_bytes(0),
+                                 as_bytes(5),
+                                 begin,
+                                 begin + as_bytes(int64_t{1} << 60),
+                                 begin + as_bytes(-1),
+                                 begin + as_bytes(0) + as_bytes(int64_t{1} << 60),
+                                 begin + as_bytes(0) + as_bytes(1) + as_bytes(7)};
+  for (const std::string& bytes : garbled) {
+    send_raw(launcher, bytes);
+    EXPECT_THROW(receive_from_launcher(&rank), InternalError) << bytes.size();
+  }
 }
 
 TEST(ControlSocket, carries_an_epoch_of_many) {

@@ -129,6 +129,8 @@ class HealingJob {
 
   void handle(int64_t number, FromRank message) {
     if (members_.at(number).process->ended) return;
+    // A process that says what none does is not what this launcher has started any more.
+    if (message == FromRank::garbled) return kill(number, "it sent the launcher what is no message");
     if (message == FromRank::wants_to_leave) {
       composition_.asks_to_leave(number);
       return act();

@@ -4,15 +4,28 @@ Usage: healing_test.py PATH_TO_LAUNCH_TEST_PROGRAM [unittest options]. With COPU
 random moments do so as many times (6 without).
 """
 
+import ctypes
 import os
 import random
 import re
 import signal
+import socket
 import sys
 import time
 import unittest
 
-from launcher_test import ENDLESS, GONE_WITHIN, KILL_ROUNDS, PROGRAM, TIMEOUT, Job, LauncherTest, wait_until
+from launcher_test import ENDLESS, GONE_WITHIN, KILL_ROUNDS, PROGRAM, TIMEOUT, Job, LauncherTest, variables_of, wait_until
+
+PIDFD_GETFD = 438  # the number of that call of the system, on every machine
+
+
+def control_socket(pid):
+    """The socket by which a rank talks to its launcher."""
+    process = os.pidfd_open(pid)
+    number = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, process, int(variables_of(pid)["COPUS_CONTROL"]), 0)
+    os.close(process)
+    assert number >= 0, os.strerror(ctypes.get_errno())
+    return socket.socket(fileno=number)
 
 
 class HealingJob(Job):
@@ -128,6 +141,18 @@ class Failures(HealingTest):
         _, errors = self.finish(self.start("--steps", "50", "--broken", "2", "--at", "9"), 0)
         self.assertIn("rank 2: copus: internal error:", errors)
         self.assertIn("failed at step 9: it ended with an error of its own; the job goes on with 2 ranks", errors)
+
+    def test_a_rank_in_whose_name_nonsense_comes_is_ended(self):
+        for rank, nonsense in [(0, b"x"), (2, b"What was that?"), (1, 1000 * b"-")]:
+            job = self.start_endless("--replaces", "0")
+            pids = job.processes()
+            with control_socket(pids[rank]) as control:
+                control.send(nonsense)
+            job.wait_for_epoch([process for process in range(3) if process != rank])
+            self.assertNotIn(pids[rank], job.pids())
+            _, errors = self.stop(job)
+            self.assert_healed(errors, rf"rank {rank} \(pid {pids[rank]}\) failed at step \d+: it sent the launcher what is "
+                                       r"no message; the job goes on with 2 ranks$")
 
     def test_a_rank_that_does_not_leave_the_epoch_is_ended(self):
         job = self.start_endless("--dawdles", "2", "--replaces", "0")

@@ -2,14 +2,18 @@
 
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "copus/base/error.h"
@@ -65,14 +69,48 @@ int control_descriptor(int64_t pid) {
   return -1;
 }
 
+// The open file that a process knows by this number; not open where there is none.
+Descriptor open_file_of(int64_t pid, int number) {
+  if (number < 0) return Descriptor();
+  const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process.is_open()) return Descriptor();
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_getfd, process.number(), number, 0)));
+}
+
+Descriptor control_socket(int64_t pid) { return open_file_of(pid, control_descriptor(pid)); }
+
+// The launcher's end of it. The two ends of a socket pair are made one right after the other, and so are their inodes'
+// numbers, by which the system names what a process has open.
+Descriptor launchers_end(int64_t pid) {
+  struct stat ours{};
+  const Descriptor socket = control_socket(pid);
+  if (!socket.is_open() || ::fstat(socket.number(), &ours) != 0) return Descriptor();
+  std::ifstream status(concat("/proc/", pid, "/stat"));
+  std::string number, name, state;
+  int64_t launcher = 0;
+  status >> number >> name >> state >> launcher;  // our name has no spaces
+  const std::string wanted = concat("socket:[", ours.st_ino - 1, "]");
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(concat("/proc/", launcher, "/fd"), error)) {
+    if (std::filesystem::read_symlink(file, error) != wanted) continue;
+    return open_file_of(launcher, std::stoi(file.path().filename().string()));
+  }
+  return Descriptor();
+}
+
 template <int direction>
 bool shut_control_socket(int64_t pid) {
-  const int number = control_descriptor(pid);
-  if (number < 0) return false;
-  const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!process.is_open()) return false;
-  const Descriptor socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process.number(), number, 0)));
+  const Descriptor socket = control_socket(pid);
   return socket.is_open() && ::shutdown(socket.number(), direction) == 0;
+}
+
+// Two messages that are none, one of them shorter than any.
+template <Descriptor end(int64_t pid)>
+bool send_garbage(int64_t pid) {
+  const Descriptor socket = end(pid);
+  constexpr std::string_view garbage = "Once upon a time there was a process that nobody understood.";
+  return socket.is_open() && ::send(socket.number(), garbage.data(), 3, MSG_DONTWAIT | MSG_NOSIGNAL) > 0 &&
+         ::send(socket.number(), garbage.data(), garbage.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
 }
 
 constexpr std::array kinds = std::to_array<FaultKind>({
@@ -89,6 +127,8 @@ constexpr std::array kinds = std::to_array<FaultKind>({
     {"cut off from launcher", false, true, Aftermath::healed_or_unharmed, shut_control_socket<SHUT_RDWR>},
     {"deaf to launcher", false, true, Aftermath::healed_or_unharmed, shut_control_socket<SHUT_RD>},
     {"mute to launcher", false, true, Aftermath::healed_or_unharmed, shut_control_socket<SHUT_WR>},
+    {"garbage to launcher", false, true, Aftermath::healed, send_garbage<control_socket>},
+    {"garbage from launcher", false, true, Aftermath::healed_or_unharmed, send_garbage<launchers_end>},
     {"SIGINT at a rank", false, false, Aftermath::stopped, send_signal<SIGINT>},
     {"launcher SIGKILL", true, false, Aftermath::ended, send_signal<SIGKILL>},
     {"launcher SIGTERM", true, false, Aftermath::stopped, send_signal<SIGTERM>},

@@ -192,8 +192,13 @@ class FaultTest {
     }
   }
 
+  // However slow the machine is: gives up once the job stands still.
   bool wait_for_end() {
-    return wait_until(start_limit, [&] { return job_->exit_code().has_value(); });
+    const auto place = [&] { return job_->ranks().empty() ? std::string() : job_->ranks().front().place; };
+    for (std::string before; !job_->exit_code(); before = place()) {
+      if (!wait_until(start_limit, [&] { return job_->exit_code() || place() != before; })) return false;
+    }
+    return true;
   }
 
   // What a run of the layout logs that nobody harms.
