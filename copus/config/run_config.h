@@ -186,7 +186,7 @@ struct AdaptConfig {
   double norm_test_eta = 0.7;
   int64_t norm_test_interval = 1;
   std::string file;     // for oracle and script: their input
-  bool verify = false;  // whether a hash of the whole state is compared before and after every re-layout
+  bool verify = false;  // whether the whole state is compared before and after every move, and all copies of it
   bool operator==(const AdaptConfig&) const = default;
 };
 

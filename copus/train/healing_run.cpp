@@ -201,6 +201,10 @@ class HealingRun {
     trainer_ = std::make_unique<Trainer>(plan_->config, *dataset_, device_, *world_, std::exchange(state_, {}));
     has_first_state_ = has_begun_ = true;
     trainer_->publish_weights();
+    if (regrouped.hash) {
+      world_->health().set_place("verifying the state");
+      trainer_->check_state(*regrouped.hash);
+    }
     trainer_->add_pause(regrouped.seconds);
     const int64_t step = regrouped.after_step;
     passed_.record = trainer_->latest_record();

@@ -91,6 +91,7 @@ class Regrouping {
     complete_step();
     share_training();
     fill_whole_weights();
+    hash_state();
     choose_configuration(choose);
     move();
     result_.seconds = members_.clock().now() - begin;
@@ -312,6 +313,29 @@ class Regrouping {
         std::memcpy(static_cast<std::byte*>(weight.data_ptr()) + of.shard_begin * width, from + of.shard_begin * width,
                     (of.shard_end - of.shard_begin) * width);
       }
+    }
+  }
+
+  // Hashes the state at rest, that of the dead included. Compute weights are left out: nobody has seen to those of an
+  // update that ended anywhere, since they are derived anew after the move.
+  void hash_state() {
+    if (!config_.adapt.verify) return;
+    tell("verifying the state");
+    StateHash& hash = result_.hash.emplace(config_.model);
+    if (holds()) {
+      hash.add_rank(placement_of(rank_before(processes_[members_.rank()])), state_.at_rest.mine,
+                    /*has_compute_weights=*/false);
+    }
+    for (const StoodIn& gone : stood_in_) {
+      hash.add_rank(placement_of(gone.rank), gone.state, /*has_compute_weights=*/false);
+    }
+    const TrainingState& training = state_.at_rest.training;
+    hash.add_counters(training, training.optimizer_steps, members_.rank(), members_.size());
+    hash.add_up(everyone_);
+    if (const auto damage = hash.damage()) {
+      throw InternalError(concat("when ranks changed after step ", result_.after_step,
+                                 " the training state was damaged: ", *damage,
+                                 "; go on from the last checkpoint with --resume"));
     }
   }
 

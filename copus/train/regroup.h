@@ -10,6 +10,7 @@
 
 #include "copus/comm/world.h"
 #include "copus/config/run_config.h"
+#include "copus/train/state_hash.h"
 #include "copus/train/surviving_state.h"
 
 namespace copus {
@@ -23,13 +24,16 @@ struct Regrouped {
   std::vector<int64_t> lost;    // processes of the layout before that have ended
   bool completed_step = false;  // whether a step was completed that no rank had ended
   double seconds = 0;           // on the rank that took longest
+  // With adapt.verify: of the state before it was moved, as Trainer::check_state takes it once weights are published.
+  std::optional<StateHash> hash = {};
 };
 
 // Every member of the epoch calls it; `processes` are those of the world's ranks. Returns nothing where no member knows
 // of training, which then begins anew. Otherwise `state` is at rest in the new configuration, gradients and journal
 // included, on its first ranks; the others are spares and hold none. `choose` is asked on rank 0 alone, for at most so
 // many ranks. If a rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with.
-// Throws UserError where no configuration is possible, and where memory for the state is lacking.
+// Throws UserError where no configuration is possible, and where memory for the state is lacking, and InternalError
+// where the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const std::vector<int64_t>& processes, bool measures_noise,
     SurvivingState& state,

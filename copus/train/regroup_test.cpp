@@ -3,6 +3,7 @@
 // they do before everything that they do.
 #include "copus/train/regroup.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -17,8 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "copus/base/error.h"
 #include "copus/comm/first_ranks_world.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
+#include "copus/train/testing/state_damage.h"
 #include "copus/train/testing/switch_test_support.h"
 
 namespace copus {
@@ -110,15 +113,19 @@ struct Healed {
   std::map<int64_t, double> losses;
   std::map<int64_t, int64_t> samples;  // consumed, by step
   std::vector<Regrouped> regroupings;
+  std::vector<std::string> refusals;  // of ranks to go on with a damaged state
 };
 
 class RegroupTest : public TrainerSwitch {
  protected:
   using Choose = std::function<Configuration(int64_t ranks)>;
+  using Strike = std::function<void(Trainer&, int64_t rank)>;
 
   // Trains `steps` steps. Each process ends at the place that `deaths` gives for it, counted over all epochs. Hashes
-  // the state after every step and after every regrouping.
-  static Healed train(const RunConfig& config, int64_t steps, std::map<int64_t, int64_t> deaths, const Choose& choose) {
+  // the state after every step and after every regrouping. `strike` may damage the state that a regrouping has moved.
+  static Healed train(
+      const RunConfig& config, int64_t steps, std::map<int64_t, int64_t> deaths, const Choose& choose,
+      const Strike& strike = [](Trainer&, int64_t) {}) {
     const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
     const int64_t size = config.parallel.world_size();
     Meeting meeting(size);
@@ -135,7 +142,7 @@ class RegroupTest : public TrainerSwitch {
         std::unique_ptr<World> training;
         std::unique_ptr<Trainer> trainer;
         const auto note = [&] {
-          const uint64_t hash = trainer->hash_of_state();
+          const uint64_t hash = trainer->hash_of_state().value();
           if (rank > 0) return;
           const std::scoped_lock lock(mutex);
           const int64_t step = trainer->state().step;
@@ -159,6 +166,8 @@ class RegroupTest : public TrainerSwitch {
             training = first_ranks(*world, regrouped->now.strategy.world_size());
             trainer = std::make_unique<Trainer>(config, dataset, at::kCPU, *training, std::exchange(state, {}));
             trainer->publish_weights();
+            strike(*trainer, rank);
+            trainer->check_state(regrouped->hash.value());
           }
           note();
           while (trainer->state().step < steps) {
@@ -174,6 +183,10 @@ class RegroupTest : public TrainerSwitch {
           [[maybe_unused]] const World* gone = training.release();
           meeting.gone(number);
           return;
+        } catch (const InternalError& error) {
+          const std::scoped_lock lock(mutex);
+          result.refusals.emplace_back(error.what());
+          break;
         } catch (const RankFailure&) {
           if (trainer) state = *trainer->leave();
           state.has_begun = true;  // none ends before all have the first state
@@ -237,6 +250,30 @@ TEST_F(RegroupTest, AfterARankHasEndedAnywhereTheStateIsThatOfARunWithoutFaults)
     EXPECT_GT(healed, 20);
     std::cout << healed << " healed, " << completed << " of them with a step that nobody had ended\n";
   }
+}
+
+// A rank ends in the middle of a step, and what the others have moved then is not what it should be.
+TEST_F(RegroupTest, DamageOfTheStateThatWasMovedIsNoticedBeforeTheNextStep) {
+  const auto refusals = [&](const std::vector<Change>& begin, const std::vector<Change>& then, const Strike& strike) {
+    const RunConfig run = config(join(begin, {micro_batch(1), global_batch(6)}));
+    const Healed after = train(run, 4, {{1, 40}}, layout(run, {{1, then}}), strike);
+    EXPECT_EQ(after.regroupings.size(), 1);
+    return after.refusals;
+  };
+  const Strike one_copy = [](Trainer& trainer, int64_t rank) {
+    if (rank == 2) state_damage::change_a_bit(trainer.parameters().buckets().front().master);
+  };
+  EXPECT_THAT(refusals({ranks(2, 1, 2)}, {ranks(3, 1, 1)}, one_copy),
+              ::testing::AllOf(::testing::SizeIs(3), ::testing::Each(::testing::HasSubstr("should hold the same"))));
+  const Strike layers = [](Trainer& trainer, int64_t) {
+    const std::vector<Bucket>& buckets = trainer.parameters().buckets();
+    state_damage::swap_values(buckets[1].master, buckets[2].master);
+    trainer.publish_weights();
+  };
+  EXPECT_THAT(refusals({ranks(2, 2, 1), bf16, zero_1}, {ranks(3, 1, 1)}, layers),
+              ::testing::AllOf(::testing::SizeIs(3), ::testing::Each(::testing::HasSubstr("are not what they were"))));
+  const Strike nothing = [](Trainer&, int64_t) {};
+  EXPECT_THAT(refusals({ranks(2, 2, 1), bf16, zero_2}, {ranks(3, 1, 1)}, nothing), ::testing::IsEmpty());
 }
 
 }  // namespace

@@ -21,8 +21,7 @@
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/placement/sharding.h"
-#include "copus/train/rank_model.h"
-#include "copus/train/state_hash.h"
+#include "copus/train/testing/moving_state.h"
 #include "copus/train/testing/test_layouts.h"
 
 namespace copus {
@@ -32,18 +31,6 @@ namespace {
 int64_t num_sequences() {
   const char* const wanted = std::getenv("COPUS_RELAYOUT_SEQUENCES");
   return wanted == nullptr ? 60 : std::atoll(wanted);
-}
-
-RunConfig tiny_run() {
-  RunConfig config = layouts::small_run("");
-  config.model.hidden_size = 16;
-  config.model.intermediate_size = 40;
-  config.model.num_layers = 6;
-  config.model.head_dim = 4;
-  config.train.sequence_length = 8;
-  config.train.global_batch = 24;
-  config.train.micro_batch = 1;
-  return config;
 }
 
 // Lists all layouts of so many ranks.
@@ -82,146 +69,6 @@ std::vector<ParallelStrategy> strategies_of(const RunConfig& config, int64_t ran
   }
   return strategies;
 }
-
-// Whole tensors of random numbers for each kind of state.
-class WholeState {
- public:
-  explicit WholeState(const ModelDescription& model) {
-    for (const StateKind kind : {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
-      for (const ParameterInfo& parameter : list_parameters(model)) {
-        std::vector<float>& values = values_[{kind, parameter.name}];
-        values.resize(static_cast<size_t>(parameter.num_elements()));
-        fill_normal(stream_key(static_cast<uint64_t>(kind), parameter.name), 0, values.size(), 1, values.data());
-        hash_ += hash_elements(kind, parameter.name, 0, values);
-      }
-    }
-  }
-
-  const float* of(StateKind kind, const std::string& parameter) const {
-    return values_.at({kind == StateKind::weights ? StateKind::master : kind, parameter}).data();
-  }
-  uint64_t hash() const { return hash_; }
-
- private:
-  std::map<std::pair<StateKind, std::string>, std::vector<float>> values_;
-  uint64_t hash_ = 0;
-};
-
-// The state of one rank, with its mover.
-class MovingState {
- public:
-  MovingState(const RunConfig& config, const ParallelStrategy& strategy, World& world, bool shares_memory)
-      : config_(config),
-        world_(world),
-        recorder_(world),
-        mover_(world, test_device(), shares_memory, ranks_as_processes(world)),
-        strategy_(strategy),
-        model_(std::make_unique<RankModel>(
-            config, strategy, world, recorder_,
-            allocate_zeros(config.model, place(config.model, strategy, config.train.sequence_length, world.rank()),
-                           compute_dtype(config.train.precision), mover_.memory(), /*moments=*/true))) {
-    EXPECT_EQ(mover_.has_arena(), shares_memory && test_device().is_cpu());
-    mover_.settle(model_->state(), ranks_as_processes(world), -1);
-  }
-
-  RankModel& model() { return *model_; }
-
-  void fill(const WholeState& whole) {
-    for_stretches_of_state(
-        true, [&](StateKind kind, const Parameter& parameter, float* values, int64_t index, int64_t count) {
-          std::copy_n(whole.of(kind, parameter.info.name) + index, count, values);
-        });
-    model_->publish_weights();
-  }
-
-  // Expects every copy of every element to be right, on every rank that should hold it.
-  void expect(const WholeState& whole) const {
-    int64_t wrong = 0;
-    for_stretches_of_state(
-        false, [&](StateKind kind, const Parameter& parameter, const float* values, int64_t index, int64_t count) {
-          const float* const expected = whole.of(kind, parameter.info.name) + index;
-          if (std::memcmp(values, expected, static_cast<size_t>(count) * sizeof(float)) != 0) ++wrong;
-        });
-    EXPECT_EQ(wrong, 0) << "stretches on rank " << world_.rank();
-  }
-
-  // Bytes of all tensors but gradients, padding included.
-  std::vector<std::vector<std::byte>> bytes() const {
-    std::vector<std::vector<std::byte>> all;
-    for (const BucketState& bucket : model_->state()) {
-      for (const at::Tensor* tensor : {&bucket.weight, &bucket.master, &bucket.exp_avg, &bucket.exp_avg_sq}) {
-        if (!tensor->defined()) continue;
-        kernels::copy_to_host(*tensor, all.emplace_back(tensor->nbytes()).data());
-      }
-    }
-    return all;
-  }
-
-  PreparedRelayout prepare(const ParallelStrategy& strategy) const {
-    const at::ScalarType dtype = model_->parameters.compute_dtype();
-    const RelayoutRequest request{.model = config_.model,
-                                  .sequence_length = config_.train.sequence_length,
-                                  .from = strategy_,
-                                  .to = strategy,
-                                  .weights_are_master = dtype == at::kFloat};
-    return mover_.prepare(request, world_.rank(), model_->state(), dtype, /*keeps_old=*/false).get();
-  }
-
-  void move(const ParallelStrategy& strategy) {
-    const at::ScalarType dtype = model_->parameters.compute_dtype();
-    const PreparedRelayout prepared = prepare(strategy);
-    std::vector<BucketState> state = model_->state();
-    ASSERT_EQ(prepared.veto, std::nullopt);
-    model_.reset();
-    for (BucketState& bucket : state) bucket.gradient.reset();
-    world_.everyone().barrier();  // no rank is still busy with its state
-    const int64_t peak = mover_.move(prepared, dtype, state, [](const std::string&) {});
-    EXPECT_EQ(peak, prepared.plan.peak_bytes_by_rank[static_cast<size_t>(world_.rank())]);
-    EXPECT_LE(peak, prepared.plan.peak_bound_bytes);
-    for (size_t bucket = 0; bucket < state.size(); ++bucket) {
-      state[bucket].gradient = allocate_gradient(prepared.buckets[bucket], dtype, mover_.memory());
-    }
-    mover_.settle(state, ranks_as_processes(world_), -1);
-    model_ = std::make_unique<RankModel>(config_, strategy, world_, recorder_, state);
-    if (dtype != at::kFloat) model_->publish_weights();
-    strategy_ = strategy;
-  }
-
- private:
-  template <class Visit>
-  void for_stretches_of_state(bool writes, const Visit& visit) const {
-    const ParameterStore& parameters = model_->parameters;
-    const std::vector<BucketState> state = model_->state();
-    const bool weights_are_master = parameters.compute_dtype() == at::kFloat;
-    for (const Parameter& parameter : parameters.parameters()) {
-      const auto index = static_cast<size_t>(parameter.bucket);
-      for (const StateKind kind :
-           {weights_are_master ? StateKind::weights : StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
-        const at::Tensor& buffer = buffer_of(state[index], kind);
-        if (!buffer.defined()) continue;
-        const bool is_whole = kind == StateKind::weights && !strategy_.cuts_weights();
-        const int64_t begin = is_whole ? 0 : parameters.buckets()[index].shard_begin;
-        const int64_t from = std::max<int64_t>(0, begin - parameter.offset);
-        const int64_t to = std::min(parameter.box.num_elements(), begin + buffer.numel() - parameter.offset);
-        if (from >= to) continue;
-        const at::Tensor part = buffer.narrow(0, parameter.offset + from - begin, to - from);
-        std::vector<float> values(static_cast<size_t>(to - from));
-        kernels::copy_to_host(part, values.data());
-        for_stretches(parameter.box, parameter.info.shape, from, to, [&](int64_t position, int64_t at, int64_t count) {
-          visit(kind, parameter, values.data() + position - from, at, count);
-        });
-        if (writes) kernels::copy_from_host(values.data(), part);
-      }
-    }
-  }
-
-  const RunConfig& config_;
-  World& world_;
-  StepRecorder recorder_;
-  StateMover mover_;
-  ParallelStrategy strategy_;
-  std::unique_ptr<RankModel> model_;
-};
 
 struct Sequence {
   int64_t ranks;
@@ -269,10 +116,13 @@ void expect_identity(const RunConfig& config, const Sequence& sequence) {
         MovingState state(config, sequence.strategies.front(), world, sequence.shares_memory);
         state.fill(whole);
         const std::vector<std::vector<std::byte>> before = state.bytes();
+        const StateHash at_first = state.hash(counters);
         for (size_t move = 1; move < sequence.strategies.size(); ++move) {
           state.move(sequence.strategies[move]);
           state.expect(whole);
-          EXPECT_EQ(state_hash(state.model(), counters, world.everyone()), expected_hash);
+          const StateHash hash = state.hash(counters);
+          EXPECT_EQ(hash.value(), expected_hash);
+          EXPECT_EQ(hash.damage_since(at_first), std::nullopt);
         }
         EXPECT_TRUE(state.bytes() == before) << "rank " << world.rank();
       },
@@ -318,7 +168,7 @@ TEST(Relayout, TheHashSeesEveryElementAndItsPlace) {
     World& world = *connected;
     MovingState state(config, {.data_parallel = 2, .pipeline_parallel = 2, .zero_stage = 1}, world, true);
     state.fill(whole);
-    const uint64_t expected = state_hash(state.model(), {}, world.everyone());
+    const uint64_t expected = state.hash({}).value();
     EXPECT_EQ(expected, whole.hash() + hash_counters({}));
     const at::Tensor moments = state.model().optimizer.exp_avg().front();
     const bool is_first = world.rank() == 0;
@@ -326,12 +176,12 @@ TEST(Relayout, TheHashSeesEveryElementAndItsPlace) {
       if (is_first) moments.narrow(0, 0, 2).copy_(moments.narrow(0, 0, 2).flip(0));
     };
     swap_first_two();
-    EXPECT_NE(state_hash(state.model(), {}, world.everyone()), expected);
+    EXPECT_NE(state.hash({}).value(), expected);
     swap_first_two();
-    EXPECT_EQ(state_hash(state.model(), {}, world.everyone()), expected);
+    EXPECT_EQ(state.hash({}).value(), expected);
     TrainingState later;
     later.consumed_samples = 1;
-    EXPECT_NE(state_hash(state.model(), later, world.everyone()), expected);
+    EXPECT_NE(state.hash(later).value(), expected);
   });
 }
 

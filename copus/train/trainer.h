@@ -25,6 +25,7 @@
 #include "copus/train/rank_model.h"
 #include "copus/train/relayout.h"
 #include "copus/train/seconds_by_rank.h"
+#include "copus/train/state_hash.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_clock.h"
 #include "copus/train/step_completion.h"
@@ -136,8 +137,11 @@ class Trainer {
   double share_done() const;
   double seconds_left() const;
 
-  // A hash of the whole training state (state_hash.h), the same on all ranks, which all call it.
-  uint64_t hash_of_state() const;
+  // A hash of the whole training state, the same on all ranks, which all call it.
+  StateHash hash_of_state() const;
+  // Throws InternalError, on all ranks alike, unless the state is whole and what it was when `before` was taken. Every
+  // rank calls it.
+  void check_state(const StateHash& before) const;
 
   const TrainingState& state() const { return state_; }
   // The record of the latest step, where the training state survives failures and there was one since the run began.

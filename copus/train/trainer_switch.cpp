@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "copus/base/available_memory.h"
@@ -15,7 +16,6 @@
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/memory.h"
 #include "copus/statistics/learning_rate_scaling.h"
-#include "copus/train/state_hash.h"
 #include "copus/train/trainer.h"
 
 namespace copus {
@@ -26,6 +26,15 @@ void refuse(SwitchReport& report, SwitchReport::Outcome outcome, const Obstacle&
   report.outcome = outcome;
   report.reason = obstacle.reason;
   report.is_lack_of_memory = obstacle.is_lack_of_memory;
+}
+
+// A state that was damaged before a move is no fault of it, and moving it would spread the damage.
+void check_whole(const StateHash& state, const SwitchReport& report) {
+  const auto damage = state.damage();
+  if (!damage) return;
+  throw InternalError(concat("before the change ", describe_change(report.from, report.to), " after step ",
+                             report.after_step, " the training state is damaged: ", *damage,
+                             ". Go on from a checkpoint before that."));
 }
 
 }  // namespace
@@ -220,9 +229,12 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
   RelayoutRequest back = request;
   std::swap(back.from, back.to);
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
-  const bool verify = config_.adapt.verify;
-  if (verify) phases.begin("verifying");
-  const uint64_t hash = verify ? hash_of_state() : 0;
+  std::optional<StateHash> before;
+  if (config_.adapt.verify) {
+    phases.begin("verifying");
+    before = hash_of_state();
+    check_whole(*before, report);
+  }
   try {
     model_->executor.finish_sends();
     std::vector<BucketState> state = model_->state();
@@ -250,10 +262,9 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
     }
     settle_after_move(state, report.outcome == SwitchReport::Outcome::moved ? state_after(pending.intent) : state_);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
-    if (verify) {
+    if (before) {
       phases.begin("verifying");
-      const uint64_t after = hash_of_state();
-      COPUS_CHECK(after == hash, "the state's hash is ", after, " and was ", hash);
+      if (const auto damage = hash_of_state().damage_since(*before)) throw InternalError(*damage);
     }
   } catch (const RankFailure&) {
     throw;
@@ -264,7 +275,20 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
   }
 }
 
-uint64_t Trainer::hash_of_state() const { return state_hash(*model_, state_, world_.everyone()); }
+StateHash Trainer::hash_of_state() const {
+  StateHash hash(config_.model);
+  hash.add_rank(model_->parameters.placement(), model_->state(), /*has_compute_weights=*/true);
+  hash.add_counters(state_, model_->optimizer.steps(), world_.rank(), world_.size());
+  hash.add_up(world_.everyone());
+  return hash;
+}
+
+void Trainer::check_state(const StateHash& before) const {
+  if (const auto damage = hash_of_state().damage_since(before)) {
+    throw InternalError(
+        concat("the training state is damaged: ", *damage, "; go on from the last checkpoint with --resume"));
+  }
+}
 
 // Moves this rank's whole state, after taking its model apart. Returns the state bytes at the worst moment.
 int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
