@@ -278,7 +278,7 @@ int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& re
       mover_.move(prepared, dtype, state, [&](const std::string& round) { phases.begin("moving the state", round); });
   clock.end_communication();
   // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross them.
-  if (mover_.has_arena() && config_.cluster.clock != ClockKind::real) {
+  if (mover_.reads_arenas() && config_.cluster.clock != ClockKind::real) {
     clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
   }
   return peak;
