@@ -160,6 +160,8 @@ class RegroupTest : public TrainerSwitch {
       for (bool is_first = true;; is_first = false) {
         const auto [segment, epoch] = meeting.next(number);
         const int64_t rank = std::ranges::find(epoch.processes, number) - epoch.processes.begin();
+        const auto is_gone = [&] { return !story.machines.empty() && machine_is_gone.at(story.machines[number]); };
+        if (is_gone()) places_left = 1;  // it had left the epoch before when the others of its machine ended there
         const auto end = [&] {
           if (story.with_machine.contains(number)) machine_is_gone.at(story.machines[number]) = true;
         };
@@ -232,7 +234,7 @@ class RegroupTest : public TrainerSwitch {
         } catch (const Killed&) {
           return die();
         } catch (const RankFailure&) {
-          if (!story.machines.empty() && machine_is_gone.at(story.machines[number])) return die();
+          if (is_gone()) return die();
           if (trainer) state = *trainer->leave();
           state.has_begun = true;  // none ends before all have the first state
         } catch (const UserError& error) {
