@@ -341,11 +341,18 @@ TEST_F(RegroupTest, OnSeveralMachinesAsOnOne) {
   }
 }
 
+// The shares of the weights that a rank lacks are on the other machine.
+TEST_F(RegroupTest, WholeWeightsAreGatheredAgainFromTheOtherMachine) {
+  const Case one{{ranks(4, 1, 1), zero_2}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_1}}}, {0, 1, 0, 1}};
+  const Story story = story_of(config(join(one.begin, four_samples)), one);
+  EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 3).first, 20);
+}
+
 TEST_F(RegroupTest, AfterAMachineHasEndedAnywhereTheStateIsThatOfARunWithoutFaults) {
   const std::vector<Case> with_copies = {
       {{ranks(4, 1, 1)}, {{2, {ranks(1, 2, 1)}}}, {0, 0, 1, 1}},
       {{ranks(2, 1, 2), tied}, {{2, {ranks(2, 1, 1)}}}, {0, 1, 0, 1}, {ranks(4, 1, 1), tied}},
-      {{ranks(4, 1, 1), zero(1, 2)}, {{2, {ranks(1, 1, 2), zero(0)}}}, {0, 0, 1, 1}, {ranks(4, 1, 1), zero(2, 2)}},
+      {{ranks(4, 1, 1), zero(1, 2)}, {{2, {ranks(1, 1, 2), zero(0)}}}, {0, 1, 1, 0}, {ranks(4, 1, 1), zero(2, 2)}},
       {{ranks(4, 1, 1), zero(3, 2), bf16}, {{2, {ranks(2, 1, 1), zero_1}}}, {0, 0, 1, 1}},
   };
   for (const Case& one : with_copies) {
