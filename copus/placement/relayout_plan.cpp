@@ -6,6 +6,8 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -37,16 +39,15 @@ class Processes {
     COPUS_CHECK(*std::min_element(of_ranks.begin(), of_ranks.end()) >= 0);
     new_ranks_.resize(std::max(num_old_, 1 + *std::max_element(of_ranks.begin(), of_ranks.end())), nobody);
     is_lost_.resize(new_ranks_.size(), false);
+    is_gone_.resize(new_ranks_.size(), false);
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
       int64_t& new_rank = new_ranks_[of_ranks[rank]];
       COPUS_CHECK(new_rank == nobody, "process ", of_ranks[rank], " becomes two ranks");
       new_rank = static_cast<int64_t>(rank);
       keep_their_rank_ = keep_their_rank_ && of_ranks[rank] == new_rank;
     }
-    for (const int64_t process : request.lost) {
-      COPUS_CHECK(process >= 0 && process < num_old_ && new_ranks_[process] == nobody, "process ", process, " is lost");
-      is_lost_[process] = true;
-    }
+    mark_ended(request.lost, is_lost_);
+    mark_ended(request.gone, is_gone_);
   }
 
   int64_t count() const { return std::ssize(new_ranks_); }
@@ -54,14 +55,23 @@ class Processes {
   bool is_new(int64_t process) const { return process < count() && new_ranks_[process] != nobody; }
   int64_t new_rank(int64_t process) const { return new_ranks_[process]; }
   bool is_lost(int64_t process) const { return is_lost_[process]; }
+  bool is_gone(int64_t process) const { return is_gone_[process]; }
   bool keep_their_rank() const { return keep_their_rank_; }
 
  private:
   static constexpr int64_t nobody = -1;
 
+  void mark_ended(const std::vector<int64_t>& processes, std::vector<bool>& marks) const {
+    for (const int64_t process : processes) {
+      COPUS_CHECK(process >= 0 && process < num_old_ && new_ranks_[process] == nobody, "process ", process,
+                  " has ended");
+      marks[process] = true;
+    }
+  }
+
   int64_t num_old_;
   std::vector<int64_t> new_ranks_;  // by process
-  std::vector<bool> is_lost_;
+  std::vector<bool> is_lost_, is_gone_;
   bool keep_their_rank_ = true;
 };
 
@@ -94,9 +104,10 @@ class Planner {
     return processes_.is_new(process) ? to_.find_place(content, after(process).pipeline) : nullptr;
   }
 
-  // Visits the deliveries in a fixed order, on which the choice of the least loaded sender depends.
-  template <class Visit>
-  void for_deliveries(Visit visit) const;
+  // Visits the deliveries in a fixed order, on which the choice of the least loaded sender depends. `miss` is told each
+  // content that is needed and that nobody is left to give, perhaps several times.
+  template <class Visit, class Miss>
+  void for_deliveries(Visit visit, Miss miss) const;
 
  private:
   struct Choice;
@@ -107,10 +118,11 @@ class Planner {
   MeshCoordinates before(int64_t process) const { return from_.mesh.coordinates(process); }
   MeshCoordinates after(int64_t process) const { return to_.mesh.coordinates(processes_.new_rank(process)); }
   int64_t node_of(int64_t process) const { return request_.ranks_per_node > 0 ? process / request_.ranks_per_node : 0; }
+  // These two tell whether anybody is left who has what is needed.
   template <class Give>
-  void choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
+  bool choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
   template <class Give>
-  void choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
+  bool choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
 
   const RelayoutRequest& request_;
   Processes processes_;
@@ -197,10 +209,11 @@ struct Planner::Choice {
 // Chooses one sender that has every needed element: the receiver itself, else one on the same node; there and elsewhere
 // one that sends to this buffer anyway, then the least loaded. The lost ones are asked last, in the same order.
 template <class Give>
-void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
+bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
   if (old_place(receiver, content) != nullptr && before(receiver).tensor >= need.first_tensor &&
       before(receiver).tensor < need.first_tensor + need.replicas) {
-    return give(receiver, need.elements);
+    give(receiver, need.elements);
+    return true;
   }
   using Preference = std::tuple<bool, int64_t, int64_t>;
   constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
@@ -214,7 +227,7 @@ void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
         const int64_t skipped = std::max<int64_t>(0, (begin - first + stride - 1) / stride);
         const int64_t last = std::min(end, first + from_.data_parallel() * stride);
         for (int64_t rank = first + skipped * stride; rank < last; rank += stride) {
-          if (processes_.is_lost(rank) != are_lost) continue;
+          if (processes_.is_gone(rank) || processes_.is_lost(rank) != are_lost) continue;
           const bool is_sender = std::find(choice.senders.begin(), choice.senders.end(), rank) != choice.senders.end();
           best = std::min(best, Preference{!is_sender, choice.load[rank], rank});
         }
@@ -228,15 +241,16 @@ void Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
     }
     if (std::get<2>(best) == nobody) look_among(are_lost, 0, from_.mesh.size());
   }
-  COPUS_CHECK(std::get<2>(best) != nobody);
+  if (std::get<2>(best) == nobody) return false;
   give(std::get<2>(best), need.elements);
+  return true;
 }
 
 // Chooses between the replicas and copies, each of which is shared out over data-parallel ranks: the one with most on
 // the receiver, then least on lost processes, then most on the receiver's node, then the one whose busiest sender has
-// the least load.
+// the least load. One with a share on a process that is gone is of no use.
 template <class Give>
-void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
+bool Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {
   struct Preference {
     int64_t not_mine = std::numeric_limits<int64_t>::max(), lost = 0, off_node = 0, highest_load = 0;
@@ -253,13 +267,15 @@ void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
   };
   const auto consider = [&](const MeshCoordinates& place) {
     Preference preference{.not_mine = 0};
+    bool is_there = true;
     for_shares(place, [&](int64_t rank, int64_t elements) {
+      is_there = is_there && !processes_.is_gone(rank);
       preference.not_mine += rank == receiver ? 0 : elements;
       preference.lost += processes_.is_lost(rank) ? elements : 0;
       preference.off_node += node_of(rank) == node_of(receiver) ? 0 : elements;
       preference.highest_load = std::max(preference.highest_load, choice.load[rank] + elements);
     });
-    if (preference < best) {
+    if (is_there && preference < best) {
       best = preference;
       best_place = place;
     }
@@ -271,12 +287,14 @@ void Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
       }
     }
   }
+  if (best == Preference()) return false;
   for_shares(best_place, give);
+  return true;
 }
 
-template <class Visit>
-void Planner::for_deliveries(Visit visit) const {
-  Needs needs(from_, to_, !request_.lost.empty());
+template <class Visit, class Miss>
+void Planner::for_deliveries(Visit visit, Miss miss) const {
+  Needs needs(from_, to_, !request_.lost.empty() || !request_.gone.empty());
   Choice choice{std::vector<int64_t>(processes_.count(), 0), {}};
   const StateKind weights = request_.weights_are_master ? StateKind::weights : StateKind::master;
   for (size_t round = 0; round < rounds_.size(); ++round) {
@@ -309,11 +327,9 @@ void Planner::for_deliveries(Visit visit) const {
                              .from_stretch = from_.stretch(kind, content_kind, there),
                              .to_stretch = to_.stretch(kind, content_kind, here)});
             };
-            if (from_.is_cut(kind)) {
-              choose_shares(need, move.content, receiver, choice, give);
-            } else {
-              choose_whole(need, move.content, receiver, choice, give);
-            }
+            const bool found = from_.is_cut(kind) ? choose_shares(need, move.content, receiver, choice, give)
+                                                  : choose_whole(need, move.content, receiver, choice, give);
+            if (!found) miss(move.content);
           }
         }
       }
@@ -343,7 +359,7 @@ void add_request(const RelayoutRequest& request, const Processes& processes, Fin
   }
   hash.add(request.model.tie_word_embeddings, request.sequence_length, request.weights_are_master,
            request.ranks_per_node);
-  // These two are left out where they say nothing, as they are in a change of layout of the same processes.
+  // The rest is left out where it says nothing, as it is in a change of layout of the same processes.
   if (!processes.keep_their_rank()) {
     for (int64_t process = 0; process < processes.count(); ++process) {
       hash.add(process, processes.is_new(process) ? processes.new_rank(process) : -1);
@@ -351,6 +367,18 @@ void add_request(const RelayoutRequest& request, const Processes& processes, Fin
   }
   for (int64_t process = 0; process < processes.count(); ++process) {
     if (processes.is_lost(process)) hash.add(-1, process);
+    if (processes.is_gone(process)) hash.add(-2, process);
+  }
+}
+
+std::string name_of(const StatePlacement& placement, int64_t content) {
+  switch (placement.kind_of(content)) {
+    case embedding_content:
+      return "embedding";
+    case layer_content:
+      return concat("layer ", content - 1);
+    default:
+      return "head";
   }
 }
 
@@ -389,7 +417,8 @@ RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t process) {
     std::sort(round.release.begin(), round.release.end());
   }
   std::vector<Transfers> receives(planner.rounds().size(), Transfers(planner.from(), planner.to())), sends = receives;
-  planner.for_deliveries([&](const Delivery& delivery) {
+  std::set<int64_t> missing;
+  const auto deliver = [&](const Delivery& delivery) {
     plan.bytes_copied += delivery.elements * bytes_per_element;
     if (delivery.sender != delivery.receiver) plan.bytes_received += delivery.elements * bytes_per_element;
     hash.add(delivery.kind, delivery.sender, delivery.receiver, delivery.from_bucket, delivery.to_bucket,
@@ -399,7 +428,12 @@ RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t process) {
     } else if (delivery.sender == process) {
       sends[delivery.round].add(delivery);
     }
-  });
+  };
+  planner.for_deliveries(deliver, [&](int64_t content) { missing.insert(content); });
+  for (const int64_t content : missing) {
+    hash.add(content);
+    plan.missing.push_back(name_of(planner.to(), content));
+  }
   for (size_t i = 0; i < plan.mine.rounds.size(); ++i) {
     plan.mine.rounds[i].receives = receives[i].take();
     plan.mine.rounds[i].sends = sends[i].take();
@@ -412,13 +446,14 @@ double relayout_seconds(const RelayoutRequest& request, const ClusterDescription
   const Planner planner(request);
   // Bytes by process: sent and received within its node, then sent and received between nodes.
   std::vector<std::array<int64_t, 4>> bytes(planner.processes().count());
-  planner.for_deliveries([&](const Delivery& delivery) {
+  const auto add = [&](const Delivery& delivery) {
     if (delivery.sender == delivery.receiver) return;
     const bool same_node = delivery.sender / cluster.ranks_per_node == delivery.receiver / cluster.ranks_per_node;
     const size_t link = same_node ? 0 : 2;
     bytes[delivery.sender][link] += delivery.elements * bytes_per_element;
     bytes[delivery.receiver][link + 1] += delivery.elements * bytes_per_element;
-  });
+  };
+  planner.for_deliveries(add, [](int64_t) {});
   const auto seconds_of = [](const Link& link, int64_t count) {
     const auto size = static_cast<double>(count);
     return count == 0 ? 0 : size / (link.bytes_per_second * link.efficiency.at(size));

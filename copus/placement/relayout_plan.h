@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "copus/description/cluster_description.h"
@@ -77,7 +78,10 @@ struct RelayoutPlan {
   // the largest buckets. k is 1 but for rare shapes, or as many as are together an eighth of the state.
   int64_t old_bytes = 0, new_bytes = 0, peak_bytes = 0, peak_bound_bytes = 0;
   std::vector<int64_t> peak_bytes_by_rank;  // by process: all that are in either layout, and the numbers between
-  uint64_t hash = 0;                        // equal on every process
+  // Parts of the model of which some element was on processes that are gone alone: "embedding", "layer 3", "head". The
+  // plan is then of no use.
+  std::vector<std::string> missing;
+  uint64_t hash = 0;  // equal on every process
 };
 
 // The two strategies and what else a plan depends on. Processes are numbered by their rank in `from`; numbers from
@@ -91,14 +95,14 @@ struct RelayoutRequest {
   int64_t ranks_per_node = 0;
   // By rank of `to`: the process that becomes it. Empty: process r becomes rank r.
   std::vector<int64_t> to_processes = {};
-  // Processes of `from` that have ended, and whose state can still be read: elements are taken from them only where
-  // nobody else has them.
-  std::vector<int64_t> lost = {};
+  // Processes of `from` that have ended. Of those that are lost the state can still be read, and elements are taken
+  // from them only where nobody else has them; of those that are gone nothing can.
+  std::vector<int64_t> lost = {}, gone = {};
 };
 
 // Returns the plan of a process, which may be in one layout, in both or in neither. Throws InternalError: a negative
-// process; to_processes does not give each rank of `to` a process of its own; a lost process is none of `from`, or
-// becomes a rank of `to`.
+// process; to_processes does not give each rank of `to` a process of its own; a process that is lost or gone is none of
+// `from`, or becomes a rank of `to`.
 RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t process);
 
 // Returns a lower bound of the seconds that the plan's messages take on a cluster's links: the busiest process's bytes,

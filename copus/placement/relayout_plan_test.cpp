@@ -175,6 +175,80 @@ TEST(RelayoutPlanProperty, LostProcessesGiveOnlyWhatNobodyElseHas) {
   EXPECT_GT(gave, 25);
 }
 
+// As random_regrouping, but of those that are lost a machine's worth is gone.
+RelayoutRequest with_some_gone(uint64_t trial) {
+  RelayoutRequest request = random_regrouping(trial);
+  Draw draw(trial + 300000);
+  std::vector<int64_t> lost;
+  for (const int64_t process : request.lost) (draw.coin() ? request.gone : lost).push_back(process);
+  request.lost = lost;
+  return request;
+}
+
+// Every element comes from whoever is left, and where nobody is, the plan says so.
+TEST(RelayoutPlanProperty, NothingIsTakenFromProcessesThatAreGone) {
+  int64_t complete = 0, incomplete = 0;
+  for (uint64_t trial = 0; trial < 300; ++trial) {
+    const RelayoutRequest request = with_some_gone(trial);
+    if (request.gone.empty()) continue;
+    SCOPED_TRACE(concat(trial, ": ", describe(request)));
+    std::vector<Buffers> before = state_before(request);
+    NumberSet left;
+    for (size_t process = 0; process < before.size(); ++process) {
+      if (std::ranges::count(request.gone, static_cast<int64_t>(process)) == 0) {
+        left.add(before[process]);
+        continue;
+      }
+      for (auto& [key, buffer] : before[process]) std::ranges::fill(buffer, -7);  // what cannot be read
+    }
+    const std::vector<Buffers> after = state_after(request);
+    bool is_all_left = true;
+    for (const Buffers& buffers : after) {
+      for (const auto& [key, buffer] : buffers) {
+        is_all_left &=
+            std::ranges::all_of(buffer, [&](int64_t number) { return number == 0 || left.contains(number); });
+      }
+    }
+    const std::vector<RelayoutPlan> plans = plans_of_all_processes(request);
+    for (const RelayoutPlan& plan : plans) {
+      ASSERT_EQ(plan.missing, plans.front().missing);
+      ASSERT_EQ(plan.hash, plans.front().hash);
+    }
+    ASSERT_EQ(plans.front().missing.empty(), is_all_left);
+    ++(is_all_left ? complete : incomplete);
+    if (!is_all_left) continue;
+    Simulation simulation(request, plans, std::move(before));
+    ASSERT_EQ(simulation.run(), "");
+    ASSERT_EQ(simulation.take(), after);
+  }
+  EXPECT_GT(complete, 20);
+  EXPECT_GT(incomplete, 20);
+}
+
+TEST(RelayoutPlan, SaysWhichPartsOfTheModelNobodyHasAnyMore) {
+  // Machines of two processes with a stage each: that of the last three layers and the head is gone.
+  ModelDescription model = small_model();
+  model.num_layers = 6;
+  RelayoutRequest request = request_for(model, {.data_parallel = 2, .pipeline_parallel = 2}, {.pipeline_parallel = 2});
+  request.to_processes = {0, 1};
+  request.gone = {2, 3};
+  EXPECT_EQ(plan_relayout(request, 0).missing, (std::vector<std::string>{"layer 3", "layer 4", "layer 5", "head"}));
+  // Where machines have a replica each, nothing is.
+  request.gone = {1, 3};
+  request.to_processes = {0, 2};
+  EXPECT_TRUE(plan_relayout(request, 0).missing.empty());
+  // With ZeRO both have a share of everything, unless there are two copies of these.
+  request.from.zero_stage = 1;
+  EXPECT_EQ(plan_relayout(request, 0).missing.size(), 8U);
+  request.from = {.data_parallel = 4, .zero_stage = 1, .zero_replicas = 2};
+  request.gone = {2, 3};
+  request.to_processes = {0, 1};
+  EXPECT_TRUE(plan_relayout(request, 0).missing.empty());
+  request.gone = {1, 3};
+  request.to_processes = {0, 2};
+  EXPECT_EQ(plan_relayout(request, 0).missing.size(), 8U);
+}
+
 TEST(RelayoutPlan, ReplicasShareTheSending) {
   const RelayoutRequest request =
       request_for(small_model(), {.data_parallel = 4, .pipeline_parallel = 2}, {.data_parallel = 8});
@@ -399,7 +473,9 @@ TEST(RelayoutPlan, WhoBecomesWhichRankIsPartOfTheHash) {
   std::set<uint64_t> hashes{plan_relayout(base, 0).hash};
   other.lost = {2};
   EXPECT_TRUE(hashes.insert(plan_relayout(other, 0).hash).second);
-  other.lost = {};
+  std::swap(other.lost, other.gone);
+  EXPECT_TRUE(hashes.insert(plan_relayout(other, 0).hash).second);
+  other.gone = {};
   other.to_processes = {1, 0};
   EXPECT_TRUE(hashes.insert(plan_relayout(other, 0).hash).second);
   other.to_processes = {0, 3};
@@ -409,10 +485,12 @@ TEST(RelayoutPlan, WhoBecomesWhichRankIsPartOfTheHash) {
 TEST(RelayoutPlan, ProcessesThatCannotBeAreOurMistake) {
   const RelayoutRequest base = request_for(small_model(), {.tensor_parallel = 2}, {.pipeline_parallel = 2});
   EXPECT_THROW(plan_relayout(base, -1), InternalError);
-  const auto refused = [&](std::vector<int64_t> to_processes, std::vector<int64_t> lost) {
+  const auto refused = [&](std::vector<int64_t> to_processes, std::vector<int64_t> ended) {
     RelayoutRequest request = base;
     request.to_processes = std::move(to_processes);
-    request.lost = std::move(lost);
+    request.lost = std::move(ended);
+    EXPECT_THROW(plan_relayout(request, 0), InternalError);
+    std::swap(request.lost, request.gone);
     EXPECT_THROW(plan_relayout(request, 0), InternalError);
   };
   refused({0}, {});

@@ -84,12 +84,11 @@ class HealingRun {
     set_up(*joined);
     joined = with_links(std::move(joined), plan_->config.cluster.description, plan_->config.cluster.clock);
     World& members = *joined;
-    const std::vector<int64_t>& processes = membership_.epoch().processes;
     // A signal that comes from here on is noted, in a process that may be a spare as well.
     if (membership_.epoch().number > 0 && !stop_) stop_.emplace(max_seconds_, start_);
     const auto choose = [&](const Configuration& before, int64_t ranks) { return choose_among(before, ranks); };
     const std::optional<Regrouped> regrouped =
-        regroup(plan_->config, members, processes, plan_->config.noise_scale.enabled, state_, choose);
+        regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_, choose);
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
     const int64_t ranks = now.strategy.world_size();
     if (members.rank() >= ranks) {
@@ -100,11 +99,10 @@ class HealingRun {
       return std::nullopt;
     }
     world_ = first_ranks(members, ranks);
-    const std::vector<int64_t> own(processes.begin(), processes.begin() + ranks);
     if (regrouped) {
       go_on(*regrouped);
     } else {
-      begin(now, own);
+      begin(now);
     }
     return RunLoop(*plan_, *dataset_, *trainer_, *world_, *stop_, leader_.get(), &membership_).until_end(passed_);
   }
@@ -173,14 +171,20 @@ class HealingRun {
     return configuration_of_words(std::span(words).first<num_configuration_fields>());
   }
 
-  // Begins the run, with all ranks of the world.
-  void begin(const Configuration& configuration, const std::vector<int64_t>& processes) {
+  // Begins the run, with all ranks of the world, which are the first of the epoch.
+  void begin(const Configuration& configuration) {
     plan_->start = configuration;
     if (!plan_->checkpoint && !first_checkpoint_.empty()) {
       plan_->checkpoint.emplace(first_checkpoint_, Checkpoint::Check::texts);
     }
     has_first_state_ = false;
-    trainer_ = std::make_unique<Trainer>(plan_->config, configuration, *dataset_, device_, *world_, processes);
+    const auto of_ranks = [&](std::vector<int64_t> by_rank) {
+      if (!by_rank.empty()) by_rank.resize(world_->size());
+      return by_rank;
+    };
+    const Epoch& epoch = membership_.epoch();
+    trainer_ = std::make_unique<Trainer>(plan_->config, configuration, *dataset_, device_, *world_,
+                                         of_ranks(epoch.processes), of_ranks(epoch.machines));
     load_first_state(*plan_, *trainer_, *world_);
     passed_ = {.written = trainer_->state().step};
     if (plan_->checkpoint) passed_.last_checkpoint = trainer_->state().step;
@@ -201,9 +205,9 @@ class HealingRun {
     trainer_ = std::make_unique<Trainer>(plan_->config, *dataset_, device_, *world_, std::exchange(state_, {}));
     has_first_state_ = has_begun_ = true;
     trainer_->publish_weights();
-    if (regrouped.hash) {
+    if (plan_->config.adapt.verify) {
       world_->health().set_place("verifying the state");
-      trainer_->check_state(*regrouped.hash);
+      trainer_->check_state(regrouped.hash);
     }
     trainer_->add_pause(regrouped.seconds);
     const int64_t step = regrouped.after_step;
@@ -277,7 +281,7 @@ class HealingRun {
   void leave() {
     if (trainer_) {
       std::optional<SurvivingState> state = trainer_->leave();
-      // Where the ranks cannot read each other's memory, nothing is left.
+      // Where the ranks of a machine cannot read each other's memory, nothing is left.
       state_ = state && has_first_state_ ? std::move(*state) : SurvivingState();
       state_.has_begun = has_begun_;
     }

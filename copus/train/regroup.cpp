@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <span>
 #include <type_traits>
@@ -70,12 +71,12 @@ bool contains(const std::vector<int64_t>& values, int64_t value) {
 
 class Regrouping {
  public:
-  Regrouping(const RunConfig& config, World& members, const std::vector<int64_t>& processes, bool measures_noise,
-             SurvivingState& state)
+  Regrouping(const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state)
       : config_(config),
         everyone_(members.everyone()),
         members_(members),
-        processes_(processes),
+        processes_(epoch.processes),
+        machines_(epoch.machines),
         measures_noise_(measures_noise),
         dtype_(compute_dtype(config.train.precision)),
         state_(state) {}
@@ -88,8 +89,10 @@ class Regrouping {
     result_.after_step = latest_step();
     join_arenas();
     share_addresses();
+    cast();
     complete_step();
     share_training();
+    complete_for_the_ended();
     fill_whole_weights();
     hash_state();
     choose_configuration(choose);
@@ -132,7 +135,8 @@ class Regrouping {
     state_.moved.reset();
     for (int64_t rank = 0; rank < members_.size(); ++rank) {
       const Standing& of = standings_[rank];
-      if (is_moved ? of.holds_moved != 0 : of.holds != 0) holders_.push_back(rank);
+      // Whoever has let go of the layout before holds the new one as its state.
+      if (is_moved && of.moved != 0 ? of.holds_moved != 0 : of.holds != 0) holders_.push_back(rank);
       if (first_with_addresses_ < 0 && (is_moved ? of.moved == 2 : of.holds != 0)) first_with_addresses_ = rank;
     }
     for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
@@ -144,10 +148,12 @@ class Regrouping {
 
   void join_arenas() {
     if (state_.arena == nullptr) {
-      state_.arena = StateArena::join(members_, processes_);
-    } else if (!state_.arena->rejoin(members_, processes_)) {
-      throw UserError("the ranks can no longer read each other's memory; go on from the last checkpoint with --resume");
+      state_.arena = StateArena::join(members_, processes_, machines_);
+      if (state_.arena != nullptr) return;
+    } else if (state_.arena->rejoin(members_, processes_, machines_)) {
+      return;
     }
+    throw UserError("the ranks can no longer read each other's memory; go on from the last checkpoint with --resume");
   }
 
   int64_t latest_step() const {
@@ -164,7 +170,31 @@ class Regrouping {
     return found == before.end() ? -1 : found - before.begin();
   }
 
-  // Completes the latest step that was decided: on the ranks that have not, and for those that are gone.
+  // Finds out who acts for whom: every member for itself, and for those that have ended one that can read their arenas,
+  // if there is one. Else nothing is left of them but what others hold too.
+  void cast() {
+    const std::vector<int64_t>& before = state_.at_rest.all.processes;
+    const int64_t ended = std::ssize(result_.lost);
+    std::vector<int64_t> reads(ended), all(ended * members_.size());
+    for (int64_t i = 0; i < ended; ++i) reads[i] = state_.arena->is_here(result_.lost[i]);
+    everyone_.all_gather(reads.data(), all.data(), std::vector<int64_t>(members_.size(), ended), DataType::int64);
+    std::vector<int64_t> burden(members_.size());
+    for (int64_t rank = 0, next = 0; rank < std::ssize(before); ++rank) {
+      const auto found = std::ranges::find(processes_, before[rank]);
+      int64_t actor = found == processes_.end() ? nobody : found - processes_.begin();
+      if (actor == nobody) {
+        for (int64_t member = 0; member < members_.size(); ++member) {
+          const bool can = all[member * ended + next] != 0;
+          if (can && (actor == nobody || burden[member] < burden[actor])) actor = member;
+        }
+        ++next;
+        if (actor != nobody) ++burden[actor];
+      }
+      actors_.push_back(actor);
+    }
+  }
+
+  // Completes the latest step that was decided, on the ranks that have not.
   void complete_step() {
     tell("completing the last step");
     const int64_t step = result_.after_step;
@@ -181,10 +211,6 @@ class Regrouping {
       everyone_.barrier();
       if (holds() && is_behind(members_.rank())) complete_mine();
     }
-    if (holds()) stand_in();
-    everyone_.barrier();
-    // Nobody needs the gradients any more, and their memory may serve the new layout.
-    for (BucketState& bucket : state_.at_rest.mine) bucket.gradient.reset();
   }
 
   void complete_mine() {
@@ -202,20 +228,29 @@ class Regrouping {
     state_.decided.step = training.step;
   }
 
-  // Makes the update of the ranks that are gone, or what is left of it, in their memory. They are dealt to the ranks
-  // that hold state.
-  void stand_in() {
-    for (int64_t before = 0, dealt = 0; before < std::ssize(state_.at_rest.all.processes); ++before) {
-      const int64_t process = state_.at_rest.all.processes[before];
-      if (contains(processes_, process)) continue;
-      if (holders_[dealt++ % std::ssize(holders_)] != members_.rank()) continue;
-      std::byte* const memory = state_.arena->stand_in(process);
-      stood_in_.push_back({before, state_in(memory, before)});
+  // Makes the latest update of the ranks that have ended, or what is left of it, in their memory.
+  void complete_for_the_ended() {
+    const std::optional<WeightUpdate> update = latest_update();
+    const StateInArenas& all = state_.at_rest.all;
+    for (int64_t before = 0; before < std::ssize(actors_); ++before) {
+      if (actors_[before] != members_.rank() || all.processes[before] == processes_[members_.rank()]) continue;
+      std::byte* const memory = state_.arena->stand_in(all.processes[before]);
+      const std::vector<BucketState>& state = stood_in_[before] = state_in(memory, before);
       // An earlier update than the latest was complete before ranks could be lost.
-      if (!state_.update || state_.update->number != state_.at_rest.training.optimizer_steps) continue;
-      const UpdateJournal journal(memory + state_.at_rest.all.addresses.journal(before));
-      make_update(before, stood_in_.back().state, journal, *state_.update);
+      if (!update || update->number != state_.at_rest.training.optimizer_steps) continue;
+      make_update(before, state, UpdateJournal(memory + all.addresses.journal(before)), *update);
     }
+    everyone_.barrier();
+    // Nobody needs the gradients any more, and their memory may serve the new layout.
+    for (BucketState& bucket : state_.at_rest.mine) bucket.gradient.reset();
+  }
+
+  // The latest update that was begun, as the first holder knows it: whoever acts for another need not have been a rank.
+  std::optional<WeightUpdate> latest_update() {
+    static_assert(std::is_trivially_copyable_v<WeightUpdate>);
+    WeightUpdate update = state_.update.value_or(WeightUpdate());  // number 0 where there is none
+    everyone_.broadcast(&update, sizeof update, DataType::byte, holders_.front());
+    return update.number > 0 ? std::optional(update) : std::nullopt;
   }
 
   void make_update(int64_t rank, const std::vector<BucketState>& state, UpdateJournal journal,
@@ -286,48 +321,99 @@ class Regrouping {
   }
 
   // With ZeRO-1 and 2 in fp32 each rank holds all weights and updates its share. The gathering of the others' shares
-  // may have ended anywhere, so all are taken again, from memory.
+  // may have ended anywhere, so all are taken again: from memory, and between machines as messages. All members go
+  // through all shares in the same order, so the messages of two of them are in order.
   void fill_whole_weights() {
     const bool weights_are_master = dtype_ == master_dtype_of(dtype_);
     if (!weights_are_master || !strategy().cuts_optimizer() || strategy().cuts_weights()) return;
     tell("gathering the weights");
-    if (holds()) fill(rank_before(processes_[members_.rank()]), state_.at_rest.mine);
-    for (const StoodIn& gone : stood_in_) fill(gone.rank, gone.state);
+    std::vector<Work> sends;
+    std::vector<std::pair<std::span<std::byte>, int64_t>> receives;  // and from whom
+    const int64_t here = members_.rank();
+    for (int64_t rank = 0; rank < std::ssize(actors_); ++rank) {
+      if (actors_[rank] == nobody) continue;
+      const MeshCoordinates at = Mesh(strategy()).coordinates(rank);
+      for (int64_t share = 0; share < strategy().zero_shards(); ++share) {
+        if (share == at.data % strategy().zero_shards()) continue;
+        const int64_t owner = owner_of_share(at, share);
+        if (actors_[owner] == nobody) {
+          is_torn_ = is_torn_ || has_elements(buckets_of(owner));
+          continue;
+        }
+        const bool is_sender = actors_[owner] == here, is_receiver = actors_[rank] == here;
+        if (!is_sender && !is_receiver) continue;
+        const bool is_near = machine_of(actors_[owner]) == machine_of(actors_[rank]);
+        const std::vector<BucketOffsets> buckets = buckets_of(owner);
+        for (int64_t bucket = 0; bucket < std::ssize(buckets); ++bucket) {
+          if (!has_share(buckets[bucket])) continue;
+          if (is_near && is_receiver) {
+            copy_share(share_in(rank, bucket, buckets[bucket]), owner, bucket, buckets[bucket]);
+          } else if (!is_near && is_sender) {
+            const std::span<std::byte> bytes = share_in(owner, bucket, buckets[bucket]);
+            sends.push_back(everyone_.start_send(bytes.data(), std::ssize(bytes), DataType::byte, actors_[rank]));
+          } else if (!is_near) {
+            receives.emplace_back(share_in(rank, bucket, buckets[bucket]), actors_[owner]);
+          }
+        }
+      }
+    }
+    for (const auto& [bytes, from] : receives) everyone_.receive(bytes.data(), std::ssize(bytes), DataType::byte, from);
+    for (const Work& send : sends) send.wait();
     everyone_.barrier();
   }
 
-  void fill(int64_t rank, const std::vector<BucketState>& state) const {
-    const StateInArenas& all = state_.at_rest.all;
-    const MeshCoordinates here = Mesh(strategy()).coordinates(rank);
-    for (int64_t data = 0; data < strategy().data_parallel; ++data) {
-      const int64_t owner = Mesh(strategy()).rank({.data = data, .tensor = here.tensor, .pipeline = here.pipeline});
-      if (owner == rank) continue;
-      const std::vector<BucketOffsets> buckets = buckets_of(owner);
-      for (int64_t bucket = 0; bucket < std::ssize(buckets); ++bucket) {
-        const BucketOffsets& of = buckets[bucket];
-        if (of.gradient_only || of.shard_begin == of.shard_end) continue;
-        const at::Tensor& weight = state[bucket].weight;
-        const auto width = static_cast<int64_t>(weight.element_size());
-        const std::byte* const from =
-            state_.arena->of(all.processes[owner]) + all.addresses.offset(owner, bucket, StateKind::weights);
-        std::memcpy(static_cast<std::byte*>(weight.data_ptr()) + of.shard_begin * width, from + of.shard_begin * width,
-                    (of.shard_end - of.shard_begin) * width);
-      }
-    }
+  static bool has_share(const BucketOffsets& bucket) {
+    return !bucket.gradient_only && bucket.shard_begin < bucket.shard_end;
+  }
+  static bool has_elements(const std::vector<BucketOffsets>& buckets) {
+    return std::ranges::any_of(buckets, has_share);
   }
 
-  // Hashes the state at rest, that of the dead included. Compute weights are left out: nobody has seen to those of an
-  // update that ended anywhere, since they are derived anew after the move.
+  // Who has a share of the weights of a rank, of those that are left: in the rank's own copy of what ZeRO shares out,
+  // or in another one. Where none is, the one that was in the rank's own.
+  int64_t owner_of_share(const MeshCoordinates& at, int64_t share) const {
+    const int64_t shards = strategy().zero_shards(), copies = strategy().zero_replicas;
+    const auto owner_in = [&](int64_t copy) {
+      return Mesh(strategy()).rank({.data = copy * shards + share, .tensor = at.tensor, .pipeline = at.pipeline});
+    };
+    for (int64_t i = 0, copy = at.data / shards; i < copies; ++i, copy = (copy + 1) % copies) {
+      if (actors_[owner_in(copy)] != nobody) return owner_in(copy);
+    }
+    return owner_in(at.data / shards);
+  }
+
+  int64_t machine_of(int64_t member) const { return state_.arena->machine_of(processes_[member]); }
+
+  // The place of a share in the whole weights of a rank that this one acts for.
+  std::span<std::byte> share_in(int64_t rank, int64_t bucket, const BucketOffsets& share) const {
+    const auto ended = stood_in_.find(rank);
+    const at::Tensor& weight = (ended == stood_in_.end() ? state_.at_rest.mine : ended->second)[bucket].weight;
+    const auto width = static_cast<int64_t>(weight.element_size());
+    return {static_cast<std::byte*>(weight.data_ptr()) + share.shard_begin * width,
+            static_cast<size_t>((share.shard_end - share.shard_begin) * width)};
+  }
+
+  // Copies it from the arena of its owner.
+  void copy_share(std::span<std::byte> to, int64_t owner, int64_t bucket, const BucketOffsets& share) const {
+    const StateInArenas& all = state_.at_rest.all;
+    const std::byte* const weights =
+        state_.arena->of(all.processes[owner]) + all.addresses.offset(owner, bucket, StateKind::weights);
+    const int64_t width = std::ssize(to) / (share.shard_end - share.shard_begin);
+    std::memcpy(to.data(), weights + share.shard_begin * width, to.size());
+  }
+
+  // Hashes the state at rest, that of the dead included, where all of it can be read. Compute weights are left out:
+  // nobody has seen to those of an update that ended anywhere, since they are derived anew after the move.
   void hash_state() {
-    if (!config_.adapt.verify) return;
+    if (!config_.adapt.verify || contains(actors_, nobody)) return;
     tell("verifying the state");
     StateHash& hash = result_.hash.emplace(config_.model);
     if (holds()) {
       hash.add_rank(placement_of(rank_before(processes_[members_.rank()])), state_.at_rest.mine,
                     /*has_compute_weights=*/false);
     }
-    for (const StoodIn& gone : stood_in_) {
-      hash.add_rank(placement_of(gone.rank), gone.state, /*has_compute_weights=*/false);
+    for (const auto& [rank, state] : stood_in_) {
+      hash.add_rank(placement_of(rank), state, /*has_compute_weights=*/false);
     }
     const TrainingState& training = state_.at_rest.training;
     hash.add_counters(training, training.optimizer_steps, members_.rank(), members_.size());
@@ -374,15 +460,24 @@ class Regrouping {
       numbers.push_back(before >= 0 ? before : next++);
     }
     request.to_processes.assign(numbers.begin(), numbers.begin() + to.world_size());
-    for (const int64_t process : result_.lost) request.lost.push_back(rank_before(process));
+    StandIns stand_ins{.ranks = actors_, .state = stood_in_};
+    stand_ins.ranks.resize(next, nobody);
+    for (size_t member = 0; member < numbers.size(); ++member) {
+      stand_ins.ranks[numbers[member]] = static_cast<int64_t>(member);
+    }
+    for (const int64_t process : result_.lost) {
+      const int64_t before = rank_before(process);
+      (actors_[before] == nobody ? request.gone : request.lost).push_back(before);
+    }
 
     tell("preparing the move");
     if (!state_.journal.defined()) {
       state_.journal = arena_memory(state_.arena)->allocate(UpdateJournal::bytes(), at::kByte).zero_();
     }
-    StateMover mover(members_, state_.arena, rest.all);
+    StateMover mover(members_, state_.arena, rest.all, processes_, std::move(stand_ins));
     const PreparedRelayout prepared =
         mover.prepare(request, numbers[members_.rank()], rest.mine, dtype_, /*keeps_old=*/true).get();
+    check_nothing_is_missing(prepared.plan);
     if (const auto obstacle = agree_on_obstacle(prepared.veto, prepared.plan.hash, everyone_)) {
       throw UserError(concat("cannot go on in ", to_string(result_.now), ": ", obstacle->reason,
                              "; go on from the last checkpoint with --resume"));
@@ -414,34 +509,47 @@ class Regrouping {
     state_.arena->keep_only(processes_);
   }
 
+  void check_nothing_is_missing(const RelayoutPlan& plan) const {
+    std::vector<std::string> parts = plan.missing;
+    // The one part of which ranks that share nothing else have a copy, when it is tied.
+    if (is_torn_ && parts.empty()) parts.emplace_back("embedding");
+    if (parts.empty()) return;
+    const auto others = std::ssize(parts) - 1;
+    throw UserError(concat("the training state of the ", parts.front(),
+                           others > 0 ? concat(" and ", others, " other parts of the model") : "",
+                           " was on no other machine than the one that is lost; go on from the last checkpoint with "
+                           "--resume. It survives a machine where another one has it too: as data-parallel replicas "
+                           "with parallel.zero_stage = 0, or with parallel.zero_replicas copies of what ZeRO shares "
+                           "out"));
+  }
+
   void tell(const std::string& what) { members_.health().set_place(concat("regrouping: ", what)); }
 
-  struct StoodIn {
-    int64_t rank;  // in the layout before
-    std::vector<BucketState> state;
-  };
+  static constexpr int64_t nobody = -1;
 
   const RunConfig& config_;
   Communicator& everyone_;
   World& members_;
   const std::vector<int64_t>& processes_;
+  const std::vector<int64_t>& machines_;
   const bool measures_noise_;
   const at::ScalarType dtype_;
   SurvivingState& state_;
   std::vector<Standing> standings_;    // by member
   std::vector<int64_t> holders_;       // members that hold state
   int64_t first_with_addresses_ = -1;  // the first member that knows where all state lies
-  std::vector<StoodIn> stood_in_;
+  std::vector<int64_t> actors_;        // by rank of the layout before: the member that acts for it, or nobody
+  std::map<int64_t, std::vector<BucketState>> stood_in_;  // by that rank: the state of those that this one acts for
+  bool is_torn_ = false;  // whether whole weights lack shares that nobody is left to give
   Regrouped result_;
 };
 
 }  // namespace
 
 std::optional<Regrouped> regroup(
-    const RunConfig& config, World& members, const std::vector<int64_t>& processes, bool measures_noise,
-    SurvivingState& state,
+    const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose) {
-  return Regrouping(config, members, processes, measures_noise, state).run(choose);
+  return Regrouping(config, members, epoch, measures_noise, state).run(choose);
 }
 
 }  // namespace copus

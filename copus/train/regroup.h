@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "copus/comm/job/epoch.h"
 #include "copus/comm/world.h"
 #include "copus/config/run_config.h"
 #include "copus/train/state_hash.h"
@@ -24,19 +25,19 @@ struct Regrouped {
   std::vector<int64_t> lost;    // processes of the layout before that have ended
   bool completed_step = false;  // whether a step was completed that no rank had ended
   double seconds = 0;           // on the rank that took longest
-  // With adapt.verify: of the state before it was moved, as Trainer::check_state takes it once weights are published.
+  // With adapt.verify, and where a process of each rank's machine is left: of the state before it was moved, as
+  // Trainer::check_state takes it once weights are published.
   std::optional<StateHash> hash = {};
 };
 
-// Every member of the epoch calls it; `processes` are those of the world's ranks. Returns nothing where no member knows
-// of training, which then begins anew. Otherwise `state` is at rest in the new configuration, gradients and journal
-// included, on its first ranks; the others are spares and hold none. `choose` is asked on rank 0 alone, for at most so
-// many ranks. If a rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with.
-// Throws UserError where no configuration is possible, and where memory for the state is lacking, and InternalError
-// where the state is damaged (with adapt.verify).
+// Every member of the epoch calls it, in its world. Returns nothing where no member knows of training, which then
+// begins anew. Otherwise `state` is at rest in the new configuration, gradients and journal included, on its first
+// ranks; the others are spares and hold none. `choose` is asked on rank 0 alone, for at most so many ranks. If a rank
+// fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with. Throws UserError where no
+// configuration is possible, where memory for the state is lacking, and where some of it was on machines alone of which
+// no process is left, and InternalError where the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
-    const RunConfig& config, World& members, const std::vector<int64_t>& processes, bool measures_noise,
-    SurvivingState& state,
+    const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose);
 
 }  // namespace copus

@@ -1,17 +1,20 @@
-// Ranks that end in the middle of anything: those that are left go on from the step boundary that was decided, with
-// exactly the state that the run would have had there. Ranks are threads, and end where they say where they are, which
-// they do before everything that they do.
+// Ranks that end in the middle of anything, alone or with all others of their machine: those that are left go on from
+// the step boundary that was decided, with exactly the state that the run would have had there. Ranks are threads, and
+// end where they say where they are, which they do before everything that they do. What machines they are on they are
+// only told, so that those of two machines share nothing but their messages.
 #include "copus/train/regroup.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -33,20 +36,27 @@ using namespace switch_tests;
 // How a rank of these tests ends: nothing of it is told but that it is gone.
 struct Killed {};
 
-// A world whose rank ends at its `places_left`-th word about where it is.
+// A world whose rank ends at its `places_left`-th word about where it is. `end` is called before anybody knows of it.
 class MortalWorld final : public WrappedWorld, public Health {
  public:
-  MortalWorld(std::unique_ptr<World> inner, int64_t& places_left)
-      : WrappedWorld(std::move(inner)), places_left_(places_left) {}
+  MortalWorld(std::unique_ptr<World> inner, int64_t& places_left, std::function<void()> end)
+      : WrappedWorld(std::move(inner)), places_left_(places_left), end_(std::move(end)) {}
 
   Health& health() override { return *this; }
   void set_place(std::string_view place) override {
     if (places_left_ > 0 && --places_left_ == 0) {
+      end_();
       inner().health().report({rank(), std::string(place), "killed"});
       // A process that dies takes its threads with it. Here they have to end before what they work on, and have when a
       // wait ends by the failure.
       const auto wait = [&] {
-        while (true) inner().everyone().receive(&places_left_, 1, DataType::int64, (rank() + 1) % size());
+        while (true) {
+          try {
+            inner().everyone().receive(&places_left_, 1, DataType::int64, (rank() + 1) % size());
+          } catch (const InternalError&) {
+            continue;  // a message of another size, which it would have waited for otherwise
+          }
+        }
       };
       EXPECT_THROW(wait(), RankFailure);
       throw Killed();
@@ -61,21 +71,23 @@ class MortalWorld final : public WrappedWorld, public Health {
 
  private:
   int64_t& places_left_;
+  const std::function<void()> end_;
 };
 
 // The launcher of these tests: lets everybody who is left meet again.
 class Meeting {
  public:
-  struct Epoch {
+  struct Invitation {
     std::shared_ptr<SharedSegment> segment;
-    std::vector<int64_t> processes;
+    Epoch epoch;
   };
 
-  explicit Meeting(int64_t size) {
+  // `machines`: by process; empty: one for all.
+  Meeting(int64_t size, std::vector<int64_t> machines) : machines_(std::move(machines)) {
     for (int64_t process = 0; process < size; ++process) living_.insert(process);
   }
 
-  Epoch next(int64_t process) {
+  Invitation next(int64_t process) {
     std::unique_lock lock(mutex_);
     ready_.insert(process);
     const int64_t mine = number_;
@@ -93,18 +105,22 @@ class Meeting {
  private:
   void begin_if_all_are_ready() {
     if (living_.empty() || ready_ != living_) return;
-    Epoch epoch{nullptr, {living_.begin(), living_.end()}};
-    epoch.segment = std::make_shared<SharedSegment>(SharedSegment::create(std::ssize(epoch.processes)));
-    epochs_.push_back(std::move(epoch));
+    Epoch epoch{.number = number_, .processes = {living_.begin(), living_.end()}, .lost = {}};
+    if (!machines_.empty()) {
+      for (const int64_t process : epoch.processes) epoch.machines.push_back(machines_[process]);
+    }
+    auto segment = std::make_shared<SharedSegment>(SharedSegment::create(std::ssize(epoch.processes)));
+    epochs_.push_back({std::move(segment), std::move(epoch)});
     ready_.clear();
     ++number_;
     changed_.notify_all();
   }
 
+  const std::vector<int64_t> machines_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<int64_t> living_, ready_;
-  std::vector<Epoch> epochs_;
+  std::vector<Invitation> epochs_;
   int64_t number_ = 0;
 };
 
@@ -113,34 +129,60 @@ struct Healed {
   std::map<int64_t, double> losses;
   std::map<int64_t, int64_t> samples;  // consumed, by step
   std::vector<Regrouped> regroupings;
-  std::vector<std::string> refusals;  // of ranks to go on with a damaged state
+  std::vector<std::string> errors;  // one of each process that could not go on
+};
+
+// What happens in a run of these tests.
+struct Story {
+  RunConfig config;
+  int64_t steps = 4;
+  std::vector<int64_t> machines = {};  // by process; empty: one for all
+  // By process: the place at which it ends, counted over all epochs.
+  std::map<int64_t, int64_t> deaths = {};
+  std::set<int64_t> with_machine = {};  // those with which all others of their machine end
+  std::optional<Move> move = {};
+  // May damage the state that a regrouping has moved.
+  std::function<void(Trainer&, int64_t rank)> strike = [](Trainer&, int64_t) {};
 };
 
 class RegroupTest : public TrainerSwitch {
  protected:
   using Choose = std::function<Configuration(int64_t ranks)>;
-  using Strike = std::function<void(Trainer&, int64_t rank)>;
+  using Strike = decltype(Story::strike);
 
-  // Trains `steps` steps. Each process ends at the place that `deaths` gives for it, counted over all epochs. Hashes
-  // the state after every step and after every regrouping. `strike` may damage the state that a regrouping has moved.
-  static Healed train(
-      const RunConfig& config, int64_t steps, std::map<int64_t, int64_t> deaths, const Choose& choose,
-      const Strike& strike = [](Trainer&, int64_t) {}) {
+  // Hashes the state after every step, switch and regrouping.
+  static Healed train(const Story& story, const Choose& choose) {
+    const RunConfig& config = story.config;
     const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
     const int64_t size = config.parallel.world_size();
-    Meeting meeting(size);
+    Meeting meeting(size, story.machines);
+    std::map<int64_t, std::atomic<bool>> machine_is_gone;
+    for (const int64_t machine : story.machines) machine_is_gone[machine] = false;
     Healed result;
     std::mutex mutex;
     const auto process = [&](int64_t number) {
-      int64_t places_left = deaths.contains(number) ? deaths.at(number) : -1;
+      int64_t places_left = story.deaths.contains(number) ? story.deaths.at(number) : -1;
       SurvivingState state;
       for (bool is_first = true;; is_first = false) {
-        const Meeting::Epoch epoch = meeting.next(number);
+        const auto [segment, epoch] = meeting.next(number);
         const int64_t rank = std::ranges::find(epoch.processes, number) - epoch.processes.begin();
+        const auto is_gone = [&] { return !story.machines.empty() && machine_is_gone.at(story.machines[number]); };
+        if (is_gone()) places_left = 1;  // it had left the epoch before when the others of its machine ended there
+        const auto end = [&] {
+          if (story.with_machine.contains(number)) machine_is_gone.at(story.machines[number]) = true;
+        };
         auto world = std::make_unique<MortalWorld>(
-            join_shared_memory(epoch.segment, rank, std::ssize(epoch.processes), 60, false), places_left);
+            join_shared_memory(segment, rank, std::ssize(epoch.processes), 60, false), places_left, end);
         std::unique_ptr<World> training;
         std::unique_ptr<Trainer> trainer;
+        // A process that is killed releases nothing.
+        const auto die = [&] {
+          [[maybe_unused]] const Trainer* left = trainer.release();
+          new SurvivingState(std::move(state));
+          [[maybe_unused]] const World* lost = world.release();
+          [[maybe_unused]] const World* gone = training.release();
+          meeting.gone(number);
+        };
         const auto note = [&] {
           const uint64_t hash = trainer->hash_of_state().value();
           if (rank > 0) return;
@@ -150,46 +192,63 @@ class RegroupTest : public TrainerSwitch {
           result.samples[step] = trainer->state().consumed_samples;
           if (const auto record = trainer->latest_record()) result.losses[record->step] = record->loss;
         };
+        const auto everyone_else = [&](auto visit) {
+          for (int64_t spare = trainer ? trainer->configuration().strategy.world_size() : 0; spare < world->size();
+               ++spare) {
+            visit(spare);
+          }
+        };
+        int64_t done = 0;
         try {
           if (is_first) {
-            trainer =
-                std::make_unique<Trainer>(config, configuration_of(config), dataset, at::kCPU, *world, epoch.processes);
+            trainer = std::make_unique<Trainer>(config, configuration_of(config), dataset, at::kCPU, *world,
+                                                epoch.processes, epoch.machines);
           } else {
             const auto regrouped =
-                regroup(config, *world, epoch.processes, true, state,
+                regroup(config, *world, epoch, true, state,
                         [&](const Configuration&, int64_t ranks) { return std::optional(choose(ranks)); });
             if (regrouped && rank == 0) {
               const std::scoped_lock lock(mutex);
               result.regroupings.push_back(*regrouped);
             }
-            if (rank >= regrouped->now.strategy.world_size()) break;  // a spare, which these tests need no more
-            training = first_ranks(*world, regrouped->now.strategy.world_size());
+            const int64_t ranks = regrouped->now.strategy.world_size();
+            if (rank >= ranks) {  // a spare
+              world->everyone().receive(&done, 1, DataType::int64, 0);
+              break;
+            }
+            training = first_ranks(*world, ranks);
             trainer = std::make_unique<Trainer>(config, dataset, at::kCPU, *training, std::exchange(state, {}));
             trainer->publish_weights();
-            strike(*trainer, rank);
-            trainer->check_state(regrouped->hash.value());
+            story.strike(*trainer, rank);
+            trainer->check_state(regrouped->hash);
           }
           note();
-          while (trainer->state().step < steps) {
+          while (trainer->state().step < story.steps) {
+            const int64_t step = trainer->state().step;
+            if (is_first && rank == 0 && story.move && story.move->after_step == step + 1) {
+              trainer->announce(intent_of(config, *story.move));
+            }
             trainer->step();
             note();
+            if (const auto report = trainer->switch_if_due()) {
+              EXPECT_EQ(report->outcome, Outcome::moved) << report->reason;
+              note();
+            }
+          }
+          if (rank == 0) {
+            everyone_else([&](int64_t spare) { world->everyone().send(&done, 1, DataType::int64, spare); });
           }
           break;
         } catch (const Killed&) {
-          // A process that is killed releases nothing.
-          [[maybe_unused]] const Trainer* left = trainer.release();
-          new SurvivingState(std::move(state));
-          [[maybe_unused]] const World* lost = world.release();
-          [[maybe_unused]] const World* gone = training.release();
-          meeting.gone(number);
-          return;
-        } catch (const InternalError& error) {
-          const std::scoped_lock lock(mutex);
-          result.refusals.emplace_back(error.what());
-          break;
+          return die();
         } catch (const RankFailure&) {
+          if (is_gone()) return die();
           if (trainer) state = *trainer->leave();
           state.has_begun = true;  // none ends before all have the first state
+        } catch (const std::exception& error) {
+          const std::scoped_lock lock(mutex);
+          result.errors.emplace_back(error.what());
+          break;
         }
         trainer.reset();
         training.reset();
@@ -202,6 +261,42 @@ class RegroupTest : public TrainerSwitch {
     return result;
   }
 
+  // Expects that a run which something happened to has at its latest regrouping the state, and in all steps the samples
+  // and losses, of one that nothing happened to.
+  static void expect_healed(const Healed& after, const Healed& expected, const Story& story) {
+    ASSERT_TRUE(after.errors.empty()) << after.errors.front();
+    const int64_t step = after.regroupings.back().after_step;
+    ASSERT_EQ(after.hashes.at(step), expected.hashes.at(step)) << "after step " << step;
+    for (int64_t each = 1; each <= story.steps; ++each) {
+      ASSERT_EQ(after.samples.at(each), expected.samples.at(each));
+      ASSERT_NEAR(after.losses.at(each) / expected.losses.at(each), 1, 1e-4) << "step " << each;
+    }
+  }
+
+  // Ends rank after rank at words about where it is, with its machine where the story says so, until no rank says so
+  // many. Returns how many runs have healed, and how many of them with a step that nobody had ended.
+  static std::pair<int64_t, int64_t> end_anywhere(Story story, const Choose& choose, int64_t stride) {
+    const Healed expected = train(story, choose);
+    EXPECT_TRUE(expected.errors.empty());
+    int64_t healed = 0, completed = 0;
+    for (int64_t place = 1, in_vain = 0; in_vain < 4; place += stride) {
+      const int64_t victim = place % 4;
+      story.deaths = {{victim, place}};
+      const Healed after = train(story, choose);
+      if (after.regroupings.empty() && after.errors.empty()) {
+        ++in_vain;
+        continue;
+      }
+      SCOPED_TRACE(concat("rank ", victim, " ends at place ", place));
+      expect_healed(after, expected, story);
+      if (::testing::Test::HasFatalFailure()) break;
+      ++healed;
+      completed += after.regroupings.front().completed_step;
+    }
+    std::cout << healed << " healed, " << completed << " of them with a step that nobody had ended\n";
+    return {healed, completed};
+  }
+
   static Choose layout(const RunConfig& config, std::map<int64_t, std::vector<Change>> by_ranks) {
     return [=](int64_t ranks) {
       auto found = by_ranks.upper_bound(ranks);
@@ -210,55 +305,46 @@ class RegroupTest : public TrainerSwitch {
   }
 };
 
+struct Case {
+  std::vector<Change> begin;
+  std::map<int64_t, std::vector<Change>> then;  // by ranks that are left
+  std::vector<int64_t> machines = {};
+  std::vector<Change> move = {};  // a switch after the second step
+};
+
+const std::vector<Change> four_samples = {micro_batch(1), global_batch(4)};
+const std::vector<Case> cases = {
+    {{ranks(4, 1, 1)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1)}}}},
+    {{ranks(2, 2, 1), tied}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(1, 2, 1)}}, {3, {ranks(1, 1, 2)}}}},
+    {{ranks(2, 1, 2), zero_1}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_1}}, {3, {ranks(1, 1, 3)}}}},
+    {{ranks(4, 1, 1), zero_2, bf16}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_3}}}},
+    {{ranks(2, 1, 2), zero_3, tied}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(1, 2, 1)}}}},
+};
+
+Story story_of(const RunConfig& config, const Case& one) {
+  Story story{.config = config, .machines = one.machines};
+  if (!one.move.empty()) story.move = Move{.after_step = 2, .changes = one.move};
+  return story;
+}
+
 TEST_F(RegroupTest, AfterARankHasEndedAnywhereTheStateIsThatOfARunWithoutFaults) {
-  struct Case {
-    std::vector<Change> begin;
-    std::map<int64_t, std::vector<Change>> then;  // by ranks that are left
-  };
-  const std::vector<Case> cases = {
-      {{ranks(4, 1, 1)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1)}}}},
-      {{ranks(2, 2, 1), tied}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(1, 2, 1)}}, {3, {ranks(1, 1, 2)}}}},
-      {{ranks(2, 1, 2), zero_1}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_1}}, {3, {ranks(1, 1, 3)}}}},
-      {{ranks(4, 1, 1), zero_2, bf16}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_3}}}},
-      {{ranks(2, 1, 2), zero_3, tied}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(1, 2, 1)}}}},
-  };
-  constexpr int64_t steps = 4;
   for (const Case& one : cases) {
-    const RunConfig begin = config(join(one.begin, {micro_batch(1), global_batch(4)}));
-    const Choose choose = layout(begin, one.then);
-    const Healed expected = train(begin, steps, {}, choose);
-    int64_t healed = 0, completed = 0;
-    // Ends at words of a rank about where it is, until no rank says so many. The places at which a step is decided and
-    // not done are few.
-    for (int64_t place = 1, in_vain = 0; in_vain < 4; place += 3) {
-      const int64_t victim = place % 4;
-      const Healed after = train(begin, steps, {{victim, place}}, choose);
-      if (after.regroupings.empty()) {
-        ++in_vain;
-        continue;
-      }
-      ++healed;
-      const Regrouped& regrouped = after.regroupings.front();
-      completed += regrouped.completed_step;
-      SCOPED_TRACE(concat("rank ", victim, " ends at place ", place, ", after step ", regrouped.after_step));
-      ASSERT_EQ(after.hashes.at(regrouped.after_step), expected.hashes.at(regrouped.after_step));
-      for (int64_t step = 1; step <= steps; ++step) {
-        ASSERT_EQ(after.samples.at(step), expected.samples.at(step));
-        ASSERT_NEAR(after.losses.at(step) / expected.losses.at(step), 1, 1e-4) << "step " << step;
-      }
-    }
-    EXPECT_GT(healed, 20);
-    std::cout << healed << " healed, " << completed << " of them with a step that nobody had ended\n";
+    const Story story = story_of(config(join(one.begin, four_samples)), one);
+    // The places at which a step is decided and not done are few.
+    EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 3).first, 20);
+    if (HasFailure()) return;
   }
 }
 
 // A rank ends in the middle of a step, and what the others have moved then is not what it should be.
 TEST_F(RegroupTest, DamageOfTheStateThatWasMovedIsNoticedBeforeTheNextStep) {
   const auto refusals = [&](const std::vector<Change>& begin, const std::vector<Change>& then, const Strike& strike) {
-    const RunConfig run = config(join(begin, {micro_batch(1), global_batch(6)}));
-    const Healed after = train(run, 4, {{1, 40}}, layout(run, {{1, then}}), strike);
+    const Story story{.config = config(join(begin, {micro_batch(1), global_batch(6)})),
+                      .deaths = {{1, 40}},
+                      .strike = strike};
+    const Healed after = train(story, layout(story.config, {{1, then}}));
     EXPECT_EQ(after.regroupings.size(), 1);
-    return after.refusals;
+    return after.errors;
   };
   const Strike one_copy = [](Trainer& trainer, int64_t rank) {
     if (rank == 2) state_damage::change_a_bit(trainer.parameters().buckets().front().master);
@@ -274,6 +360,106 @@ TEST_F(RegroupTest, DamageOfTheStateThatWasMovedIsNoticedBeforeTheNextStep) {
               ::testing::AllOf(::testing::SizeIs(3), ::testing::Each(::testing::HasSubstr("are not what they were"))));
   const Strike nothing = [](Trainer&, int64_t) {};
   EXPECT_THAT(refusals({ranks(2, 2, 1), bf16, zero_2}, {ranks(3, 1, 1)}, nothing), ::testing::IsEmpty());
+}
+
+// Whoever is left on its machine gives the state of a rank that has ended to those on the other one.
+TEST_F(RegroupTest, OnSeveralMachinesAsOnOne) {
+  std::vector<Case> on_two = cases;
+  on_two[0].move = {ranks(2, 1, 2)};
+  on_two[3].move = {ranks(2, 2, 1), zero_1};
+  for (Case& one : on_two) {
+    one.machines = {0, 0, 1, 1};
+    const Story story = story_of(config(join(one.begin, four_samples)), one);
+    EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 7).first, 10);
+    if (HasFailure()) return;
+  }
+}
+
+// The shares of the weights that a rank lacks are on the other machine.
+TEST_F(RegroupTest, WholeWeightsAreGatheredAgainFromTheOtherMachine) {
+  const Case one{{ranks(4, 1, 1), zero_2}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_1}}}, {0, 1, 0, 1}};
+  const Story story = story_of(config(join(one.begin, four_samples)), one);
+  EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 3).first, 20);
+}
+
+TEST_F(RegroupTest, AfterAMachineHasEndedAnywhereTheStateIsThatOfARunWithoutFaults) {
+  const std::vector<Case> with_copies = {
+      {{ranks(4, 1, 1)}, {{2, {ranks(1, 2, 1)}}}, {0, 0, 1, 1}},
+      {{ranks(2, 1, 2), tied}, {{2, {ranks(2, 1, 1)}}}, {0, 1, 0, 1}, {ranks(4, 1, 1), tied}},
+      {{ranks(4, 1, 1), zero(1, 2)}, {{2, {ranks(1, 1, 2), zero(0)}}}, {0, 1, 1, 0}, {ranks(4, 1, 1), zero(2, 2)}},
+      {{ranks(4, 1, 1), zero(3, 2), bf16}, {{2, {ranks(2, 1, 1), zero_1}}}, {0, 0, 1, 1}},
+  };
+  for (const Case& one : with_copies) {
+    Story story = story_of(config(join(one.begin, four_samples)), one);
+    story.with_machine = {0, 1, 2, 3};
+    EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 3).first, 20);
+    if (HasFailure()) return;
+  }
+}
+
+// The state that a machine alone had is lost with it, and the one message says which, and what would have kept it.
+TEST_F(RegroupTest, WhatOnlyTheLostMachineHadIsNamed) {
+  struct Loss {
+    Case what;
+    std::string named;
+  };
+  const std::vector<Loss> losses = {
+      {{{ranks(1, 1, 4)}, {{2, {ranks(1, 1, 2)}}}, {0, 0, 1, 1}}, "layer 2 and 2 other parts"},
+      {{{ranks(4, 1, 1), zero_1}, {{2, {ranks(2, 1, 1)}}}, {0, 0, 1, 1}}, "embedding and 5 other parts"},
+      {{{ranks(4, 1, 1), zero(3, 2)}, {{2, {ranks(2, 1, 1)}}}, {0, 1, 0, 1}}, "embedding and 5 other parts"},
+  };
+  for (const Loss& loss : losses) {
+    Story story = story_of(config(join(loss.what.begin, four_samples)), loss.what);
+    story.with_machine = {3};
+    for (const int64_t place : {25, 40, 41, 42}) {
+      story.deaths = {{3, place}};
+      const Healed after = train(story, layout(story.config, loss.what.then));
+      ASSERT_EQ(after.errors.size(), 2U) << "both that are left, at place " << place;
+      EXPECT_EQ(after.errors[0], after.errors[1]);
+      EXPECT_NE(after.errors[0].find(loss.named), std::string::npos) << after.errors[0];
+      EXPECT_NE(after.errors[0].find("--resume"), std::string::npos) << after.errors[0];
+      EXPECT_NE(after.errors[0].find("zero_replicas"), std::string::npos) << after.errors[0];
+    }
+  }
+}
+
+// Places are counted over all epochs: those of the second victim are in its steps, and then in all that the first one's
+// end brings about. Two data-parallel ranks are left in any case, so that the bits stay comparable.
+TEST_F(RegroupTest, AMachineMayEndWhileAnotherRanksEndIsHealed) {
+  const Case one{{ranks(2, 1, 2)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1)}}}, {0, 1, 0, 1}};
+  Story story = story_of(config(join(one.begin, four_samples)), one);
+  story.with_machine = {1};
+  const Choose choose = layout(story.config, one.then);
+  const Healed expected = train(story, choose);
+  int64_t twice = 0;
+  for (int64_t place = 36; place < 76; place += 2) {
+    SCOPED_TRACE(concat("ranks 1 and 3 end at place ", place));
+    story.deaths = {{0, 40}, {1, place}};
+    const Healed after = train(story, choose);
+    expect_healed(after, expected, story);
+    if (HasFailure()) return;
+    EXPECT_EQ(after.regroupings.back().now.strategy.world_size(), 1);
+    twice += after.regroupings.size() > 1;
+  }
+  EXPECT_GT(twice, 3);
+}
+
+// A spare of the machine can read the only copy of what a rank there had.
+TEST_F(RegroupTest, ASpareStandsInForTheLastRankOfItsMachine) {
+  const Case one{{ranks(2, 1, 2)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_1}}}, {0, 0, 1, 1}};
+  Story story = story_of(config(join(one.begin, four_samples)), one);
+  const Choose choose = layout(story.config, one.then);
+  const Healed expected = train(story, choose);
+  int64_t twice = 0;
+  for (int64_t place = 50; place < 130; place += 3) {
+    SCOPED_TRACE(concat("rank 2 ends at place ", place));
+    story.deaths = {{0, 30}, {2, place}};
+    const Healed after = train(story, choose);
+    expect_healed(after, expected, story);
+    if (HasFailure()) return;
+    twice += after.regroupings.size() > 1;
+  }
+  EXPECT_GT(twice, 5);
 }
 
 }  // namespace

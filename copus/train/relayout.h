@@ -1,11 +1,12 @@
 // Movement of all ranks' training state from one layout into another in memory: prepared beside training, carried out
-// at a step boundary. Where ranks can read each other's memory every slice is copied once, by its receiver; elsewhere,
-// and in memory of a GPU, the same slices travel as messages (relayout_messages.h).
+// at a step boundary. Where all ranks can read each other's memory every slice is copied once, by its receiver; on
+// several machines, and in memory of a GPU, the same slices travel as messages (relayout_messages.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ namespace copus {
 // Everything that a rank knows of a move before it begins.
 struct PreparedRelayout {
   RelayoutPlan plan;
+  int64_t process = 0;                     // of the plan: this rank
+  std::map<int64_t, RankPlan> stood_in;    // plans of the processes that it acts for beside itself
   std::vector<LocalParameter> parameters;  // of this rank in the new layout
   std::vector<BucketOffsets> buckets;      // likewise
   std::optional<Obstacle> veto;            // what keeps this rank from taking part
@@ -69,15 +72,20 @@ std::vector<int64_t> ranks_as_processes(const World& world);
 // Moves the state of one rank; all ranks of the world do so together.
 class StateMover {
  public:
-  // Puts state into arenas with `shares_memory`, if all ranks can read each other's: `processes` are those of the
-  // ranks. Refers to `world` for its whole life.
-  StateMover(World& world, at::Device device, bool shares_memory, const std::vector<int64_t>& processes);
-  // Moves state that lies in arenas already.
-  StateMover(World& world, std::shared_ptr<StateArena> arena, StateInArenas state);
+  // Puts state into arenas with `shares_memory`, if the ranks of each machine can read each other's: `processes` and
+  // `machines` are those of the ranks (StateArena::join). Refers to `world` for its whole life.
+  StateMover(World& world, at::Device device, bool shares_memory, const std::vector<int64_t>& processes,
+             const std::vector<int64_t>& machines = {});
+  // Moves state that lies in arenas already, with the processes of the world's ranks. `stand_ins`: who acts for those
+  // of the state's that have ended.
+  StateMover(World& world, std::shared_ptr<StateArena> arena, StateInArenas state,
+             const std::vector<int64_t>& processes, StandIns stand_ins = {});
 
   // The memory that state has to be allocated from.
   StateMemory& memory() { return *memory_; }
   bool has_arena() const { return arena_ != nullptr; }
+  // Whether ranks copy from each other's arenas.
+  bool reads_arenas() const { return reads_arenas_; }
   const std::shared_ptr<StateArena>& arena() const { return arena_; }
   const StateInArenas& state_in_arenas() const { return lies_in_; }
 
@@ -101,9 +109,11 @@ class StateMover {
  private:
   void take_from_arenas(const RelayoutRound& round, const std::vector<BucketState>& to) const;
   World& world_;
-  std::shared_ptr<StateArena> arena_;  // null: state travels as messages
+  std::shared_ptr<StateArena> arena_;  // null: state lies elsewhere
+  const bool reads_arenas_;            // else state travels as messages
   std::unique_ptr<StateMemory> memory_;
   StateInArenas lies_in_;
+  const StandIns stand_ins_;
   std::optional<RelayoutMessages> messages_;  // kept after a failed move too, since a rank may still send
 };
 

@@ -87,13 +87,22 @@ std::vector<int64_t> ranks_as_processes(const World& world) {
   return processes;
 }
 
-StateMover::StateMover(World& world, at::Device device, bool shares_memory, const std::vector<int64_t>& processes)
-    : world_(world), arena_(shares_memory && device.is_cpu() ? StateArena::join(world, processes) : nullptr) {
+StateMover::StateMover(World& world, at::Device device, bool shares_memory, const std::vector<int64_t>& processes,
+                       const std::vector<int64_t>& machines)
+    : world_(world),
+      arena_(shares_memory && device.is_cpu() ? StateArena::join(world, processes, machines) : nullptr),
+      reads_arenas_(arena_ && arena_->are_on_one_machine(processes)) {
   memory_ = arena_ ? arena_memory(arena_) : allocator_memory(device);
 }
 
-StateMover::StateMover(World& world, std::shared_ptr<StateArena> arena, StateInArenas state)
-    : world_(world), arena_(std::move(arena)), memory_(arena_memory(arena_)), lies_in_(std::move(state)) {}
+StateMover::StateMover(World& world, std::shared_ptr<StateArena> arena, StateInArenas state,
+                       const std::vector<int64_t>& processes, StandIns stand_ins)
+    : world_(world),
+      arena_(std::move(arena)),
+      reads_arenas_(arena_->are_on_one_machine(processes)),
+      memory_(arena_memory(arena_)),
+      lies_in_(std::move(state)),
+      stand_ins_(std::move(stand_ins)) {}
 
 void StateMover::settle(const std::vector<BucketState>& state, std::vector<int64_t> processes, int64_t journal) {
   if (arena_) lies_in_ = {std::move(processes), StateAddresses(state, *arena_, journal, world_.everyone())};
@@ -109,7 +118,9 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
   for (const auto& [from_bucket, to_bucket] : prepared.plan.mine.kept) {
     to[to_bucket] = state[from_bucket];
   }
-  if (!arena_) messages_.emplace(prepared.plan, world_.everyone());
+  if (!reads_arenas_) {
+    messages_.emplace(prepared.plan, prepared.process, prepared.stood_in, stand_ins_, world_.everyone());
+  }
   int64_t number = 0;
   for (const RelayoutRound& round : prepared.plan.mine.rounds) {
     in_round(concat("round ", ++number, " of ", prepared.plan.num_rounds));
@@ -119,7 +130,7 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
       bytes += state_bytes(bucket);
     }
     peak = std::max(peak, bytes);
-    if (arena_) {
+    if (reads_arenas_) {
       take_from_arenas(round, to);
       world_.everyone().barrier();
     } else {

@@ -14,16 +14,6 @@ namespace {
 constexpr int64_t bytes_per_element = 4;   // as the plan counts
 constexpr int64_t message_alignment = 32;  // in elements; whole lines of memory are copied fastest
 
-// Number of elements in the messages of a round, by the other rank.
-std::map<int64_t, int64_t> sizes_of(const std::vector<Transfer>& transfers, int64_t here) {
-  std::map<int64_t, int64_t> sizes;
-  for (const Transfer& transfer : transfers) {
-    const int64_t other = transfer.receiver == here ? transfer.sender : transfer.receiver;
-    if (other != here) sizes[other] += transfer.num_elements();
-  }
-  return sizes;
-}
-
 int64_t sum(const std::map<int64_t, int64_t>& sizes) {
   int64_t total = 0;
   for (const auto& [rank, size] : sizes) total += size;
@@ -102,38 +92,75 @@ const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
 
 // Counts the exchanges of every round. A rank knows its own messages alone, and all ranks have to exchange equally
 // often: as often as the one with most.
-RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, Communicator& everyone)
+RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, int64_t process,
+                                   const std::map<int64_t, RankPlan>& stood_in, const StandIns& stand_ins,
+                                   Communicator& everyone)
     : plan_(plan),
+      process_(process),
+      stood_in_(stood_in),
+      stand_ins_(stand_ins),
       everyone_(everyone),
       elements_at_once_(std::max<int64_t>(
           1, (plan.peak_bound_bytes - std::max(plan.old_bytes, plan.new_bytes)) / bytes_per_element)) {
-  for (const RelayoutRound& round : plan.mine.rounds) {
-    const int64_t elements =
-        sum(sizes_of(round.sends, everyone.rank())) + sum(sizes_of(round.receives, everyone.rank()));
+  const std::vector<BucketState> nothing;  // sizes need no state
+  for (int64_t round = 0; round < plan.num_rounds; ++round) {
+    const int64_t elements = sum(sizes_of(outgoing(round, nothing))) + sum(sizes_of(incoming(round, nothing)));
     num_exchanges_.push_back((elements + elements_at_once_ - 1) / elements_at_once_);
   }
   everyone.all_reduce(num_exchanges_.data(), std::ssize(num_exchanges_), DataType::int64, Reduction::maximum);
 }
 
-// Cuts transfers into pieces. Those of one sender to one receiver come in the same order on both sides, and so do their
+std::vector<RelayoutMessages::Part> RelayoutMessages::outgoing(int64_t round,
+                                                               const std::vector<BucketState>& from) const {
+  std::vector<Part> parts;
+  const auto add = [&](const RankPlan& plan, const std::vector<BucketState>& state) {
+    for (const Transfer& transfer : plan.rounds[round].sends) {
+      const int64_t receiver = rank_of(transfer.receiver);
+      if (receiver != everyone_.rank()) parts.push_back({&transfer, &state, receiver});
+    }
+  };
+  const auto behind = stood_in_.lower_bound(process_);
+  for (auto plan = stood_in_.begin(); plan != behind; ++plan) add(plan->second, stand_ins_.state.at(plan->first));
+  add(plan_.mine, from);
+  for (auto plan = behind; plan != stood_in_.end(); ++plan) add(plan->second, stand_ins_.state.at(plan->first));
+  return parts;
+}
+
+std::vector<RelayoutMessages::Part> RelayoutMessages::incoming(int64_t round,
+                                                               const std::vector<BucketState>& to) const {
+  std::vector<Part> parts;
+  for (const Transfer& transfer : plan_.mine.rounds[round].receives) {
+    const int64_t sender = rank_of(transfer.sender);
+    if (sender != everyone_.rank()) parts.push_back({&transfer, &to, sender});
+  }
+  std::ranges::stable_sort(parts, {}, [](const Part& part) { return part.transfer->sender; });
+  return parts;
+}
+
+// Number of elements in the messages of a round, by the other rank.
+std::map<int64_t, int64_t> RelayoutMessages::sizes_of(const std::vector<Part>& parts) {
+  std::map<int64_t, int64_t> sizes;
+  for (const Part& part : parts) sizes[part.other] += part.transfer->num_elements();
+  return sizes;
+}
+
+// Cuts transfers into pieces. Those of one rank to another come in the same order on both sides, and so do their
 // pieces.
-RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Transfer>& transfers,
-                                               const std::vector<BucketState>& state, Side side,
-                                               int64_t num_pieces) const {
+RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Part>& parts, Side side, int64_t num_pieces) {
   std::map<int64_t, Cutter> cutters;
-  for (const auto& [rank, size] : sizes_of(transfers, everyone_.rank())) {
+  for (const auto& [rank, size] : sizes_of(parts)) {
     cutters.emplace(rank, std::max<int64_t>(1, (size + num_pieces - 1) / num_pieces));
   }
-  for (const Transfer& transfer : transfers) {
-    const auto found = cutters.find(side == Side::sender ? transfer.receiver : transfer.sender);
-    if (found == cutters.end()) continue;  // stays on this rank
-    const at::Tensor& buffer =
-        buffer_of(state[side == Side::sender ? transfer.from_bucket : transfer.to_bucket], transfer.kind);
+  for (const Part& part : parts) {
+    const Transfer& transfer = *part.transfer;
+    Cutter& cutter = cutters.at(part.other);
+    const int64_t bucket = side == Side::sender ? transfer.from_bucket : transfer.to_bucket;
+    const at::Tensor& buffer = buffer_of((*part.state)[bucket], transfer.kind);
     for (const CopyRun& run : transfer.runs) {
       if (side == Side::sender) {
-        found->second.add(buffer, run.from, run.rows, run.count, run.from_stride);
+        cutter.add(buffer, run.from, run.rows, run.count, run.from_stride);
       } else {
-        found->second.add(buffer, run.to, run.rows, run.count, run.to_stride);
+        cutter.add(buffer, run.to, run.rows, run.count, run.to_stride);
       }
     }
   }
@@ -177,8 +204,9 @@ void RelayoutMessages::for_rows(const std::vector<Packed>& places, const Visit& 
 void RelayoutMessages::take_own(const std::vector<Transfer>& receives, const std::vector<BucketState>& from,
                                 const std::vector<BucketState>& to) const {
   for (const Transfer& transfer : receives) {
-    if (transfer.sender != everyone_.rank()) continue;
-    const at::Tensor& source = buffer_of(from[transfer.from_bucket], transfer.kind);
+    if (rank_of(transfer.sender) != everyone_.rank()) continue;
+    const std::vector<BucketState>& state = transfer.sender == process_ ? from : stand_ins_.state.at(transfer.sender);
+    const at::Tensor& source = buffer_of(state[transfer.from_bucket], transfer.kind);
     const at::Tensor& target = buffer_of(to[transfer.to_bucket], transfer.kind);
     for (const CopyRun& run : transfer.runs) {
       const at::Tensor rows = rows_of(target, run.to, run.rows, run.count, run.to_stride);
@@ -192,21 +220,21 @@ void RelayoutMessages::take(int64_t round, const std::vector<BucketState>& from,
   take_own(mine.receives, from, to);
   const int64_t num_exchanges = num_exchanges_[round];
   if (num_exchanges == 0) return;
-  const Pieces sends = cut(mine.sends, from, Side::sender, num_exchanges);
-  const Pieces receives = cut(mine.receives, to, Side::receiver, num_exchanges);
+  const Pieces sends = cut(outgoing(round, from), Side::sender, num_exchanges);
+  const Pieces receives = cut(incoming(round, to), Side::receiver, num_exchanges);
   for (int64_t number = 0; number < num_exchanges; ++number) {
     int64_t end = 0;
-    const std::vector<Packed> outgoing = place(sends, number, end), incoming = place(receives, number, end);
-    const auto messages_at_once = static_cast<int64_t>(outgoing.size() + incoming.size());
+    const std::vector<Packed> out = place(sends, number, end), in = place(receives, number, end);
+    const auto messages_at_once = static_cast<int64_t>(out.size() + in.size());
     COPUS_CHECK(end <= elements_at_once_ + messages_at_once * message_alignment, end, " of ", elements_at_once_);
     if (messages_at_once > 0 && (!packed_.defined() || packed_.numel() < end)) {
-      const at::Tensor& like = (outgoing.empty() ? incoming : outgoing).front().rows.front();
+      const at::Tensor& like = (out.empty() ? in : out).front().rows.front();
       packed_.reset();
       packed_ = kernels::empty({end}, like.scalar_type(), like.device());
     }
-    for_rows(outgoing, [](const at::Tensor& rows, const at::Tensor& packed) { packed.copy_(rows); });
-    everyone_.exchange(messages(outgoing), messages(incoming));
-    for_rows(incoming, [](const at::Tensor& rows, const at::Tensor& packed) { rows.copy_(packed); });
+    for_rows(out, [](const at::Tensor& rows, const at::Tensor& packed) { packed.copy_(rows); });
+    everyone_.exchange(messages(out), messages(in));
+    for_rows(in, [](const at::Tensor& rows, const at::Tensor& packed) { rows.copy_(packed); });
   }
 }
 

@@ -115,10 +115,17 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
     blocks = blocks_of(state, *arena_);
     trial.emplace(arena_->space(), compute_dtype);
   }
+  std::vector<int64_t> acts_for;
+  if (!reads_arenas_) {
+    for (const auto& [other, of_other] : stand_ins_.state) acts_for.push_back(other);
+  }
   const auto element_size = static_cast<int64_t>(c10::elementSize(master_dtype_of(compute_dtype)));
-  const auto get_ready = [request, process, element_size, keeps_old, blocks = std::move(blocks),
-                          trial = std::move(trial), arena = arena_, lies_in = lies_in_](PreparedRelayout& prepared) {
+  const auto get_ready = [request, process, acts_for, element_size, keeps_old, blocks = std::move(blocks),
+                          trial = std::move(trial), arena = arena_, reads_arenas = reads_arenas_,
+                          lies_in = lies_in_](PreparedRelayout& prepared) {
     prepared.plan = plan_relayout(request, process);
+    prepared.process = process;
+    for (const int64_t other : acts_for) prepared.stood_in[other] = plan_relayout(request, other).mine;
     if (const std::optional<int64_t> rank = rank_after(request, process)) {
       const Placement placement = place(request.model, request.to, request.sequence_length, *rank);
       prepared.parameters = list_local_parameters(request.model, placement);
@@ -129,7 +136,7 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
       if (!arena->prefault(bytes)) {
         prepared.veto = Obstacle{
             concat("there is no memory for training state of ", format_bytes(static_cast<double>(bytes))), true};
-      } else {
+      } else if (reads_arenas) {
         prefault_reads(prepared.plan, process, lies_in, element_size, *arena);
       }
     }

@@ -78,7 +78,7 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
     : Trainer(config, configuration_of(config), dataset, device, world) {}
 
 Trainer::Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
-                 World& world, const std::vector<int64_t>& processes)
+                 World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines)
     : config_(config),
       dataset_(dataset),
       device_(device),
@@ -89,7 +89,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
       modelled_(config.cluster.is_modelled() ? std::optional<ModelledJob>(config) : std::nullopt),
       executed_(executed_configuration(config, configuration)),
       mover_(world, device, (config.adapt.policy != PolicyKind::none && world.size() > 1) || !processes.empty(),
-             processes.empty() ? ranks_as_processes(world) : processes),
+             processes.empty() ? ranks_as_processes(world) : processes, machines),
       model_(make_model(config, executed_.strategy, world, recorder_, mover_.memory())),
       measures_noise_(config.noise_scale.enabled) {
   if (!processes.empty() && mover_.has_arena()) {
@@ -121,7 +121,7 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
       clock_(world),
       completion_(config),
       state_(state.at_rest.training),
-      mover_(world, state.arena, state.at_rest.all),
+      mover_(world, state.arena, state.at_rest.all, state.at_rest.all.processes),
       measures_noise_(config.noise_scale.enabled),
       survives_(std::move(state)) {
   plan_steps();

@@ -46,9 +46,10 @@ class Trainer {
   // Makes a model with fresh weights. `config` names the precision (not automatic). `configuration`, feasible and for
   // as many ranks as `world` has, is the one to begin in; without it that is the one in `config`. Refers to `dataset`
   // and `world` for its whole life. `processes`: those of the ranks, where the training state is to survive the failure
-  // of some of them (leave). Throws UserError when the device or the learning rate schedule cannot be had.
+  // of some of them (leave), and `machines` those that the ranks are on, as in an Epoch. Throws UserError when the
+  // device or the learning rate schedule cannot be had.
   Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
-          World& world, const std::vector<int64_t>& processes = {});
+          World& world, const std::vector<int64_t>& processes = {}, const std::vector<int64_t>& machines = {});
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
   // Goes on from state that is at rest (regroup.h), whose ranks are those of `world`, once publish_weights() was called
   // on all of them. Waits for nobody.
@@ -139,9 +140,9 @@ class Trainer {
 
   // A hash of the whole training state, the same on all ranks, which all call it.
   StateHash hash_of_state() const;
-  // Throws InternalError, on all ranks alike, unless the state is whole and what it was when `before` was taken. Every
-  // rank calls it.
-  void check_state(const StateHash& before) const;
+  // Throws InternalError, on all ranks alike, unless the state is whole and, where that is known, what it was when
+  // `before` was taken. Every rank calls it.
+  void check_state(const std::optional<StateHash>& before) const;
 
   const TrainingState& state() const { return state_; }
   // The record of the latest step, where the training state survives failures and there was one since the run began.

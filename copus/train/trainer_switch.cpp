@@ -283,8 +283,9 @@ StateHash Trainer::hash_of_state() const {
   return hash;
 }
 
-void Trainer::check_state(const StateHash& before) const {
-  if (const auto damage = hash_of_state().damage_since(before)) {
+void Trainer::check_state(const std::optional<StateHash>& before) const {
+  const StateHash now = hash_of_state();
+  if (const auto damage = before ? now.damage_since(*before) : now.damage()) {
     throw InternalError(
         concat("the training state is damaged: ", *damage, "; go on from the last checkpoint with --resume"));
   }
@@ -302,7 +303,7 @@ int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& re
       mover_.move(prepared, dtype, state, [&](const std::string& round) { phases.begin("moving the state", round); });
   clock.end_communication();
   // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross them.
-  if (mover_.has_arena() && config_.cluster.clock != ClockKind::real) {
+  if (mover_.reads_arenas() && config_.cluster.clock != ClockKind::real) {
     clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
   }
   return peak;

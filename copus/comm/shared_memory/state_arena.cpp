@@ -31,7 +31,7 @@ constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, whic
 constexpr int64_t piece = 4 * huge_page;
 // prefault() leaves this much to the rest of the system. Without it the kernel would end a process, not the request.
 constexpr int64_t spare_bytes = int64_t{128} << 20;
-// All arenas together take at most so many of a process' 2^47 bytes of addresses.
+// All arenas of a machine together take at most so many of a process' 2^47 bytes of addresses.
 constexpr int64_t most_addresses = int64_t{1} << 46;
 
 int64_t addresses_per_rank(int64_t ranks) {
@@ -108,8 +108,14 @@ Descriptor open_offered(const Offer& offer) {
   return is_file(opened.number(), offer) ? std::move(opened) : Descriptor();
 }
 
-// What all ranks offer, by owner. An owner's own offer comes first, and then those of the ranks in their order.
+int64_t machine_of_rank(const std::vector<int64_t>& machines, int64_t rank) {
+  return machines.empty() ? 0 : machines[rank];
+}
+
+// What the ranks of this machine offer, by owner. An owner's own offer comes first, and then those of the ranks in
+// their order.
 std::map<int64_t, std::vector<Offer>> exchange_offers(World& world, const std::vector<int64_t>& processes,
+                                                      const std::vector<int64_t>& machines,
                                                       const std::vector<Offer>& mine) {
   constexpr int64_t words = sizeof(Offer) / sizeof(int64_t);
   std::vector<int64_t> counts(world.size());
@@ -123,7 +129,9 @@ std::map<int64_t, std::vector<Offer>> exchange_offers(World& world, const std::v
   std::map<int64_t, std::vector<Offer>> by_owner;
   auto offer = all.begin();
   for (int64_t rank = 0; rank < world.size(); ++rank) {
+    const bool is_here = machine_of_rank(machines, rank) == machine_of_rank(machines, world.rank());
     for (int64_t i = 0; i < counts[rank]; ++i, ++offer) {
+      if (!is_here) continue;
       std::vector<Offer>& offers = by_owner[offer->owner];
       offers.insert(offer->owner == processes[rank] ? offers.begin() : offers.end(), *offer);
     }
@@ -131,9 +139,17 @@ std::map<int64_t, std::vector<Offer>> exchange_offers(World& world, const std::v
   return by_owner;
 }
 
+int64_t most_ranks_of_a_machine(const std::vector<int64_t>& machines, int64_t ranks) {
+  if (machines.empty()) return ranks;
+  std::map<int64_t, int64_t> counts;
+  int64_t most = 0;
+  for (const int64_t machine : machines) most = std::max(most, ++counts[machine]);
+  return most;
+}
+
 // Every rank calls it with the size of its arena, 0 where it has none yet. What all arenas are to be large.
-int64_t agree_on_bytes(World& world, int64_t bytes) {
-  std::array<int64_t, 2> largest{bytes, addresses_per_rank(world.size())};
+int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes) {
+  std::array<int64_t, 2> largest{bytes, addresses_per_rank(most_ranks_of_a_machine(machines, world.size()))};
   world.everyone().all_reduce(largest.data(), std::ssize(largest), DataType::int64, Reduction::maximum);
   return largest[0] > 0 ? largest[0] : largest[1];
 }
@@ -178,26 +194,29 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
   return join(world, processes);
 }
 
-std::unique_ptr<StateArena> StateArena::join(World& world, const std::vector<int64_t>& processes) {
-  const int64_t bytes = agree_on_bytes(world, 0);
+std::unique_ptr<StateArena> StateArena::join(World& world, const std::vector<int64_t>& processes,
+                                             const std::vector<int64_t>& machines) {
+  const int64_t bytes = agree_on_bytes(world, machines, 0);
   Arena own{Descriptor(create_file(bytes)), nullptr};
   if (own.file.is_open()) own.memory = map_aligned(own.file.number(), bytes, PROT_READ | PROT_WRITE);
   std::unique_ptr<StateArena> arena(new StateArena(processes[world.rank()], bytes, std::move(own)));
-  return arena->map_others(world, processes) ? std::move(arena) : nullptr;
+  return arena->map_others(world, processes, machines) ? std::move(arena) : nullptr;
 }
 
-bool StateArena::rejoin(World& world, const std::vector<int64_t>& processes) {
+bool StateArena::rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines) {
   COPUS_CHECK(processes[world.rank()] == process_, "process ", process_, " has become ", processes[world.rank()]);
-  const int64_t bytes = agree_on_bytes(world, bytes_);
+  const int64_t bytes = agree_on_bytes(world, machines, bytes_);
   COPUS_CHECK(bytes == bytes_, "arenas of ", bytes, " and of ", bytes_, " bytes");
-  return map_others(world, processes);
+  return map_others(world, processes, machines);
 }
 
-bool StateArena::map_others(World& world, const std::vector<int64_t>& processes) {
+bool StateArena::map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines) {
+  machines_.clear();
+  for (int64_t rank = 0; rank < world.size(); ++rank) machines_[processes[rank]] = machine_of_rank(machines, rank);
   std::vector<Offer> mine{offer_file(process_, own_.file.number())};
   for (const auto& [owner, arena] : others_) mine.push_back(offer_file(owner, arena.file.number()));
   int64_t failures = own_.memory ? 0 : 1;
-  for (const auto& [owner, offers] : exchange_offers(world, processes, mine)) {
+  for (const auto& [owner, offers] : exchange_offers(world, processes, machines, mine)) {
     const Offer& right = offers.front();
     if (owner == process_ || failures > 0) continue;
     // A newcomer whose first try to join was cut off may have another arena by now.
@@ -226,6 +245,11 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes)
 void StateArena::keep_only(const std::vector<int64_t>& processes) {
   std::erase_if(others_,
                 [&](const auto& other) { return std::ranges::find(processes, other.first) == processes.end(); });
+}
+
+bool StateArena::are_on_one_machine(const std::vector<int64_t>& processes) const {
+  return std::ranges::all_of(processes,
+                             [&](int64_t process) { return machine_of(process) == machine_of(processes.front()); });
 }
 
 const std::byte* StateArena::of(int64_t process) const {

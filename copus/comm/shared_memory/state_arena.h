@@ -42,23 +42,32 @@ class ArenaSpace {
 // that has ended can be read until keep_only() is called without it.
 class StateArena {
  public:
-  // Every rank of `world` calls it. Null on all ranks where one of them cannot map another's memory (ranks on several
-  // machines, a limit on addresses); state then travels as messages. Addresses are reserved, memory is not. Without
-  // `processes`, which gives the number of each rank's process, that is its rank.
+  // Every rank of `world` calls it. Each maps the arenas of the ranks on its machine: `machines` tells by rank which
+  // that is; where it is empty, all are on one. Null on all ranks where one of them cannot map such an arena (ranks on
+  // several machines of which nothing is told, a limit on addresses); state then travels as messages. Addresses are
+  // reserved, memory is not. Without `processes`, which gives the number of each rank's process, that is its rank.
   static std::unique_ptr<StateArena> join(World& world);
-  static std::unique_ptr<StateArena> join(World& world, const std::vector<int64_t>& processes);
+  static std::unique_ptr<StateArena> join(World& world, const std::vector<int64_t>& processes,
+                                          const std::vector<int64_t>& machines = {});
   // For ranks that have arenas, in the world of a later epoch: each calls it, while those that have none, the
-  // newcomers, call join(world, processes). Afterwards every rank maps the arenas of all, and those of ended processes
-  // that one of them still had. What was mapped stays where it is. False on all ranks where one of them cannot map
-  // another's.
-  bool rejoin(World& world, const std::vector<int64_t>& processes);
+  // newcomers, call join with the same. Afterwards every rank maps the arenas of all on its machine, and those of ended
+  // processes that one of these ranks still had. What was mapped stays where it is. False on all ranks where one of
+  // them cannot map another's.
+  bool rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines = {});
   // Gives up the arenas of all others than these and this process.
   void keep_only(const std::vector<int64_t>& processes);
+
+  // The machine of a process of the world that was joined last; 0 where all are on one.
+  int64_t machine_of(int64_t process) const { return machines_.at(process); }
+  // Whether these processes of that world are all on one machine, and so each maps the arenas of all.
+  bool are_on_one_machine(const std::vector<int64_t>& processes) const;
+  // Whether this process maps the arena of that one, which may have ended, or be itself.
+  bool is_here(int64_t process) const { return process == process_ || others_.contains(process); }
 
   // For the thread that the rank trains on.
   ArenaSpace& space() { return space_; }
   std::byte* mine() const { return own_.memory.get(); }  // of this process
-  const std::byte* of(int64_t process) const;            // of any process whose arena is here, this one included
+  const std::byte* of(int64_t process) const;            // of any process whose arena is here
   // That of another process that has ended: this process writes into it from now on, in place of the other.
   std::byte* stand_in(int64_t process);
   int64_t reserved_bytes() const { return bytes_; }  // that an arena can hold at most
@@ -78,13 +87,15 @@ class StateArena {
   };
 
   StateArena(int64_t process, int64_t bytes, Arena own);
-  // Every rank calls it, once all arenas that there will be are there. Whether all have come to map those of all.
-  bool map_others(World& world, const std::vector<int64_t>& processes);
+  // Every rank calls it, once all arenas that there will be are there. Whether all have come to map those of their
+  // machines.
+  bool map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines);
 
   const int64_t process_, bytes_;
   const Arena own_;
-  std::map<int64_t, Arena> others_;   // by process
-  std::atomic<int64_t> present_ = 0;  // pages of this process' below it have been made so
+  std::map<int64_t, Arena> others_;      // by process
+  std::map<int64_t, int64_t> machines_;  // by process of the world that was joined last
+  std::atomic<int64_t> present_ = 0;     // pages of this process' below it have been made so
   ArenaSpace space_;
 };
 

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
@@ -349,6 +350,41 @@ TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
     EXPECT_EQ(value_in(3, 0), 103);
   };
   EXPECT_TRUE(epochs.run(5, body));
+}
+
+// Ranks of two machines, as far as they know: each maps the arenas of its own machine, also that of a process that has
+// ended there, as long as another one of the machine is left.
+TEST(StateArena, is_shared_within_a_machine) {
+  const Epochs epochs({{0, 1, 2, 3, 4}, {0, 1, 3}, {0, 3, 5, 6}});
+  const std::map<int64_t, int64_t> machines = {{0, 7}, {1, 7}, {2, 7}, {3, 9}, {4, 9}, {5, 7}, {6, 8}};
+  const auto body = [&](int64_t epoch, World& world, std::unique_ptr<StateArena>& arena) {
+    const std::vector<int64_t>& processes = epochs.members(epoch);
+    const int64_t process = processes[world.rank()];
+    std::vector<int64_t> by_rank;
+    for (const int64_t each : processes) by_rank.push_back(machines.at(each));
+    if (arena) {
+      ASSERT_TRUE(arena->rejoin(world, processes, by_rank));
+    } else {
+      arena = StateArena::join(world, processes, by_rank);
+      ASSERT_NE(arena, nullptr);
+    }
+    arena->mine()[0] = std::byte{static_cast<uint8_t>(100 + process)};
+    world.everyone().barrier();
+    for (const auto& [other, machine] : machines) {
+      const bool was_there = std::ranges::count(epochs.members(0), other) + std::ranges::count(processes, other) > 0;
+      ASSERT_EQ(arena->is_here(other), was_there && machine == machines.at(process)) << process << " and " << other;
+      if (arena->is_here(other)) {
+        EXPECT_EQ(arena->of(other)[0], std::byte{static_cast<uint8_t>(100 + other)});
+      }
+    }
+    EXPECT_EQ(arena->machine_of(3), 9);
+    EXPECT_FALSE(arena->are_on_one_machine(processes));
+    EXPECT_TRUE(arena->are_on_one_machine({processes.front()}));
+    if (epoch == 0) {
+      EXPECT_TRUE(arena->are_on_one_machine({0, 1, 2}));
+    }
+  };
+  EXPECT_TRUE(epochs.run(7, body));
 }
 
 TEST(StateArena, a_newcomer_that_was_cut_off_may_come_again_with_another_one) {

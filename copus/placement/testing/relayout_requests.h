@@ -150,7 +150,8 @@ inline std::string describe(const RelayoutRequest& request) {
   for (const ParallelStrategy& strategy : {request.from, request.to}) {
     text += concat(to_string(strategy), " v ", strategy.virtual_stages, " zero ", strategy.zero_stage, "; ");
   }
-  for (const auto& [name, processes] : {std::pair{"become ranks", request.to_processes}, {"lost", request.lost}}) {
+  for (const auto& [name, processes] :
+       {std::pair{"become ranks", request.to_processes}, {"lost", request.lost}, {"gone", request.gone}}) {
     if (processes.empty()) continue;
     text += name;
     for (const int64_t process : processes) text += concat(" ", process);
