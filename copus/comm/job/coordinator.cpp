@@ -259,7 +259,11 @@ void Coordinator::look_at_machines() {
 void Coordinator::lose_machine(RemoteMachine& machine, const std::string& cause) {
   const std::string gone = concat("its ", machine.name(), " is gone: ", cause);
   for (const auto& [number, member] : members_) {
-    if (member.machine == machine.number()) composition_.cannot_be_replaced(number);
+    if (member.machine != machine.number()) continue;
+    composition_.cannot_be_replaced(number);
+    // No epoch is to begin with one of them after another has ended.
+    const bool takes_part = composition_.rank_of(number) && composition_.is_member(number);
+    if (!member.end.ended && takes_part) composition_.fails(number);
   }
   for (auto& [number, member] : members_) {
     if (member.machine != machine.number() || member.end.ended) continue;

@@ -122,8 +122,14 @@ const char* connection_of(const RankEnvironment& environment) {
 
 MeetingPlace open_store(const MeetingAddress& address) {
   const auto store = std::make_shared<TcpStore>(address.host, address.port, address.serve, address.wait_seconds);
-  return {[store](const std::string& name, const std::string& text) { store->set(name, text); },
-          [store](const std::string& name) { return store->get(name, 0); }};
+  const auto publish = [store, address](const std::string& name, const std::string& text) {
+    try {
+      store->set(name, text);
+    } catch (const std::exception&) {
+      throw RankFailure({-1, "", concat("the ranks' meeting place at ", address.host, ":", address.port, " is gone")});
+    }
+  };
+  return {publish, [store](const std::string& name) { return store->get(name, 0); }};
 }
 
 int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
