@@ -8,25 +8,26 @@ random moments does so as many times (6 without). Launchers and ranks meet in a 
 import os
 import random
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-from launcher_test import (ENDLESS, GONE_WITHIN, KILL_ROUNDS, PROGRAM, TIMEOUT, WITH_TORCH, LauncherTest, is_stopped,
-                           wait_until)
+from launcher_test import ENDLESS, GONE_WITHIN, KILL_ROUNDS, PROGRAM, WITH_TORCH, LauncherTest, is_stopped, wait_until
 from healing_test import HealingJob
 
 
 class Machine(HealingJob):
     """One launcher with its ranks."""
 
-    def __init__(self, number, variables, *options, ranks, milliseconds):
+    def __init__(self, number, variables, *options, ranks, milliseconds, program=(PROGRAM,)):
         self.number = number
         super().__init__(*options, ranks=ranks, milliseconds=milliseconds,
-                         environment={"TEST_MACHINE": str(number), **variables})
+                         environment={"TEST_MACHINE": str(number), **variables}, program=program)
 
         self.finished = None
 
@@ -41,15 +42,17 @@ class Machine(HealingJob):
 class MachinesJob:
     """All launchers of a job."""
 
-    def __init__(self, test, *options, machines=2, ranks=2, milliseconds=2, variables=None):
-        if variables is None:
+    def __init__(self, test, *options, machines=2, ranks=2, milliseconds=2, variables=(), meets_in_folder=True,
+                 program_of=lambda machine: [PROGRAM]):
+        variables = dict(variables)
+        if meets_in_folder:
             folder = tempfile.TemporaryDirectory()
             test.addCleanup(folder.cleanup)
-            variables = {"TEST_MEETING": folder.name}
+            variables["TEST_MEETING"] = folder.name
         self.machines = []
         for number in range(machines):
             machine = Machine(number, variables, "--machines", str(machines), *options, ranks=ranks,
-                              milliseconds=milliseconds)
+                              milliseconds=milliseconds, program=program_of(number))
             test.addCleanup(machine.kill)
             self.machines.append(machine)
 
@@ -77,6 +80,14 @@ class MachinesJob:
 
     def output(self):
         return "".join(machine.read() for machine in self.machines)
+
+
+def still_runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            return stat.read().rsplit(") ", 1)[1][0] not in "ZX"
+    except OSError:
+        return False
 
 
 class MachinesTest(LauncherTest):
@@ -131,7 +142,7 @@ class WholeJobs(MachinesTest):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        job = self.start_endless("--port", str(port), variables={})
+        job = self.start_endless("--port", str(port), meets_in_folder=False)
         os.kill(job.processes()[3], signal.SIGKILL)
         job.wait_for_epoch([0, 1, 2, 4])
         self.stop(job)
@@ -255,7 +266,7 @@ class Machines(MachinesTest):
         pids = job[1].processes()
         job[1].process.send_signal(signal.SIGSTOP)
         job.wait_for_epoch([0, 1])
-        running = [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}/exe") and self.still_runs(pid)]
+        running = [pid for pid in pids.values() if still_runs(pid)]
         self.assertEqual(running, [], "they end before the others go on without them")
         job.wait_for_a_step()
         job[1].process.send_signal(signal.SIGCONT)
@@ -263,14 +274,6 @@ class Machines(MachinesTest):
         self.assertEqual(len(re.findall(self.gone(1, r"\d", "its launcher was not heard for 3 s"), errors[0])), 2,
                          errors[0])
         self.assert_one_message(errors[1], "machine 1 has lost machine 0", "--resume")
-
-    @staticmethod
-    def still_runs(pid):
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-                return stat.read().rsplit(") ", 1)[1][0] not in "ZX"
-        except OSError:
-            return False
 
     def test_sigterm_at_another_machine_makes_it_leave(self):
         for number in [signal.SIGTERM, signal.SIGINT]:
@@ -313,7 +316,7 @@ class Machines(MachinesTest):
         self.assertEqual(job[1].process.returncode, 1)
         self.assert_one_message(errors, "machine 1 has lost machine 0", "it was not heard for 2 s", "--resume")
         self.assertTrue(is_stopped(job[0].process.pid))
-        wait_until(lambda: not any(self.still_runs(pid) for pid in job[0].processes().values()), GONE_WITHIN)
+        wait_until(lambda: not any(still_runs(pid) for pid in job[0].processes().values()), GONE_WITHIN)
         job[0].process.send_signal(signal.SIGCONT)
         errors = self.finish(job, 1, 1)
         self.assert_one_message(errors[0], "the job is ended")
@@ -327,6 +330,58 @@ class Machines(MachinesTest):
                 alone.process.send_signal(signal.SIGTERM)
                 alone.finish()
                 self.assertEqual(alone.process.returncode, 75)
+
+
+class Hosts(MachinesTest):
+    """Machines as network namespaces, joined by a cable that can be pulled."""
+
+    ADDRESSES = ["10.213.9.1", "10.213.9.2"]
+
+    def setUp(self):
+        super().setUp()
+        if os.getuid() != 0 or not shutil.which("ip"):
+            self.skipTest("making network namespaces needs root, and ip")
+        self.hosts = [f"copus-{os.getpid()}-{letter}" for letter in "ab"]
+        self.cables = [f"cm{os.getpid()}{letter}" for letter in "ab"]
+        for host in self.hosts:
+            if not self.ip("netns", "add", host):
+                self.skipTest("this machine does not allow network namespaces")
+            self.addCleanup(self.ip, "netns", "delete", host)
+        if not self.ip("link", "add", self.cables[0], "type", "veth", "peer", "name", self.cables[1]):
+            self.skipTest("this machine does not allow virtual cables")
+        for host, cable, address in zip(self.hosts, self.cables, self.ADDRESSES):
+            self.ip("link", "set", cable, "netns", host)
+            self.ip("-n", host, "address", "add", f"{address}/24", "dev", cable)
+            self.ip("-n", host, "link", "set", cable, "up")
+            self.ip("-n", host, "link", "set", "lo", "up")
+
+    @staticmethod
+    def ip(*words):
+        return subprocess.run(["ip", *words], check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+    def start_on_hosts(self, *options):
+        return self.start_endless(*options, variables={"TEST_ADDRESS": self.ADDRESSES[0]},
+                                  program_of=lambda machine: ["ip", "netns", "exec", self.hosts[machine], PROGRAM])
+
+    def test_a_machine_whose_cable_is_pulled_ends_before_the_other_goes_on(self):
+        job = self.start_on_hosts()
+        pids = job[1].processes()
+        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "down")
+        job.wait_for_epoch([0, 1])
+        self.assertEqual([pid for pid in pids.values() if still_runs(pid)], [])
+        job.wait_for_a_step()
+        errors = self.stop(job, 75, 1)
+        self.assertEqual(errors[0].count("is gone: its launcher was not heard for 3 s; the job goes on"), 2, errors[0])
+        self.assert_one_message(errors[1], "machine 1 has lost machine 0", "it was not heard for 2 s", "--resume")
+
+    def test_a_cable_that_comes_back_soon_costs_nothing(self):
+        job = self.start_on_hosts()
+        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "down")
+        time.sleep(0.5)
+        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "up")
+        job.wait_for_a_step()
+        self.assertEqual(self.stop(job), ["", ""])
+        self.assertEqual(len(job.epochs()), 1)
 
 
 if __name__ == "__main__":

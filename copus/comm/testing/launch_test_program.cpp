@@ -258,10 +258,11 @@ int run(const std::vector<std::string>& arguments) {
     const Healing healing{.replaces = options.get("--replaces", 1) > 0};
     const char* const machine = std::getenv("TEST_MACHINE");
     if (machine == nullptr) return launch_healing_ranks(ranks, arguments, healing);
+    const char* const address = std::getenv("TEST_ADDRESS");
     return launch_healing_machine({.machine = std::stoll(machine),
                                    .num_machines = options.get("--machines", 2),
                                    .ranks_per_machine = ranks,
-                                   .address = "127.0.0.1",
+                                   .address = address == nullptr ? "127.0.0.1" : address,
                                    .port = options.get("--port", 1),
                                    .attempt = "test/0",
                                    .serves_store = std::stoll(machine) == 0},
