@@ -244,6 +244,37 @@ class Failures(MachinesTest):
         self.assertEqual(len(told), len(lost), errors[0])
 
 
+class Newcomers(MachinesTest):
+    def test_one_that_dies_at_its_start_is_tried_three_times(self):
+        job = self.start("--steps", "1000", "--killed", "3", "--at", "7", "--newcomers-die", "1")
+        errors = self.finish(job, 0, 0)
+        self.assertEqual(job.epochs(), [[0, 1, 2, 3], [0, 1, 2]])
+        ended = r"process {} \(pid \d+\) ended before it took part: killed by signal 9 \(Killed\){}$"
+        self.assert_healed(errors[0], "rank 3 .*; the job goes on with 3 ranks", ended.format(4, ""), ended.format(5, ""),
+                           ended.format(6, "; no other is started"))
+
+    def test_spares_wait_and_take_part_when_they_are_needed(self):
+        job = self.start_endless("--used", "3")
+        pids = job.processes()
+        os.kill(pids[3], signal.SIGKILL)
+        job.wait_for_epoch([0, 1, 2, 4])
+        os.kill(pids[0], signal.SIGKILL)
+        job.wait_for_epoch([1, 2, 4, 5])
+        job.wait_for_a_step()
+        self.assert_healed(self.stop(job)[0], r"rank 3 .*failed.*: killed by signal 9", r"rank 0 .*killed by signal 9")
+
+    def test_who_asks_to_leave_is_let_go_and_not_replaced(self):
+        for process in [0, 3]:
+            job = self.start_endless()
+            os.kill(job.processes()[process], signal.SIGTERM)
+            others = [other for other in range(4) if other != process]
+            job.wait_for_epoch(others)
+            wait_until(lambda: sorted(job.processes()) == others)
+            job.wait_for_a_step()
+            self.assertEqual(self.stop(job), ["", ""])
+            self.assertEqual(job.epochs()[-1], others)
+
+
 class Machines(MachinesTest):
     def gone(self, machine, rank, cause):
         return rf"rank {rank} \(pid \d+\) failed.*: its machine {machine} \(host \S+\) is gone: {cause}; the job goes on"
@@ -260,6 +291,13 @@ class Machines(MachinesTest):
         broke = "the connection to its launcher broke"
         self.assertEqual(len(re.findall(self.gone(1, r"\d", broke), errors[0])), 2, errors[0])
         self.assertEqual(len(errors[0].splitlines()), 3, errors[0])
+
+    def test_one_rank_may_be_left(self):
+        job = self.start_endless(ranks=1)
+        job[1].process.kill()
+        job.wait_for_epoch([0])
+        job.wait_for_a_step()
+        self.stop(job, 75, -signal.SIGKILL)
 
     def test_a_machine_whose_launcher_is_stopped_is_fenced(self):
         job = self.start_endless()

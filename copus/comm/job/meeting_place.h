@@ -15,14 +15,13 @@ struct MeetingPlace {
   std::function<std::optional<std::string>(const std::string& name)> find;
 };
 
-// `serve`: it is kept at the address by this process, for as long as the place is. Throws UserError where it cannot be
-// reached within `wait_seconds`.
 struct MeetingAddress {
   std::string host;
   int64_t port = 0;
-  bool serve = false;
+  bool serve = false;  // this process keeps it there, for as long as it holds the place
   double wait_seconds = 0;
 };
+// Throws UserError where the place cannot be reached within `wait_seconds`.
 using OpenMeetingPlace = std::function<MeetingPlace(const MeetingAddress&)>;
 
 // The store at MASTER_ADDR:MASTER_PORT.
