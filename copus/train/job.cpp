@@ -74,7 +74,7 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
     plan = plan_run(request);
     wait_limit = plan->config.wait_limit;
   }
-  Membership membership(environment, wait_limit);
+  Membership membership(environment, wait_limit, open_store);
   use_device(at::kCPU);
   return static_cast<int>(
       run_healing_training(std::move(plan), max_seconds, start, membership, at::kCPU, environment.local_world_size));

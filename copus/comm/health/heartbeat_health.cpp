@@ -51,6 +51,11 @@ std::optional<FailureReport> HeartbeatHealth::failure() const {
   return failure_;
 }
 
+double HeartbeatHealth::expected_step_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return expected_step_seconds_;
+}
+
 std::string HeartbeatHealth::place_of(int64_t rank) const {
   const std::lock_guard lock(mutex_);
   return member_.place_of(rank);

@@ -25,6 +25,8 @@ class HeartbeatHealth : public Health {
   void report(const FailureReport& report) override;
   std::optional<FailureReport> failure() const final;
 
+  // As this rank has set it.
+  double expected_step_seconds() const;
   // Where a rank last said that it is; empty where that is not known here.
   std::string place_of(int64_t rank) const;
 

@@ -67,11 +67,12 @@ void Composition::fails(int64_t process) {
 
 void Composition::ends(int64_t process, bool in_good_order) {
   Process& one = processes_.at(process);
-  const Process before = std::exchange(one, {.state = State::ended, .leaving = one.leaving});
+  const Process before =
+      std::exchange(one, {.state = State::ended, .leaving = one.leaving, .replaceable = one.replaceable});
   const bool goes_on = course_ == Course::going_on;
   if (is_newcomer(before)) {
-    if (before.state == State::starting) ++early_ends_;
-    if (goes_on && !before.leaving) replace();
+    if (before.state == State::starting && before.replaceable) ++early_ends_;
+    if (goes_on && !before.leaving) replace(process);
   } else if (is_member(before)) {
     if (!in_good_order) lost_.push_back(process);
     if (goes_on && !in_good_order) {
@@ -82,6 +83,8 @@ void Composition::ends(int64_t process, bool in_good_order) {
   }
   settle();
 }
+
+void Composition::cannot_be_replaced(int64_t process) { processes_.at(process).replaceable = false; }
 
 void Composition::stop() {
   if (std::exchange(stopping_, true)) return;
@@ -149,12 +152,12 @@ void Composition::begin_next() {
   failing_ = asked_ = waits_ = false;
   acts_.push_back({Act::Kind::begin_epoch});
   for (const int64_t process : lost_before_) {
-    if (!processes_.at(process).leaving) replace();
+    if (!processes_.at(process).leaving) replace(process);
   }
   // Rank 0 is to be one that was a member before. Newcomers that others have overtaken get a new number.
   for (const int64_t process : late) {
     kill(process);
-    replace();
+    replace(process);
   }
 }
 
@@ -174,10 +177,10 @@ void Composition::finish(Course course) {
   begin_to_wait();
 }
 
-void Composition::replace() {
-  if (!replaces_ || stopping_ || replaces_no_more()) return;
+void Composition::replace(int64_t process) {
+  if (!replaces_ || stopping_ || replaces_no_more() || !processes_.at(process).replaceable) return;
   processes_[next_number_] = {};
-  acts_.push_back({Act::Kind::start, next_number_++});
+  acts_.push_back({Act::Kind::start, next_number_++, process});
 }
 
 void Composition::release(int64_t process) {

@@ -23,6 +23,7 @@ struct Act {
   };
   Kind kind;
   int64_t process = -1;
+  int64_t replaces = -1;  // start: the process that it is started for
 };
 
 class Composition {
@@ -67,6 +68,8 @@ class Composition {
   void fails(int64_t process);
   // It has ended, and been reaped. `in_good_order`: as a rank does at the end of the job.
   void ends(int64_t process, bool in_good_order);
+  // The machine that it is or was on has gone or is going, so that nothing can be started in its place.
+  void cannot_be_replaced(int64_t process);
   // A signal asks for the end of the job: nobody comes or goes any more.
   void stop();
   // What no other rank can go on from.
@@ -92,6 +95,7 @@ class Composition {
     bool leaving = false;
     bool failing = false;
     bool killed = false;
+    bool replaceable = true;
   };
 
   static bool is_member(const Process& process) {
@@ -103,7 +107,7 @@ class Composition {
   void settle();
   void begin_next();
   void finish(Course course);
-  void replace();
+  void replace(int64_t process);
   void release(int64_t process);
   void kill(int64_t process);
   void begin_to_wait();

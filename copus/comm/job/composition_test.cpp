@@ -230,6 +230,39 @@ TEST(Composition, newcomers_that_end_early_are_started_again_twice_in_a_row) {
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 2")) << "it had been asked";
 }
 
+TEST(Composition, whoever_is_started_stands_for_one_that_was_lost) {
+  Composition composition(4, true);
+  composition.ends(1, false);
+  composition.ends(3, false);
+  composition.becomes_ready(0);
+  composition.becomes_ready(2);
+  const std::vector<Act> acts = composition.take_acts();
+  ASSERT_EQ(acts.size(), 3);
+  EXPECT_EQ(acts[1].process * 10 + acts[1].replaces, 41);
+  EXPECT_EQ(acts[2].process * 10 + acts[2].replaces, 53);
+  composition.ends(5, false);
+  EXPECT_EQ(composition.take_acts().at(0).replaces, 5);
+}
+
+TEST(Composition, starts_nobody_for_those_whose_machine_is_gone) {
+  Composition composition(4, true);
+  composition.ends(1, false);
+  composition.becomes_ready(0);
+  composition.becomes_ready(2);
+  composition.becomes_ready(3);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 4"));
+  // A member and a newcomer go with the machine, before and after they have ended.
+  composition.cannot_be_replaced(3);
+  composition.cannot_be_replaced(4);
+  composition.ends(4, true);
+  composition.ends(3, false);
+  composition.ends(2, false);
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 2", "start 5")) << "for 2 alone";
+  for (const int64_t process : {5, 6}) composition.ends(process, true);
+  EXPECT_FALSE(composition.replaces_no_more()) << "that 4 ended early was not its fault";
+}
+
 TEST(Composition, the_first_rank_is_one_that_was_a_member_before) {
   Composition composition(3, true);
   composition.ends(1, false);

@@ -8,59 +8,13 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "copus/base/error.h"
+#include "copus/comm/job/packing.h"
 
 namespace copus {
 
 namespace {
-
-// Numbers as they lie in memory, and texts after their length: both ends are the same program.
-class Packer {
- public:
-  void add(int64_t number) { bytes_.append(reinterpret_cast<const char*>(&number), sizeof number); }
-  void add(std::string_view text) {
-    add(std::ssize(text));
-    bytes_ += text;
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  std::string bytes_;
-};
-
-class Unpacker {
- public:
-  explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
-  int64_t number() {
-    int64_t number = 0;
-    std::memcpy(&number, take(sizeof number).data(), sizeof number);
-    return number;
-  }
-  std::string text() {
-    const int64_t length = number();
-    return std::string(take(length));
-  }
-  // Number of things that follow, each of one number at least.
-  int64_t count() {
-    const int64_t count = number();
-    COPUS_CHECK(count >= 0 && count <= std::ssize(bytes_) / int64_t{sizeof count}, "a message of the launcher with ",
-                count, " things in ", bytes_.size(), " bytes");
-    return count;
-  }
-
- private:
-  std::string_view take(size_t count) {
-    COPUS_CHECK(count <= bytes_.size(), "a message of the launcher that is cut off");
-    const std::string_view taken = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return taken;
-  }
-
-  std::string_view bytes_;
-};
 
 union SpaceForDescriptor {
   cmsghdr header;  // for its alignment
@@ -136,11 +90,7 @@ std::pair<Descriptor, Descriptor> control_sockets() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-bool send(const Descriptor& socket, FromRank message) {
-  Packer packer;
-  packer.add(static_cast<int64_t>(message));
-  return send_bytes(socket, packer.bytes());
-}
+bool send(const Descriptor& socket, const FromRank& message) { return send_bytes(socket, packed(message)); }
 
 bool send(const Descriptor& socket, FromLauncher::Kind kind) {
   Packer packer;
@@ -148,31 +98,46 @@ bool send(const Descriptor& socket, FromLauncher::Kind kind) {
   return send_bytes(socket, packer.bytes());
 }
 
-bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int segment) {
+bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int segment, int64_t job_started) {
   Packer packer;
   packer.add(static_cast<int64_t>(FromLauncher::Kind::epoch));
-  packer.add(epoch.number);
+  packer.add(epoch);
   packer.add(rank);
-  packer.add(std::ssize(epoch.processes));
-  for (const int64_t process : epoch.processes) packer.add(process);
-  packer.add(std::ssize(epoch.lost));
-  for (const auto& [process, report] : epoch.lost) {
-    for (const int64_t number : {process, report.rank, report.pid}) packer.add(number);
-    packer.add(report.place);
-    packer.add(report.cause);
-  }
+  packer.add(job_started);
   return send_bytes(socket, packer.bytes(), segment);
 }
 
+bool send(const Descriptor& socket, const FromLifeline& message) {
+  Packer packer;
+  packer.add(message.epoch);
+  packer.add(message.failure.value_or(FailureReport{}));
+  return send_bytes(socket, packer.bytes());
+}
+
+std::string packed(const FromRank& message) {
+  Packer packer;
+  packer.add(static_cast<int64_t>(message.kind));
+  packer.add(message.expected_step_seconds);
+  packer.add(static_cast<int64_t>(message.failure.has_value()));
+  if (message.failure) packer.add(*message.failure);
+  return packer.bytes();
+}
+
+std::optional<FromRank> from_rank(std::string_view bytes) {
+  Unpacker unpacker(bytes);
+  FromRank message;
+  message.kind = static_cast<FromRank::Kind>(unpacker.number());
+  message.expected_step_seconds = unpacker.real();
+  if (unpacker.number() != 0) message.failure = unpacker.report();
+  const bool is_known = message.kind >= FromRank::Kind::ready && message.kind <= FromRank::Kind::garbled;
+  if (!is_known || !unpacker.is_whole()) return std::nullopt;
+  return message;
+}
+
 std::optional<FromRank> receive_from_rank(Descriptor* socket) {
-  const auto message = receive_bytes(socket);
-  if (!message) return std::nullopt;
-  int64_t number = 0;
-  if (message->first.size() != sizeof number) return FromRank::garbled;
-  number = Unpacker(message->first).number();
-  const bool is_known =
-      number == static_cast<int64_t>(FromRank::ready) || number == static_cast<int64_t>(FromRank::wants_to_leave);
-  return is_known ? static_cast<FromRank>(number) : FromRank::garbled;
+  const auto bytes = receive_bytes(socket);
+  if (!bytes) return std::nullopt;
+  return from_rank(bytes->first).value_or(FromRank{.kind = FromRank::Kind::garbled});
 }
 
 std::optional<FromLauncher> receive_from_launcher(Descriptor* socket) {
@@ -180,27 +145,26 @@ std::optional<FromLauncher> receive_from_launcher(Descriptor* socket) {
   if (!message) return std::nullopt;
   Unpacker unpacker(message->first);
   FromLauncher result;
-  const int64_t kind = unpacker.number();
-  COPUS_CHECK(kind >= static_cast<int64_t>(FromLauncher::Kind::regroup) &&
-                  kind <= static_cast<int64_t>(FromLauncher::Kind::stop),
-              "a message of the launcher of the unknown kind ", kind);
-  result.kind = static_cast<FromLauncher::Kind>(kind);
-  if (result.kind != FromLauncher::Kind::epoch) return result;
-  result.segment = std::move(message->second);
-  result.epoch.number = unpacker.number();
-  result.rank = unpacker.number();
-  result.epoch.processes.resize(unpacker.count());
-  for (int64_t& process : result.epoch.processes) process = unpacker.number();
-  result.epoch.lost.resize(unpacker.count());
-  for (auto& [process, report] : result.epoch.lost) {
-    process = unpacker.number();
-    report.rank = unpacker.number();
-    report.pid = unpacker.number();
-    report.place = unpacker.text();
-    report.cause = unpacker.text();
-    report.announced = true;
+  result.kind = static_cast<FromLauncher::Kind>(unpacker.number());
+  if (result.kind == FromLauncher::Kind::epoch) {
+    result.segment = std::move(message->second);
+    result.epoch = unpacker.epoch();
+    result.rank = unpacker.number();
+    result.job_started = unpacker.number();
   }
+  const bool is_known = result.kind >= FromLauncher::Kind::regroup && result.kind <= FromLauncher::Kind::stop;
+  COPUS_CHECK(is_known && unpacker.is_whole(), "what came from the launcher is no message");
   return result;
+}
+
+std::optional<FromLifeline> receive_from_lifeline(Descriptor* socket) {
+  const auto bytes = receive_bytes(socket);
+  if (!bytes) return std::nullopt;
+  Unpacker unpacker(bytes->first);
+  FromLifeline message{unpacker.number(), unpacker.report()};
+  COPUS_CHECK(unpacker.is_whole(), "a sign of the launcher that is cut off");
+  if (message.epoch < 0) message.failure.reset();
+  return message;
 }
 
 }  // namespace copus

@@ -16,10 +16,10 @@ namespace {
 TEST(ControlSocket, carries_what_ranks_say) {
   auto [launcher, rank] = control_sockets();
   EXPECT_FALSE(receive_from_rank(&launcher));
-  EXPECT_TRUE(send(rank, FromRank::ready));
-  EXPECT_TRUE(send(rank, FromRank::wants_to_leave));
-  EXPECT_EQ(receive_from_rank(&launcher), FromRank::ready);
-  EXPECT_EQ(receive_from_rank(&launcher), FromRank::wants_to_leave);
+  EXPECT_TRUE(send(rank, {FromRank::Kind::ready}));
+  EXPECT_TRUE(send(rank, {FromRank::Kind::wants_to_leave}));
+  EXPECT_EQ(receive_from_rank(&launcher)->kind, FromRank::Kind::ready);
+  EXPECT_EQ(receive_from_rank(&launcher)->kind, FromRank::Kind::wants_to_leave);
   EXPECT_FALSE(receive_from_rank(&launcher));
   EXPECT_TRUE(launcher.is_open());
 }
@@ -59,10 +59,10 @@ TEST(ControlSocket, tells_the_launcher_what_is_no_message_and_goes_on) {
                                  as_bytes(3), as_bytes(int64_t{1} << 32), as_bytes(1) + "x"};
   for (const std::string& bytes : garbled) {
     send_raw(rank, bytes);
-    EXPECT_EQ(receive_from_rank(&launcher), FromRank::garbled);
+    EXPECT_EQ(receive_from_rank(&launcher).value().kind, FromRank::Kind::garbled);
   }
-  EXPECT_TRUE(send(rank, FromRank::ready));
-  EXPECT_EQ(receive_from_rank(&launcher), FromRank::ready);
+  EXPECT_TRUE(send(rank, FromRank{FromRank::Kind::ready}));
+  EXPECT_EQ(receive_from_rank(&launcher).value().kind, FromRank::Kind::ready);
 }
 
 // A rank ends by such an error, and is healed; it neither takes the message for another one nor runs out of memory.
@@ -117,11 +117,11 @@ TEST(ControlSocket, receives_messages_whole_while_they_are_being_sent) {
 TEST(ControlSocket, receives_what_was_sent_by_an_end_that_left_messages_unread) {
   auto [launcher, rank] = control_sockets();
   EXPECT_TRUE(send(launcher, FromLauncher::Kind::regroup));
-  EXPECT_TRUE(send(rank, FromRank::wants_to_leave));
-  EXPECT_TRUE(send(rank, FromRank::ready));
+  EXPECT_TRUE(send(rank, {FromRank::Kind::wants_to_leave}));
+  EXPECT_TRUE(send(rank, {FromRank::Kind::ready}));
   rank = Descriptor();
-  EXPECT_EQ(receive_from_rank(&launcher), FromRank::wants_to_leave);
-  EXPECT_EQ(receive_from_rank(&launcher), FromRank::ready);
+  EXPECT_EQ(receive_from_rank(&launcher)->kind, FromRank::Kind::wants_to_leave);
+  EXPECT_EQ(receive_from_rank(&launcher)->kind, FromRank::Kind::ready);
   EXPECT_FALSE(receive_from_rank(&launcher));
   EXPECT_FALSE(launcher.is_open());
 }
@@ -129,7 +129,7 @@ TEST(ControlSocket, receives_what_was_sent_by_an_end_that_left_messages_unread) 
 TEST(ControlSocket, tells_that_the_other_end_is_closed) {
   auto [launcher, rank] = control_sockets();
   launcher = Descriptor();
-  EXPECT_FALSE(send(rank, FromRank::ready));
+  EXPECT_FALSE(send(rank, {FromRank::Kind::ready}));
   EXPECT_FALSE(receive_from_launcher(&rank));
   EXPECT_FALSE(rank.is_open());
 }

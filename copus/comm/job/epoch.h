@@ -15,9 +15,9 @@ struct LostProcess {
 };
 
 struct Epoch {
-  int64_t number = 0;              // grows; the first is 0
-  std::vector<int64_t> processes;  // by rank, ascending
-  std::vector<LostProcess> lost;   // since the epoch before
+  int64_t number = 0;                  // grows; the first is 0
+  std::vector<int64_t> processes;      // by rank, ascending
+  std::vector<LostProcess> lost = {};  // since the epoch before
   // By rank: the machine that it is on. Ranks of one machine read each other's memory. Empty: all are on one.
   std::vector<int64_t> machines = {};
 };

@@ -1,23 +1,24 @@
-// The launcher of a job whose ranks come and go: it ends ranks that fail, brings the others together again without
-// them, and starts others in their place. What is to be done when is decided in composition.h.
+// The launchers of jobs whose ranks come and go. On one machine the launcher decides and has hands in one process. On
+// several each machine's launcher has the hands, and that of machine 0 decides for all.
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
-#include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/write_all.h"
-#include "copus/comm/health/process_state.h"
-#include "copus/comm/health/rank_monitor.h"
-#include "copus/comm/health/shared_health.h"
-#include "copus/comm/job/composition.h"
-#include "copus/comm/job/control_socket.h"
-#include "copus/comm/job/launcher.h"
-#include "copus/comm/job/rank_process.h"
-#include "copus/comm/shared_memory/shared_memory_world.h"
+#include "copus/comm/job/coordinator.h"
+#include "copus/comm/job/lifeline.h"
+#include "copus/comm/job/machine_link.h"
+#include "copus/comm/job/machine_processes.h"
+#include "copus/comm/job/meeting_place.h"
+#include "copus/comm/job/remote_machine.h"
 
 namespace copus {
 
@@ -25,307 +26,247 @@ namespace {
 
 using std::chrono::steady_clock;
 
-void tell(const std::string& line) { write_all(STDERR_FILENO, concat("copus: ", line, "\n")); }
+// So long launchers wait for one another at the start, since machines may be given to a job one after another.
+constexpr double longest_arrival_seconds = 300;
 
-// What the launcher has of one epoch.
-struct WatchedEpoch {
-  WatchedEpoch(int64_t size, steady_clock::time_point start)
-      : segment(SharedSegment::create(size, start)),
-        health(segment.health(), size, size),
-        monitor(health, RankMonitor::Role::parent) {
-    health.become_launcher();
-  }
-
-  SharedSegment segment;
-  SharedHealth health;
-  RankMonitor monitor;
-  bool failure_is_known = false;  // to the composition
+// Whoever comes has been told the address and the token.
+struct Invitation {
+  TcpAddress address;
+  std::string token;
 };
 
-class HealingJob {
- public:
-  HealingJob(int64_t size, const std::vector<std::string>& arguments, const Healing& healing)
-      : started_(steady_clock::now()),
-        size_(size),
-        composition_(size, healing.replaces),
-        epoch_(std::make_unique<WatchedEpoch>(size, started_)),
-        processes_(arguments) {}
+std::string name_of_invitation(const MachineOfJob& machine) { return concat("copus/", machine.attempt, "/launcher"); }
 
-  int run() {
-    for (const int64_t process : composition_.members()) start_member(process);
-    auto looked = steady_clock::now();
-    while (!processes_.all_ended()) {
-      wait_for_news();
-      processes_.take_signals();
-      if (!processes_.passed_on().empty()) composition_.stop();
-      const auto now = steady_clock::now();
-      const double seconds = std::chrono::duration<double>(now - std::exchange(looked, now)).count();
-      // A rank that says that it has left the epoch may have done so for a failure that is only seen now.
-      const auto messages = receive();
-      look_at_health(seconds);
-      reap();
-      for (const auto& [process, message] : messages) handle(process, message);
-      composition_.pass(seconds, step_seconds());
-      act();
-      processes_.forward_errors();
-    }
-    processes_.finish_errors();
-    return conclude();
+std::string own_host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+MeetingPlace open_for_launcher(const MachineOfJob& machine, const OpenMeetingPlace& open) {
+  return open({.host = machine.address,
+               .port = machine.port,
+               .serve = machine.serves_store,
+               .wait_seconds = longest_arrival_seconds});
+}
+
+// Measures the time between two looks.
+class Looks {
+ public:
+  double next() {
+    const auto now = steady_clock::now();
+    return std::chrono::duration<double>(now - std::exchange(looked_, now)).count();
   }
 
  private:
-  // A process as this launcher has started it.
-  struct Member {
-    RankProcess* process = nullptr;
-    Descriptor control;
-    FailureReport report;  // why it has been lost
-    std::string killed_because;
-  };
+  steady_clock::time_point looked_ = steady_clock::now();
+};
 
-  static std::string prefix_of(int64_t rank) { return rank == 0 ? "" : concat("rank ", rank, ": "); }
+// The exit code of a job that is told to end before it has begun; nothing while it is not.
+std::optional<int> told_to_end(MachineProcesses& hands) {
+  const std::vector<int> signals = hands.system().take_signals();
+  if (signals.empty()) return std::nullopt;
+  return signals.front() == SIGINT ? interrupted : asked_to_stop;
+}
 
-  void start_member(int64_t number) {
-    const int descriptor = epoch_->segment.descriptor();
-    start(number, number, prefix_of(number), {concat("COPUS_SEGMENT=", descriptor)}, {descriptor});
-    epoch_->health.set_process(number, members_.at(number).process->pid);
+// The launcher of machine 0.
+class FirstMachine {
+ public:
+  FirstMachine(const MachineOfJob& machine, const std::vector<std::string>& arguments, const Healing& healing)
+      : machine_(machine), healing_(healing), hands_(machine, arguments) {}
+
+  int run(const OpenMeetingPlace& open) {
+    const MeetingPlace place = open_for_launcher(machine_, open);
+    const int code = run_job(place);
+    for (const auto& other : others_) {
+      if (!other->is_concluded()) other->conclude(code);
+    }
+    for (const auto& other : others_) other->part();
+    return code;
   }
 
-  // It is told that it is the last rank of a job of the size that this one was started with, since it uses as many of
-  // the machine's cores as the others do.
-  void start_newcomer(int64_t number) {
+ private:
+  int run_job(const MeetingPlace& place) {
     try {
-      start(number, size_ - 1, concat("process ", number, ": "), {}, {});
+      if (const auto code = gather(place)) return *code;
+      return Coordinator(machine_.ranks_per_machine, healing_, hands_, others_).run();
     } catch (const UserError& error) {
-      tell(error.what());
-      composition_.ends(number, false);
+      write_all(STDERR_FILENO, concat("copus: error: ", error.what(), "\n"));
+      return users_mistake;
     }
   }
 
-  void start(int64_t number, int64_t rank, const std::string& prefix, std::vector<std::string> variables,
-             std::vector<int> inherited) {
-    auto [own, theirs] = control_sockets();
-    variables.insert(variables.end(), {concat("COPUS_RANK=", rank), concat("COPUS_WORLD_SIZE=", size_),
-                                       concat("COPUS_PROCESS=", number), concat("COPUS_CONTROL=", theirs.number())});
-    inherited.push_back(theirs.number());
-    RankProcess& process = processes_.start({number, prefix, std::move(variables), std::move(inherited)});
-    members_[number] = {&process, std::move(own), {}, {}};
-  }
-
-  void wait_for_news() const {
-    std::vector<int> controls;
-    for (const auto& [number, member] : members_) {
-      if (member.control.is_open()) controls.push_back(member.control.number());
+  // Waits until all other machines' launchers have come. Gives the exit code where the job ends before that.
+  std::optional<int> gather(const MeetingPlace& place) {
+    TcpDoor door(own_host_towards(machine_.address, machine_.port), make_token(), machine_.num_machines);
+    place.publish(name_of_invitation(machine_),
+                  concat(door.address().host, ' ', door.address().port, ' ', door.token()));
+    Looks looks;
+    const auto started = steady_clock::now();
+    while (!all_have_come()) {
+      wait(door);
+      if (const auto code = told_to_end(hands_)) return code;
+      for (TcpDoor::Guest& guest : door.admit()) let_in(std::move(guest));
+      const double seconds = looks.next();
+      for (const auto& other : others_) {
+        for (const News& news : other->hear(seconds)) {
+          if (std::holds_alternative<Leaves>(news)) return end_early(*other, "was told to leave", asked_to_stop);
+        }
+        if (const auto cause = other->loss()) return end_early(*other, concat("is gone: ", *cause), failed_job);
+      }
+      if (std::chrono::duration<double>(steady_clock::now() - started).count() > longest_arrival_seconds) {
+        throw UserError(concat(std::ssize(others_) + 1, " of ", machine_.num_machines, " machines came within ",
+                               longest_arrival_seconds,
+                               " s; start the program on all of them, with the same "
+                               "MASTER_ADDR and MASTER_PORT"));
+      }
     }
-    processes_.wait_for_news(controls);
+    std::ranges::sort(others_, {}, &RemoteMachine::number);
+    return std::nullopt;
   }
 
-  std::vector<std::pair<int64_t, FromRank>> receive() {
-    std::vector<std::pair<int64_t, FromRank>> messages;
-    for (auto& [number, member] : members_) {
-      while (const auto message = receive_from_rank(&member.control)) messages.emplace_back(number, *message);
+  void wait(const TcpDoor& door) const {
+    std::vector<pollfd> doors;
+    door.add_descriptors(doors);
+    std::vector<int> sources;
+    for (const pollfd& each : doors) sources.push_back(each.fd);
+    for (const auto& other : others_) sources.push_back(other->descriptor());
+    hands_.wait_for_news(std::move(sources));
+  }
+
+  void let_in(TcpDoor::Guest guest) {
+    const bool is_there =
+        std::ranges::any_of(others_, [&](const auto& other) { return other->number() == guest.rank; });
+    if (guest.rank == 0 || is_there) {
+      throw UserError(concat("two processes are the launcher of machine ", guest.rank,
+                             "; start one process on each machine, with RANK from 0 to ", machine_.num_machines - 1));
     }
-    return messages;
+    others_.push_back(std::make_unique<RemoteMachine>(guest.rank, std::move(guest.socket)));
   }
 
-  void handle(int64_t number, FromRank message) {
-    if (members_.at(number).process->ended) return;
-    // A process that says what none does is not what this launcher has started any more.
-    if (message == FromRank::garbled) return kill(number, "it sent the launcher what is no message");
-    if (message == FromRank::wants_to_leave) {
-      composition_.asks_to_leave(number);
-      return act();
+  // Throws UserError where one has come for another job.
+  bool all_have_come() const {
+    for (const auto& other : others_) {
+      if (!other->arrived()) return false;
+      const Arrived& arrived = *other->arrived();
+      if (arrived.num_machines != machine_.num_machines || arrived.ranks_per_machine != machine_.ranks_per_machine) {
+        throw UserError(concat(other->name(), " was started for ", arrived.num_machines, " machines with ",
+                               arrived.ranks_per_machine, " ranks each, machine 0 for ", machine_.num_machines,
+                               " machines with ", machine_.ranks_per_machine, "; give all the same settings"));
+      }
     }
-    const auto rank = composition_.rank_of(number);
-    if (rank && !composition_.epoch_is_to_end()) fail(*rank, "it left the epoch without a reason");
-    composition_.becomes_ready(number);
-    act();
+    return std::ssize(others_) == machine_.num_machines - 1;
   }
 
-  void fail(int64_t rank, const std::string& cause) {
-    epoch_->health.report({rank, epoch_->health.place_of(rank), cause});
-    look_at_failure();
+  static int end_early(const RemoteMachine& other, const std::string& what, int code) {
+    write_all(STDERR_FILENO, concat("copus: error: ", other.name(), " ", what, " before the job began\n"));
+    return code;
   }
 
-  void look_at_health(double seconds) {
-    if (!epoch_->health.failure()) {
-      if (const auto report = epoch_->monitor.look(seconds)) epoch_->health.report(*report);
+  const MachineOfJob machine_;
+  const Healing healing_;
+  std::vector<std::unique_ptr<RemoteMachine>> others_;
+  MachineProcesses hands_;
+};
+
+// The launcher of another machine, which does what it is told. Where it hears no more, its ranks are ended.
+class OtherMachine {
+ public:
+  OtherMachine(const MachineOfJob& machine, const std::vector<std::string>& arguments)
+      : machine_(machine), hands_(machine, arguments) {}
+
+  int run(const OpenMeetingPlace& open) {
+    {
+      const MeetingPlace place = open_for_launcher(machine_, open);
+      if (const auto code = join(place)) return *code;
     }
-    look_at_failure();
-    if (!epoch_->failure_is_known) return;
-    for (const int64_t number : composition_.members()) {
-      const Member& member = members_.at(number);
-      // A process that is stopped cannot leave by itself.
-      if (!member.process->ended && process_state(member.process->pid) == ProcessState::stopped) {
-        kill(number, "stopped (SIGSTOP)");
+    tell(Arrived{own_host_name(), machine_.num_machines, machine_.ranks_per_machine});
+    Looks looks;
+    while (true) {
+      hands_.wait_for_news({link_->descriptor()});
+      if (!hands_.system().take_signals().empty()) tell(Leaves{});
+      link_->exchange(looks.next());
+      while (const auto message = link_->next()) {
+        const auto order = order_from(*message);
+        if (!order) return be_alone("it sent what is no order");
+        if (const auto* const conclusion = std::get_if<Conclude>(&*order)) return conclude(conclusion->code);
+        for (const News& news : hands_.carry_out(*order)) tell(news);
+      }
+      for (const News& news : hands_.look()) tell(news);
+      hands_.system().forward_errors();
+      if (link_->is_over()) return be_alone("the connection to it broke");
+      if (link_->silent_seconds() >= fenced_after_seconds) {
+        return be_alone(concat("it was not heard for ", fenced_after_seconds, " s"));
       }
     }
   }
 
-  void look_at_failure() {
-    const std::optional<FailureReport> failure = epoch_->health.failure();
-    if (!failure || std::exchange(epoch_->failure_is_known, true)) return;
-    if (failure->rank < 0) return fail_job(*failure);
-    composition_.fails(composition_.members()[failure->rank]);
-  }
+ private:
+  void tell(const News& news) { link_->send(packed(news)); }
 
-  void fail_job(const FailureReport& report) {
-    if (!end_) end_ = report;
-    epoch_->health.report(report);
-    composition_.fail_job();
-  }
-
-  void reap() {
-    for (const RankProcess* process : processes_.reap()) {
-      const auto rank = composition_.rank_of(process->number);
-      if (rank && composition_.is_member(process->number)) {
-        reap_member(*process, *rank);
-      } else {
-        reap_other(*process);
+  // Finds machine 0. Gives the exit code where this launcher is told to end before that.
+  std::optional<int> join(const MeetingPlace& place) {
+    const auto started = steady_clock::now();
+    std::optional<std::string> text;
+    while (!(text = place.find(name_of_invitation(machine_)))) {
+      hands_.wait_for_news({});
+      if (const auto code = told_to_end(hands_)) return code;
+      if (std::chrono::duration<double>(steady_clock::now() - started).count() > longest_arrival_seconds) {
+        throw UserError(concat("machine 0 did not come to ", machine_.address, ":", machine_.port, " within ",
+                               longest_arrival_seconds, " s; start the program there, with RANK=0"));
       }
     }
-  }
-
-  void reap_member(const RankProcess& process, int64_t rank) {
-    epoch_->monitor.forget(rank);
-    if (composition_.course() == Composition::Course::done) {
-      composition_.ends(process.number, true);
-      return act();
+    Invitation invitation;
+    std::istringstream(*text) >> invitation.address.host >> invitation.address.port >> invitation.token;
+    constexpr double longest_connecting_seconds = 10;
+    TcpSocket socket = start_connecting(invitation.address);
+    if (!finish_connecting(socket, longest_connecting_seconds)) {
+      throw UserError(concat("machine ", machine_.machine, " cannot reach the launcher of machine 0 at ",
+                             invitation.address.host, ":", invitation.address.port,
+                             "; let the machines reach one another at all ports"));
     }
-    const RankSigns signs = epoch_->health.signs_of(rank);
-    const bool going_on = composition_.course() == Composition::Course::going_on;
-    // Before a member of a later epoch has joined, the others already count on it.
-    const bool has_come = signs.heartbeats > 0 || composition_.epoch() > 0;
-    const bool in_the_middle = (has_come && !signs.left) || (going_on && composition_.is_ready(process.number));
-    const std::optional<std::string> cause = processes_.judge_end(process, in_the_middle);
-    if (cause) {
-      Member& member = members_.at(process.number);
-      member.report = {rank, epoch_->health.place_of(rank), *cause, process.pid, true};
-      const bool mine = !member.killed_because.empty() && process.killed_by({SIGKILL});
-      if (mine) member.report.cause = member.killed_because;
-      epoch_->health.report(member.report);
-      const FailureReport first = *epoch_->health.failure();
-      if (first.rank == rank) member.report = first;
-      const bool ends_all = process.exited_with(users_mistake) || process.exited_with(cannot_execute) ||
-                            process.killed_by(processes_.passed_on());
-      if (ends_all && !mine) fail_job(member.report);
+    link_.emplace(std::move(socket)).greet(invitation.token, machine_.machine);
+    return std::nullopt;
+  }
+
+  int conclude(int64_t code) {
+    hands_.system().finish_errors();
+    return static_cast<int>(code);
+  }
+
+  // The ranks end with this.
+  int be_alone(const std::string& cause) {
+    for (const RankProcess& process : hands_.system().all()) {
+      if (!process.ended) ::kill(process.pid, SIGKILL);
     }
-    look_at_failure();
-    composition_.ends(process.number, !cause);
-    act();
+    hands_.system().finish_errors();
+    write_all(STDERR_FILENO, concat("copus: error: machine ", machine_.machine,
+                                    " has lost machine 0, whose launcher decides for the "
+                                    "job: ",
+                                    cause, "; the ranks here are ended. Start the job again, with --resume RUN\n"));
+    return failed_job;
   }
 
-  // A newcomer, or one that was to go.
-  void reap_other(const RankProcess& process) {
-    const int64_t number = process.number;
-    const bool was_wanted = composition_.is_newcomer(number);
-    composition_.ends(number, true);
-    if (was_wanted) {
-      tell(concat("process ", number, " (pid ", process.pid,
-                  ") ended before it took part: ", processes_.judge_end(process, true).value_or("it left"),
-                  composition_.replaces_no_more() ? "; no other is started" : ""));
-    }
-    act();
-  }
-
-  double step_seconds() const {
-    double longest = 0;
-    for (int64_t rank = 0; rank < epoch_->health.size(); ++rank) {
-      longest = std::max(longest, epoch_->health.signs_of(rank).expected_step_seconds);
-    }
-    return longest;
-  }
-
-  // Does at once what an event calls for, so that the next event finds the composition and its epoch alike.
-  void act() {
-    for (auto acts = composition_.take_acts(); !acts.empty(); acts = composition_.take_acts()) {
-      for (const Act& one : acts) act(one);
-    }
-  }
-
-  void act(const Act& act) {
-    switch (act.kind) {
-      case Act::Kind::start:
-        return start_newcomer(act.process);
-      case Act::Kind::kill:
-        return kill(act.process, "it did not leave the epoch in time");
-      case Act::Kind::ask_to_regroup:
-        return send_to_members(FromLauncher::Kind::regroup);
-      case Act::Kind::tell_to_stop:
-        return send_to_members(FromLauncher::Kind::stop);
-      case Act::Kind::release:
-        send(members_.at(act.process).control, FromLauncher::Kind::go);
-        return;
-      case Act::Kind::begin_epoch:
-        return begin_epoch();
-      case Act::Kind::end_job:
-        return end_job();
-    }
-  }
-
-  void send_to_members(FromLauncher::Kind kind) {
-    for (const int64_t member : composition_.members()) send(members_.at(member).control, kind);
-  }
-
-  void kill(int64_t number, const std::string& because) {
-    Member& member = members_.at(number);
-    if (member.process->ended) return;
-    if (member.killed_because.empty()) member.killed_because = because;
-    ::kill(member.process->pid, SIGKILL);
-  }
-
-  void begin_epoch() {
-    const std::vector<int64_t>& numbers = composition_.members();
-    const int64_t size = std::ssize(numbers);
-    epoch_ = std::make_unique<WatchedEpoch>(size, started_);
-    Epoch epoch{composition_.epoch(), numbers, {}};
-    for (const int64_t number : composition_.lost()) {
-      const FailureReport& report = members_.at(number).report;
-      epoch.lost.push_back({number, report});
-      tell(concat(to_string(report), "; the job goes on with ", size, size == 1 ? " rank" : " ranks"));
-    }
-    for (int64_t rank = 0; rank < size; ++rank) {
-      Member& member = members_.at(numbers[rank]);
-      epoch_->health.set_process(rank, member.process->pid);
-      member.process->errors.set_prefix(prefix_of(rank));
-      // Where it does not go, the process is about to be reaped.
-      send_epoch(member.control, epoch, rank, epoch_->segment.descriptor());
-    }
-  }
-
-  // Whoever waits for the next epoch sees the socket closed, and whoever waits for a rank the failure.
-  void end_job() {
-    if (!end_) end_ = epoch_->health.failure();
-    COPUS_CHECK(end_, "a job has failed and nobody has");
-    for (auto& [number, member] : members_) member.control = Descriptor();
-  }
-
-  int conclude() const {
-    const auto process_of = [&](int64_t rank) { return members_.at(composition_.members()[rank]).process; };
-    if (!end_) {
-      // All end alike, but for those that something happens to then.
-      for (int64_t rank = 0; rank < std::ssize(composition_.members()); ++rank) {
-        if (WIFEXITED(process_of(rank)->status)) return WEXITSTATUS(process_of(rank)->status);
-      }
-      return failed_job;
-    }
-    const RankProcess& first = *process_of(0);
-    return processes_.conclude(*end_, first, end_->rank < 0 ? nullptr : process_of(end_->rank));
-  }
-
-  const steady_clock::time_point started_;
-  const int64_t size_;  // at first
-  Composition composition_;
-  std::unique_ptr<WatchedEpoch> epoch_;
-  RankProcesses processes_;
-  std::map<int64_t, Member> members_;  // by number, with those that have ended
-  std::optional<FailureReport> end_;   // why the job has failed
+  const MachineOfJob machine_;
+  std::optional<MachineLink> link_;  // it ends after the processes
+  MachineProcesses hands_;
 };
 
 }  // namespace
 
 int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& healing) {
   COPUS_CHECK(size >= 1, size);
-  return HealingJob(size, arguments, healing).run();
+  MachineProcesses hands({.ranks_per_machine = size}, arguments);
+  std::vector<std::unique_ptr<RemoteMachine>> none;
+  return Coordinator(size, healing, hands, none).run();
+}
+
+int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
+                           const Healing& healing, const OpenMeetingPlace& open_meeting_place) {
+  COPUS_CHECK(machine.ranks_per_machine >= 1 && machine.machine >= 0 && machine.machine < machine.num_machines,
+              machine.machine, " of ", machine.num_machines);
+  if (machine.num_machines == 1) return launch_healing_ranks(machine.ranks_per_machine, arguments, healing);
+  if (machine.machine == 0) return FirstMachine(machine, arguments, healing).run(open_meeting_place);
+  return OtherMachine(machine, arguments).run(open_meeting_place);
 }
 
 }  // namespace copus

@@ -31,8 +31,9 @@ def control_socket(pid):
 class HealingJob(Job):
     """Reads what the program says line by line."""
 
-    def __init__(self, *options, ranks, milliseconds):
-        super().__init__([PROGRAM, "--heals", "1", "--ranks", str(ranks), "--milliseconds", str(milliseconds), *options])
+    def __init__(self, *options, ranks, milliseconds, environment=(), program=(PROGRAM,)):
+        super().__init__([*program, "--heals", "1", "--ranks", str(ranks), "--milliseconds", str(milliseconds), *options],
+                         environment)
         os.set_blocking(self.process.stdout.fileno(), False)
         self.output = ""
 

@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/job/launcher.h"
+#include "copus/comm/job/meeting_place.h"
 #include "copus/comm/job/tcp_store.h"
 #include "copus/comm/messages/mpi_world.h"
 #include "copus/comm/messages/tcp_world.h"
@@ -117,6 +118,23 @@ std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environmen
 const char* connection_of(const RankEnvironment& environment) {
   if (uses_mpi(environment)) return "MPI";
   return environment.local_world_size < environment.world_size ? "TCP" : "shared memory";
+}
+
+MeetingPlace open_store(const MeetingAddress& address) {
+  const auto store = std::make_shared<TcpStore>(address.host, address.port, address.serve, address.wait_seconds);
+  const auto publish = [store, address](const std::string& name, const std::string& text) {
+    try {
+      store->set(name, text);
+    } catch (const std::exception&) {
+      throw RankFailure({-1, "", concat("the ranks' meeting place at ", address.host, ":", address.port, " is gone")});
+    }
+  };
+  return {publish, [store](const std::string& name) { return store->get(name, 0); }};
+}
+
+int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
+                           const Healing& healing) {
+  return launch_healing_machine(machine, arguments, healing, open_store);
 }
 
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds) {

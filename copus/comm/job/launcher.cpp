@@ -47,10 +47,16 @@ class Job {
       looked = now;
     }
     processes_.finish_errors();
-    const RankProcess& first = processes_.all().front();
+    const auto concluded = [&](int64_t rank) {
+      const RankProcess& process = processes_.all()[rank];
+      return ConcludedProcess{process, process.errors.held_back(), rank == 0};
+    };
+    const ConcludedProcess first = concluded(0);
     const std::optional<FailureReport> failure = health_.failure();
-    if (!failure) return WEXITSTATUS(first.status);
-    return processes_.conclude(*failure, first, failure->rank < 0 ? nullptr : &processes_.all()[failure->rank]);
+    if (!failure) return WEXITSTATUS(first.end.status);
+    std::optional<ConcludedProcess> failed;
+    if (failure->rank >= 0) failed = concluded(failure->rank);
+    return processes_.conclude(*failure, first, failed);
   }
 
  private:

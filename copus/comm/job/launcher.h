@@ -35,6 +35,8 @@ struct RankEnvironment {
   // the number of this process.
   int control = -1;
   int64_t process = 0;
+  // From launch_healing_machine: the inherited descriptor through which this rank hears that its launcher is there.
+  int lifeline = -1;
 };
 
 // Reads the first of these sets of variables that there is: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -67,6 +69,23 @@ struct Healing {
 // epoch's rank 0. A process that is to replace another one is told as its rank and world size (RankEnvironment) what
 // these would be if it joined at once; they mean nothing once others come and go.
 int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& healing);
+// One machine of a job of several, each with a launcher process that starts the machine's ranks. All give the same but
+// for `machine` and `serves_store`.
+struct MachineOfJob {
+  int64_t machine = 0, num_machines = 1, ranks_per_machine = 1;
+  // Where the launchers and the ranks meet: MASTER_ADDR, MASTER_PORT. The store there lasts for as long as the job.
+  std::string address = {};
+  int64_t port = 0;
+  std::string attempt = {};   // as in RankEnvironment
+  bool serves_store = false;  // this launcher keeps the store; otherwise torchrun's agent or another launcher does
+};
+// The same as launch_healing_ranks over several machines. The launcher of machine 0 decides for all, and it tells what
+// happens and how the job ends; the others return the job's exit code. When a machine goes, the others go on without
+// it; when machine 0 goes, they end with 1 and a message. SIGTERM and SIGINT end the whole job at machine 0; at another
+// they ask its ranks to leave, and its launcher returns 0 once the others have gone on. Throws UserError when the
+// launchers do not find each other.
+int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
+                           const Healing& healing);
 // What join_world does in a rank that launch_ranks has started, in a program with libtorch or without.
 std::unique_ptr<World> join_launched_ranks(const RankEnvironment& environment, double wait_seconds);
 

@@ -7,10 +7,15 @@
 #include <chrono>
 #include <numeric>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "copus/base/error.h"
 #include "copus/comm/job/control_socket.h"
+#include "copus/comm/job/failed_world.h"
+#include "copus/comm/job/lifeline.h"
+#include "copus/comm/messages/tcp_world.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
 
 namespace copus {
@@ -20,6 +25,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr auto look_again_after = std::chrono::milliseconds(100);
+constexpr auto look_for_others_after = std::chrono::milliseconds(5);
 // More than this passes between two looks only if the process was stopped, perhaps with the whole job.
 constexpr double longest_look_seconds = 0.5;
 // A spare always waits, and so this says no more than that it is in a step: if all ranks wait, that is told.
@@ -35,10 +41,14 @@ Descriptor taken_over(int descriptor) {
 // What the launcher has said, as far as it has been read.
 struct Membership::Connection {
   explicit Connection(const RankEnvironment& environment)
-      : socket(taken_over(environment.control)), first_segment(taken_over(environment.segment)) {}
+      : socket(taken_over(environment.control)), first_segment(taken_over(environment.segment)) {
+    if (environment.lifeline >= 0) lifeline.emplace(taken_over(environment.lifeline));
+  }
 
   Descriptor socket;  // closed once the launcher has ended the job
   Descriptor first_segment;
+  std::optional<Lifeline> lifeline;  // of ranks on several machines
+  bool first_epoch_comes = false;    // without being asked for
   bool regroup = false;
   bool go = false;
   bool stop = false;
@@ -62,13 +72,17 @@ struct Membership::Connection {
   }
 };
 
-Membership::Membership(const RankEnvironment& environment, double wait_seconds)
-    : process_(environment.process),
-      is_newcomer_(environment.segment < 0),
+Membership::Membership(const RankEnvironment& environment, double wait_seconds, OpenMeetingPlace open_meeting_place)
+    : environment_(environment),
+      open_meeting_place_(std::move(open_meeting_place)),
+      process_(environment.process),
+      is_newcomer_(environment.process >= environment.world_size),
       wait_seconds_(wait_seconds),
       connection_(std::make_unique<Connection>(environment)) {
   COPUS_CHECK(environment.control >= 0, "this rank was not started by a launcher of ranks that come and go");
+  COPUS_CHECK(environment.lifeline < 0 || open_meeting_place_, "ranks of several machines and no place to meet");
   if (is_newcomer_) return;
+  connection_->first_epoch_comes = environment.segment < 0;
   epoch_.processes.resize(environment.world_size);
   std::iota(epoch_.processes.begin(), epoch_.processes.end(), 0);
 }
@@ -76,23 +90,17 @@ Membership::Membership(const RankEnvironment& environment, double wait_seconds)
 Membership::~Membership() = default;
 
 std::unique_ptr<World> Membership::join_next() {
-  const auto join = [&](Descriptor segment, int64_t rank) {
-    const int64_t size = std::ssize(epoch_.processes);
-    return join_shared_memory(std::make_shared<SharedSegment>(SharedSegment::open(std::move(segment), size)), rank,
-                              size, wait_seconds_, true, AfterFailure::leave_it_to_the_launcher);
-  };
-  if (connection_->first_segment.is_open()) return join(std::move(connection_->first_segment), process_);
-
-  send(connection_->socket, FromRank::ready);
+  if (connection_->first_segment.is_open()) {
+    return join_epoch({.epoch = epoch_, .rank = process_, .segment = std::move(connection_->first_segment)});
+  }
+  if (!std::exchange(connection_->first_epoch_comes, false)) send(connection_->socket, {FromRank::Kind::ready});
   double waited_seconds = 0;
   auto looked = steady_clock::now();
   while (true) {
     connection_->listen(look_again_after);
     if (connection_->go) return nullptr;
     if (connection_->next) {
-      FromLauncher next = *std::exchange(connection_->next, std::nullopt);
-      epoch_ = std::move(next.epoch);
-      return join(std::move(next.segment), next.rank);
+      return join_epoch(*std::exchange(connection_->next, std::nullopt));
     }
     if (!connection_->socket.is_open()) throw RankFailure({-1, "", "the launcher has ended it", 0, true});
     const auto now = steady_clock::now();
@@ -101,6 +109,63 @@ std::unique_ptr<World> Membership::join_next() {
     if (waited_seconds > wait_seconds_) {
       throw RankFailure({-1, "", concat("the launcher did not begin the next epoch within ", wait_seconds_, " s")});
     }
+  }
+}
+
+std::unique_ptr<World> Membership::join_epoch(FromLauncher next) {
+  epoch_ = std::move(next.epoch);
+  if (connection_->lifeline) {
+    return meet(next.rank, steady_clock::time_point(std::chrono::nanoseconds(next.job_started)));
+  }
+  const int64_t size = std::ssize(epoch_.processes);
+  return join_shared_memory(std::make_shared<SharedSegment>(SharedSegment::open(std::move(next.segment), size)),
+                            next.rank, size, wait_seconds_, true, AfterFailure::leave_it_to_the_launcher);
+}
+
+// Each epoch has names of its own at the meeting place, and its rank 0 a new token: a rank of an older one that comes
+// late finds nobody that lets it in.
+std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point job_started) {
+  Lifeline& lifeline = *connection_->lifeline;
+  const auto started = steady_clock::now();
+  const int64_t number = epoch_.number;
+  const auto name = [&](int64_t of_rank) {
+    return concat("copus/", environment_.attempt, "/", number, "/tcp/", of_rank);
+  };
+  const auto tell_launcher = [this, &lifeline](const TcpParting& parting) {
+    lifeline.untie();
+    send(connection_->socket, {FromRank::Kind::left, parting.failure, parting.expected_step_seconds});
+  };
+  const MeetingPlace place = open_meeting_place_(
+      {.host = environment_.master_address, .port = environment_.master_port, .wait_seconds = wait_seconds_});
+  const TcpMeeting meeting{
+      .host = own_host_towards(environment_.master_address, environment_.master_port),
+      .publish = [&](int64_t of_rank, const std::string& text) { place.publish(name(of_rank), text); },
+      .find = [&](int64_t of_rank) -> std::optional<std::string> {
+        while (std::chrono::duration<double>(steady_clock::now() - started).count() < wait_seconds_) {
+          if (auto text = place.find(name(of_rank))) return text;
+          if (lifeline.failure_of(number)) break;
+          std::this_thread::sleep_for(look_for_others_after);
+        }
+        return std::nullopt;
+      },
+      .failed_meanwhile = [&] { return lifeline.failure_of(number); },
+      .parts = tell_launcher};
+  const int64_t size = std::ssize(epoch_.processes);
+  try {
+    std::unique_ptr<World> world = join_tcp({.rank = rank,
+                                             .size = size,
+                                             .wait_seconds = wait_seconds_,
+                                             .started = started,
+                                             .watch = true,
+                                             .after_failure = AfterFailure::leave_it_to_the_launcher,
+                                             .clock_start = job_started},
+                                            meeting);
+    send(connection_->socket, {FromRank::Kind::joined});
+    lifeline.tie(world->health(), number);
+    return world;
+  } catch (const RankFailure& failure) {
+    tell_launcher({failure.report()});
+    return failed_world(rank, size, failure.report(), job_started);
   }
 }
 
@@ -129,6 +194,6 @@ void Membership::wait_as_spare(World& world, const std::function<bool()>& wants_
   }
 }
 
-void Membership::ask_to_leave() { send(connection_->socket, FromRank::wants_to_leave); }
+void Membership::ask_to_leave() { send(connection_->socket, {FromRank::Kind::wants_to_leave}); }
 
 }  // namespace copus

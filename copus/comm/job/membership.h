@@ -1,15 +1,18 @@
-// A rank's side of a job whose ranks come and go (launch_healing_ranks). A process has a number that the launcher gives
-// and never gives twice; at first it is its rank. An epoch is one composition of the job: its members are processes,
-// sorted by number, and a process' rank is its place among them. When a rank fails, the launcher ends its process; all
-// waits of the others throw RankFailure, they give up the epoch's world, and join the next epoch.
+// A rank's side of a job whose ranks come and go (launch_healing_ranks, launch_healing_machine). A process has a number
+// that the launcher gives and never gives twice; at first it is its rank. An epoch is one composition of the job: its
+// members are processes, sorted by number, and a process' rank is its place among them. When a rank fails, the launcher
+// ends its process; all waits of the others throw RankFailure, they give up the epoch's world, and join the next epoch.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 
+#include "copus/comm/job/control_socket.h"
 #include "copus/comm/job/epoch.h"
 #include "copus/comm/job/launcher.h"
+#include "copus/comm/job/meeting_place.h"
 #include "copus/comm/world.h"
 
 namespace copus {
@@ -17,9 +20,10 @@ namespace copus {
 // Used by the rank's main thread.
 class Membership {
  public:
-  // Of a rank that launch_healing_ranks has started (environment.control). Takes over the descriptors that it
-  // inherited. `wait_seconds`: how long this rank waits for others and for the launcher.
-  Membership(const RankEnvironment& environment, double wait_seconds);
+  // Of a rank that such a launcher has started (environment.control). Takes over the descriptors that it inherited.
+  // `wait_seconds`: how long this rank waits for others and for the launcher. `open_meeting_place`: where ranks of
+  // several machines meet in each epoch; those of one machine need none.
+  Membership(const RankEnvironment& environment, double wait_seconds, OpenMeetingPlace open_meeting_place = {});
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
@@ -28,6 +32,9 @@ class Membership {
   // the unwinding of an exception other than RankFailure, which would count as a failure of this rank. Blocks until all
   // other members have given up theirs. Null where this process is to go: it asked to leave, or the job is done. Throws
   // RankFailure where the launcher does not answer within `wait_seconds`, or has ended the job.
+  //
+  // Where ranks of several machines cannot meet since one of them has failed, the world is one in which all operations
+  // throw RankFailure.
   //
   // After a failure the world's watchdog does not end this process: the launcher does, where it does not get here
   // within 10 s, or two steps if that is longer.
@@ -54,6 +61,11 @@ class Membership {
 
  private:
   struct Connection;
+  std::unique_ptr<World> join_epoch(FromLauncher next);
+  std::unique_ptr<World> meet(int64_t rank, std::chrono::steady_clock::time_point job_started);
+
+  const RankEnvironment environment_;
+  const OpenMeetingPlace open_meeting_place_;
   const int64_t process_;
   const bool is_newcomer_;
   const double wait_seconds_;

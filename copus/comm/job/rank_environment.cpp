@@ -93,13 +93,23 @@ RankEnvironment read_four(const Variables& variables, LauncherKind launcher, con
 }
 
 RankEnvironment read_copus(const Variables& variables) {
+  const bool several_machines = variables.has("COPUS_LIFELINE");
   RankEnvironment result =
-      read_four(variables, LauncherKind::copus, {"COPUS_RANK", "COPUS_WORLD_SIZE", "COPUS_RANK", "COPUS_WORLD_SIZE"});
+      read_four(variables, LauncherKind::copus,
+                {"COPUS_RANK", "COPUS_WORLD_SIZE", several_machines ? "COPUS_LOCAL_RANK" : "COPUS_RANK",
+                 several_machines ? "COPUS_LOCAL_WORLD_SIZE" : "COPUS_WORLD_SIZE"});
   constexpr int64_t most = std::numeric_limits<int>::max();
   if (const std::optional<int64_t> control = variables.integer("COPUS_CONTROL", 0, most)) {
     result.control = static_cast<int>(*control);
     result.process = variables.required_integer("COPUS_PROCESS", 0, most, "COPUS_CONTROL");
     result.segment = static_cast<int>(variables.integer("COPUS_SEGMENT", 0, most).value_or(-1));
+    if (several_machines) {
+      result.lifeline = static_cast<int>(variables.required_integer("COPUS_LIFELINE", 0, most, "COPUS_CONTROL"));
+      result.master_address = variables.text("COPUS_MASTER_ADDR").value_or("");
+      result.master_port = variables.required_integer("COPUS_MASTER_PORT", 1, largest_port, "COPUS_LIFELINE");
+      result.attempt = variables.text("COPUS_ATTEMPT").value_or("");
+      result.launcher_serves_store = true;
+    }
   } else {
     result.segment = static_cast<int>(variables.required_integer("COPUS_SEGMENT", 0, most, "COPUS_RANK"));
   }

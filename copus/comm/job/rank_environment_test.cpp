@@ -76,6 +76,31 @@ TEST(RankEnvironment, ReadsOurOwnLauncher) {
   EXPECT_EQ(found->segment, 3);
 }
 
+TEST(RankEnvironment, ReadsOurLaunchersOfSeveralMachines) {
+  const Variables member = with(torchrun, {{"COPUS_RANK", "5"},
+                                           {"COPUS_WORLD_SIZE", "8"},
+                                           {"COPUS_LOCAL_RANK", "1"},
+                                           {"COPUS_LOCAL_WORLD_SIZE", "4"},
+                                           {"COPUS_CONTROL", "9"},
+                                           {"COPUS_PROCESS", "5"},
+                                           {"COPUS_LIFELINE", "11"},
+                                           {"COPUS_MASTER_ADDR", "node0"},
+                                           {"COPUS_MASTER_PORT", "29600"},
+                                           {"COPUS_ATTEMPT", "run/3"}});
+  const auto found = read(member);
+  EXPECT_EQ(found->launcher, LauncherKind::copus);
+  EXPECT_EQ(found->rank, 5);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->local_world_size, 4);
+  EXPECT_EQ(found->segment, -1);
+  EXPECT_EQ(found->lifeline, 11);
+  EXPECT_EQ(found->master_address, "node0");
+  EXPECT_EQ(found->master_port, 29600);
+  EXPECT_EQ(found->attempt, "run/3");
+  EXPECT_TRUE(found->launcher_serves_store);
+  EXPECT_THAT(refusal(without(member, "COPUS_MASTER_PORT")), HasSubstr("COPUS_MASTER_PORT"));
+}
+
 TEST(RankEnvironment, ReadsOurLauncherOfRanksThatComeAndGo) {
   const Variables member = {{"COPUS_RANK", "2"},
                             {"COPUS_WORLD_SIZE", "4"},

@@ -98,9 +98,9 @@ void ErrorLines::print_lines(std::string_view lines) {
   if (!output.empty()) write_all(STDERR_FILENO, output);
 }
 
-bool RankProcess::exited_with(int code) const { return ended && WIFEXITED(status) && WEXITSTATUS(status) == code; }
+bool ProcessEnd::exited_with(int code) const { return ended && WIFEXITED(status) && WEXITSTATUS(status) == code; }
 
-bool RankProcess::killed_by(const std::set<int>& signals) const {
+bool ProcessEnd::killed_by(const std::set<int>& signals) const {
   return ended && WIFSIGNALED(status) && signals.contains(WTERMSIG(status));
 }
 
@@ -139,8 +139,7 @@ RankProcess& RankProcesses::start(const RankStart& start) {
   if (pid == 0) become_rank(launcher, write_end.number(), start.inherited, argument_pointers, variable_pointers);
   if (group_ == 0) group_ = pid;
   ::setpgid(pid, group_);  // both processes do it, since neither may go on before it is done
-  return processes_.emplace_back(
-      RankProcess{start.number, pid, false, 0, ErrorLines(start.prefix, std::move(read_end))});
+  return processes_.emplace_back(start.number, pid, ErrorLines(start.prefix, std::move(read_end)));
 }
 
 // Runs in the child, where only async-signal-safe functions may be called.
@@ -188,13 +187,19 @@ void RankProcesses::wait_for_news(const std::vector<int>& others) const {
   ::poll(sources.data(), sources.size(), std::chrono::milliseconds(look_for_news_after).count());
 }
 
-void RankProcesses::take_signals() {
+void RankProcesses::pass_on(int signal) {
+  passed_on_.insert(signal);
+  signal_all(signal);
+}
+
+std::vector<int> RankProcesses::take_signals() {
+  std::vector<int> taken;
   while (const auto signal = signals_.next()) {
     switch (*signal) {
       case SIGINT:
       case SIGTERM:
-        passed_on_.insert(*signal);
-        signal_all(*signal);
+        pass_on(*signal);
+        taken.push_back(*signal);
         break;
       case SIGTSTP:  // Ctrl-Z; the ranks are not in the terminal's group, and so stop and go on with the launcher
         signal_all(SIGSTOP);
@@ -205,6 +210,7 @@ void RankProcesses::take_signals() {
         break;
     }
   }
+  return taken;
 }
 
 void RankProcesses::forward_errors() {
@@ -216,7 +222,7 @@ void RankProcesses::finish_errors() {
   for (RankProcess& process : processes_) process.errors.finish();
 }
 
-std::optional<std::string> RankProcesses::judge_end(const RankProcess& process, bool in_the_middle) const {
+std::optional<std::string> RankProcesses::judge_end(const ProcessEnd& process, bool in_the_middle) const {
   if (WIFSIGNALED(process.status)) {
     const int signal = WTERMSIG(process.status);
     return concat("killed by signal ", signal, " (", ::strsignal(signal), ")");
@@ -227,14 +233,16 @@ std::optional<std::string> RankProcesses::judge_end(const RankProcess& process, 
   return concat("it exited with code ", code, code == 0 ? ", in the middle of the job" : "");
 }
 
-int RankProcesses::conclude(const FailureReport& failure, const RankProcess& first, const RankProcess* failed) const {
-  if (failed != nullptr && failed->exited_with(users_mistake)) {
+int RankProcesses::conclude(const FailureReport& failure, const ConcludedProcess& first,
+                            const std::optional<ConcludedProcess>& failed) const {
+  if (failed && failed->end.exited_with(users_mistake)) {
     // If it is rank 0, its message stands there already. If not, rank 0 may have found the same mistake.
-    if (!first.exited_with(users_mistake)) write_all(STDERR_FILENO, failed->errors.held_back());
+    const bool is_told = first.speaks_here && first.end.exited_with(users_mistake);
+    if (!is_told) write_all(STDERR_FILENO, failed->held_back);
     return users_mistake;
   }
-  if (failed != nullptr && failed->killed_by(passed_on_)) {
-    return 128 + WTERMSIG(failed->status);  // the user's second Ctrl-C, or one before the ranks were ready for it
+  if (failed && failed->end.killed_by(passed_on_)) {
+    return 128 + WTERMSIG(failed->end.status);  // the user's second Ctrl-C, or one before the ranks were ready for it
   }
   announce(failure);
   return failed_job;

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "copus/comm/descriptor.h"
@@ -69,15 +70,29 @@ class ErrorLines {
   std::string held_back_;
 };
 
-struct RankProcess {
-  int64_t number = 0;
-  pid_t pid = 0;
+// Whether and how a process has ended.
+struct ProcessEnd {
   bool ended = false;
   int status = 0;  // as waitpid gives it
-  ErrorLines errors;
 
   bool exited_with(int code) const;
   bool killed_by(const std::set<int>& signals) const;
+};
+
+struct RankProcess : ProcessEnd {
+  RankProcess(int64_t its_number, pid_t its_pid, ErrorLines its_errors)
+      : number(its_number), pid(its_pid), errors(std::move(its_errors)) {}
+
+  int64_t number;
+  pid_t pid;
+  ErrorLines errors;
+};
+
+// What conclude() has to know of a process.
+struct ConcludedProcess {
+  ProcessEnd end;
+  std::string held_back;     // what it said of a mistake of the user that has not been passed on
+  bool speaks_here = false;  // what it says of mistakes is passed on at once
 };
 
 struct RankStart {
@@ -106,17 +121,19 @@ class RankProcesses {
   std::vector<RankProcess*> reap();
   // Returns when a signal, output or something from `others` has come, or when it is time to look again.
   void wait_for_news(const std::vector<int>& others) const;
-  // Reads the signals that have come, and passes on those that are meant for all: see passed_on().
-  void take_signals();
+  // Reads the signals that have come, and passes on those that are meant for all (see passed_on()), which it returns.
+  std::vector<int> take_signals();
+  void pass_on(int signal);
   void forward_errors();
   void finish_errors();
 
   const std::set<int>& passed_on() const { return passed_on_; }
   // Why the end of a process is a failure; empty where it is none. `in_the_middle`: before it left the job.
-  std::optional<std::string> judge_end(const RankProcess& process, bool in_the_middle) const;
+  std::optional<std::string> judge_end(const ProcessEnd& process, bool in_the_middle) const;
   // Tells the user what there is to tell of a job that has failed, and gives its exit code. `first`: its rank 0;
-  // `failed`: the process that the report names, or null.
-  int conclude(const FailureReport& failure, const RankProcess& first, const RankProcess* failed) const;
+  // `failed`: the process that the report names, where it names one.
+  int conclude(const FailureReport& failure, const ConcludedProcess& first,
+               const std::optional<ConcludedProcess>& failed) const;
 
  private:
   [[noreturn]] void become_rank(pid_t launcher, int errors, const std::vector<int>& inherited,

@@ -77,11 +77,17 @@ void TcpHealth::wake() {
   [[maybe_unused]] const ssize_t written = ::write(bell_.descriptor(), &once, sizeof once);
 }
 
-std::vector<TcpAddress> TcpHealth::meet(const TcpAddress& own) {
+std::vector<TcpAddress> TcpHealth::meet(const TcpAddress& own,
+                                        const std::function<std::optional<FailureReport>()>& failed_meanwhile) {
   std::unique_lock lock(mutex());
   member().come(concat(own.host, ' ', own.port));
   wake();
-  changed().wait(lock, [&] { return member().has_met() || has_failed(); });
+  while (!changed().wait_for(lock, look_interval, [&] { return member().has_met() || has_failed(); })) {
+    lock.unlock();
+    const std::optional<FailureReport> failure = failed_meanwhile ? failed_meanwhile() : std::nullopt;
+    if (failure) report(*failure);
+    lock.lock();
+  }
   if (!member().has_met()) {
     lock.unlock();
     check();
@@ -169,7 +175,8 @@ void TcpHealth::send_texts() {
 void TcpHealth::see_to_decision() {
   if (!member().decision() || has_failed()) return;
   FailureReport failure = member().decision()->failure;
-  if (self_.watch && tells_user(*member().decision())) announce(failure);
+  const bool may_tell = self_.watch && self_.after_failure == AfterFailure::end_process;
+  if (may_tell && tells_user(*member().decision())) announce(failure);
   failure.announced = self_.watch;
   set_failure(failure);
 }
@@ -196,7 +203,7 @@ void TcpHealth::see_to_the_end(std::unique_lock<std::mutex>& lock) {
     changed().wait_for(lock, milliseconds(1));
   }
   if (!in_failure) links_.clear();
-  if (!in_failure || !self_.watch) return;
+  if (!in_failure || !self_.watch || self_.after_failure != AfterFailure::end_process) return;
   if (!changed().wait_for(lock, grace, [&] { return stopping_; })) ::_exit(exit_code_of_failure);
 }
 

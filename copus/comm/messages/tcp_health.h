@@ -3,7 +3,9 @@
 // each machine has a log of its own, so one rank of each machine tells the user of a failure.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "copus/comm/health/heartbeat_health.h"
+#include "copus/comm/health/watchdog.h"
 #include "copus/comm/messages/tcp_socket.h"
 #include "copus/comm/messages/text_link.h"
 
@@ -29,6 +32,10 @@ struct TcpRank {
   // Whether to tell the user of failures, and to end this process when the job has failed and the rank does not notice.
   // Ranks that are threads must not.
   bool watch = false;
+  // With `watch`: where a launcher tells the user, and ends ranks that do not notice, this one does neither.
+  AfterFailure after_failure = AfterFailure::end_process;
+  std::optional<std::chrono::steady_clock::time_point> clock_start =
+      {};  // of the rank's clock; empty: when all have met
 };
 
 class TcpHealth final : public HeartbeatHealth {
@@ -44,8 +51,10 @@ class TcpHealth final : public HeartbeatHealth {
   // The rank above could not be found in time. Tells the ranks below, and throws RankFailure.
   [[noreturn]] void miss_parent();
 
-  // Gives this rank's address to all, and returns those of all ranks. Throws RankFailure when they do not come.
-  std::vector<TcpAddress> meet(const TcpAddress& own);
+  // Gives this rank's address to all, and returns those of all ranks. Throws RankFailure when they do not come, and
+  // reports what `failed_meanwhile` gives (if it is there), which is asked now and then.
+  std::vector<TcpAddress> meet(const TcpAddress& own,
+                               const std::function<std::optional<FailureReport>()>& failed_meanwhile = {});
 
   // What a rank that is ended by an error of its own does in place of report(). It tells the user itself.
   void report_own_error();

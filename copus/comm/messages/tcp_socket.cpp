@@ -130,11 +130,11 @@ TcpSocket start_connecting(const TcpAddress& address) {
   return result;
 }
 
-bool finish_connecting(const TcpSocket& socket, double seconds) {
+bool finish_connecting(const TcpSocket& socket, double seconds, const std::function<bool()>& is_useless) {
   pollfd descriptor{socket.descriptor(), POLLOUT, 0};
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   while (::poll(&descriptor, 1, poll_milliseconds) <= 0) {  // a signal may end it early
-    if (Clock::now() > end) return false;
+    if (Clock::now() > end || (is_useless && is_useless())) return false;
   }
   int error = 0;
   socklen_t length = sizeof error;

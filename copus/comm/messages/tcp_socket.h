@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,8 +41,8 @@ class TcpSocket {
 // Begins to connect. Once the socket can be written to, it is connected or over. Throws UserError for an address that
 // cannot be tried.
 TcpSocket start_connecting(const TcpAddress& address);
-// Waits until it is connected, and says whether it is.
-bool finish_connecting(const TcpSocket& socket, double seconds);
+// Waits until it is connected, and says whether it is. `is_useless` is asked now and then, and ends the wait.
+bool finish_connecting(const TcpSocket& socket, double seconds, const std::function<bool()>& is_useless = {});
 // This machine's address on the way to a host, which is given by name or number. Other machines may reach that address,
 // even where the host is this machine itself and has its name from /etc/hosts. Throws UserError for an unknown host.
 std::string own_host_towards(const std::string& host, int64_t port);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "copus/comm/messages/tcp_transport.h"
 #include "copus/comm/queued_communicator.h"
 #include "copus/comm/solo_communicator.h"
+#include "copus/comm/task_queue.h"
 
 namespace copus {
 
@@ -27,10 +29,35 @@ struct Entrance {
   TcpDoor door;
 };
 
-TcpSocket connect_to(int64_t parent, const TcpAddress& place, const TcpRank& self) {
+// A launcher finds within this time that a rank has failed which others cannot reach.
+constexpr auto time_for_launcher = std::chrono::seconds(4);
+constexpr auto look_again_after = std::chrono::milliseconds(25);
+
+std::optional<FailureReport> failure_meanwhile(const TcpMeeting& meeting) {
+  return meeting.failed_meanwhile ? meeting.failed_meanwhile() : std::nullopt;
+}
+
+// The rank above may have failed after it told its address. Then that is the reason, and not the network.
+void wait_for_a_reason(const TcpMeeting& meeting) {
+  if (!meeting.failed_meanwhile) return;
+  const auto end = std::chrono::steady_clock::now() + time_for_launcher;
+  while (std::chrono::steady_clock::now() < end) {
+    if (const auto failure = meeting.failed_meanwhile()) throw RankFailure(*failure);
+    std::this_thread::sleep_for(look_again_after);
+  }
+}
+
+TcpSocket connect_to(int64_t parent, const TcpAddress& place, const TcpRank& self, const TcpMeeting& meeting) {
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - self.started;
-  TcpSocket socket = start_connecting(place);
-  if (finish_connecting(socket, std::max(0.0, self.wait_seconds - waited.count()))) return socket;
+  try {
+    TcpSocket socket = start_connecting(place);
+    const auto is_useless = [&] { return failure_meanwhile(meeting).has_value(); };
+    if (finish_connecting(socket, std::max(0.0, self.wait_seconds - waited.count()), is_useless)) return socket;
+  } catch (const UserError&) {
+    wait_for_a_reason(meeting);
+    throw;
+  }
+  wait_for_a_reason(meeting);
   throw UserError(concat("rank ", self.rank, " cannot reach rank ", parent, " at ", place.host, ":", place.port,
                          "; let the machines reach one another at all ports, and set MASTER_ADDR to the address of ",
                          "rank 0's machine in their common network"));
@@ -38,6 +65,7 @@ TcpSocket connect_to(int64_t parent, const TcpAddress& place, const TcpRank& sel
 
 std::string place_of_first(const TcpMeeting& meeting, const TcpRank& self) {
   if (const std::optional<std::string> found = meeting.find(0)) return *found;
+  if (const auto failure = failure_meanwhile(meeting)) throw RankFailure(*failure);
   throw RankFailure(did_not_come(0, self.wait_seconds));
 }
 
@@ -63,30 +91,41 @@ Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
     if (!tree.is_root()) {
       if (tree.parent() > 0) {
         const std::optional<std::string> found = meeting.find(tree.parent());
-        if (!found) health->miss_parent();
+        if (!found) {
+          if (const auto failure = failure_meanwhile(meeting)) throw RankFailure(*failure);
+          health->miss_parent();
+        }
         std::istringstream(*found) >> above.host >> above.port;
       }
-      health->join_parent(connect_to(tree.parent(), above, self), token);
+      health->join_parent(connect_to(tree.parent(), above, self, meeting), token);
     }
     TcpDoor door(meeting.host, token, self.size);
     return {std::move(health), std::move(door)};
   } catch (const UserError&) {
     health->report_own_error();
     throw;
+  } catch (const RankFailure& failure) {
+    health->report(failure.report());
+    throw;
   }
 }
 
 // What connects a rank with the others.
 struct TcpMembership {
-  TcpMembership(const TcpRank& its_self, Entrance entrance)
+  TcpMembership(const TcpRank& its_self, const TcpMeeting& meeting, Entrance entrance)
       : self(its_self),
+        parts(meeting.parts),
         health(std::move(entrance.health)),
-        connections(self.rank, health->meet(entrance.door.address()), std::move(entrance.door)) {}
+        connections(self.rank, health->meet(entrance.door.address(), meeting.failed_meanwhile),
+                    std::move(entrance.door)) {}
 
   const TcpRank self;
+  const std::function<void(const TcpParting&)> parts;
   const std::unique_ptr<TcpHealth> health;
   TcpConnections connections;
-  RealClock clock{std::chrono::steady_clock::now()};  // from when the ranks met
+  RealClock clock{self.clock_start.value_or(std::chrono::steady_clock::now())};
+  const std::shared_ptr<OpenQueues> queues =
+      self.after_failure == AfterFailure::leave_it_to_the_launcher ? std::make_shared<OpenQueues>() : nullptr;
 };
 
 class TcpWorld final : public World {
@@ -100,6 +139,9 @@ class TcpWorld final : public World {
       membership_.health->report_own_error();
     } else {
       membership_.health->leave();
+    }
+    if (membership_.parts) {
+      membership_.parts({membership_.health->failure(), membership_.health->expected_step_seconds()});
     }
   }
 
@@ -116,7 +158,8 @@ class TcpWorld final : public World {
     return std::make_unique<QueuedCommunicator>(
         ranks, member,
         std::make_unique<TcpTransport>(ranks, member, name, membership_.connections, *membership_.health,
-                                       membership_.self.wait_seconds));
+                                       membership_.self.wait_seconds),
+        membership_.queues);
   }
 
   TcpMembership& membership_;
@@ -128,7 +171,7 @@ class TcpWorld final : public World {
 
 std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting) {
   allow_many_sockets();
-  return std::make_unique<TcpWorld>(std::make_shared<TcpMembership>(self, enter(self, meeting)));
+  return std::make_unique<TcpWorld>(std::make_shared<TcpMembership>(self, meeting, enter(self, meeting)));
 }
 
 }  // namespace copus

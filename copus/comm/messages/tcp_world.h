@@ -12,6 +12,12 @@
 
 namespace copus {
 
+// What a rank knew when it left.
+struct TcpParting {
+  std::optional<FailureReport> failure;
+  double expected_step_seconds = 0;
+};
+
 // How ranks find those above them. Rank 0 publishes a text with its address and the job's secret, without which nobody
 // is let in, others their address. When they have met, all know the addresses of all.
 struct TcpMeeting {
@@ -19,6 +25,12 @@ struct TcpMeeting {
   std::function<void(int64_t rank, const std::string& place)> publish;
   // Waits for it; empty where it does not come in time.
   std::function<std::optional<std::string>(int64_t rank)> find;
+
+  // These may be empty. They are of ranks whose launcher goes on without those that fail.
+  // What the launcher has found to have failed. It ends the meeting.
+  std::function<std::optional<FailureReport>()> failed_meanwhile = {};
+  // Called at the end of the world, once this rank has left it.
+  std::function<void(const TcpParting&)> parts = {};
 };
 
 // Joins the job, and returns when all ranks have. Throws UserError when the rank above cannot be reached, and

@@ -8,7 +8,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -23,6 +26,7 @@
 #include "copus/comm/health/shared_health.h"
 #include "copus/comm/health/watchdog.h"
 #include "copus/comm/job/launcher.h"
+#include "copus/comm/job/meeting_place.h"
 #include "copus/comm/job/membership.h"
 #include "copus/comm/world.h"
 
@@ -115,11 +119,47 @@ std::string listed(const std::vector<int64_t>& numbers) {
   return list;
 }
 
+// A folder, in which each name is a file. Programs without libtorch have no store.
+class MeetingFolder {
+ public:
+  explicit MeetingFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  void publish(const std::string& name, const std::string& text) const {
+    const std::filesystem::path unfinished = folder_ / concat(file_of(name), ".", ::getpid());
+    std::ofstream(unfinished) << text;
+    std::filesystem::rename(unfinished, folder_ / file_of(name));
+  }
+
+  std::optional<std::string> find(const std::string& name) const {
+    std::ifstream file(folder_ / file_of(name));
+    if (!file) return std::nullopt;
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+ private:
+  static std::string file_of(std::string name) {
+    std::ranges::replace(name, '/', '_');
+    return name;
+  }
+
+  const std::filesystem::path folder_;
+};
+
+// Where machines of a job meet: the folder TEST_MEETING, or a store where that is not set.
+OpenMeetingPlace meeting_place() {
+  const char* const folder = std::getenv("TEST_MEETING");
+  if (folder == nullptr) return open_store;
+  return [place = MeetingFolder(folder)](const MeetingAddress& /*address*/) {
+    return MeetingPlace{[place](const std::string& name, const std::string& text) { place.publish(name, text); },
+                        [place](const std::string& name) { return place.find(name); }};
+  };
+}
+
 // A rank of a job whose ranks come and go. With --used RANKS those from that number on are spares.
 class HealingRank {
  public:
   HealingRank(const RankEnvironment& environment, const Options& options)
-      : options_(options), membership_(environment, static_cast<double>(options.get("--wait", 60))) {}
+      : options_(options), membership_(environment, static_cast<double>(options.get("--wait", 60)), meeting_place()) {}
 
   // Gives the exit code.
   int run() {
@@ -202,7 +242,7 @@ class HealingRank {
 
 int run_healing_rank(const RankEnvironment& environment, const Options& options) {
   if (options.get("--mistake-before", -1) == environment.process) throw UserError("there is no such file");
-  if (options.get("--newcomers-die", 0) > 0 && environment.segment < 0) ::raise(SIGKILL);
+  if (options.get("--newcomers-die", 0) > 0 && environment.process >= environment.world_size) ::raise(SIGKILL);
   take_signals();
   return HealingRank(environment, options).run();
 }
@@ -215,7 +255,18 @@ int run(const std::vector<std::string>& arguments) {
     }
     const int64_t ranks = options.get("--ranks", 2);
     if (options.get("--heals", 0) == 0) return launch_ranks(ranks, arguments);
-    return launch_healing_ranks(ranks, arguments, {.replaces = options.get("--replaces", 1) > 0});
+    const Healing healing{.replaces = options.get("--replaces", 1) > 0};
+    const char* const machine = std::getenv("TEST_MACHINE");
+    if (machine == nullptr) return launch_healing_ranks(ranks, arguments, healing);
+    const char* const address = std::getenv("TEST_ADDRESS");
+    return launch_healing_machine({.machine = std::stoll(machine),
+                                   .num_machines = options.get("--machines", 2),
+                                   .ranks_per_machine = ranks,
+                                   .address = address == nullptr ? "127.0.0.1" : address,
+                                   .port = options.get("--port", 1),
+                                   .attempt = "test/0",
+                                   .serves_store = std::stoll(machine) == 0},
+                                  arguments, healing, meeting_place());
   } catch (const UserError& error) {
     std::cerr << concat("copus: error: ", error.what(), "\n");
     return 2;

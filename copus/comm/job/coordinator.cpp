@@ -1,0 +1,395 @@
+#include "copus/comm/job/coordinator.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "copus/base/error.h"
+#include "copus/base/write_all.h"
+
+namespace copus {
+
+namespace {
+
+using std::chrono::steady_clock;
+
+void tell_user(const std::string& line) { write_all(STDERR_FILENO, concat("copus: ", line, "\n")); }
+
+}  // namespace
+
+Coordinator::Coordinator(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& own,
+                         std::vector<std::unique_ptr<RemoteMachine>>& others)
+    : ranks_per_machine_(ranks_per_machine),
+      size_(ranks_per_machine * (std::ssize(others) + 1)),
+      own_(own),
+      others_(others),
+      composition_(size_, healing.replaces) {
+  begin_watch();
+}
+
+int Coordinator::run() {
+  start_members();
+  auto looked = steady_clock::now();
+  while (!all_ended()) {
+    wait_for_news();
+    take_signals();
+    const auto now = steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - std::exchange(looked, now)).count();
+    // A rank that says that it has left the epoch may have done so for a failure that is only seen now.
+    const auto all_news = hear(seconds);
+    look_at_health(seconds);
+    for (const auto& [machine, news] : all_news) handle(machine, news);
+    look_at_machines();
+    composition_.pass(seconds, watch_->longest_step_seconds());
+    act();
+    own_.system().forward_errors();
+  }
+  own_.system().finish_errors();
+  return conclude();
+}
+
+void Coordinator::give(int64_t machine, const Order& order) {
+  RemoteMachine* const other = remote(machine);
+  if (other != nullptr) {
+    other->tell(order);
+    return;
+  }
+  for (const News& news : own_.carry_out(order)) handle(machine, news);
+}
+
+void Coordinator::give_all(const Order& order) {
+  for (int64_t machine = 0; machine <= std::ssize(others_); ++machine) give(machine, order);
+}
+
+void Coordinator::tell(int64_t number, FromLauncher::Kind kind) {
+  give(members_.at(number).machine, TellProcess{number, kind});
+}
+
+void Coordinator::tell_members(FromLauncher::Kind kind) {
+  for (const int64_t member : composition_.members()) tell(member, kind);
+}
+
+// Of the epoch that begins.
+void Coordinator::begin_watch() {
+  const int64_t size = std::ssize(composition_.members());
+  failure_is_known_ = false;
+  if (has_several_machines()) {
+    watch_ = std::make_unique<ReportsWatch>(size);
+    return;
+  }
+  auto watch = std::make_unique<SegmentWatch>(size, started_);
+  segment_ = watch->segment();
+  watch_ = std::move(watch);
+}
+
+void Coordinator::start_members() {
+  const std::chrono::duration<double> passed = steady_clock::now() - started_;
+  give_all(BeginJob{passed.count()});
+  Epoch first{.number = composition_.epoch(), .processes = composition_.members()};
+  for (const int64_t number : composition_.members()) {
+    Member& member = members_[number];
+    member.machine = number / ranks_per_machine_;
+    member.local_rank = number % ranks_per_machine_;
+    first.machines.push_back(member.machine);
+    give(member.machine,
+         StartProcess{number, number, member.local_rank, prefix_of_rank(number, member.machine), segment_});
+  }
+  // Ranks of one machine find the first epoch in the segment that they inherit.
+  if (has_several_machines()) give_all(BeginEpoch{std::move(first)});
+}
+
+// It is told that it is the last rank of a job of the size that this one was started with, since it uses as many of
+// the machine's cores as the others do.
+void Coordinator::start_newcomer(int64_t number, int64_t replaces) {
+  const Member& before = members_.at(replaces);
+  Member& member = members_[number];
+  member.machine = before.machine;
+  member.local_rank = before.local_rank;
+  give(before.machine, StartProcess{number, size_ - 1, before.local_rank, concat("process ", number, ": ")});
+}
+
+bool Coordinator::all_ended() const {
+  return std::ranges::all_of(members_, [](const auto& entry) { return entry.second.end.ended; });
+}
+
+void Coordinator::wait_for_news() const {
+  std::vector<int> links;
+  for (const auto& other : others_) links.push_back(other->descriptor());
+  own_.wait_for_news(std::move(links));
+}
+
+void Coordinator::take_signals() {
+  for (const int signal : own_.system().take_signals()) {
+    for (const auto& other : others_) other->tell(PassSignal{signal});
+    composition_.stop();
+  }
+}
+
+std::vector<std::pair<int64_t, News>> Coordinator::hear(double seconds) {
+  std::vector<std::pair<int64_t, News>> all;
+  for (News& news : own_.look()) all.emplace_back(0, std::move(news));
+  for (const auto& other : others_) {
+    for (News& news : other->hear(seconds)) all.emplace_back(other->number(), std::move(news));
+  }
+  return all;
+}
+
+// What is not about a process of the machine that says it is of no use.
+void Coordinator::handle(int64_t machine, const News& news) {
+  std::visit(
+      [&](const auto& one) {
+        if constexpr (requires { one.number; }) {
+          const auto found = members_.find(one.number);
+          if (found == members_.end() || found->second.machine != machine || found->second.end.ended) return;
+        }
+        handle_one(machine, one);
+      },
+      news);
+}
+
+void Coordinator::handle_one(int64_t /*machine*/, const Arrived& /*news*/) {}
+
+void Coordinator::handle_one(int64_t /*machine*/, const Started& news) {
+  members_.at(news.number).pid = news.pid;
+  if (const auto rank = composition_.rank_of(news.number)) watch_->set_process(*rank, news.pid);
+}
+
+void Coordinator::handle_one(int64_t /*machine*/, const NotStarted& news) {
+  if (news.number < size_) throw UserError(news.why);
+  members_.at(news.number).end = {.ended = true};
+  tell_user(news.why);
+  composition_.ends(news.number, false);
+}
+
+void Coordinator::handle_one(int64_t /*machine*/, const Said& news) {
+  const auto rank = composition_.rank_of(news.number);
+  switch (news.message.kind) {
+    case FromRank::Kind::wants_to_leave:
+      composition_.asks_to_leave(news.number);
+      return act();
+    case FromRank::Kind::ready:
+      if (rank && !composition_.epoch_is_to_end()) fail(*rank, "it left the epoch without a reason");
+      composition_.becomes_ready(news.number);
+      return act();
+    case FromRank::Kind::joined:
+    case FromRank::Kind::left:
+      if (!rank) return;
+      watch_->hear(*rank, news.message);
+      look_at_failure();
+      return act();
+    case FromRank::Kind::garbled:
+      // A process that says what none does is not what its launcher has started any more.
+      return kill(news.number, "it sent the launcher what is no message");
+  }
+}
+
+void Coordinator::handle_one(int64_t /*machine*/, const Ended& news) {
+  Member& member = members_.at(news.number);
+  member.end = {true, static_cast<int>(news.status)};
+  member.held_back = news.held_back;
+  const auto rank = composition_.rank_of(news.number);
+  if (!rank || !composition_.is_member(news.number)) {
+    return end_newcomer(news.number, own_.system().judge_end(member.end, true).value_or("it left"));
+  }
+  // Before a member of a later epoch has joined, the others already count on it.
+  const bool has_come = watch_->has_joined(*rank) || composition_.epoch() > 0;
+  const bool going_on = composition_.course() == Composition::Course::going_on;
+  const bool in_the_middle = (has_come && !watch_->has_left(*rank)) || (going_on && composition_.is_ready(news.number));
+  const bool by_us = !member.killed_because.empty() && member.end.killed_by({SIGKILL});
+  end_member(news.number, own_.system().judge_end(member.end, in_the_middle), by_us);
+}
+
+void Coordinator::handle_one(int64_t /*machine*/, const Stopped& news) {
+  if (const auto rank = composition_.rank_of(news.number)) watch_->set_stopped(*rank, news.is_stopped);
+}
+
+// Its ranks ask to leave by themselves, since they have been told by the same signal.
+void Coordinator::handle_one(int64_t machine, const Leaves& /*news*/) {
+  left_.insert(machine);
+  for (const auto& [number, member] : members_) {
+    if (member.machine != machine) continue;
+    composition_.cannot_be_replaced(number);
+    if (!member.end.ended && composition_.is_newcomer(number)) composition_.asks_to_leave(number);
+  }
+  act();
+}
+
+void Coordinator::fail(int64_t rank, const std::string& cause) {
+  watch_->report({rank, watch_->place_of(rank), cause});
+  look_at_failure();
+}
+
+void Coordinator::look_at_health(double seconds) {
+  if (!watch_->failure()) {
+    if (const auto report = watch_->look(seconds)) watch_->report(*report);
+  }
+  look_at_failure();
+  if (!failure_is_known_) return;
+  for (int64_t rank = 0; rank < std::ssize(composition_.members()); ++rank) {
+    const int64_t number = composition_.members()[rank];
+    // A process that is stopped cannot leave by itself.
+    if (!members_.at(number).end.ended && watch_->is_stopped(rank)) kill(number, "stopped (SIGSTOP)");
+  }
+}
+
+void Coordinator::look_at_failure() {
+  const std::optional<FailureReport> failure = watch_->failure();
+  if (!failure || std::exchange(failure_is_known_, true)) return;
+  // Ranks of several machines see a failure by themselves only where it reaches them.
+  if (has_several_machines()) give_all(TellOfFailure{composition_.epoch(), *failure});
+  if (failure->rank < 0) return fail_job(*failure);
+  composition_.fails(composition_.members()[failure->rank]);
+}
+
+void Coordinator::look_at_machines() {
+  for (const auto& other : others_) {
+    const int64_t machine = other->number();
+    if (other->is_concluded()) continue;
+    if (const auto cause = other->loss()) {
+      other->hang_up();
+      lose_machine(*other, *cause);
+      continue;
+    }
+    // One that leaves is told that it may go as soon as nothing of it takes part any more.
+    const bool is_empty = std::ranges::all_of(
+        members_, [&](const auto& entry) { return entry.second.machine != machine || entry.second.end.ended; });
+    const bool goes_on = composition_.course() == Composition::Course::going_on && own_.system().passed_on().empty();
+    if (left_.contains(machine) && is_empty && goes_on) other->conclude(0);
+  }
+}
+
+void Coordinator::lose_machine(RemoteMachine& machine, const std::string& cause) {
+  const std::string gone = concat("its ", machine.name(), " is gone: ", cause);
+  for (const auto& [number, member] : members_) {
+    if (member.machine != machine.number()) continue;
+    composition_.cannot_be_replaced(number);
+    // No epoch is to begin with one of them after another has ended.
+    const bool takes_part = composition_.rank_of(number) && composition_.is_member(number);
+    if (!member.end.ended && takes_part) composition_.fails(number);
+  }
+  for (auto& [number, member] : members_) {
+    if (member.machine != machine.number() || member.end.ended) continue;
+    member.end = {true, SIGKILL};
+    const bool takes_part = composition_.rank_of(number) && composition_.is_member(number);
+    takes_part ? end_member(number, gone, false) : end_newcomer(number, gone);
+  }
+}
+
+void Coordinator::fail_job(const FailureReport& report) {
+  if (!end_) end_ = report;
+  watch_->report(report);
+  composition_.fail_job();
+}
+
+// `cause`: why that is a failure, where it is one; `by_us`: the process was killed by this launcher.
+void Coordinator::end_member(int64_t number, const std::optional<std::string>& cause, bool by_us) {
+  const int64_t rank = *composition_.rank_of(number);
+  watch_->forget(rank);
+  if (composition_.course() == Composition::Course::done) {
+    composition_.ends(number, true);
+    return act();
+  }
+  if (cause) {
+    Member& member = members_.at(number);
+    const FailureReport judged{rank, watch_->place_of(rank), by_us ? member.killed_because : *cause, member.pid, true};
+    watch_->report(judged);
+    member.report = watch_->told_of(judged, by_us);
+    const bool ends_all = member.end.exited_with(users_mistake) || member.end.exited_with(cannot_execute) ||
+                          member.end.killed_by(own_.system().passed_on());
+    if (ends_all && !by_us) fail_job(member.report);
+  }
+  look_at_failure();
+  composition_.ends(number, !cause);
+  act();
+}
+
+// Of a newcomer, or of one that was to go.
+void Coordinator::end_newcomer(int64_t number, const std::string& cause) {
+  const bool was_wanted = composition_.is_newcomer(number);
+  composition_.ends(number, true);
+  if (was_wanted) {
+    tell_user(concat("process ", number, " (pid ", members_.at(number).pid, ") ended before it took part: ", cause,
+                     composition_.replaces_no_more() ? "; no other is started" : ""));
+  }
+  act();
+}
+
+// Does at once what an event calls for, so that the next event finds the composition and its epoch alike.
+void Coordinator::act() {
+  for (auto acts = composition_.take_acts(); !acts.empty(); acts = composition_.take_acts()) {
+    for (const Act& one : acts) act(one);
+  }
+}
+
+void Coordinator::act(const Act& act) {
+  switch (act.kind) {
+    case Act::Kind::start:
+      return start_newcomer(act.process, act.replaces);
+    case Act::Kind::kill:
+      return kill(act.process, "it did not leave the epoch in time");
+    case Act::Kind::ask_to_regroup:
+      return tell_members(FromLauncher::Kind::regroup);
+    case Act::Kind::tell_to_stop:
+      return tell_members(FromLauncher::Kind::stop);
+    case Act::Kind::release:
+      return tell(act.process, FromLauncher::Kind::go);
+    case Act::Kind::begin_epoch:
+      return begin_epoch();
+    case Act::Kind::end_job:
+      return end_job();
+  }
+}
+
+void Coordinator::kill(int64_t number, const std::string& because) {
+  Member& member = members_.at(number);
+  if (member.end.ended) return;
+  if (member.killed_because.empty()) member.killed_because = because;
+  give(member.machine, KillProcess{number});
+}
+
+void Coordinator::begin_epoch() {
+  Epoch epoch{.number = composition_.epoch(), .processes = composition_.members()};
+  const int64_t size = std::ssize(epoch.processes);
+  for (const int64_t number : composition_.lost()) {
+    FailureReport& report = members_.at(number).report;
+    // Peers may have said where it was after it had ended.
+    if (report.place.empty()) report.place = watch_->place_of(report.rank);
+    epoch.lost.push_back({number, report});
+    tell_user(concat(to_string(report), "; the job goes on with ", size, size == 1 ? " rank" : " ranks"));
+  }
+  begin_watch();
+  for (int64_t rank = 0; rank < size; ++rank) {
+    const Member& member = members_.at(epoch.processes[rank]);
+    watch_->set_process(rank, member.pid);
+    if (has_several_machines()) epoch.machines.push_back(member.machine);
+  }
+  give_all(BeginEpoch{std::move(epoch), segment_});
+}
+
+// Whoever waits for the next epoch sees the socket closed, and whoever waits for a rank the failure.
+void Coordinator::end_job() {
+  if (!end_) end_ = watch_->failure();
+  COPUS_CHECK(end_, "a job has failed and nobody has");
+  give_all(EndJob{});
+}
+
+int Coordinator::conclude() {
+  const auto concluded = [&](int64_t rank) {
+    const Member& member = members_.at(composition_.members().at(rank));
+    return ConcludedProcess{member.end, member.held_back, rank == 0 && member.machine == 0};
+  };
+  if (!end_) {
+    // All end alike, but for those that something happens to then.
+    for (int64_t rank = 0; rank < std::ssize(composition_.members()); ++rank) {
+      const ProcessEnd end = concluded(rank).end;
+      if (WIFEXITED(end.status)) return WEXITSTATUS(end.status);
+    }
+    return failed_job;
+  }
+  std::optional<ConcludedProcess> failed;
+  if (end_->rank >= 0) failed = concluded(end_->rank);
+  return own_.system().conclude(*end_, concluded(0), failed);
+}
+
+}  // namespace copus

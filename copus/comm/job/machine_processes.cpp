@@ -1,0 +1,150 @@
+#include "copus/comm/job/machine_processes.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/comm/health/process_state.h"
+#include "copus/comm/job/lifeline.h"
+
+namespace copus {
+
+std::string prefix_of_rank(int64_t rank, int64_t machine) {
+  return rank == 0 && machine == 0 ? "" : concat("rank ", rank, ": ");
+}
+
+MachineProcesses::MachineProcesses(const MachineOfJob& machine, const std::vector<std::string>& arguments)
+    : machine_(machine), processes_(arguments) {}
+
+std::vector<News> MachineProcesses::carry_out(const Order& order) {
+  return std::visit([this](const auto& one) { return carry_out_one(one); }, order);
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const BeginJob& order) {
+  const std::chrono::duration<double> passed(order.seconds);
+  job_started_ =
+      std::chrono::steady_clock::now() - std::chrono::duration_cast<std::chrono::steady_clock::duration>(passed);
+  return {};
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const StartProcess& order) {
+  auto [own, theirs] = control_sockets();
+  std::vector<int> inherited = {theirs.number()};
+  const int64_t size = machine_.num_machines * machine_.ranks_per_machine;
+  std::vector<std::string> variables = {concat("COPUS_RANK=", order.rank), concat("COPUS_WORLD_SIZE=", size),
+                                        concat("COPUS_PROCESS=", order.number),
+                                        concat("COPUS_CONTROL=", theirs.number())};
+  Descriptor own_lifeline, their_lifeline;
+  if (is_one_of_several()) {
+    std::tie(own_lifeline, their_lifeline) = control_sockets();
+    inherited.push_back(their_lifeline.number());
+    for (const std::string& variable :
+         {concat("COPUS_LIFELINE=", their_lifeline.number()), concat("COPUS_LOCAL_RANK=", order.local_rank),
+          concat("COPUS_LOCAL_WORLD_SIZE=", machine_.ranks_per_machine), concat("COPUS_MASTER_ADDR=", machine_.address),
+          concat("COPUS_MASTER_PORT=", machine_.port), concat("COPUS_ATTEMPT=", machine_.attempt)}) {
+      variables.push_back(variable);
+    }
+  }
+  if (order.segment >= 0) {
+    variables.push_back(concat("COPUS_SEGMENT=", order.segment));
+    inherited.push_back(order.segment);
+  }
+  try {
+    RankProcess& process = processes_.start({order.number, order.prefix, std::move(variables), std::move(inherited)});
+    members_[order.number] = {&process, std::move(own), std::move(own_lifeline)};
+    return {Started{order.number, process.pid}};
+  } catch (const UserError& error) {
+    return {NotStarted{order.number, error.what()}};
+  }
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const KillProcess& order) {
+  const auto found = members_.find(order.number);
+  if (found != members_.end() && !found->second.process->ended) ::kill(found->second.process->pid, SIGKILL);
+  return {};
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const TellProcess& order) {
+  const auto found = members_.find(order.number);
+  if (found != members_.end()) send(found->second.control, order.kind);
+  return {};
+}
+
+// Where the epoch does not go to a process, that is about to be reaped.
+std::vector<News> MachineProcesses::carry_out_one(const BeginEpoch& order) {
+  const std::chrono::nanoseconds job_started = job_started_.time_since_epoch();
+  for (int64_t rank = 0; rank < std::ssize(order.epoch.processes); ++rank) {
+    const auto found = members_.find(order.epoch.processes[rank]);
+    if (found == members_.end()) continue;
+    found->second.process->errors.set_prefix(prefix_of_rank(rank, machine_.machine));
+    send_epoch(found->second.control, order.epoch, rank, order.segment, job_started.count());
+  }
+  return {};
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const TellOfFailure& order) {
+  for (const auto& [number, member] : members_) {
+    if (member.lifeline.is_open()) send(member.lifeline, FromLifeline{order.epoch, order.failure});
+  }
+  return {};
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const PassSignal& order) {
+  processes_.pass_on(static_cast<int>(order.signal));
+  return {};
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const EndJob& /*order*/) {
+  for (auto& [number, member] : members_) member.control = Descriptor();
+  return {};
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const Conclude& /*order*/) { return {}; }
+
+std::vector<News> MachineProcesses::look() {
+  std::vector<News> news, wishes;
+  for (auto& [number, member] : members_) {
+    while (auto message = receive_from_rank(&member.control)) {
+      const bool is_wish = message->kind == FromRank::Kind::ready || message->kind == FromRank::Kind::wants_to_leave;
+      (is_wish ? wishes : news).push_back(Said{number, std::move(*message)});
+    }
+  }
+  for (RankProcess* const process : processes_.reap()) {
+    process->errors.forward();
+    members_.at(process->number).lifeline = Descriptor();
+    news.push_back(Ended{process->number, process->status, process->errors.held_back()});
+  }
+  if (is_one_of_several()) {
+    look_for_stopped(news);
+    show_signs();
+  }
+  std::ranges::move(wishes, std::back_inserter(news));
+  return news;
+}
+
+void MachineProcesses::look_for_stopped(std::vector<News>& news) {
+  for (auto& [number, member] : members_) {
+    if (member.process->ended) continue;
+    const bool is_stopped = process_state(member.process->pid) == ProcessState::stopped;
+    if (std::exchange(member.is_stopped, is_stopped) != is_stopped) news.push_back(Stopped{number, is_stopped});
+  }
+}
+
+void MachineProcesses::show_signs() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - shown_ < std::chrono::duration<double>(sign_of_life_seconds)) return;
+  shown_ = now;
+  for (const auto& [number, member] : members_) {
+    if (member.lifeline.is_open()) send(member.lifeline, FromLifeline{});
+  }
+}
+
+void MachineProcesses::wait_for_news(std::vector<int> others) const {
+  for (const auto& [number, member] : members_) {
+    if (member.control.is_open()) others.push_back(member.control.number());
+  }
+  processes_.wait_for_news(others);
+}
+
+}  // namespace copus

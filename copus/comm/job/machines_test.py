@@ -1,0 +1,426 @@
+"""Tests jobs of several machines whose ranks come and go: each machine is a launcher of its own on this one.
+
+Usage: machines_test.py PATH_TO_LAUNCH_TEST_PROGRAM [unittest options]. With COPUS_KILL_ROUNDS=100 the test that strikes at
+random moments does so as many times (6 without). Launchers and ranks meet in a folder, and in a build with libtorch
+(COPUS_WITH_TORCH=1) at a store of the first launcher too.
+"""
+
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from launcher_test import ENDLESS, GONE_WITHIN, KILL_ROUNDS, PROGRAM, WITH_TORCH, LauncherTest, is_stopped, wait_until
+from healing_test import HealingJob
+
+
+class Machine(HealingJob):
+    """One launcher with its ranks."""
+
+    def __init__(self, number, variables, *options, ranks, milliseconds, program=(PROGRAM,)):
+        self.number = number
+        super().__init__(*options, ranks=ranks, milliseconds=milliseconds,
+                         environment={"TEST_MACHINE": str(number), **variables}, program=program)
+
+        self.finished = None
+
+    def finish(self):
+        self.finished = self.finished or super().finish()
+        return self.finished
+
+    def launcher_is_alive(self):
+        return self.process.poll() is None
+
+
+class MachinesJob:
+    """All launchers of a job."""
+
+    def __init__(self, test, *options, machines=2, ranks=2, milliseconds=2, variables=(), meets_in_folder=True,
+                 program_of=lambda machine: [PROGRAM]):
+        variables = dict(variables)
+        if meets_in_folder:
+            folder = tempfile.TemporaryDirectory()
+            test.addCleanup(folder.cleanup)
+            variables["TEST_MEETING"] = folder.name
+        self.machines = []
+        for number in range(machines):
+            machine = Machine(number, variables, "--machines", str(machines), *options, ranks=ranks,
+                              milliseconds=milliseconds, program=program_of(number))
+            test.addCleanup(machine.kill)
+            self.machines.append(machine)
+
+    def __getitem__(self, number):
+        return self.machines[number]
+
+    def processes(self):
+        return {number: pid for machine in self.machines for number, pid in machine.processes().items()}
+
+    def epochs(self):
+        """As all ranks have told of them; any of them may be the first."""
+        found = {}
+        for machine in self.machines:
+            for number, members in re.findall(r"^epoch (\d+) at \S+ of ([\d,]+)", machine.read(), re.MULTILINE):
+                assert int(number) not in found, (number, found)
+                found[int(number)] = [int(member) for member in members.split(",")]
+        return [found[number] for number in sorted(found)]
+
+    def wait_for_epoch(self, members):
+        wait_until(lambda: self.epochs()[-1:] == [members], 30)
+
+    def wait_for_a_step(self):
+        seen = [len(machine.read()) for machine in self.machines]
+        wait_until(lambda: any("\nstep " in machine.read()[before:] for machine, before in zip(self.machines, seen)))
+
+    def output(self):
+        return "".join(machine.read() for machine in self.machines)
+
+
+def still_runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            return stat.read().rsplit(") ", 1)[1][0] not in "ZX"
+    except OSError:
+        return False
+
+
+class MachinesTest(LauncherTest):
+    def start(self, *options, **more):
+        return MachinesJob(self, *options, **more)
+
+    def start_endless(self, *options, **more):
+        job = self.start(*ENDLESS, *options, **more)
+        job.wait_for_a_step()
+        return job
+
+    def finish(self, job, *codes):
+        """Waits for the end of all launchers, with these exit codes; what each wrote to stderr."""
+        all_errors = []
+        for machine, code in zip(job.machines, codes, strict=True):
+            output, errors = machine.finish()
+            self.assertEqual(machine.process.returncode, code, f"machine {machine.number}: {output[-2000:]}{errors}")
+            all_errors.append(errors)
+        for machine in job.machines:
+            self.assert_nothing_left(machine)
+        return all_errors
+
+    def stop(self, job, *codes):
+        """Ends it in good order."""
+        job[0].process.send_signal(signal.SIGTERM)
+        return self.finish(job, *(codes or [75] * len(job.machines)))
+
+    def assert_healed(self, errors, *failures):
+        lines = [line for line in errors.splitlines() if "copus:" in line]
+        self.assertEqual(len(lines), len(failures), errors)
+        for line, failure in zip(sorted(lines), sorted(failures)):
+            self.assertRegex(line, "^copus: " + failure)
+
+
+class WholeJobs(MachinesTest):
+    def test_without_a_failure_it_is_a_job_like_others(self):
+        for machines, ranks in [(2, 2), (3, 1)]:
+            job = self.start("--steps", "50", machines=machines, ranks=ranks)
+            self.assertEqual(self.finish(job, *[0] * machines), [""] * machines)
+            self.assertEqual(job.epochs(), [list(range(machines * ranks))])
+            self.assertIn("step 50", job[0].read())
+
+    def test_the_clock_goes_on(self):
+        job = self.start("--steps", "150", "--killed", "0", "--at", "50")
+        self.finish(job, 0, 0)
+        times = [float(at) for at in re.findall(r"^epoch \d+ at (\S+)", job.output(), re.MULTILINE)]
+        self.assertEqual(times, sorted(times))
+        self.assertGreater(times[-1], 49 * 0.002, "49 steps took as long at least")
+
+    @unittest.skipUnless(WITH_TORCH, "this build has no store")
+    def test_they_meet_at_a_store(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        job = self.start_endless("--port", str(port), meets_in_folder=False)
+        os.kill(job.processes()[3], signal.SIGKILL)
+        job.wait_for_epoch([0, 1, 2, 4])
+        self.stop(job)
+
+    def test_launchers_that_do_not_agree_are_a_mistake(self):
+        with tempfile.TemporaryDirectory() as folder:
+            machines = [Machine(number, {"TEST_MEETING": folder}, "--machines", "2", ranks=ranks, milliseconds=1)
+                        for number, ranks in [(0, 2), (1, 3)]]
+            for machine in machines:
+                self.addCleanup(machine.kill)
+            errors = [machine.finish()[1] for machine in machines]
+            self.assertEqual([machine.process.returncode for machine in machines], [2, 2])
+            self.assert_one_message(errors[0], "was started for 2 machines with 3 ranks each")
+            self.assertEqual(errors[1], "")
+
+
+class Failures(MachinesTest):
+    def test_any_rank_may_be_killed_and_is_replaced_on_its_machine(self):
+        for rank in range(4):
+            job = self.start_endless("--every", "1")
+            pids = job.processes()
+            time.sleep(0.5)  # its neighbours know where it is from its heartbeats
+            os.kill(pids[rank], signal.SIGKILL)
+            others = [process for process in range(4) if process != rank]
+            job.wait_for_epoch(others + [4])
+            job.wait_for_a_step()
+            self.assertIn(4, job[rank // 2].processes())
+            self.assertEqual(job.epochs(), [[0, 1, 2, 3], others, others + [4]])
+            errors = self.stop(job)
+            self.assert_healed(errors[0], rf"rank {rank} \(pid {pids[rank]}\) failed at step \d+: "
+                                          r"killed by signal 9 \(Killed\); the job goes on with 3 ranks$")
+            self.assertEqual(errors[1], "")
+
+    def test_a_stopped_rank_is_named_and_ended(self):
+        for rank in [0, 3]:
+            job = self.start_endless("--replaces", "0")
+            pids = job.processes()
+            os.kill(pids[rank], signal.SIGSTOP)
+            job.wait_for_epoch([process for process in range(4) if process != rank])
+            self.assertNotIn(pids[rank], job.processes().values())
+            errors = self.stop(job)
+            self.assert_healed(errors[0], rf"rank {rank} \(pid {pids[rank]}\) failed.*: stopped \(SIGSTOP\); the job goes")
+
+    def test_an_error_of_its_own_is_told_and_healed(self):
+        job = self.start("--steps", "50", "--broken", "2", "--at", "9")
+        errors = self.finish(job, 0, 0)
+        self.assertIn("rank 2: copus: internal error:", errors[1])
+        self.assertIn("failed at step 9: it ended with an error of its own; the job goes on with 3 ranks", errors[0])
+
+    def test_a_rank_that_does_not_leave_the_epoch_is_ended(self):
+        job = self.start_endless("--dawdles", "2", "--replaces", "0")
+        os.kill(job.processes()[0], signal.SIGKILL)
+        job.wait_for_epoch([1, 3])
+        errors = self.stop(job)
+        self.assert_healed(errors[0], r"rank 0 \(pid \d+\) failed.*: killed by signal 9",
+                           r"rank 2 \(pid \d+\) failed.*it did not leave the epoch in time; the job goes on with 2 ranks$")
+
+    def test_one_is_killed_while_the_others_meet(self):
+        for delay in [0, 0.01, 0.02, 0.03, 0.05, 0.1]:
+            job = self.start_endless("--replaces", "0")
+            pids = job.processes()
+            os.kill(pids[3], signal.SIGKILL)
+            time.sleep(delay)
+            os.kill(pids[0], signal.SIGKILL)
+            job.wait_for_epoch([1, 2])
+            errors = self.stop(job)
+            self.assert_healed(errors[0], rf"rank 0 \(pid {pids[0]}\).* killed", rf"rank \d \(pid {pids[3]}\).* killed")
+
+    def test_a_mistake_of_the_user_ends_the_job_with_one_message(self):
+        for options in [["--mistaken", "0", "--at", "7"], ["--mistaken", "3", "--at", "7"], ["--mistake-before", "2"]]:
+            errors = self.finish(self.start(*options, "--steps", "1000"), 2, 2)
+            self.assertIn(errors[0], ["copus: error: the disk is full\n", "copus: error: there is no such file\n"])
+            self.assertEqual(errors[1], "")
+
+    def test_nobody_left(self):
+        job = self.start_endless()
+        for pid in job.processes().values():
+            os.kill(pid, signal.SIGKILL)
+        errors = self.finish(job, 1, 1)
+        self.assert_one_message(errors[0], "killed by signal 9 (Killed); the job is ended")
+        self.assertEqual(errors[1], "")
+
+    def test_random_processes_struck_at_random_moments(self):
+        moments = random.Random(3)
+        job = self.start_endless()
+        lost = []
+        for round_number in range(KILL_ROUNDS):
+            job.wait_for_a_step()
+            time.sleep(moments.choice([0, 0.01, moments.uniform(0, 0.5)]))
+            kind = moments.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+            struck = moments.sample(sorted(job.processes().items()), moments.choice([1, 1, 2]))
+            with self.subTest(round=round_number, struck=struck, kind=kind):
+                for _, pid in struck:
+                    os.kill(pid, kind)
+                lost += [number for number, _ in struck]
+                wait_until(lambda: len(job.epochs()[-1]) == 4 and not set(lost) & set(job.epochs()[-1]), 30)
+        errors = self.stop(job)
+        told = re.findall("the job goes on with|ended before it took part", errors[0])
+        self.assertEqual(len(told), len(lost), errors[0])
+
+
+class Newcomers(MachinesTest):
+    def test_one_that_dies_at_its_start_is_tried_three_times(self):
+        job = self.start("--steps", "1000", "--killed", "3", "--at", "7", "--newcomers-die", "1")
+        errors = self.finish(job, 0, 0)
+        self.assertEqual(job.epochs(), [[0, 1, 2, 3], [0, 1, 2]])
+        ended = r"process {} \(pid \d+\) ended before it took part: killed by signal 9 \(Killed\){}$"
+        self.assert_healed(errors[0], "rank 3 .*; the job goes on with 3 ranks", ended.format(4, ""), ended.format(5, ""),
+                           ended.format(6, "; no other is started"))
+
+    def test_spares_wait_and_take_part_when_they_are_needed(self):
+        job = self.start_endless("--used", "3")
+        pids = job.processes()
+        os.kill(pids[3], signal.SIGKILL)
+        job.wait_for_epoch([0, 1, 2, 4])
+        os.kill(pids[0], signal.SIGKILL)
+        job.wait_for_epoch([1, 2, 4, 5])
+        job.wait_for_a_step()
+        self.assert_healed(self.stop(job)[0], r"rank 3 .*failed.*: killed by signal 9", r"rank 0 .*killed by signal 9")
+
+    def test_who_asks_to_leave_is_let_go_and_not_replaced(self):
+        for process in [0, 3]:
+            job = self.start_endless()
+            os.kill(job.processes()[process], signal.SIGTERM)
+            others = [other for other in range(4) if other != process]
+            job.wait_for_epoch(others)
+            wait_until(lambda: sorted(job.processes()) == others)
+            job.wait_for_a_step()
+            self.assertEqual(self.stop(job), ["", ""])
+            self.assertEqual(job.epochs()[-1], others)
+
+
+class Machines(MachinesTest):
+    def gone(self, machine, rank, cause):
+        return rf"rank {rank} \(pid \d+\) failed.*: its machine {machine} \(host \S+\) is gone: {cause}; the job goes on"
+
+    def test_a_machine_whose_launcher_dies_is_gone(self):
+        job = self.start_endless(machines=3)
+        job[1].process.kill()
+        self.assert_nothing_left(job[1], GONE_WITHIN)
+        job.wait_for_epoch([0, 1, 4, 5])
+        job.wait_for_a_step()
+        os.kill(job.processes()[4], signal.SIGKILL)  # on a machine that is there
+        job.wait_for_epoch([0, 1, 5, 6])
+        errors = self.stop(job, 75, -signal.SIGKILL, 75)
+        broke = "the connection to its launcher broke"
+        self.assertEqual(len(re.findall(self.gone(1, r"\d", broke), errors[0])), 2, errors[0])
+        self.assertEqual(len(errors[0].splitlines()), 3, errors[0])
+
+    def test_one_rank_may_be_left(self):
+        job = self.start_endless(ranks=1)
+        job[1].process.kill()
+        job.wait_for_epoch([0])
+        job.wait_for_a_step()
+        self.stop(job, 75, -signal.SIGKILL)
+
+    def test_a_machine_whose_launcher_is_stopped_is_fenced(self):
+        job = self.start_endless()
+        pids = job[1].processes()
+        job[1].process.send_signal(signal.SIGSTOP)
+        job.wait_for_epoch([0, 1])
+        running = [pid for pid in pids.values() if still_runs(pid)]
+        self.assertEqual(running, [], "they end before the others go on without them")
+        job.wait_for_a_step()
+        job[1].process.send_signal(signal.SIGCONT)
+        errors = self.stop(job, 75, 1)
+        self.assertEqual(len(re.findall(self.gone(1, r"\d", "its launcher was not heard for 3 s"), errors[0])), 2,
+                         errors[0])
+        self.assert_one_message(errors[1], "machine 1 has lost machine 0", "--resume")
+
+    def test_sigterm_at_another_machine_makes_it_leave(self):
+        for number in [signal.SIGTERM, signal.SIGINT]:
+            job = self.start_endless()
+            job[1].process.send_signal(number)
+            job.wait_for_epoch([0, 1])
+            wait_until(lambda: not job[1].launcher_is_alive())
+            self.assert_nothing_left(job[1])
+            job.wait_for_a_step()
+            errors = self.stop(job, 75, 0)
+            self.assertEqual(errors, ["", ""])
+            self.assertIn("process 2 goes", job.output())
+            self.assertIn("process 3 goes", job.output())
+
+    def test_sigterm_and_sigint_at_the_first_machine_end_the_job_in_good_order(self):
+        for number, code in [(signal.SIGTERM, 75), (signal.SIGINT, 130)]:
+            job = self.start_endless(milliseconds=20)
+            job[0].process.send_signal(number)
+            self.assertEqual(self.finish(job, code, code), ["", ""])
+            self.assertEqual(len(job.epochs()), 1)
+
+    def test_sigterm_at_all_machines_ends_the_job_in_good_order(self):
+        for first in [0, 1]:
+            job = self.start_endless()
+            job[first].process.send_signal(signal.SIGTERM)
+            job[1 - first].process.send_signal(signal.SIGTERM)
+            self.assertEqual(self.finish(job, 75, 75), ["", ""])
+
+    def test_all_end_when_the_first_machine_is_gone(self):
+        job = self.start_endless(machines=3, ranks=1)
+        job[0].process.kill()
+        errors = self.finish(job, -signal.SIGKILL, 1, 1)
+        for machine in [1, 2]:
+            self.assert_one_message(errors[machine], f"machine {machine} has lost machine 0", "--resume")
+
+    def test_all_end_when_the_first_launcher_is_stopped(self):
+        job = self.start_endless()
+        job[0].process.send_signal(signal.SIGSTOP)
+        _, errors = job[1].finish()
+        self.assertEqual(job[1].process.returncode, 1)
+        self.assert_one_message(errors, "machine 1 has lost machine 0", "it was not heard for 2 s", "--resume")
+        self.assertTrue(is_stopped(job[0].process.pid))
+        wait_until(lambda: not any(still_runs(pid) for pid in job[0].processes().values()), GONE_WITHIN)
+        job[0].process.send_signal(signal.SIGCONT)
+        errors = self.finish(job, 1, 1)
+        self.assert_one_message(errors[0], "the job is ended")
+
+    def test_told_to_end_before_all_have_come(self):
+        for machine in [0, 1]:
+            with tempfile.TemporaryDirectory() as folder:
+                alone = Machine(machine, {"TEST_MEETING": folder}, "--machines", "2", ranks=1, milliseconds=1)
+                self.addCleanup(alone.kill)
+                time.sleep(0.3)
+                alone.process.send_signal(signal.SIGTERM)
+                alone.finish()
+                self.assertEqual(alone.process.returncode, 75)
+
+
+class Hosts(MachinesTest):
+    """Machines as network namespaces, joined by a cable that can be pulled."""
+
+    ADDRESSES = ["10.213.9.1", "10.213.9.2"]
+
+    def setUp(self):
+        super().setUp()
+        if os.getuid() != 0 or not shutil.which("ip"):
+            self.skipTest("making network namespaces needs root, and ip")
+        self.hosts = [f"copus-{os.getpid()}-{letter}" for letter in "ab"]
+        self.cables = [f"cm{os.getpid()}{letter}" for letter in "ab"]
+        for host in self.hosts:
+            if not self.ip("netns", "add", host):
+                self.skipTest("this machine does not allow network namespaces")
+            self.addCleanup(self.ip, "netns", "delete", host)
+        if not self.ip("link", "add", self.cables[0], "type", "veth", "peer", "name", self.cables[1]):
+            self.skipTest("this machine does not allow virtual cables")
+        for host, cable, address in zip(self.hosts, self.cables, self.ADDRESSES):
+            self.ip("link", "set", cable, "netns", host)
+            self.ip("-n", host, "address", "add", f"{address}/24", "dev", cable)
+            self.ip("-n", host, "link", "set", cable, "up")
+            self.ip("-n", host, "link", "set", "lo", "up")
+
+    @staticmethod
+    def ip(*words):
+        return subprocess.run(["ip", *words], check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+    def start_on_hosts(self, *options):
+        return self.start_endless(*options, variables={"TEST_ADDRESS": self.ADDRESSES[0]},
+                                  program_of=lambda machine: ["ip", "netns", "exec", self.hosts[machine], PROGRAM])
+
+    def test_a_machine_whose_cable_is_pulled_ends_before_the_other_goes_on(self):
+        job = self.start_on_hosts()
+        pids = job[1].processes()
+        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "down")
+        job.wait_for_epoch([0, 1])
+        self.assertEqual([pid for pid in pids.values() if still_runs(pid)], [])
+        job.wait_for_a_step()
+        errors = self.stop(job, 75, 1)
+        self.assertEqual(errors[0].count("is gone: its launcher was not heard for 3 s; the job goes on"), 2, errors[0])
+        self.assert_one_message(errors[1], "machine 1 has lost machine 0", "it was not heard for 2 s", "--resume")
+
+    def test_a_cable_that_comes_back_soon_costs_nothing(self):
+        job = self.start_on_hosts()
+        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "down")
+        time.sleep(0.5)
+        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "up")
+        job.wait_for_a_step()
+        self.assertEqual(self.stop(job), ["", ""])
+        self.assertEqual(len(job.epochs()), 1)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

@@ -1,0 +1,34 @@
+// Where processes of several machines leave short texts for one another, under names: a c10d store in real jobs.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "copus/comm/job/launcher.h"
+
+namespace copus {
+
+struct MeetingPlace {
+  std::function<void(const std::string& name, const std::string& text)> publish;
+  // Empty where nobody has published it yet. Does not wait for that.
+  std::function<std::optional<std::string>(const std::string& name)> find;
+};
+
+struct MeetingAddress {
+  std::string host;
+  int64_t port = 0;
+  bool serve = false;  // this process keeps it there, for as long as it holds the place
+  double wait_seconds = 0;
+};
+// Throws UserError where the place cannot be reached within `wait_seconds`.
+using OpenMeetingPlace = std::function<MeetingPlace(const MeetingAddress&)>;
+
+// The store at MASTER_ADDR:MASTER_PORT.
+MeetingPlace open_store(const MeetingAddress& address);
+
+// What launch_healing_machine (launcher.h) does, with any place to meet.
+int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
+                           const Healing& healing, const OpenMeetingPlace& open_meeting_place);
+
+}  // namespace copus

@@ -1,0 +1,84 @@
+#include "copus/comm/job/remote_machine.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/comm/job/lifeline.h"
+
+namespace copus {
+
+namespace {
+
+// Its launcher ends its ranks and itself when it has heard nothing for `fenced_after_seconds`. That is over by then.
+constexpr double lost_after_seconds = 3;
+static_assert(lost_after_seconds > fenced_after_seconds + longest_look_for_signs);
+// The kernel closes the connections of a process that dies before it kills its children.
+constexpr double moment_to_die_seconds = 0.5;
+constexpr auto longest_parting = std::chrono::seconds(2);
+
+}  // namespace
+
+int RemoteMachine::descriptor() const { return link_ && !link_->is_over() ? link_->descriptor() : -1; }
+
+std::vector<News> RemoteMachine::hear(double seconds) {
+  if (!link_) return {};
+  link_->exchange(seconds);
+  std::vector<News> all;
+  while (const auto message = link_->next()) {
+    auto news = news_from(*message);
+    if (!news) {
+      garbled_ = true;
+      break;
+    }
+    if (auto* const arrived = std::get_if<Arrived>(&*news)) {
+      arrived_ = std::move(*arrived);
+    } else {
+      all.push_back(std::move(*news));
+    }
+  }
+  if (link_->is_over() || garbled_) over_seconds_ += std::min(seconds, longest_look_for_signs);
+  return all;
+}
+
+void RemoteMachine::tell(const Order& order) {
+  if (link_) link_->send(packed(order));
+}
+
+void RemoteMachine::conclude(int64_t code) {
+  tell(Conclude{code});
+  concluded_ = true;
+}
+
+// A connection that is closed with something unread would take back what the other end has not read.
+void RemoteMachine::part() {
+  constexpr int moment_milliseconds = 10;
+  const auto end = std::chrono::steady_clock::now() + longest_parting;
+  while (link_ && !link_->is_over() && std::chrono::steady_clock::now() < end) {
+    pollfd source{link_->descriptor(), POLLIN, 0};
+    ::poll(&source, 1, moment_milliseconds);
+    link_->exchange(0);
+    while (link_->next()) {
+    }
+  }
+}
+
+std::optional<std::string> RemoteMachine::loss() const {
+  if (concluded_ || !link_) return std::nullopt;
+  if (over_seconds_ > moment_to_die_seconds) {
+    return garbled_ ? "its launcher sent what is no message" : "the connection to its launcher broke";
+  }
+  if (link_->silent_seconds() >= lost_after_seconds) {
+    return concat("its launcher was not heard for ", lost_after_seconds, " s");
+  }
+  return std::nullopt;
+}
+
+std::string RemoteMachine::name() const {
+  return concat("machine ", number_, arrived_ ? concat(" (host ", arrived_->host, ")") : "");
+}
+
+}  // namespace copus
