@@ -23,7 +23,37 @@ namespace {
 
 constexpr int users_mistake = 2;
 
-void check_ranks(const RunConfig& config, int64_t ranks) {
+// Whether ranks that our launchers start go on without those that fail: training state has to lie in memory that
+// outlives them.
+bool can_heal(const RunConfig& config) { return config.heal.enabled && config.train.device == "cpu"; }
+
+// Whether this process, the only one that another launcher has started on its machine, is to start the ranks there:
+// what that launcher would end, or start anew, when one of them fails. mpirun takes the end of any process for that of
+// the job, and has to start the ranks itself.
+bool starts_ranks_of_machine(const RunConfig& config, const RankEnvironment& environment) {
+  const int64_t ranks = num_training_ranks(config), machines = environment.world_size;
+  return can_heal(config) && environment.launcher != LauncherKind::open_mpi && environment.local_world_size == 1 &&
+         ranks > machines && ranks % machines == 0;
+}
+
+// Starts them, and watches over them. `environment` as for starts_ranks_of_machine; empty: the job is this machine's.
+int launch_healing(const RunConfig& config, const std::optional<RankEnvironment>& environment,
+                   const std::vector<std::string>& arguments) {
+  const Healing healing{.replaces = config.heal.replace};
+  const int64_t ranks = num_training_ranks(config);
+  if (!environment || environment->world_size == 1) return launch_healing_ranks(ranks, arguments, healing);
+  return launch_healing_machine({.machine = environment->rank,
+                                 .num_machines = environment->world_size,
+                                 .ranks_per_machine = ranks / environment->world_size,
+                                 .address = environment->master_address,
+                                 .port = environment->master_port,
+                                 .attempt = environment->attempt,
+                                 .serves_store = environment->rank == 0 && !environment->launcher_serves_store},
+                                arguments, healing);
+}
+
+void check_ranks(const RunConfig& config, const RankEnvironment& environment) {
+  const int64_t ranks = environment.world_size;
   const ParallelStrategy layout = layout_of(config.parallel);
   if (config.cluster.is_modelled()) {
     if (ranks == 1) return;
@@ -34,7 +64,10 @@ void check_ranks(const RunConfig& config, int64_t ranks) {
   if (ranks != layout.world_size()) {
     throw UserError(concat("the layout ", to_string(layout), " is one of ", layout.world_size(),
                            " ranks, and the job was started with ", ranks,
-                           "; start as many ranks as the layout has, or change [parallel]"));
+                           "; start as many ranks as the layout has, or change [parallel]",
+                           can_heal(config) ? "; or start one process on each machine by torchrun or srun, which then "
+                                              "starts the machine's share of the ranks and goes on when some fail"
+                                            : ""));
   }
 }
 
@@ -59,10 +92,6 @@ bool is_told_by_another(World& world) {
     std::this_thread::sleep_for(interval);
   }
 }
-
-// Whether the ranks that our launcher starts go on without those that fail: training state has to lie in memory that
-// outlives them.
-bool can_heal(const RunConfig& config) { return config.heal.enabled && config.train.device == "cpu"; }
 
 // Trains as one process of a job whose ranks come and go.
 int run_member(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
@@ -99,23 +128,25 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
   if (environment && environment->control >= 0) return run_member(request, max_seconds, start, *environment);
   std::optional<RunPlan> plan;
   std::exception_ptr mistake;
+  bool starts_ranks = false;
   try {
     plan = plan_run(request);
     check_device(plan->config);
-    if (environment) check_ranks(plan->config, environment->world_size);
+    starts_ranks =
+        environment ? starts_ranks_of_machine(plan->config, *environment) : num_training_ranks(plan->config) > 1;
+    if (environment && !starts_ranks) check_ranks(plan->config, *environment);
   } catch (const UserError&) {
     if (!environment) throw;
     mistake = std::current_exception();  // the ranks decide together which of them reports it
   }
 
+  if (starts_ranks) {
+    const RunConfig config = plan->config;
+    plan.reset();  // the ranks read the plan for themselves
+    return can_heal(config) ? launch_healing(config, environment, arguments)
+                            : launch_ranks(num_training_ranks(config), arguments);
+  }
   if (!environment) {
-    const int64_t size = num_training_ranks(plan->config);
-    if (size > 1) {
-      const Healing healing{.replaces = plan->config.heal.replace};
-      const bool heals = can_heal(plan->config);
-      plan.reset();  // the ranks read the plan for themselves
-      return heals ? launch_healing_ranks(size, arguments, healing) : launch_ranks(size, arguments);
-    }
     const std::unique_ptr<World> world =
         with_links(single_rank_world(), plan->config.cluster.description, plan->config.cluster.clock);
     const at::Device device = find_device(plan->config.train.device);
