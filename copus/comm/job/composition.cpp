@@ -86,6 +86,10 @@ void Composition::ends(int64_t process, bool in_good_order) {
 
 void Composition::cannot_be_replaced(int64_t process) { processes_.at(process).replaceable = false; }
 
+void Composition::comes_to_the_end() {
+  if (!epoch_is_to_end()) finish(Course::done);
+}
+
 void Composition::stop() {
   if (std::exchange(stopping_, true)) return;
   acts_.push_back({Act::Kind::tell_to_stop});

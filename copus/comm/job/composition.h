@@ -70,6 +70,8 @@ class Composition {
   void ends(int64_t process, bool in_good_order);
   // The machine that it is or was on has gone or is going, so that nothing can be started in its place.
   void cannot_be_replaced(int64_t process);
+  // A member leaves the epoch in good order, and was not asked to: all is done, and it waits for the others to leave.
+  void comes_to_the_end();
   // A signal asks for the end of the job: nobody comes or goes any more.
   void stop();
   // What no other rank can go on from.

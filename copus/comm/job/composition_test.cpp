@@ -212,6 +212,19 @@ TEST(Composition, a_failure_when_others_end_in_good_order_costs_nothing) {
   }
 }
 
+TEST(Composition, whoever_comes_to_the_end_lets_spares_go) {
+  Composition composition(2, true);
+  composition.comes_to_the_end();
+  EXPECT_THAT(told(composition), ElementsAre("release 0", "release 1"));
+  EXPECT_EQ(composition.course(), Course::done);
+
+  Composition other(2, true);
+  other.asks_to_leave(1);
+  other.comes_to_the_end();
+  EXPECT_THAT(told(other), ElementsAre("ask to regroup"));
+  EXPECT_EQ(other.course(), Course::going_on) << "it leaves since it was asked";
+}
+
 TEST(Composition, newcomers_that_end_early_are_started_again_twice_in_a_row) {
   Composition composition(2, true);
   composition.ends(1, false);

@@ -177,6 +177,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Said& news) {
       if (!rank) return;
       watch_->hear(*rank, news.message);
       look_at_failure();
+      if (news.message.kind == FromRank::Kind::left && !news.message.failure) composition_.comes_to_the_end();
       return act();
     case FromRank::Kind::garbled:
       // A process that says what none does is not what its launcher has started any more.

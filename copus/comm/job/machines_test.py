@@ -261,7 +261,10 @@ class Newcomers(MachinesTest):
         os.kill(pids[0], signal.SIGKILL)
         job.wait_for_epoch([1, 2, 4, 5])
         job.wait_for_a_step()
+        stopped = time.monotonic()
         self.assert_healed(self.stop(job)[0], r"rank 3 .*failed.*: killed by signal 9", r"rank 0 .*killed by signal 9")
+        self.assertLess(time.monotonic() - stopped, 30, "spares do not keep the others waiting at the end")
+        self.assertIn("process 5 goes", job.output())
 
     def test_who_asks_to_leave_is_let_go_and_not_replaced(self):
         for process in [0, 3]:

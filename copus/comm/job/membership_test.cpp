@@ -165,6 +165,7 @@ TEST_F(Memberships, give_a_failed_world_where_one_does_not_come) {
     EXPECT_EQ(left.kind, FromRank::Kind::left);
     ASSERT_TRUE(left.failure);
     EXPECT_EQ(left.failure->rank, 2);
+    EXPECT_EQ(left.failure->cause, "killed");
   }
   one.join();
   other.join();

@@ -135,14 +135,12 @@ class TcpWorld final : public World {
 
   // The others are told before the groups end, whose threads may be waiting for them.
   ~TcpWorld() override {
-    if (std::uncaught_exceptions() > exceptions_at_start_) {
-      membership_.health->report_own_error();
-    } else {
-      membership_.health->leave();
-    }
+    const bool in_good_order = std::uncaught_exceptions() <= exceptions_at_start_;
+    if (!in_good_order) membership_.health->report_own_error();
     if (membership_.parts) {
       membership_.parts({membership_.health->failure(), membership_.health->expected_step_seconds()});
     }
+    if (in_good_order) membership_.health->leave();
   }
 
   Health& health() override { return *membership_.health; }

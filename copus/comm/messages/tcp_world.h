@@ -29,7 +29,7 @@ struct TcpMeeting {
   // These may be empty. They are of ranks whose launcher goes on without those that fail.
   // What the launcher has found to have failed. It ends the meeting.
   std::function<std::optional<FailureReport>()> failed_meanwhile = {};
-  // Called at the end of the world, once this rank has left it.
+  // Called when this rank leaves the world, before it waits for the others to do so.
   std::function<void(const TcpParting&)> parts = {};
 };
 
