@@ -280,7 +280,8 @@ class Newcomers(MachinesTest):
 
 class Machines(MachinesTest):
     def gone(self, machine, rank, cause):
-        return rf"rank {rank} \(pid \d+\) failed.*: its machine {machine} \(host \S+\) is gone: {cause}; the job goes on"
+        who = rf"rank {rank} \(pid \d+\) failed.*: its machine {machine} \(host \S+\)"
+        return rf"{who} is gone: {cause}; the job goes on"
 
     def test_a_machine_whose_launcher_dies_is_gone(self):
         job = self.start_endless(machines=3)
