@@ -1,6 +1,5 @@
 #include "copus/comm/job/machine_messages.h"
 
-#include <array>
 #include <utility>
 
 #include "copus/comm/job/packing.h"
@@ -32,6 +31,9 @@ void write(Packer& to, const TellProcess& order) {
 void read(Unpacker& from, TellProcess& order) {
   order.number = from.number();
   order.kind = static_cast<FromLauncher::Kind>(from.number());
+  using Kind = FromLauncher::Kind;
+  // Epochs go to ranks as orders of their own.
+  if (order.kind != Kind::regroup && order.kind != Kind::go && order.kind != Kind::stop) from.refuse();
 }
 
 void write(Packer& to, const BeginEpoch& order) { to.add(order.epoch); }
@@ -88,10 +90,13 @@ void write(Packer& to, const Said& news) {
   to.add(news.number);
   to.add(std::string_view(packed(news.message)));
 }
-// A kind of 0 is none.
 void read(Unpacker& from, Said& news) {
   news.number = from.number();
-  news.message = from_rank(from.text()).value_or(FromRank{.kind = FromRank::Kind{}});
+  if (auto message = from_rank(from.text())) {
+    news.message = std::move(*message);
+  } else {
+    from.refuse();
+  }
 }
 
 void write(Packer& to, const Ended& news) {
@@ -126,18 +131,20 @@ std::string packed_one_of(const Messages& message) {
   return packer.bytes();
 }
 
-template <class Messages, size_t... kinds>
-std::optional<Messages> one_of(std::string_view bytes, std::index_sequence<kinds...> /*all*/) {
+template <size_t Kind, class Messages>
+void read_if_it_is(int64_t kind, Unpacker unpacker, std::optional<Messages>* result) {
+  if (kind != static_cast<int64_t>(Kind)) return;
+  std::variant_alternative_t<Kind, Messages> message;
+  read(unpacker, message);
+  if (unpacker.is_whole()) *result = std::move(message);
+}
+
+template <class Messages, size_t... Kinds>
+std::optional<Messages> one_of(std::string_view bytes, std::index_sequence<Kinds...> /*all*/) {
   Unpacker unpacker(bytes);
   const int64_t kind = unpacker.number();
   std::optional<Messages> result;
-  const auto try_kind = [&]<size_t index>() {
-    if (kind != static_cast<int64_t>(index)) return;
-    std::variant_alternative_t<index, Messages> message;
-    read(unpacker, message);
-    if (unpacker.is_whole()) result = std::move(message);
-  };
-  (try_kind.template operator()<kinds>(), ...);
+  (read_if_it_is<Kinds>(kind, unpacker, &result), ...);
   return result;
 }
 
@@ -151,22 +158,7 @@ std::optional<Messages> one_of(std::string_view bytes) {
 std::string packed(const Order& order) { return packed_one_of(order); }
 std::string packed(const News& news) { return packed_one_of(news); }
 
-std::optional<Order> order_from(std::string_view bytes) {
-  auto order = one_of<Order>(bytes);
-  if (!order) return std::nullopt;
-  // Epochs go to ranks as messages of their own.
-  const auto* told = std::get_if<TellProcess>(&*order);
-  using Kind = FromLauncher::Kind;
-  const bool is_known =
-      told == nullptr || told->kind == Kind::regroup || told->kind == Kind::go || told->kind == Kind::stop;
-  return is_known ? order : std::nullopt;
-}
-
-std::optional<News> news_from(std::string_view bytes) {
-  auto news = one_of<News>(bytes);
-  if (!news) return std::nullopt;
-  const auto* said = std::get_if<Said>(&*news);
-  return said != nullptr && said->message.kind == FromRank::Kind{} ? std::nullopt : news;
-}
+std::optional<Order> order_from(std::string_view bytes) { return one_of<Order>(bytes); }
+std::optional<News> news_from(std::string_view bytes) { return one_of<News>(bytes); }
 
 }  // namespace copus

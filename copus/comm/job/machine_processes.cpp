@@ -14,8 +14,8 @@ std::string prefix_of_rank(int64_t rank, int64_t machine) {
   return rank == 0 && machine == 0 ? "" : concat("rank ", rank, ": ");
 }
 
-MachineProcesses::MachineProcesses(const MachineOfJob& machine, const std::vector<std::string>& arguments)
-    : machine_(machine), processes_(arguments) {}
+MachineProcesses::MachineProcesses(MachineOfJob machine, const std::vector<std::string>& arguments)
+    : machine_(std::move(machine)), processes_(arguments) {}
 
 std::vector<News> MachineProcesses::carry_out(const Order& order) {
   return std::visit([this](const auto& one) { return carry_out_one(one); }, order);
@@ -107,13 +107,13 @@ std::vector<News> MachineProcesses::look() {
   for (auto& [number, member] : members_) {
     while (auto message = receive_from_rank(&member.control)) {
       const bool is_wish = message->kind == FromRank::Kind::ready || message->kind == FromRank::Kind::wants_to_leave;
-      (is_wish ? wishes : news).push_back(Said{number, std::move(*message)});
+      (is_wish ? wishes : news).emplace_back(Said{number, std::move(*message)});
     }
   }
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
     members_.at(process->number).lifeline = Descriptor();
-    news.push_back(Ended{process->number, process->status, process->errors.held_back()});
+    news.emplace_back(Ended{process->number, process->status, process->errors.held_back()});
   }
   if (is_one_of_several()) {
     look_for_stopped(news);
@@ -127,7 +127,7 @@ void MachineProcesses::look_for_stopped(std::vector<News>& news) {
   for (auto& [number, member] : members_) {
     if (member.process->ended) continue;
     const bool is_stopped = process_state(member.process->pid) == ProcessState::stopped;
-    if (std::exchange(member.is_stopped, is_stopped) != is_stopped) news.push_back(Stopped{number, is_stopped});
+    if (std::exchange(member.is_stopped, is_stopped) != is_stopped) news.emplace_back(Stopped{number, is_stopped});
   }
 }
 

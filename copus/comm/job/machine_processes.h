@@ -17,7 +17,7 @@ namespace copus {
 class MachineProcesses {
  public:
   // `arguments`: of this program, which is what each process runs. From now on this process takes signals here.
-  MachineProcesses(const MachineOfJob& machine, const std::vector<std::string>& arguments);
+  MachineProcesses(MachineOfJob machine, const std::vector<std::string>& arguments);
 
   // Returns the news that there are at once.
   std::vector<News> carry_out(const Order& order);
@@ -48,7 +48,7 @@ class MachineProcesses {
   std::vector<News> carry_out_one(const TellOfFailure& order);
   std::vector<News> carry_out_one(const PassSignal& order);
   std::vector<News> carry_out_one(const EndJob& order);
-  std::vector<News> carry_out_one(const Conclude& order);
+  static std::vector<News> carry_out_one(const Conclude& order);
   void show_signs();
   void look_for_stopped(std::vector<News>& news);
 

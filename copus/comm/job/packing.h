@@ -35,6 +35,9 @@ class Unpacker {
   FailureReport report();  // has been announced
   Epoch epoch();
 
+  // What has been read makes no sense.
+  void refuse() { cut_off_ = true; }
+
   // Whether everything was there that was asked for, and nothing else is.
   bool is_whole() const { return !cut_off_ && bytes_.empty(); }
 
