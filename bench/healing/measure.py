@@ -56,11 +56,6 @@ max_batches = 1
 interval = {checkpoint_steps}
 [heal]
 enabled = {heals}
-[cluster]
-ranks_per_node = 4
-within_node = {{ latency_microseconds = 5.0, gigabytes_per_second = 4.0 }}
-between_nodes = {{ latency_microseconds = 5.0, gigabytes_per_second = 4.0 }}
-device = {{ matmul_teraflops = 0.05 }}
 """
 ENDLESS = 1_000_000
 
@@ -92,13 +87,14 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 class Job:
-    """A run in a folder of its own, which is deleted at the end: its steps as they are logged, its lines as they come."""
+    """A run in a folder of its own, deleted at the end: its steps as they are logged, its lines as they come."""
 
     def __init__(self, options: argparse.Namespace, heals: bool, steps: int = ENDLESS, checkpoint_steps: int = 0):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_healing_", dir=options.folder))
         text = RUN.format(steps=steps, checkpoint_steps=checkpoint_steps, heals=str(heals).lower())
         (self.folder / "run.toml").write_text(text)
-        (self.folder / "corpus.txt").write_text("".join(f"line {i * i % 997} of some text, {i}\n" for i in range(20000)))
+        lines = (f"line {i * i % 997} of some text, {i}\n" for i in range(20000))
+        (self.folder / "corpus.txt").write_text("".join(lines))
         self.copus = str(options.copus.resolve())
         self.begin_command = ["train", "run.toml", "--run-dir", "run"]
         self.begin_command += [part for setting in options.settings for part in ("--set", setting)]
@@ -222,7 +218,8 @@ class Results:
         if path.exists():
             self.content = json.loads(path.read_text())
             if self.content["options"] != options:
-                sys.exit(f"{path} was begun with other options, {json.dumps(self.content['options'])}; name another --output")
+                begun = json.dumps(self.content["options"])
+                sys.exit(f"{path} was begun with other options, {begun}; name another --output")
 
     def find(self, **key) -> dict | None:
         rounds = self.content["rounds"]
@@ -252,8 +249,8 @@ def memory_of(pids: list[int]) -> dict:
     """In bytes: of each rank its own memory and memory that can be shared, and what all take together."""
     found: dict = {"own": [], "shareable": [], "together": 0}
     for pid in pids:
-        status = dict(re.findall(r"^(\w+):\s+(\d+) kB$", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
-        rollup = dict(re.findall(r"^(\w+):\s+(\d+) kB$", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
+        texts = (pathlib.Path(f"/proc/{pid}/{name}").read_text() for name in ("status", "smaps_rollup"))
+        status, rollup = (dict(re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)) for text in texts)
         found["own"].append(int(status["RssAnon"]) * 1024)
         found["shareable"].append(int(status["RssShmem"]) * 1024)
         found["together"] += int(rollup["Pss"]) * 1024
@@ -291,7 +288,8 @@ def tell_readiness(content: dict) -> None:
     mib = 1 << 20
     print(f"step, ready to heal over not: {spread(ratios, '.4f')}")
     for side in ("on", "off"):
-        print(f"step, heal.enabled {side}: {spread([statistics.median(one[side]['seconds']) for one in rounds], '.4f')} s")
+        medians = [statistics.median(one[side]["seconds"]) for one in rounds]
+        print(f"step, heal.enabled {side}: {spread(medians, '.4f')} s")
         for name in ("own", "shareable"):
             print(f"  memory of a rank, {name}: "
                   f"{spread([statistics.fmean(one[side]['memory'][name]) / mib for one in rounds], '.1f')} MiB")
@@ -354,9 +352,10 @@ def account_of_healing(job: Job, fault: dict, full: str, usual: float, until: fl
         account["named_seconds"] = named.seen - struck
     if healed and named:
         account["healed_seconds"] = max(0.0, healed.seen - named.seen)
-    smaller = [step for step in job.steps if struck <= step.seen < until and step.layout != full]
-    account["steps_in_smaller_layout"] = len(smaller)
-    account["slower_steps_seconds"] = sum(step.seconds - usual for step in smaller)
+    others = [step for step in job.steps if struck <= step.seen < until and step.layout != full]
+    account["layouts"] = sorted({step.layout for step in others})
+    account["steps_in_another_layout"] = len(others)
+    account["slower_steps_seconds"] = sum(step.seconds - usual for step in others)
     if replaced and replaced.seen < until:
         account["replaced_after_seconds"] = replaced.seen - struck
         account["replaced_pause_seconds"] = pause_of(replaced)
@@ -385,15 +384,19 @@ def train_with_faults(options: argparse.Namespace, arm: str, faults: list[Fault]
             time.sleep(LOOK_SECONDS)
         job.look()
         trained = [step for step in job.steps if step.seen <= end]
-        result = {"arm": arm, "minutes": options.minutes, "tokens": trained[-1].tokens - first, "steps": trained[-1].number,
-                  "usual_step_seconds": statistics.median(step.seconds for step in trained)}
+        usual = statistics.median(step.seconds for step in trained)
+        result = {"arm": arm, "minutes": options.minutes, "tokens": trained[-1].tokens - first,
+                  "steps": trained[-1].number, "usual_step_seconds": usual}
+        tokens_per_step = trained[-1].tokens / trained[-1].number
+        result["useful_seconds"] = result["tokens"] / tokens_per_step * usual
         if job.process.poll() is None:
             job.stop()
         moments = [fault["struck"] for fault in given[1:]] + [end]
         if arm == "healing":
             full = trained[0].layout
             usual = statistics.median(step.seconds for step in trained if step.layout == full)
-            result["faults"] = [account_of_healing(job, fault, full, usual, until) for fault, until in zip(given, moments)]
+            result["faults"] = [account_of_healing(job, fault, full, usual, until)
+                                for fault, until in zip(given, moments)]
             result["named_in_all"] = sum("the job goes on with" in line.text for line in job.errors)
         elif arm == "restart":
             result["faults"] = [account_of_restart(job, fault, until) for fault, until in zip(given, moments)]
@@ -434,8 +437,8 @@ def faults(options: argparse.Namespace) -> None:
 
 SPLITS = {
     "healing": [("named_seconds", "until it is named"), ("healed_seconds", "then until the others train again"),
-                ("slower_steps_seconds", "slower steps in the smaller layout"),
-                ("steps_in_smaller_layout", "  number of these steps"),
+                ("slower_steps_seconds", "slower steps in other layouts"),
+                ("steps_in_another_layout", "  number of these steps"),
                 ("replaced_after_seconds", "until all ranks are there again"),
                 ("replaced_pause_seconds", "  pause for that")],
     "restart": [("ended_seconds", "until the job has ended"), ("again_seconds", "then until its first step"),
@@ -451,11 +454,15 @@ def tell_faults(content: dict) -> None:
         if not pairs or arm == "unharmed":
             continue
         shares = [one["tokens"] / unharmed["tokens"] for one, unharmed in pairs]
-        lost = [60 * one["minutes"] * (1 - share) / len(one["faults"]) for share, (one, _) in zip(shares, pairs) if one["faults"]]
+        lost = [60 * one["minutes"] * (1 - share) / len(one["faults"])
+                for share, (one, _) in zip(shares, pairs) if one["faults"]]
         print(f"{arm}: effective training time {spread(shares, '.1%')}; seconds lost per fault {spread(lost, '.2f')}")
         everything = [fault for one, _ in pairs for fault in one["faults"]]
         for name, text in SPLITS[arm]:
             print(f"  {text}: {spread([fault[name] for fault in everything if fault.get(name) is not None])}")
+    for arm in content["options"]["arms"]:
+        shares = [one["useful_seconds"] / (60 * one["minutes"]) for one in content["rounds"] if one["arm"] == arm]
+        print(f"{arm}: steps that count, at the run's own median, are {spread(shares, '.1%')} of the time")
     steps = [one["usual_step_seconds"] for one in content["rounds"] if one["arm"] == "unharmed"]
     print(f"unharmed: a step takes {spread(steps)} s")
 
@@ -476,8 +483,9 @@ def alarms(options: argparse.Namespace) -> None:
                 ended_early = job.process.poll() is not None
                 code = job.stop()
                 failed = [line.text for line in job.errors if " failed" in line.text]
+                longest = max(step.seconds for step in job.steps)
                 results.add({"run": number, "steps": len(job.steps), "failed": failed, "exit_code": code,
-                             "ended_early": ended_early, "longest_step_seconds": max(step.seconds for step in job.steps)})
+                             "ended_early": ended_early, "longest_step_seconds": longest})
         finally:
             for burner in burners:
                 burner.kill()
@@ -490,9 +498,10 @@ def tell_alarms(content: dict) -> None:
     rounds, options = content["rounds"], content["options"]
     failed = [text for one in rounds for text in one["failed"]]
     not_in_order = sum(one["ended_early"] or one["exit_code"] != STOPPED_BY_US for one in rounds)
-    print(f"{len(failed)} ranks called failed in {len(rounds) * options['minutes']:g} minutes beside {options['burners']} "
-          f"busy processes; {not_in_order} runs ended out of order; the longest step took "
-          f"{max((one['longest_step_seconds'] for one in rounds), default=0):.2f} s")
+    longest = max((one["longest_step_seconds"] for one in rounds), default=0)
+    print(f"{len(failed)} ranks called failed in {len(rounds) * options['minutes']:g} minutes beside "
+          f"{options['burners']} busy processes; {not_in_order} runs ended out of order; the longest step took "
+          f"{longest:.2f} s")
     for text in failed:
         print(f"  {text}")
 

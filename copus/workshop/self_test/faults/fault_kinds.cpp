@@ -25,9 +25,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-template <int signal>
+template <int Signal>
 bool send_signal(int64_t pid) {
-  return ::kill(static_cast<pid_t>(pid), signal) == 0;
+  return ::kill(static_cast<pid_t>(pid), Signal) == 0;
 }
 
 // Much shorter than what makes a rank count as failed.
@@ -98,16 +98,16 @@ Descriptor launchers_end(int64_t pid) {
   return Descriptor();
 }
 
-template <int direction>
+template <int Direction>
 bool shut_control_socket(int64_t pid) {
   const Descriptor socket = control_socket(pid);
-  return socket.is_open() && ::shutdown(socket.number(), direction) == 0;
+  return socket.is_open() && ::shutdown(socket.number(), Direction) == 0;
 }
 
 // Two messages that are none, one of them shorter than any.
-template <Descriptor end(int64_t pid)>
+template <Descriptor End(int64_t pid)>
 bool send_garbage(int64_t pid) {
-  const Descriptor socket = end(pid);
+  const Descriptor socket = End(pid);
   constexpr std::string_view garbage = "Once upon a time there was a process that nobody understood.";
   return socket.is_open() && ::send(socket.number(), garbage.data(), 3, MSG_DONTWAIT | MSG_NOSIGNAL) > 0 &&
          ::send(socket.number(), garbage.data(), garbage.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;

@@ -143,7 +143,7 @@ class FaultTest {
 
   size_t random_below(size_t count) { return random_() % count; }
 
-  std::vector<std::string> train(const std::filesystem::path& run, bool resumes) const {
+  static std::vector<std::string> train(const std::filesystem::path& run, bool resumes) {
     if (resumes) return {"train", "--resume", "--run-dir", run.string()};
     return {"train", concat(run.string(), ".toml"), "--run-dir", run.string()};
   }
@@ -182,7 +182,7 @@ class FaultTest {
 
   // Looks at the job until `condition` holds, or for `limit` seconds. Returns whether it holds.
   template <typename Condition>
-  bool wait_until(double limit, Condition condition) {
+  bool wait_until(double limit, const Condition& condition) {
     const auto start = steady_clock::now();
     while (true) {
       job_->look();
