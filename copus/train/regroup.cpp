@@ -515,7 +515,7 @@ class Regrouping {
     if (is_torn_ && parts.empty()) parts.emplace_back("embedding");
     if (parts.empty()) return;
     const auto others = std::ssize(parts) - 1;
-    throw UserError(concat("the training state of the ", parts.front(),
+    throw UserError(concat("the training state of ", parts.front(),
                            others > 0 ? concat(" and ", others, " other parts of the model") : "",
                            " was on no other machine than the one that is lost; go on from the last checkpoint with "
                            "--resume. It survives a machine where another one has it too: as data-parallel replicas "
