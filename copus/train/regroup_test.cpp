@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -23,8 +24,10 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/first_ranks_world.h"
+#include "copus/comm/messages/tcp_world.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
 #include "copus/train/testing/state_damage.h"
+#include "copus/comm/testing/test_worlds.h"
 #include "copus/train/testing/switch_test_support.h"
 
 namespace copus {
@@ -78,12 +81,12 @@ class MortalWorld final : public WrappedWorld, public Health {
 class Meeting {
  public:
   struct Invitation {
-    std::shared_ptr<SharedSegment> segment;
     Epoch epoch;
+    std::function<std::unique_ptr<World>(int64_t rank)> join;
   };
 
-  // `machines`: by process; empty: one for all.
-  Meeting(int64_t size, std::vector<int64_t> machines) : machines_(std::move(machines)) {
+  // `machines`: by process; empty: one for all. They meet in shared memory, or over TCP.
+  Meeting(int64_t size, std::vector<int64_t> machines, WorldKind kind) : machines_(std::move(machines)), kind_(kind) {
     for (int64_t process = 0; process < size; ++process) living_.insert(process);
   }
 
@@ -109,14 +112,39 @@ class Meeting {
     if (!machines_.empty()) {
       for (const int64_t process : epoch.processes) epoch.machines.push_back(machines_[process]);
     }
-    auto segment = std::make_shared<SharedSegment>(SharedSegment::create(std::ssize(epoch.processes)));
-    epochs_.push_back({std::move(segment), std::move(epoch)});
+    const int64_t size = std::ssize(epoch.processes);
+    epochs_.push_back({std::move(epoch), kind_ == WorldKind::tcp ? over_tcp(size) : in_shared_memory(size)});
     ready_.clear();
     ++number_;
     changed_.notify_all();
   }
 
+  static std::function<std::unique_ptr<World>(int64_t)> in_shared_memory(int64_t size) {
+    auto segment = std::make_shared<SharedSegment>(SharedSegment::create(size));
+    return [segment, size](int64_t rank) { return join_shared_memory(segment, rank, size, 60, false); };
+  }
+
+  static std::function<std::unique_ptr<World>(int64_t)> over_tcp(int64_t size) {
+    struct Places {
+      explicit Places(int64_t ranks) : told(ranks) {
+        for (auto& place : told) found.push_back(place.get_future().share());
+      }
+      std::vector<std::promise<std::string>> told;
+      std::vector<std::shared_future<std::string>> found;
+    };
+    auto places = std::make_shared<Places>(size);
+    return [places, size](int64_t rank) {
+      const TcpMeeting meeting{"127.0.0.1",
+                               [&](int64_t of, const std::string& place) { places->told[of].set_value(place); },
+                               [&](int64_t of) { return places->found[of].get(); }};
+      TcpRank self{.rank = rank, .size = size, .wait_seconds = 60};
+      self.after_failure = AfterFailure::leave_it_to_the_launcher;
+      return join_tcp(self, meeting);
+    };
+  }
+
   const std::vector<int64_t> machines_;
+  const WorldKind kind_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<int64_t> living_, ready_;
@@ -137,6 +165,7 @@ struct Story {
   RunConfig config;
   int64_t steps = 4;
   std::vector<int64_t> machines = {};  // by process; empty: one for all
+  WorldKind kind = WorldKind::shared_memory;
   // By process: the place at which it ends, counted over all epochs.
   std::map<int64_t, int64_t> deaths = {};
   std::set<int64_t> with_machine = {};  // those with which all others of their machine end
@@ -155,7 +184,7 @@ class RegroupTest : public TrainerSwitch {
     const RunConfig& config = story.config;
     const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
     const int64_t size = config.parallel.world_size();
-    Meeting meeting(size, story.machines);
+    Meeting meeting(size, story.machines, story.kind);
     std::map<int64_t, std::atomic<bool>> machine_is_gone;
     for (const int64_t machine : story.machines) machine_is_gone[machine] = false;
     Healed result;
@@ -164,15 +193,14 @@ class RegroupTest : public TrainerSwitch {
       int64_t places_left = story.deaths.contains(number) ? story.deaths.at(number) : -1;
       SurvivingState state;
       for (bool is_first = true;; is_first = false) {
-        const auto [segment, epoch] = meeting.next(number);
+        const auto [epoch, join] = meeting.next(number);
         const int64_t rank = std::ranges::find(epoch.processes, number) - epoch.processes.begin();
         const auto is_gone = [&] { return !story.machines.empty() && machine_is_gone.at(story.machines[number]); };
         if (is_gone()) places_left = 1;  // it had left the epoch before when the others of its machine ended there
         const auto end = [&] {
           if (story.with_machine.contains(number)) machine_is_gone.at(story.machines[number]) = true;
         };
-        auto world = std::make_unique<MortalWorld>(
-            join_shared_memory(segment, rank, std::ssize(epoch.processes), 60, false), places_left, end);
+        auto world = std::make_unique<MortalWorld>(join(rank), places_left, end);
         std::unique_ptr<World> training;
         std::unique_ptr<Trainer> trainer;
         // A process that is killed releases nothing.
@@ -310,6 +338,7 @@ struct Case {
   std::map<int64_t, std::vector<Change>> then;  // by ranks that are left
   std::vector<int64_t> machines = {};
   std::vector<Change> move = {};  // a switch after the second step
+  WorldKind kind = WorldKind::shared_memory;
 };
 
 const std::vector<Change> four_samples = {micro_batch(1), global_batch(4)};
@@ -322,7 +351,7 @@ const std::vector<Case> cases = {
 };
 
 Story story_of(const RunConfig& config, const Case& one) {
-  Story story{.config = config, .machines = one.machines};
+  Story story{.config = config, .machines = one.machines, .kind = one.kind};
   if (!one.move.empty()) story.move = Move{.after_step = 2, .changes = one.move};
   return story;
 }
@@ -369,6 +398,7 @@ TEST_F(RegroupTest, OnSeveralMachinesAsOnOne) {
   on_two[3].move = {ranks(2, 2, 1), zero_1};
   for (Case& one : on_two) {
     one.machines = {0, 0, 1, 1};
+    one.kind = WorldKind::tcp;
     const Story story = story_of(config(join(one.begin, four_samples)), one);
     EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 7).first, 10);
     if (HasFailure()) return;
@@ -392,6 +422,7 @@ TEST_F(RegroupTest, AfterAMachineHasEndedAnywhereTheStateIsThatOfARunWithoutFaul
   for (const Case& one : with_copies) {
     Story story = story_of(config(join(one.begin, four_samples)), one);
     story.with_machine = {0, 1, 2, 3};
+    story.kind = WorldKind::tcp;
     EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 3).first, 20);
     if (HasFailure()) return;
   }
