@@ -17,7 +17,7 @@ import sys
 import time
 import unittest
 
-from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import COPUS, TIMEOUT, TORCHRUN, WITH_TORCH, ProgramTest, free_port
 from rank_processes import children, is_gone, rank_of, ranks_of
 
 ROUNDS = int(os.environ.get("COPUS_HEAL_ROUNDS", "6"))
@@ -69,8 +69,7 @@ def script(seed):
     return "\n".join(lines) + "\n"
 
 
-@unittest.skipUnless(WITH_TORCH, "training needs libtorch")
-class Healing(ProgramTest):
+class HealingTest(ProgramTest):
     def setUp(self):
         super().setUp()
         self.write("script.jsonl", script(seed=1))
@@ -116,6 +115,9 @@ class Healing(ProgramTest):
             process.kill()
             self.fail("the job does not end")
 
+
+@unittest.skipUnless(WITH_TORCH, "training needs libtorch")
+class Healing(HealingTest):
     def test_struck_ranks_cost_no_sample(self):
         for config in ("static", "moving"):
             self.assert_done("train", f"{config}.toml", "--run-dir", f"{config}-expected", *self.settings)
@@ -189,6 +191,99 @@ class Healing(ProgramTest):
         process, ranks = self.start_static("interrupted")
         os.kill(ranks[2], signal.SIGINT)
         self.assert_ends_with_checkpoint(process, "interrupted", 130)
+
+    def test_a_node_leaves_on_the_virtual_clock(self):
+        (self.folder / "nodes.toml").write_text(
+            "ranks_per_node = 2\nteraflops_per_rank = 0.02\n"
+            "within_node = { latency_microseconds = 2.0, gigabytes_per_second = 200.0 }\n"
+            "between_nodes = { latency_microseconds = 10.0, gigabytes_per_second = 25.0 }\n")
+        cluster = ["--set", "cluster.config=nodes.toml", "--set", "cluster.clock=virtual"]
+        self.write_run("nodes_run.toml", steps=STEPS, checkpoint_interval=0, model=MODEL)
+        self.assert_done("train", "nodes_run.toml", "--run-dir", "expected", *cluster, *self.settings, "--set",
+                         "parallel.data_parallel=8")
+        process = self.start("train", "nodes_run.toml", "--run-dir", "left", *cluster, *self.settings, "--set",
+                             "parallel.data_parallel=8")
+        ranks = ranks_of(process.pid, 8, lambda: process.poll() is None)
+        self.wait_for_steps("left", 5, process)
+        for rank in (2, 3):
+            os.kill(ranks[rank], signal.SIGTERM)
+        output, errors = self.finish(process)
+        self.assertEqual((process.returncode, errors), (0, ""), output)
+        self.assertRegex(output, r"step \d+: ranks have left; .* of 6 ranks; pause")
+        self.assert_same_training("left", "expected")
+        # A step takes what rate and links say: with eight ranks that is the other run's, with fewer more.
+        records, others = self.records("left"), self.records("expected")
+        self.assertAlmostEqual(records[3]["step_seconds"] / others[3]["step_seconds"], 1, delta=1e-6)
+        self.assertGreater(records[-1]["step_seconds"], 1.1 * others[-1]["step_seconds"])
+
+
+@unittest.skipUnless(WITH_TORCH, "training needs libtorch")
+class Machines(HealingTest):
+    """Jobs whose ranks are started by one process on each machine. All machines are this one."""
+
+    def setUp(self):
+        super().setUp()
+        self.settings += ["--set", "train.global_batch=12"]
+        self.write_run("copies.toml", steps=STEPS, checkpoint_interval=40,
+                       model=MODEL + "[parallel]\ndata_parallel = 4\n")
+        self.write_run("stages.toml", steps=STEPS, checkpoint_interval=40,
+                       model=MODEL + "[parallel]\npipeline_parallel = 4\n")
+        self.assert_done("train", "copies.toml", "--run-dir", "expected", *self.settings)
+
+    def start_machines(self, configuration, run, *settings):
+        place = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": free_port()}
+        machines = [self.start("train", configuration, "--run-dir", run, *self.settings, *settings,
+                               env={**os.environ, **place, "RANK": str(machine)}) for machine in (0, 1)]
+        for machine in machines:
+            self.addCleanup(machine.communicate)
+            self.addCleanup(machine.kill)
+        return machines
+
+    def test_torchrun_starts_one_process(self):
+        process = subprocess.Popen([TORCHRUN, "--no-python", "--nproc-per-node", "1", "--master-port", free_port(), COPUS,
+                                    "train", "copies.toml", "--run-dir", "r", *self.settings],
+                                   cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.wait_for_steps("r", 5, process)
+        launcher, = [pid for pid in children(process.pid) if not is_gone(pid) and rank_of(pid) is None]
+        os.kill(ranks_of(launcher, RANKS, lambda: process.poll() is None)[2], signal.SIGKILL)
+        output, errors = self.finish(process)
+        self.assertEqual(process.returncode, 0, output + errors)
+        self.assertRegex(errors, r"copus: rank 2 \(pid \d+\) failed at step \d+, .*; the job goes on with 3 ranks\n")
+        self.assert_same_training("r", "expected")
+
+    def test_a_rank_and_then_a_machine_are_lost(self):
+        first, second = self.start_machines("copies.toml", "r", "--set", "heal.machines=true")
+        self.wait_for_steps("r", 5, first)
+        os.kill(self.living_ranks(second)[-1], signal.SIGKILL)
+        self.wait_for_steps("r", len(self.records("r")) + 10, first)
+        ranks = self.living_ranks(second)
+        second.kill()
+        output, errors = self.finish(first)
+        self.assertEqual(first.returncode, 0, output + errors)
+        self.assertRegex(errors, r"; the job goes on with 3 ranks\n")
+        self.assertRegex(errors, r"its machine 1 \(host .*\) is gone: .*; the job goes on with 2 ranks\n")
+        self.assertTrue(all(is_gone(pid) for pid in ranks))
+        self.assert_same_training("r", "expected")
+
+    def test_what_only_the_lost_machine_had_is_named_and_the_run_resumes(self):
+        first, second = self.start_machines("stages.toml", "r")
+        self.wait_for_steps("r", 45, first)  # the first checkpoint is there
+        second.kill()
+        output, errors = self.finish(first)
+        self.assertEqual(first.returncode, 2, output + errors)
+        self.assertEqual(errors.count("copus: error:"), 1, errors)
+        self.assertRegex(errors, r"copus: error: the training state of layer .*--resume")
+        self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assert_same_training("r", "expected")
+
+    def test_a_layout_that_no_machine_outlives_is_refused_where_that_is_asked_for(self):
+        first, second = self.start_machines("stages.toml", "r", "--set", "heal.machines=true")
+        output, errors = self.finish(first)
+        self.assertEqual((first.returncode, errors.count("copus: error:")), (2, 1), output + errors)
+        self.assertIn("heal.machines = true, and of the layout d=1,t=1,p=4 some training state is on one machine", errors)
+        self.assertEqual(second.wait(timeout=TIMEOUT), 2)
+        self.assertFalse((self.folder / "r").exists())
 
 
 if __name__ == "__main__":

@@ -19,17 +19,9 @@ import time
 import unittest
 import unittest.mock
 
-from program_test_support import COPUS, KILL_ROUNDS, MODEL, TIMEOUT, ProgramTest
+from program_test_support import COPUS, KILL_ROUNDS, MODEL, ROOT, TIMEOUT, TORCHRUN, ProgramTest, free_port
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 class SeveralRanks(ProgramTest):

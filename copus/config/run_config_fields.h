@@ -222,6 +222,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.section("heal");
   visitor.field("enabled", run.heal.enabled);
   visitor.field("replace", run.heal.replace);
+  visitor.field("machines", run.heal.machines);
 
   visitor.section("adapt");
   visitor.field("policy", run.adapt.policy);

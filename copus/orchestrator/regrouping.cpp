@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -20,8 +21,11 @@ namespace {
 // Lists configurations of one global batch. It predicts their memory, and remembers what they have in common.
 class Fitting {
  public:
-  Fitting(const RunConfig& config, int64_t global_batch)
-      : config_(config), global_batch_(global_batch), memory_(memory_model_of(config)) {}
+  Fitting(const RunConfig& config, int64_t global_batch, std::function<bool(const Configuration&)> is_wanted)
+      : config_(config),
+        global_batch_(global_batch),
+        is_wanted_(std::move(is_wanted)),
+        memory_(memory_model_of(config)) {}
 
   std::vector<Configuration> on(int64_t ranks) {
     const PredictedJob job = predicted_job(config_);
@@ -30,6 +34,7 @@ class Fitting {
     std::vector<Configuration> configurations = enumerate(job.model, job.sequence_length, space);
     const double available = config_.cluster.description.device.memory_bytes;
     std::erase_if(configurations, [&](const Configuration& configuration) {
+      if (!is_wanted_(configuration)) return true;
       return available > 0 && memory_.predict(configuration).parts.total() > available;
     });
     return configurations;
@@ -38,6 +43,7 @@ class Fitting {
  private:
   const RunConfig& config_;
   int64_t global_batch_;
+  std::function<bool(const Configuration&)> is_wanted_;
   MemoryModel memory_;
 };
 
@@ -86,11 +92,16 @@ std::optional<Configuration> most_alike(const Configuration& current, Fitting& f
 }  // namespace
 
 std::optional<Configuration> configuration_for_ranks(const RunConfig& config, const Configuration& current,
-                                                     int64_t ranks, const Knowledge& knowledge) {
+                                                     int64_t ranks, const Knowledge& knowledge,
+                                                     const std::function<bool(const Configuration&)>& is_preferred) {
   COPUS_CHECK(ranks >= 1, ranks);
-  Fitting fitting(config, current.global_batch);
-  if (is_speed_known(config.cluster.as_timed())) return fastest(config, fitting, ranks, knowledge);
-  return most_alike(current, fitting, ranks);
+  const auto choose = [&](const std::function<bool(const Configuration&)>& is_wanted) {
+    Fitting fitting(config, current.global_batch, is_wanted);
+    return is_speed_known(config.cluster.as_timed()) ? fastest(config, fitting, ranks, knowledge)
+                                                     : most_alike(current, fitting, ranks);
+  };
+  const std::optional<Configuration> preferred = choose(is_preferred);
+  return preferred ? preferred : choose([](const Configuration&) { return true; });
 }
 
 }  // namespace copus

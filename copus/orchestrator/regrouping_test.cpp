@@ -109,6 +109,22 @@ TEST(ConfigurationForRanks, IsNoneWhereNothingFits) {
   }
 }
 
+TEST(ConfigurationForRanks, WhatIsPreferredComesFirstWhereItIsFeasible) {
+  for (const double flops : {1e12, 0.0}) {
+    RunConfig config = twelve_ranks();
+    config.cluster.description.flops_per_second = flops;
+    const Configuration current = configuration_of(config);
+    const auto choose = [&](const auto& is_preferred) {
+      return configuration_for_ranks(config, current, 11, Knowledge(), is_preferred).value();
+    };
+    const Configuration fastest = configuration_for_ranks(config, current, 11, Knowledge()).value();
+    EXPECT_EQ(choose([](const Configuration&) { return false; }), fastest);
+    const Configuration other = choose([&](const Configuration& one) { return one.strategy != fastest.strategy; });
+    EXPECT_NE(other.strategy, fastest.strategy);
+    EXPECT_EQ(choose([&](const Configuration& one) { return one.strategy.data_parallel == 3; }).strategy.data_parallel, 3);
+  }
+}
+
 // ---- Where nothing says how fast the cluster computes ----
 
 class OfUnknownSpeed : public testing::Test {

@@ -18,6 +18,7 @@
 #include "copus/description/configuration_text.h"
 #include "copus/orchestrator/regrouping.h"
 #include "copus/orchestrator/starting_configuration.h"
+#include "copus/placement/copies.h"
 #include "copus/report/performance_profile.h"
 #include "copus/train/device.h"
 #include "copus/train/regroup.h"
@@ -146,9 +147,22 @@ class HealingRun {
 
   // Asked on rank 0 alone.
   std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks) const {
-    if (leader_) return configuration_for_ranks(plan_->config, before, ranks, leader_->knowledge());
+    if (leader_) return choose_among(before, ranks, leader_->knowledge());
     const auto known = knowledge_of_run(plan_->config, profile_path(*plan_));
-    return configuration_for_ranks(plan_->config, before, ranks, known ? known->profile.knowledge : Knowledge());
+    return choose_among(before, ranks, known ? known->profile.knowledge : Knowledge());
+  }
+
+  std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks,
+                                            const Knowledge& knowledge) const {
+    return configuration_for_ranks(plan_->config, before, ranks, knowledge,
+                                   [this](const Configuration& one) { return is_safe_enough(one); });
+  }
+
+  // Whether the state would be as safe in it as the user wants. On one machine no layout outlives that.
+  bool is_safe_enough(const Configuration& configuration) const {
+    if (!plan_->config.heal.machines) return true;
+    const std::vector<int64_t>& machines = membership_.epoch().machines;
+    return !machines.empty() && outlives_any_machine(configuration.strategy, machines);
   }
 
   // The configuration of a run that begins: the one that was wanted, if all its ranks are still there.
@@ -157,7 +171,7 @@ class HealingRun {
     if (members.rank() == 0) {
       std::optional<Configuration> first = plan_->start;
       const bool has_ranks = first->strategy.world_size() == members.size();
-      if (!has_ranks) first = configuration_for_ranks(plan_->config, plan_->start, members.size(), Knowledge());
+      if (!has_ranks) first = choose_among(plan_->start, members.size(), Knowledge());
       if (first) {
         const ConfigurationWords chosen = to_words(*first);
         words.assign(chosen.begin(), chosen.end());
@@ -173,6 +187,11 @@ class HealingRun {
 
   // Begins the run, with all ranks of the world, which are the first of the epoch.
   void begin(const Configuration& configuration) {
+    if (!is_safe_enough(configuration)) {
+      throw UserError(concat("heal.machines = true, and of the layout ", to_string(configuration.strategy),
+                             " some training state is on one machine alone; let data-parallel ranks, with ZeRO "
+                             "parallel.zero_replicas, hold it on several machines, or set heal.machines = false"));
+    }
     plan_->start = configuration;
     if (!plan_->checkpoint && !first_checkpoint_.empty()) {
       plan_->checkpoint.emplace(first_checkpoint_, Checkpoint::Check::texts);

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "copus/base/available_memory.h"
 #include "copus/base/error.h"
@@ -15,6 +16,7 @@
 #include "copus/model/precision.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/memory.h"
+#include "copus/placement/copies.h"
 #include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/trainer.h"
 
@@ -112,6 +114,15 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
   if (ranks != world_.size()) return Obstacle{concat("a layout of ", ranks, " ranks in a job of ", world_.size())};
   if (const auto reason = infeasible_reason(config_.model, configuration, config_.train.sequence_length)) {
     return Obstacle{*reason};
+  }
+  if (config_.heal.machines && survives_) {
+    std::vector<int64_t> machines;
+    for (const int64_t process : mover_.state_in_arenas().processes) {
+      machines.push_back(mover_.arena()->machine_of(process));
+    }
+    if (!outlives_any_machine(configuration.strategy, machines)) {
+      return Obstacle{"some training state would be on one machine alone (heal.machines)"};
+    }
   }
   if (const auto reason = out_of_memory_reason(memory_model_of(config_).predict(configuration),
                                                config_.cluster.description.device.memory_bytes)) {

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,8 @@ import time
 import unittest
 
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
 TIMEOUT = 120  # seconds; much more than any command here takes
@@ -57,6 +60,12 @@ stands_for_sequence_length = 8192
 stands_for_precision = "bf16"
 truth_layout_error = 0.1
 """
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 class ProgramTest(unittest.TestCase):
