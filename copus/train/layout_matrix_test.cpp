@@ -312,17 +312,19 @@ TEST_F(LayoutMatrix, ACheckpointOfOneLayoutGoesOnInAnother) {
   }
 }
 
-TEST_F(LayoutMatrix, RankZeroDecidesWhenToStop) {
+TEST_F(LayoutMatrix, RankZeroDecidesWhenToStopAndAnyRankThatIsTold) {
   train(config({ranks(1, 1, 2)}), [](Trainer& trainer, World& world) {
-    const auto on_rank = [&](int64_t rank) {
-      return [&world, rank] { return world.rank() == rank ? StopReason::terminate : StopReason::none; };
+    const auto on_rank = [&](int64_t rank, StopReason reason) {
+      return [&world, rank, reason] { return world.rank() == rank ? reason : StopReason::none; };
     };
-    trainer.step(on_rank(1));
+    trainer.step(on_rank(1, StopReason::time_limit));
     EXPECT_EQ(trainer.stop_reason(), StopReason::none);
-    EXPECT_TRUE(trainer.held_out_loss(on_rank(1)).has_value());
-    trainer.step(on_rank(0));
-    EXPECT_EQ(trainer.stop_reason(), StopReason::terminate);
-    EXPECT_EQ(trainer.held_out_loss(on_rank(0)), std::nullopt);
+    EXPECT_TRUE(trainer.held_out_loss(on_rank(1, StopReason::time_limit)).has_value());
+    for (const auto& [rank, reason] : {std::pair(0, StopReason::time_limit), std::pair(1, StopReason::terminate)}) {
+      trainer.step(on_rank(rank, reason));
+      EXPECT_EQ(trainer.stop_reason(), reason);
+      EXPECT_EQ(trainer.held_out_loss(on_rank(rank, reason)), std::nullopt);
+    }
   });
 }
 
