@@ -239,8 +239,8 @@ struct LogConfig {
 
 // Section [heal].
 struct HealConfig {
-  bool enabled = true;  // whether a job that our launcher has started goes on when ranks fail
-  bool replace = true;  // whether the launcher starts new ranks in their place
+  bool enabled = true;    // whether a job that our launcher has started goes on when ranks fail
+  bool replace = true;    // whether the launcher starts new ranks in their place
   bool machines = false;  // whether only layouts are used whose state outlives the loss of any one machine
   bool operator==(const HealConfig&) const = default;
 };

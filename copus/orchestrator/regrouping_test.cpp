@@ -121,7 +121,8 @@ TEST(ConfigurationForRanks, WhatIsPreferredComesFirstWhereItIsFeasible) {
     EXPECT_EQ(choose([](const Configuration&) { return false; }), fastest);
     const Configuration other = choose([&](const Configuration& one) { return one.strategy != fastest.strategy; });
     EXPECT_NE(other.strategy, fastest.strategy);
-    EXPECT_EQ(choose([&](const Configuration& one) { return one.strategy.data_parallel == 3; }).strategy.data_parallel, 3);
+    EXPECT_EQ(choose([&](const Configuration& one) { return one.strategy.data_parallel == 3; }).strategy.data_parallel,
+              3);
   }
 }
 

@@ -488,7 +488,8 @@ class Regrouping {
     clock.begin_communication();
     mover.move(prepared, dtype_, state, [&](const std::string& round) { tell(concat("moving the state, ", round)); });
     clock.end_communication();
-    // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross them.
+    // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross
+    // them.
     if (config_.cluster.clock != ClockKind::real) {
       clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
     }

@@ -26,8 +26,8 @@
 #include "copus/comm/first_ranks_world.h"
 #include "copus/comm/messages/tcp_world.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
-#include "copus/train/testing/state_damage.h"
 #include "copus/comm/testing/test_worlds.h"
+#include "copus/train/testing/state_damage.h"
 #include "copus/train/testing/switch_test_support.h"
 
 namespace copus {
@@ -368,9 +368,8 @@ TEST_F(RegroupTest, AfterARankHasEndedAnywhereTheStateIsThatOfARunWithoutFaults)
 // A rank ends in the middle of a step, and what the others have moved then is not what it should be.
 TEST_F(RegroupTest, DamageOfTheStateThatWasMovedIsNoticedBeforeTheNextStep) {
   const auto refusals = [&](const std::vector<Change>& begin, const std::vector<Change>& then, const Strike& strike) {
-    const Story story{.config = config(join(begin, {micro_batch(1), global_batch(6)})),
-                      .deaths = {{1, 40}},
-                      .strike = strike};
+    const Story story{
+        .config = config(join(begin, {micro_batch(1), global_batch(6)})), .deaths = {{1, 40}}, .strike = strike};
     const Healed after = train(story, layout(story.config, {{1, then}}));
     EXPECT_EQ(after.regroupings.size(), 1);
     return after.errors;
