@@ -266,6 +266,146 @@ class BadInput(ProgramTest):
         self.assert_refused(*resume, says=["data.train"], leaves_run_dir=True)
 
     def test_divergence(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=3")
+        result = self.assert_refused("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=100", "--set",
+                                     "optimizer.lr=1e30", "--set", "optimizer.schedule=constant", "--set",
+                                     "train.clip_norm=0", "--set", "checkpoint.interval=1",
+                                     says=["diverged", "optimizer.lr"], leaves_run_dir=True)
+        self.assertNotIn("internal error", result.stderr)
+        sound = [None not in (loss, norm) for loss, norm, _ in self.losses("r").values()]
+        self.assertFalse(all(sound))
+        kept = [int(path.name.removeprefix("step-")) for path in (self.folder / "r" / "checkpoints").glob("step-*")]
+        self.assertIn(3, kept)
+        self.assertTrue(all(step <= sound.index(False) for step in kept), f"{kept}: none of a step that was skipped")
+
+    def test_full_disk(self):
+        self.assert_model_refused("out", "bytes", "free", preexec_fn=limit_files_to(600))
+
+    def test_where_nothing_can_be_written(self):
+        self.assert_refused("convert", "--from", "hf", "--to", "hf", says=["hf", "not an empty folder"])
+        self.assert_refused("convert", "--from", "hf", "--to", "run.toml/out", says=["run.toml/out"])
+        self.assert_refused("convert", "--from", "hf", "--to", "out", "--dtype", "f64", says=["--dtype f64", "bf16"])
+        self.assert_refused("convert", "--from", 300 * "x", "--to", "out", says=["File name too long"])
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class BadInput(ProgramTest):
+    def assert_run_refused(self, *settings, says):
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *overrides, says=says)
+
+    def test_command_line(self):
+        self.assert_refused("train", says=["config.toml"])
+        self.assert_refused("train", "no_such.toml", says=["no_such.toml"])
+        self.assert_refused("train", "run.toml", "--max-time", "soon", says=["--max-time", "soon"])
+        self.assert_refused("train", "--resume", says=["--run-dir"])
+        self.assert_refused("train", "--resume", "--run-dir", "r", says=["nothing to resume"])
+        self.assert_refused("generate", "--checkpoint", "nowhere", says=["nowhere"])
+        self.assert_refused("convert", "--from", "nowhere", "--to", "x", says=["nowhere"])
+
+    def test_configuration(self):
+        self.write("run.toml", "[train\nsteps = 3")
+        self.assert_run_refused(says=["run.toml:1:7"])
+        self.write_run("run.toml")
+        self.assert_run_refused("train.max_step=3", says=["train.max_step", "max_steps"])
+        self.assert_run_refused('train.max_steps="three"', says=["max_steps"])
+        self.assert_run_refused("train.micro_batch=-1", says=["micro_batch"])
+        self.assert_run_refused("train.max_steps=0", says=["max_steps"])
+        self.assert_run_refused("optimizer.lr=-1", says=["optimizer.lr"])
+        self.assert_run_refused("model.num_attention_heads=3", says=["num_"])
+        self.assert_run_refused('train.device="tpu"', says=["tpu"])
+
+    def test_impossible_layouts(self):
+        self.assert_run_refused("parallel.data_parallel=3",
+                                says=["train.global_batch 8 is no multiple of train.micro_batch 4 x "
+                                      "parallel.data_parallel 3; the nearest is 12"])
+        self.assert_run_refused("parallel.tensor_parallel=3",
+                                says=["parallel.tensor_parallel 3 does not divide model.num_attention_heads 4",
+                                      "the nearest are 2 and 4"])
+        self.assert_run_refused("parallel.pipeline_parallel=4",
+                                says=["parallel.pipeline_parallel 4 exceeds model.num_hidden_layers 2",
+                                      "the nearest is 2"])
+        self.assert_run_refused("parallel.pipeline_parallel=2", "parallel.virtual_stages=2",
+                                says=["parallel.virtual_stages 2", '"interleaved"'])
+        self.assert_run_refused("parallel.sequence_parallel=true", says=["parallel.tensor_parallel of at least 2"])
+        self.assert_run_refused("parallel.zero_stage=4", says=["parallel.zero_stage", "got 4"])
+        self.assert_run_refused("parallel.schedule=2f2b", says=["parallel.schedule", "zb-h1"])
+
+    def test_clusters(self):
+        self.assert_run_refused("cluster.clock=virtual", says=['cluster.clock "virtual"', "cluster.config"])
+        self.assert_run_refused("cluster.config=nowhere.toml", says=["cluster.config", "nowhere.toml"])
+        self.write("cluster.toml", "ranks_per_node = 2\nlatency = 3\n")
+        self.assert_run_refused("cluster.config=cluster.toml", says=['cluster.toml:2: unknown key "latency"'])
+
+    def test_corpus(self):
+        self.assert_run_refused('data.train="missing.txt"', says=["missing.txt"])
+        for name, content, says in [("empty.txt", b"", "empty"), ("latin1.txt", b"caf\xe9 au lait " * 200, "utf-8"),
+                                    ("short.txt", b"too short", "short")]:
+            self.write(name, content)
+            self.assert_run_refused(f'data.train="{name}"', says=[name, says])
+        self.assert_run_refused("model.vocab_size=100", says=["vocab"])
+
+    def test_tokenized_corpora(self):
+        """Pairs of .bin and .idx: uint16 tokens, one document."""
+        def write_pair(name, tokens, announced, cut=0):
+            index = b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, announced, 0, 0, 1)
+            self.write(f"{name}.bin", struct.pack(f"<{len(tokens)}H", *tokens))
+            self.write(f"{name}.idx", index[: len(index) - cut])
+
+        tokens = 2000 * [7, 200]
+        for name, written, announced, cut, says in [
+                ("cut", tokens, 4000, 1, ["cut.idx", "truncated"]),
+                ("disagrees", tokens, 3999, 0, ["disagrees.bin", "disagrees with its .idx"]),
+                ("vocabulary", 2000 * [7, 300], 4000, 0, ["vocabulary.bin", "id 300", "vocabulary of 256"])]:
+            write_pair(name, written, announced, cut)
+            self.assert_run_refused(f'data.train="{name}"', says=says)
+        (self.folder / "cut.idx").unlink()
+        self.assert_run_refused('data.train="cut"', says=["cut.idx", "missing"])
+
+    def test_hugging_face_models(self):
+        (self.folder / "hf").mkdir()
+        self.assert_run_refused('model.init_from="hf"', says=["hf", "config.json"])
+
+    def test_run_directory_that_exists(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
+        before = (self.folder / "r" / "run.jsonl").read_text()
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["not empty", "--resume"], leaves_run_dir=True)
+        self.assertEqual((self.folder / "r" / "run.jsonl").read_text(), before)
+
+    def test_damaged_checkpoints(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
+        checkpoint = self.folder / "r" / "checkpoints" / "step-00000002"
+        weights = checkpoint / "model.safetensors"
+        content = weights.read_bytes()
+        arguments = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]
+        weights.write_bytes(content[:-1])
+        self.assert_refused(*arguments, says=["model.safetensors"], leaves_run_dir=True)
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        self.assert_refused(*arguments, says=["model.safetensors"], leaves_run_dir=True)
+        self.assert_refused("generate", "--checkpoint", "r", says=["model.safetensors"], leaves_run_dir=True)
+        self.assert_refused("train", "run.toml", "--run-dir", "s", "--set", f'model.init_from="{checkpoint}"',
+                            says=["model.safetensors"], leaves_run_dir=True)
+        weights.write_bytes(content)
+        manifest = checkpoint / "manifest.json"
+        manifest.rename(self.folder / "manifest.json")
+        self.assert_refused("generate", "--checkpoint", str(checkpoint), says=["half-written"], leaves_run_dir=True)
+        (self.folder / "manifest.json").rename(manifest)
+        self.assert_done(*arguments)
+
+    def test_resume_with_something_else(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
+        resume = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]
+        for setting, says in [("model.hidden_size=64", "64"), ("train.seed=5", "1234"),
+                              ("train.sequence_length=16", "16"), ("data.held_out_fraction=0.2", "0.2")]:
+            self.assert_refused(*resume, "--set", setting, says=[setting.split("=")[0], says], leaves_run_dir=True)
+        self.write_run("other.toml", more="[log]\ninterval = 1\n", steps=4)
+        (self.folder / "other.toml").write_text((self.folder / "other.toml").read_text().replace("1e-3", "2e-3"))
+        self.assert_refused("train", "other.toml", "--resume", "--run-dir", "r", says=["optimizer.lr", "--set"],
+                            leaves_run_dir=True)
+        self.write("corpus.txt", "entirely different words in this corpus now, and many more of them\n" * 400)
+        self.assert_refused(*resume, says=["data.train"], leaves_run_dir=True)
+
+    def test_divergence(self):
         result = self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "optimizer.lr=1e30", "--set",
                                      "optimizer.schedule=constant", "--set", "train.clip_norm=0", "--set",
                                      "checkpoint.interval=1",

@@ -302,6 +302,7 @@ void Controller::ranks_changed(const RanksChanged& change) {
   if (change.to.strategy.world_size() != current_.strategy.world_size()) {
     table_ = predicted_table(config_, learner_.knowledge(), change.to.strategy.world_size());
   }
+  infeasible_.clear();  // what these ranks could not do the others may
   enter(change.to);
   switched_at_ = latest_.consumed_samples;
   outcomes_.interrupted(learner_.knowledge());

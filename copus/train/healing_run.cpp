@@ -165,13 +165,17 @@ class HealingRun {
     return !machines.empty() && outlives_any_machine(configuration.strategy, machines);
   }
 
-  // The configuration of a run that begins: the one that was wanted, if all its ranks are still there.
+  // The configuration of a run that begins: the one that was wanted, if all its ranks are still there. What a policy
+  // wanted, and not the user, gives way to what is safe enough.
   Configuration first_configuration(World& members) {
     std::vector<int64_t> words(num_configuration_fields);
     if (members.rank() == 0) {
       std::optional<Configuration> first = plan_->start;
       const bool has_ranks = first->strategy.world_size() == members.size();
-      if (!has_ranks) first = choose_among(plan_->start, members.size(), Knowledge());
+      const bool is_users = first == configuration_of(plan_->config);
+      if (!has_ranks || (!is_users && !is_safe_enough(*first))) {
+        first = choose_among(plan_->start, members.size(), Knowledge());
+      }
       if (first) {
         const ConfigurationWords chosen = to_words(*first);
         words.assign(chosen.begin(), chosen.end());

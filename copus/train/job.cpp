@@ -36,6 +36,15 @@ bool starts_ranks_of_machine(const RunConfig& config, const RankEnvironment& env
          ranks > machines && ranks % machines == 0;
 }
 
+void check_healing(const RunConfig& config, bool heals) {
+  if (!config.heal.machines || heals) return;
+  throw UserError(
+      "heal.machines = true, and this job does not go on when ranks fail; start one process on each machine by "
+      "torchrun "
+      "or srun, which starts the machine's ranks, train on the CPU with heal.enabled = true, or set heal.machines = "
+      "false");
+}
+
 // Starts them, and watches over them. `environment` as for starts_ranks_of_machine; empty: the job is this machine's.
 int launch_healing(const RunConfig& config, const std::optional<RankEnvironment>& environment,
                    const std::vector<std::string>& arguments) {
@@ -109,6 +118,18 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
       run_healing_training(std::move(plan), max_seconds, start, membership, at::kCPU, environment.local_world_size));
 }
 
+// Joins the other ranks, to tell of the mistake together with them. They do not come where the only process of this
+// machine was to start its ranks, and does not know that: the others find no mistake then, and do so. The mistake is
+// told by this process then.
+std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
+  constexpr double seconds_of_launchers = 20;
+  try {
+    return join_world(environment, environment.local_world_size == 1 ? seconds_of_launchers : default_wait_seconds);
+  } catch (...) {
+    std::rethrow_exception(mistake);
+  }
+}
+
 // Runs `body` as one rank. An exception that leaves this function destroys `world`, which tells the other ranks. `body`
 // may replace the world by one that wraps it.
 int run_rank(std::unique_ptr<World> world, const std::function<int(std::unique_ptr<World>&)>& body) {
@@ -135,6 +156,7 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
     starts_ranks =
         environment ? starts_ranks_of_machine(plan->config, *environment) : num_training_ranks(plan->config) > 1;
     if (environment && !starts_ranks) check_ranks(plan->config, *environment);
+    check_healing(plan->config, starts_ranks && can_heal(plan->config));
   } catch (const UserError&) {
     if (!environment) throw;
     mistake = std::current_exception();  // the ranks decide together which of them reports it
@@ -154,7 +176,8 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
     return static_cast<int>(run_training(std::move(*plan), max_seconds, start, *world, device, 1));
   }
 
-  std::unique_ptr<World> joined = join_world(*environment, mistake ? default_wait_seconds : plan->config.wait_limit);
+  std::unique_ptr<World> joined =
+      mistake ? join_to_tell(*environment, mistake) : join_world(*environment, plan->config.wait_limit);
   return run_rank(std::move(joined), [&](std::unique_ptr<World>& world) {
     if (mistake) std::rethrow_exception(mistake);
     const RunConfig& config = plan->config;

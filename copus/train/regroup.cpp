@@ -316,7 +316,16 @@ class Regrouping {
       state_.record = step_record_from_line(line);
     }
     const std::string text = broadcast_text(holds() ? to_json(training) : "", holders_.front(), everyone_);
-    training = parse_training_state(text, "the state of a rank that survives");
+    const TrainingState shared = parse_training_state(text, "the state of a rank that survives");
+    if (config_.adapt.verify) {
+      std::optional<Obstacle> differs;
+      if (holds() && hash_counters(training) != hash_counters(shared)) differs = Obstacle{"it does not stand there"};
+      if (const auto obstacle = agree_on_obstacle(differs, 0, everyone_)) {
+        throw InternalError(concat("the ranks do not agree on where training stands after step ", result_.after_step,
+                                   ": ", obstacle->reason, "; go on from the last checkpoint with --resume"));
+      }
+    }
+    training = shared;
     result_.before = *training.configuration;
   }
 
@@ -490,7 +499,7 @@ class Regrouping {
     clock.end_communication();
     // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross
     // them.
-    if (config_.cluster.clock != ClockKind::real) {
+    if (mover.reads_arenas() && config_.cluster.clock != ClockKind::real) {
       clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
     }
     for (size_t bucket = 0; bucket < prepared.buckets.size(); ++bucket) {

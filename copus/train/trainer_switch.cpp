@@ -120,7 +120,9 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
     for (const int64_t process : mover_.state_in_arenas().processes) {
       machines.push_back(mover_.arena()->machine_of(process));
     }
-    if (!outlives_any_machine(configuration.strategy, machines)) {
+    // Where too few ranks are left for a layout that is safe, none is lost by another one that is not.
+    if (outlives_any_machine(this->configuration().strategy, machines) &&
+        !outlives_any_machine(configuration.strategy, machines)) {
       return Obstacle{"some training state would be on one machine alone (heal.machines)"};
     }
   }

@@ -54,6 +54,30 @@ TEST_F(TrainerSwitch, AConfigurationThatCannotBeIsVetoedAndTheRunGoesOn) {
   });
 }
 
+TEST_F(TrainerSwitch, ALayoutThatAMachineAloneWouldHaveStateOfIsVetoedWhereThatIsAskedFor) {
+  RunConfig begin = config({ranks(4, 1, 1)});
+  begin.heal.machines = true;
+  run_ranks_as_threads(
+      4,
+      [&](World& world) {
+        const Dataset dataset = open_data(begin);
+        Trainer trainer(begin, configuration_of(begin), dataset, at::kCPU, world, ranks_as_processes(world),
+                        {0, 0, 1, 1});
+        const auto outcome = [&](const std::vector<Change>& changes) {
+          if (world.rank() == 0) trainer.announce(intent_of(begin, {trainer.state().step + 1, changes}));
+          trainer.step();
+          const std::optional<SwitchReport> report = trainer.switch_if_due();
+          EXPECT_THAT(report->reason, HasSubstr(report->outcome == Outcome::vetoed ? "heal.machines" : ""));
+          return report->outcome;
+        };
+        EXPECT_EQ(outcome({zero_1}), Outcome::vetoed);
+        EXPECT_EQ(outcome({ranks(1, 1, 4)}), Outcome::vetoed);
+        EXPECT_EQ(outcome({micro_batch(1)}), Outcome::moved);
+        EXPECT_EQ(outcome({ranks(2, 2, 1)}), Outcome::moved);
+      },
+      60);
+}
+
 // The layout is there but its activations do not fit: everything goes back.
 TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
   install_caching_allocator();
