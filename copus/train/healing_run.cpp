@@ -71,6 +71,9 @@ class HealingRun {
           throw;
         }
         count_failure();
+        // A signal that comes from here on is noted, in a process that may become a spare as well: the run may not
+        // have begun yet.
+        if (!stop_) stop_.emplace(max_seconds_, start_);
         leave();
       } catch (...) {
         abandon();
@@ -85,14 +88,13 @@ class HealingRun {
     set_up(*joined);
     joined = with_links(std::move(joined), plan_->config.cluster.description, plan_->config.cluster.clock);
     World& members = *joined;
-    // A signal that comes from here on is noted, in a process that may be a spare as well.
-    if (membership_.epoch().number > 0 && !stop_) stop_.emplace(max_seconds_, start_);
     const auto choose = [&](const Configuration& before, int64_t ranks) { return choose_among(before, ranks); };
     const std::optional<Regrouped> regrouped =
         regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_, choose);
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
     const int64_t ranks = now.strategy.world_size();
     if (members.rank() >= ranks) {
+      if (!stop_) stop_.emplace(max_seconds_, start_);
       membership_.wait_as_spare(members, [this] {
         const StopReason reason = stop_->reason(0);
         return reason == StopReason::terminate || reason == StopReason::interrupt;

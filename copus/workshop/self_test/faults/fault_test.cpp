@@ -329,7 +329,9 @@ class FaultTest {
       case Aftermath::healed_or_unharmed:
         if (!wait_until(harm_limit, is_named)) return outcome;
         outcome.was_harmed = !job_->exit_code();
-        if (outcome.was_harmed && kind.aftermath == Aftermath::unharmed) outcome.failure = "a rank counts as failed";
+        if (outcome.was_harmed && kind.aftermath == Aftermath::unharmed && !has_lasting_harm_) {
+          outcome.failure = "a rank counts as failed";
+        }
         break;
       case Aftermath::healed:
         outcome.was_harmed = wait_until(heal_limit, kind.is_told ? std::function<bool()>(is_named) : has_changed);
@@ -338,7 +340,11 @@ class FaultTest {
         break;
       case Aftermath::stopped:
       case Aftermath::ended:
-        outcome.was_harmed = wait_until(gone_limit, [&] { return job_->exit_code().has_value(); });
+        // A signal ends a process that is about to become a rank, as in any program that starts, and the others go on.
+        outcome.was_harmed = wait_until(gone_limit, [&] {
+          const bool is_one_less = !kind.strikes_launcher && !victim->has_come && is_named();
+          return is_one_less || job_->exit_code();
+        });
         if (!outcome.was_harmed) outcome.failure = "the job goes on";
         break;
     }
