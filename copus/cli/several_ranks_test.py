@@ -199,7 +199,8 @@ class SeveralRanks(ProgramTest):
                 for rank in range(ranks)]
 
     def test_a_job_of_another_size_is_refused(self):
-        self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "parallel.tensor_parallel=2",
+        self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "parallel.tensor_parallel=2", "--set",
+                            "heal.enabled=false",
                             says=["d=1,t=2,p=1", "2 ranks", "with 1"], env=self.environments(1)[0])
 
     def assert_ranks_differ(self, commands, says, creates_not):

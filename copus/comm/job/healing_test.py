@@ -282,6 +282,8 @@ class Signals(HealingTest):
 
     def test_a_spare_leaves_as_well(self):
         job = self.start_endless("--used", "2")
+        # The others begin without it.
+        wait_until(lambda: 2 in job.processes() and self.handles(job.processes()[2], signal.SIGTERM))
         os.kill(job.processes()[2], signal.SIGTERM)
         job.wait_for_epoch([0, 1])
         wait_until(lambda: sorted(job.processes()) == [0, 1])

@@ -126,6 +126,11 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(code, 1, errors)
         return self.assert_one_message(errors, *says, "the job is ended"), errors
 
+    @staticmethod
+    def handles(pid, number):
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        return int(re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE).group(1), 16) >> (number - 1) & 1
+
 
 class WholeJobs(LauncherTest):
     def test_jobs_run_to_the_end(self):
@@ -225,11 +230,6 @@ class Signals(LauncherTest):
             self.assertEqual(job.process.returncode, code, errors)
             self.assertNotIn("copus:", errors)
             self.assert_nothing_left(job)
-
-    @staticmethod
-    def handles(pid, number):
-        status = pathlib.Path(f"/proc/{pid}/status").read_text()
-        return int(re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE).group(1), 16) >> (number - 1) & 1
 
     def test_a_second_sigint_ends_the_job_at_once(self):
         job = self.start(*ENDLESS, "--milliseconds", "1000000")
