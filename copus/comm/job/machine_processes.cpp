@@ -91,7 +91,7 @@ std::vector<News> MachineProcesses::carry_out_one(const TellOfFailure& order) {
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const PassSignal& order) {
-  processes_.pass_on(static_cast<int>(order.signal));
+  processes_.pass_on_from_above(static_cast<int>(order.signal));
   return {};
 }
 

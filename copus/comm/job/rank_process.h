@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -123,7 +124,9 @@ class RankProcesses {
   void wait_for_news(const std::vector<int>& others) const;
   // Reads the signals that have come, and passes on those that are meant for all (see passed_on()), which it returns.
   std::vector<int> take_signals();
-  void pass_on(int signal);
+  // Passes on one that came to the launcher that decides. Where a signal is sent to all machines it comes on both ways,
+  // and the ranks, which a second SIGINT would kill, get it once.
+  void pass_on_from_above(int signal);
   void forward_errors();
   void finish_errors();
 
@@ -139,6 +142,12 @@ class RankProcesses {
   [[noreturn]] void become_rank(pid_t launcher, int errors, const std::vector<int>& inherited,
                                 const std::vector<char*>& arguments, const std::vector<char*>& variables) const;
   void signal_all(int signal) const;
+  // How often a signal has come.
+  struct Arrivals {
+    int64_t here = 0, from_above = 0;
+    int64_t passed_on = 0;
+  };
+  void pass_on(int signal);
 
   const std::filesystem::path program_;
   std::vector<std::string> arguments_;
@@ -146,6 +155,7 @@ class RankProcesses {
   pid_t group_ = 0;
   std::deque<RankProcess> processes_;
   std::set<int> passed_on_;
+  std::map<int, Arrivals> arrivals_;
 };
 
 }  // namespace copus
