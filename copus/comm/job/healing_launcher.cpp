@@ -256,6 +256,8 @@ class OtherMachine {
 int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& healing) {
   COPUS_CHECK(size >= 1, size);
   MachineProcesses hands({.ranks_per_machine = size}, arguments);
+  check_meeting_address(machine.address, machine.port, machine.ranks_per_machine,
+                        machine.num_machines * machine.ranks_per_machine);
   std::vector<std::unique_ptr<RemoteMachine>> none;
   return Coordinator(size, healing, hands, none).run();
 }

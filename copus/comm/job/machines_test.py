@@ -166,6 +166,12 @@ class Failures(MachinesTest):
             job = self.start_endless("--every", "1")
             pids = job.processes()
             time.sleep(0.5)  # its neighbours know where it is from its heartbeats
+    def test_no_place_to_meet_is_a_mistake(self):
+        for variables, port in [({"TEST_ADDRESS": ""}, "1"), ({}, "0")]:
+            job = self.start("--port", port, variables=variables)
+            for errors in self.finish(job, 2, 2):
+                self.assert_one_message(errors, "2 of 4 are on this one", "set MASTER_ADDR", "MASTER_PORT")
+
             os.kill(pids[rank], signal.SIGKILL)
             others = [process for process in range(4) if process != rank]
             job.wait_for_epoch(others + [4])
