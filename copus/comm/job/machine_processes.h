@@ -49,6 +49,8 @@ class MachineProcesses {
   std::vector<News> carry_out_one(const PassSignal& order);
   std::vector<News> carry_out_one(const EndJob& order);
   static std::vector<News> carry_out_one(const Conclude& order);
+  // Sorts what a rank has said.
+  static void listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes);
   void show_signs();
   void look_for_stopped(std::vector<News>& news);
 
