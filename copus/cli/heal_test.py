@@ -177,7 +177,9 @@ class Healing(HealingTest):
         self.assertEqual(process.returncode, 2, output + errors)
         self.assertRegex(errors, r"\Acopus: error: [^\n]*cannot write [^\n]*File too large[^\n]*\n\Z")
         checkpoints = self.folder / "full" / "checkpoints"
-        self.assertEqual([path.name for path in checkpoints.glob("step-*")], ["step-00000040"])
+        # On a machine with much to do it may have come to another one before the disk was full.
+        names = sorted(path.name for path in checkpoints.glob("step-*"))
+        self.assertIn(names, [["step-00000040", "step-00000080", "step-00000120"][:count] for count in (1, 2, 3)])
         self.assert_done("train", "--resume", "--run-dir", "full")
         self.assert_same_training("full", "expected")
 
