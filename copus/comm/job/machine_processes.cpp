@@ -84,9 +84,8 @@ std::vector<News> MachineProcesses::carry_out_one(const BeginEpoch& order) {
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const TellOfFailure& order) {
-  for (const auto& [number, member] : members_) {
-    if (member.lifeline.is_open()) send(member.lifeline, FromLifeline{order.epoch, order.failure});
-  }
+  sign_ = {order.epoch, order.failure};
+  show_sign();
   return {};
 }
 
@@ -101,13 +100,13 @@ std::vector<News> MachineProcesses::carry_out_one(const EndJob& /*order*/) {
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const Conclude& /*order*/) { return {}; }
+
 void MachineProcesses::listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes) {
   while (auto message = receive_from_rank(&member.control)) {
     const bool is_wish = message->kind == FromRank::Kind::ready || message->kind == FromRank::Kind::wants_to_leave;
     (is_wish ? wishes : news).emplace_back(Said{number, std::move(*message)});
   }
 }
-
 
 std::vector<News> MachineProcesses::look() {
   std::vector<News> news, wishes;
@@ -140,8 +139,12 @@ void MachineProcesses::show_signs() {
   const auto now = std::chrono::steady_clock::now();
   if (now - shown_ < std::chrono::duration<double>(sign_of_life_seconds)) return;
   shown_ = now;
+  show_sign();
+}
+
+void MachineProcesses::show_sign() const {
   for (const auto& [number, member] : members_) {
-    if (member.lifeline.is_open()) send(member.lifeline, FromLifeline{});
+    if (member.lifeline.is_open()) send(member.lifeline, sign_);
   }
 }
 
