@@ -104,7 +104,8 @@ struct RankStart {
 };
 
 // They are children of this process, in a process group of their own: a terminal then sends Ctrl-C to the launcher
-// alone, which passes it on once. This process must have no other threads. At its end none of them is left.
+// alone, which passes it on once. This process must have no threads that were started before it, which would take the
+// signals. At its end none of them is left.
 class RankProcesses {
  public:
   // `arguments` are those of this program, which is what each process runs.
@@ -141,21 +142,21 @@ class RankProcesses {
  private:
   [[noreturn]] void become_rank(pid_t launcher, int errors, const std::vector<int>& inherited,
                                 const std::vector<char*>& arguments, const std::vector<char*>& variables) const;
-  void signal_all(int signal) const;
   // How often a signal has come.
   struct Arrivals {
     int64_t here = 0, from_above = 0;
     int64_t passed_on = 0;
   };
   void pass_on(int signal);
+  void signal_all(int signal) const;
 
   const std::filesystem::path program_;
   std::vector<std::string> arguments_;
   SignalSource signals_;
   pid_t group_ = 0;
   std::deque<RankProcess> processes_;
-  std::set<int> passed_on_;
   std::map<int, Arrivals> arrivals_;
+  std::set<int> passed_on_;
 };
 
 }  // namespace copus
