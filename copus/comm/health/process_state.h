@@ -6,6 +6,8 @@
 namespace copus {
 
 enum class ProcessState { running, stopped, gone };
+// Why a process that is stopped has failed, as it is told.
+inline constexpr const char* stopped_cause = "stopped (SIGSTOP)";
 
 // From /proc/<pid>/stat. A process that has ended and waits for its parent to notice is gone; one that a debugger holds
 // is running.

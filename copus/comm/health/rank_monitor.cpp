@@ -51,7 +51,7 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   }
   seen->silent_seconds += seconds;
   const bool stopped = state == ProcessState::stopped;
-  if (stopped && seen->silent_seconds >= limits_.stopped_seconds) return "stopped (SIGSTOP)";
+  if (stopped && seen->silent_seconds >= limits_.stopped_seconds) return stopped_cause;
   if (stopped || seen->silent_seconds < limits_.silence_seconds) return std::nullopt;
   // On a machine with too much to do a process may wait longer than that for a processor. It has not failed; if it
   // computes and gets nowhere, that is seen by its lack of progress.

@@ -7,6 +7,8 @@
 
 #include "copus/base/error.h"
 #include "copus/base/write_all.h"
+#include "copus/comm/health/process_state.h"
+#include "copus/comm/job/looks.h"
 
 namespace copus {
 
@@ -30,12 +32,11 @@ Coordinator::Coordinator(int64_t ranks_per_machine, const Healing& healing, Mach
 
 int Coordinator::run() {
   start_members();
-  auto looked = steady_clock::now();
+  Looks looks;
   while (!all_ended()) {
     wait_for_news();
     take_signals();
-    const auto now = steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - std::exchange(looked, now)).count();
+    const double seconds = looks.next();
     // A rank that says that it has left the epoch may have done so for a failure that is only seen now.
     const auto all_news = hear(seconds);
     look_at_health(seconds);
@@ -230,7 +231,7 @@ void Coordinator::look_at_health(double seconds) {
   for (int64_t rank = 0; rank < std::ssize(composition_.members()); ++rank) {
     const int64_t number = composition_.members()[rank];
     // A process that is stopped cannot leave by itself.
-    if (!members_.at(number).end.ended && watch_->is_stopped(rank)) kill(number, "stopped (SIGSTOP)");
+    if (!members_.at(number).end.ended && watch_->is_stopped(rank)) kill(number, stopped_cause);
   }
 }
 

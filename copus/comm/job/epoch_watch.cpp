@@ -10,7 +10,6 @@ namespace copus {
 namespace {
 
 constexpr double longest_look_at_stopped = 0.5;
-constexpr const char* stopped_cause = "stopped (SIGSTOP)";
 
 }  // namespace
 

@@ -3,8 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "copus/comm/solo_communicator.h"
-
 namespace copus {
 
 namespace {
@@ -50,7 +48,6 @@ class FailedWorld final : public World {
 
  private:
   std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
-    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(rank());
     return std::make_unique<FailedCommunicator>(ranks, member, health_);
   }
 

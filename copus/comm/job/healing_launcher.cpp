@@ -15,6 +15,7 @@
 #include "copus/base/write_all.h"
 #include "copus/comm/job/coordinator.h"
 #include "copus/comm/job/lifeline.h"
+#include "copus/comm/job/looks.h"
 #include "copus/comm/job/machine_link.h"
 #include "copus/comm/job/machine_processes.h"
 #include "copus/comm/job/meeting_place.h"
@@ -49,18 +50,6 @@ MeetingPlace open_for_launcher(const MachineOfJob& machine, const OpenMeetingPla
                .wait_seconds = longest_arrival_seconds});
 }
 
-// Measures the time between two looks.
-class Looks {
- public:
-  double next() {
-    const auto now = steady_clock::now();
-    return std::chrono::duration<double>(now - std::exchange(looked_, now)).count();
-  }
-
- private:
-  steady_clock::time_point looked_ = steady_clock::now();
-};
-
 // The exit code of a job that is told to end before it has begun; nothing while it is not.
 std::optional<int> told_to_end(MachineProcesses& hands) {
   const std::vector<int> signals = hands.system().take_signals();
@@ -74,6 +63,8 @@ class FirstMachine {
   FirstMachine(const MachineOfJob& machine, const std::vector<std::string>& arguments, const Healing& healing)
       : machine_(machine), healing_(healing), hands_(machine, arguments) {}
 
+  // Where it serves the store, c10d's threads are there while ranks are forked. They take no signals, which hands_ has
+  // blocked before, and their locks do not matter: a child calls nothing but async-signal-safe functions.
   int run(const OpenMeetingPlace& open) {
     const MeetingPlace place = open_for_launcher(machine_, open);
     const int code = run_job(place);
@@ -265,6 +256,8 @@ int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::s
   COPUS_CHECK(machine.ranks_per_machine >= 1 && machine.machine >= 0 && machine.machine < machine.num_machines,
               machine.machine, " of ", machine.num_machines);
   if (machine.num_machines == 1) return launch_healing_ranks(machine.ranks_per_machine, arguments, healing);
+  check_meeting_address(machine.address, machine.port, machine.ranks_per_machine,
+                        machine.num_machines * machine.ranks_per_machine);
   if (machine.machine == 0) return FirstMachine(machine, arguments, healing).run(open_meeting_place);
   return OtherMachine(machine, arguments).run(open_meeting_place);
 }

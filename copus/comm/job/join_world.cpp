@@ -65,12 +65,8 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
 
 // The store is there until all have come. After that nobody needs it any more.
 std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double wait_seconds) {
-  if (environment.master_address.empty() || environment.master_port == 0) {
-    throw UserError(concat("this job has ranks on several machines (", environment.local_world_size, " of ",
-                           environment.world_size,
-                           " are on this one), and its launcher does not say where they meet; set MASTER_ADDR to the "
-                           "address of rank 0's machine and MASTER_PORT to a port that is free there, for all ranks"));
-  }
+  check_meeting_address(environment.master_address, environment.master_port, environment.local_world_size,
+                        environment.world_size);
   const auto started = std::chrono::steady_clock::now();
   const auto seconds_left = deadline_in(wait_seconds);
   const bool first = environment.rank == 0;

@@ -57,7 +57,8 @@ const char* connection_of(const RankEnvironment& environment);
 
 // Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of the job:
 // that of rank 0, or 1 with one message on stderr when a rank died. SIGINT and SIGTERM are passed on to the ranks. No
-// process and no memory outlives the call. The process must have no other threads, which would take the signals.
+// process and no memory outlives the call. The process must have no threads that were started before the call, which
+// would take the signals.
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 // What may happen in a job whose ranks come and go.
 struct Healing {

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "copus/comm/background_thread.h"
+#include "copus/comm/job/looks.h"
 
 namespace copus {
 
@@ -48,17 +48,14 @@ void Lifeline::untie() {
 }
 
 void Lifeline::listen() {
-  using Clock = std::chrono::steady_clock;
   double silent_seconds = 0;
-  auto looked = Clock::now();
+  Looks looks;
   while (true) {
     pollfd source{socket_.number(), POLLIN, 0};
     ::poll(&source, 1, look_for_signs_milliseconds);
     const std::scoped_lock lock(mutex_);
     if (stopping_) return;
-    const auto now = Clock::now();
-    const std::chrono::duration<double> passed = now - std::exchange(looked, now);
-    silent_seconds += std::min(passed.count(), longest_look_for_signs);
+    silent_seconds += std::min(looks.next(), longest_look_for_signs);
     while (auto message = receive_from_lifeline(&socket_)) {
       silent_seconds = 0;
       if (message->failure) last_ = std::move(*message);

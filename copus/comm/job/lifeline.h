@@ -20,6 +20,10 @@ inline constexpr double sign_of_life_seconds = 0.5;
 // whoever looks may have been stopped itself.
 inline constexpr double fenced_after_seconds = 2;
 inline constexpr double longest_look_for_signs = 0.5;
+// A launcher that is not heard for so long is lost with its machine: it has ended its ranks and itself by then, even
+// where it hardly got a processor.
+inline constexpr double lost_after_seconds = 4;
+static_assert(lost_after_seconds > fenced_after_seconds + 2 * longest_look_for_signs);
 
 class Lifeline {
  public:

@@ -25,8 +25,8 @@ class MachineLink {
   std::optional<std::string> next();
 
   int descriptor() const { return link_.descriptor(); }
-  bool all_sent() const { return link_.all_sent(); }
   bool is_over() const { return link_.is_over(); }
+  bool is_garbled() const { return link_.is_garbled(); }
   double silent_seconds() const { return silent_seconds_; }
 
  private:

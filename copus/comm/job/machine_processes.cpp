@@ -84,14 +84,13 @@ std::vector<News> MachineProcesses::carry_out_one(const BeginEpoch& order) {
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const TellOfFailure& order) {
-  for (const auto& [number, member] : members_) {
-    if (member.lifeline.is_open()) send(member.lifeline, FromLifeline{order.epoch, order.failure});
-  }
+  sign_ = {order.epoch, order.failure};
+  show_sign();
   return {};
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const PassSignal& order) {
-  processes_.pass_on(static_cast<int>(order.signal));
+  processes_.pass_on_from_above(static_cast<int>(order.signal));
   return {};
 }
 
@@ -102,17 +101,22 @@ std::vector<News> MachineProcesses::carry_out_one(const EndJob& /*order*/) {
 
 std::vector<News> MachineProcesses::carry_out_one(const Conclude& /*order*/) { return {}; }
 
+void MachineProcesses::listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes) {
+  while (auto message = receive_from_rank(&member.control)) {
+    const bool is_wish = message->kind == FromRank::Kind::ready || message->kind == FromRank::Kind::wants_to_leave;
+    (is_wish ? wishes : news).emplace_back(Said{number, std::move(*message)});
+  }
+}
+
 std::vector<News> MachineProcesses::look() {
   std::vector<News> news, wishes;
-  for (auto& [number, member] : members_) {
-    while (auto message = receive_from_rank(&member.control)) {
-      const bool is_wish = message->kind == FromRank::Kind::ready || message->kind == FromRank::Kind::wants_to_leave;
-      (is_wish ? wishes : news).emplace_back(Said{number, std::move(*message)});
-    }
-  }
+  for (auto& [number, member] : members_) listen_to(number, member, news, wishes);
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
-    members_.at(process->number).lifeline = Descriptor();
+    Member& member = members_.at(process->number);
+    // It may have left its world since it was listened to, and an end after that is a good one.
+    listen_to(process->number, member, news, wishes);
+    member.lifeline = Descriptor();
     news.emplace_back(Ended{process->number, process->status, process->errors.held_back()});
   }
   if (is_one_of_several()) {
@@ -135,8 +139,12 @@ void MachineProcesses::show_signs() {
   const auto now = std::chrono::steady_clock::now();
   if (now - shown_ < std::chrono::duration<double>(sign_of_life_seconds)) return;
   shown_ = now;
+  show_sign();
+}
+
+void MachineProcesses::show_sign() const {
   for (const auto& [number, member] : members_) {
-    if (member.lifeline.is_open()) send(member.lifeline, FromLifeline{});
+    if (member.lifeline.is_open()) send(member.lifeline, sign_);
   }
 }
 

@@ -49,12 +49,18 @@ class MachineProcesses {
   std::vector<News> carry_out_one(const PassSignal& order);
   std::vector<News> carry_out_one(const EndJob& order);
   static std::vector<News> carry_out_one(const Conclude& order);
+  // Sorts what a rank has said.
+  static void listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes);
   void show_signs();
+  void show_sign() const;
   void look_for_stopped(std::vector<News>& news);
 
   const MachineOfJob machine_;
   std::chrono::steady_clock::time_point job_started_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point shown_{};  // the last sign of life
+  // It tells of the last failure again and again, since a rank that is held up may have no room for what it is told
+  // once.
+  FromLifeline sign_;
   RankProcesses processes_;
   std::map<int64_t, Member> members_;  // by number, with those that have ended
 };

@@ -90,6 +90,13 @@ def still_runs(pid):
         return False
 
 
+def takes_signals(pid):
+    """Whether a launcher has come so far that SIGTERM does not end it at once."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        blocked = int(re.search(r"^SigBlk:\s*(\w+)", status.read(), re.MULTILINE)[1], 16)
+    return blocked >> (signal.SIGTERM - 1) & 1 == 1
+
+
 class MachinesTest(LauncherTest):
     def start(self, *options, **more):
         return MachinesJob(self, *options, **more)
@@ -100,11 +107,12 @@ class MachinesTest(LauncherTest):
         return job
 
     def finish(self, job, *codes):
-        """Waits for the end of all launchers, with these exit codes; what each wrote to stderr."""
+        """Waits for the end of all launchers, each with its exit code or one of several; what each wrote to stderr."""
         all_errors = []
         for machine, code in zip(job.machines, codes, strict=True):
             output, errors = machine.finish()
-            self.assertEqual(machine.process.returncode, code, f"machine {machine.number}: {output[-2000:]}{errors}")
+            expected = code if isinstance(code, tuple) else (code,)
+            self.assertIn(machine.process.returncode, expected, f"machine {machine.number}: {output[-2000:]}{errors}")
             all_errors.append(errors)
         for machine in job.machines:
             self.assert_nothing_left(machine)
@@ -158,13 +166,18 @@ class WholeJobs(MachinesTest):
             self.assert_one_message(errors[0], "was started for 2 machines with 3 ranks each")
             self.assertEqual(errors[1], "")
 
+    def test_no_place_to_meet_is_a_mistake(self):
+        for variables, port in [({"TEST_ADDRESS": ""}, "1"), ({}, "0")]:
+            job = self.start("--port", port, variables=variables)
+            for errors in self.finish(job, 2, 2):
+                self.assert_one_message(errors, "2 of 4 are on this one", "set MASTER_ADDR", "MASTER_PORT")
+
 
 class Failures(MachinesTest):
     def test_any_rank_may_be_killed_and_is_replaced_on_its_machine(self):
         for rank in range(4):
             job = self.start_endless("--every", "1")
             pids = job.processes()
-            time.sleep(0.5)  # its neighbours know where it is from its heartbeats
             os.kill(pids[rank], signal.SIGKILL)
             others = [process for process in range(4) if process != rank]
             job.wait_for_epoch(others + [4])
@@ -172,7 +185,8 @@ class Failures(MachinesTest):
             self.assertIn(4, job[rank // 2].processes())
             self.assertEqual(job.epochs(), [[0, 1, 2, 3], others, others + [4]])
             errors = self.stop(job)
-            self.assert_healed(errors[0], rf"rank {rank} \(pid {pids[rank]}\) failed at step \d+: "
+            # Its neighbours know where it is if they have had a heartbeat of it.
+            self.assert_healed(errors[0], rf"rank {rank} \(pid {pids[rank]}\) failed(?: at step \d+)?: "
                                           r"killed by signal 9 \(Killed\); the job goes on with 3 ranks$")
             self.assertEqual(errors[1], "")
 
@@ -313,7 +327,7 @@ class Machines(MachinesTest):
         job.wait_for_a_step()
         job[1].process.send_signal(signal.SIGCONT)
         errors = self.stop(job, 75, 1)
-        self.assertEqual(len(re.findall(self.gone(1, r"\d", "its launcher was not heard for 3 s"), errors[0])), 2,
+        self.assertEqual(len(re.findall(self.gone(1, r"\d", "its launcher was not heard for 4 s"), errors[0])), 2,
                          errors[0])
         self.assert_one_message(errors[1], "machine 1 has lost machine 0", "--resume")
 
@@ -337,12 +351,18 @@ class Machines(MachinesTest):
             self.assertEqual(self.finish(job, code, code), ["", ""])
             self.assertEqual(len(job.epochs()), 1)
 
-    def test_sigterm_at_all_machines_ends_the_job_in_good_order(self):
-        for first in [0, 1]:
-            job = self.start_endless()
-            job[first].process.send_signal(signal.SIGTERM)
-            job[1 - first].process.send_signal(signal.SIGTERM)
-            self.assertEqual(self.finish(job, 75, 75), ["", ""])
+    def test_a_signal_at_all_machines_ends_the_job_in_good_order(self):
+        for number, code in [(signal.SIGTERM, 75), (signal.SIGINT, 130)]:
+            for first in [0, 1]:
+                job = self.start_endless("--every", "1", milliseconds=100)  # all are in one step when the second comes
+                job[first].process.send_signal(number)
+                job[1 - first].process.send_signal(number)
+                # Where machine 1 was told much earlier, it has left the job.
+                errors = self.finish(job, code, (0, code) if first == 1 else code)
+                self.assertEqual(errors, ["", ""])
+                ends = "ends as it was told|goes" if first == 1 else "ends as it was told"
+                ended = re.findall(rf"^process (\d) (?:{ends})$", job.output(), re.MULTILINE)
+                self.assertEqual(sorted(ended), ["0", "1", "2", "3"], f"{number} killed some: {job.output()[-2000:]}")
 
     def test_all_end_when_the_first_machine_is_gone(self):
         job = self.start_endless(machines=3, ranks=1)
@@ -368,7 +388,7 @@ class Machines(MachinesTest):
             with tempfile.TemporaryDirectory() as folder:
                 alone = Machine(machine, {"TEST_MEETING": folder}, "--machines", "2", ranks=1, milliseconds=1)
                 self.addCleanup(alone.kill)
-                time.sleep(0.3)
+                wait_until(lambda: takes_signals(alone.process.pid))
                 alone.process.send_signal(signal.SIGTERM)
                 alone.finish()
                 self.assertEqual(alone.process.returncode, 75)
@@ -413,17 +433,29 @@ class Hosts(MachinesTest):
         self.assertEqual([pid for pid in pids.values() if still_runs(pid)], [])
         job.wait_for_a_step()
         errors = self.stop(job, 75, 1)
-        self.assertEqual(errors[0].count("is gone: its launcher was not heard for 3 s; the job goes on"), 2, errors[0])
+        self.assertEqual(errors[0].count("is gone: its launcher was not heard for 4 s; the job goes on"), 2, errors[0])
         self.assert_one_message(errors[1], "machine 1 has lost machine 0", "it was not heard for 2 s", "--resume")
 
-    def test_a_cable_that_comes_back_soon_costs_nothing(self):
-        job = self.start_on_hosts()
+    def pull_for_a_moment(self):
+        """Gives the seconds without a cable."""
+        pulled = time.monotonic()
         self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "down")
-        time.sleep(0.5)
+        time.sleep(0.1)
         self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "up")
-        job.wait_for_a_step()
-        self.assertEqual(self.stop(job), ["", ""])
-        self.assertEqual(len(job.epochs()), 1)
+        return time.monotonic() - pulled
+
+    def test_a_cable_that_comes_back_soon_costs_nothing(self):
+        for _ in range(10):
+            job = self.start_on_hosts()
+            if self.pull_for_a_moment() < 0.3:  # TCP sends again at 0.2, 0.6 and 1.4 s, and after 2 s a machine ends
+                job.wait_for_a_step()
+                self.assertEqual(self.stop(job), ["", ""])
+                self.assertEqual(len(job.epochs()), 1)
+                return
+            for machine in job.machines:
+                machine.kill()
+                machine.finish()
+        self.skipTest("this machine has too much to do to pull a cable for a moment alone")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // Where processes of several machines leave short texts for one another, under names: a c10d store in real jobs.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,6 +24,10 @@ struct MeetingAddress {
 };
 // Throws UserError where the place cannot be reached within `wait_seconds`.
 using OpenMeetingPlace = std::function<MeetingPlace(const MeetingAddress&)>;
+
+// Throws UserError where the launcher of a job of several machines has not said where they meet (MASTER_ADDR,
+// MASTER_PORT). `ranks_here`: those on this machine.
+void check_meeting_address(const std::string& host, int64_t port, int64_t ranks_here, int64_t ranks);
 
 // The store at MASTER_ADDR:MASTER_PORT.
 MeetingPlace open_store(const MeetingAddress& address);

@@ -30,6 +30,9 @@ constexpr auto look_for_others_after = std::chrono::milliseconds(5);
 constexpr double longest_look_seconds = 0.5;
 // A spare always waits, and so this says no more than that it is in a step: if all ranks wait, that is told.
 constexpr double step_seconds_of_spare = 1e-3;
+// The launcher that decides finds that a machine is lost, and tells of it. Where it hardly gets a processor that lasts
+// longer than the silence that it counts.
+constexpr double longest_finding_seconds = lost_after_seconds + 4;
 
 Descriptor taken_over(int descriptor) {
   if (descriptor >= 0) ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
@@ -149,6 +152,7 @@ std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point j
         return std::nullopt;
       },
       .failed_meanwhile = [&] { return lifeline.failure_of(number); },
+      .longest_finding_seconds = longest_finding_seconds,
       .parts = tell_launcher};
   const int64_t size = std::ssize(epoch_.processes);
   try {

@@ -151,6 +151,7 @@ TEST_F(Memberships, give_a_failed_world_where_one_does_not_come) {
     EXPECT_EQ(world->size(), 3);
     EXPECT_EQ(world->health().failure()->rank, 2);
     EXPECT_THROW(sum_of_ranks(*world), RankFailure);
+    EXPECT_THROW(world->group({world->rank()}).barrier(), RankFailure);
     EXPECT_THROW(world->group({world->rank(), 2}).start_all_reduce(nullptr, 0, DataType::byte, Reduction::sum),
                  RankFailure);
   };

@@ -187,9 +187,18 @@ void RankProcesses::wait_for_news(const std::vector<int>& others) const {
   ::poll(sources.data(), sources.size(), std::chrono::milliseconds(look_for_news_after).count());
 }
 
+// Once for each time that it came on one of the two ways, by whichever it came first.
 void RankProcesses::pass_on(int signal) {
+  Arrivals& arrivals = arrivals_[signal];
+  if (std::max(arrivals.here, arrivals.from_above) == arrivals.passed_on) return;
+  ++arrivals.passed_on;
   passed_on_.insert(signal);
   signal_all(signal);
+}
+
+void RankProcesses::pass_on_from_above(int signal) {
+  ++arrivals_[signal].from_above;
+  pass_on(signal);
 }
 
 std::vector<int> RankProcesses::take_signals() {
@@ -198,6 +207,7 @@ std::vector<int> RankProcesses::take_signals() {
     switch (*signal) {
       case SIGINT:
       case SIGTERM:
+        ++arrivals_[*signal].here;
         pass_on(*signal);
         taken.push_back(*signal);
         break;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -103,7 +104,8 @@ struct RankStart {
 };
 
 // They are children of this process, in a process group of their own: a terminal then sends Ctrl-C to the launcher
-// alone, which passes it on once. This process must have no other threads. At its end none of them is left.
+// alone, which passes it on once. This process must have no threads that were started before it, which would take the
+// signals. At its end none of them is left.
 class RankProcesses {
  public:
   // `arguments` are those of this program, which is what each process runs.
@@ -123,7 +125,9 @@ class RankProcesses {
   void wait_for_news(const std::vector<int>& others) const;
   // Reads the signals that have come, and passes on those that are meant for all (see passed_on()), which it returns.
   std::vector<int> take_signals();
-  void pass_on(int signal);
+  // Passes on one that came to the launcher that decides. Where a signal is sent to all machines it comes on both ways,
+  // and the ranks, which a second SIGINT would kill, get it once.
+  void pass_on_from_above(int signal);
   void forward_errors();
   void finish_errors();
 
@@ -138,6 +142,12 @@ class RankProcesses {
  private:
   [[noreturn]] void become_rank(pid_t launcher, int errors, const std::vector<int>& inherited,
                                 const std::vector<char*>& arguments, const std::vector<char*>& variables) const;
+  // How often a signal has come.
+  struct Arrivals {
+    int64_t here = 0, from_above = 0;
+    int64_t passed_on = 0;
+  };
+  void pass_on(int signal);
   void signal_all(int signal) const;
 
   const std::filesystem::path program_;
@@ -145,6 +155,7 @@ class RankProcesses {
   SignalSource signals_;
   pid_t group_ = 0;
   std::deque<RankProcess> processes_;
+  std::map<int, Arrivals> arrivals_;
   std::set<int> passed_on_;
 };
 

@@ -13,19 +13,22 @@ namespace copus {
 
 namespace {
 
-// Its launcher ends its ranks and itself when it has heard nothing for `fenced_after_seconds`. That is over by then.
-constexpr double lost_after_seconds = 3;
-static_assert(lost_after_seconds > fenced_after_seconds + longest_look_for_signs);
 // The kernel closes the connections of a process that dies before it kills its children.
 constexpr double moment_to_die_seconds = 0.5;
 constexpr auto longest_parting = std::chrono::seconds(2);
 
 }  // namespace
 
-int RemoteMachine::descriptor() const { return link_ && !link_->is_over() ? link_->descriptor() : -1; }
+int RemoteMachine::descriptor() const { return link_ && !garbled_ && !link_->is_over() ? link_->descriptor() : -1; }
 
+// A launcher that sends what is no message may run on all the same. It ends since it hears nothing any more, as it does
+// where the connection is silent, and only then is it lost.
 std::vector<News> RemoteMachine::hear(double seconds) {
   if (!link_) return {};
+  if (garbled_) {
+    over_seconds_ += std::min(seconds, longest_look_for_signs);
+    return {};
+  }
   link_->exchange(seconds);
   std::vector<News> all;
   while (const auto message = link_->next()) {
@@ -40,12 +43,13 @@ std::vector<News> RemoteMachine::hear(double seconds) {
       all.push_back(std::move(*news));
     }
   }
-  if (link_->is_over() || garbled_) over_seconds_ += std::min(seconds, longest_look_for_signs);
+  garbled_ = garbled_ || link_->is_garbled();
+  if (link_->is_over() && !garbled_) over_seconds_ += std::min(seconds, longest_look_for_signs);
   return all;
 }
 
 void RemoteMachine::tell(const Order& order) {
-  if (link_) link_->send(packed(order));
+  if (link_ && !garbled_) link_->send(packed(order));
 }
 
 void RemoteMachine::conclude(int64_t code) {
@@ -57,7 +61,7 @@ void RemoteMachine::conclude(int64_t code) {
 void RemoteMachine::part() {
   constexpr int moment_milliseconds = 10;
   const auto end = std::chrono::steady_clock::now() + longest_parting;
-  while (link_ && !link_->is_over() && std::chrono::steady_clock::now() < end) {
+  while (link_ && !garbled_ && !link_->is_over() && std::chrono::steady_clock::now() < end) {
     pollfd source{link_->descriptor(), POLLIN, 0};
     ::poll(&source, 1, moment_milliseconds);
     link_->exchange(0);
@@ -68,9 +72,11 @@ void RemoteMachine::part() {
 
 std::optional<std::string> RemoteMachine::loss() const {
   if (concluded_ || !link_) return std::nullopt;
-  if (over_seconds_ > moment_to_die_seconds) {
-    return garbled_ ? "its launcher sent what is no message" : "the connection to its launcher broke";
+  if (garbled_) {
+    if (over_seconds_ < lost_after_seconds) return std::nullopt;
+    return "its launcher sent what is no message";
   }
+  if (over_seconds_ > moment_to_die_seconds) return "the connection to its launcher broke";
   if (link_->silent_seconds() >= lost_after_seconds) {
     return concat("its launcher was not heard for ", lost_after_seconds, " s");
   }

@@ -19,7 +19,7 @@ class RemoteMachine {
       : number_(number), link_(std::make_unique<MachineLink>(std::move(socket))) {}
 
   int64_t number() const { return number_; }
-  // Of the connection; -1 once it is over.
+  // Of the connection; -1 once nothing that comes is read any more.
   int descriptor() const;
 
   // What it has told since the last call. Its arrival is noted here.
@@ -43,8 +43,8 @@ class RemoteMachine {
   std::unique_ptr<MachineLink> link_;  // null once it is lost
   std::optional<Arrived> arrived_;
   bool concluded_ = false;
-  bool garbled_ = false;
-  double over_seconds_ = 0;  // for which the connection has been over
+  bool garbled_ = false;     // from then on it is told nothing, and nothing that it tells counts
+  double over_seconds_ = 0;  // for which the connection has been over, or this launcher silent to a garbled one
 };
 
 }  // namespace copus

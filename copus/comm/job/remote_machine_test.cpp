@@ -8,6 +8,8 @@
 #include <array>
 #include <utility>
 
+#include "copus/comm/job/lifeline.h"
+
 namespace copus {
 namespace {
 
@@ -52,10 +54,10 @@ TEST_F(RemoteMachines, are_heard_and_told) {
 }
 
 TEST_F(RemoteMachines, that_are_silent_are_lost) {
-  hear_nothing(2.75);
+  hear_nothing(3.75);
   EXPECT_FALSE(machine.loss());
   hear_nothing(0.5);
-  EXPECT_THAT(machine.loss().value_or(""), HasSubstr("was not heard for 3 s"));
+  EXPECT_THAT(machine.loss().value_or(""), HasSubstr("was not heard for 4 s"));
 }
 
 TEST_F(RemoteMachines, that_show_that_they_are_there_are_not_lost) {
@@ -81,11 +83,34 @@ TEST_F(RemoteMachines, whose_connection_ends_are_lost_after_a_moment) {
   EXPECT_THAT(machine.loss().value_or(""), HasSubstr("broke"));
 }
 
-TEST_F(RemoteMachines, that_talk_garbage_are_lost) {
+TEST_F(RemoteMachines, that_talk_garbage_are_left_alone_until_they_have_ended) {
   there.send("what is this");
   there.send(packed(News(Stopped{3, true})));
   EXPECT_TRUE(hear().empty());
-  hear_nothing(0.75);
+  there.exchange(0);
+  while (there.next()) {
+  }
+  EXPECT_EQ(machine.descriptor(), -1);
+  for (double passed = 0; passed < 3.75; passed += 0.25) {
+    machine.tell(KillProcess{3});
+    there.send(packed(News(Stopped{3, true})));
+    there.exchange(0.25);
+    EXPECT_TRUE(machine.hear(0.25).empty());
+    EXPECT_FALSE(there.next());
+    EXPECT_FALSE(machine.loss());
+  }
+  EXPECT_GT(there.silent_seconds(), fenced_after_seconds) << "its launcher hears nothing, and ends";
+  hear_nothing(0.5);
+  EXPECT_THAT(machine.loss().value_or(""), HasSubstr("no message"));
+}
+
+TEST_F(RemoteMachines, that_send_a_text_without_an_end_are_left_alone_too) {
+  const std::array<char, 5> header = {'\xff', '\xff', '\xff', '\xff', 'm'};
+  ASSERT_EQ(::send(there.descriptor(), header.data(), header.size(), 0), 5);
+  EXPECT_TRUE(hear().empty());
+  hear_nothing(3.75);
+  EXPECT_FALSE(machine.loss());
+  hear_nothing(0.5);
   EXPECT_THAT(machine.loss().value_or(""), HasSubstr("no message"));
 }
 

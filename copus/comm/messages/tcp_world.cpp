@@ -29,8 +29,6 @@ struct Entrance {
   TcpDoor door;
 };
 
-// A launcher finds within this time that a rank has failed which others cannot reach.
-constexpr auto time_for_launcher = std::chrono::seconds(4);
 constexpr auto look_again_after = std::chrono::milliseconds(25);
 
 std::optional<FailureReport> failure_meanwhile(const TcpMeeting& meeting) {
@@ -40,7 +38,7 @@ std::optional<FailureReport> failure_meanwhile(const TcpMeeting& meeting) {
 // The rank above may have failed after it told its address. Then that is the reason, and not the network.
 void wait_for_a_reason(const TcpMeeting& meeting) {
   if (!meeting.failed_meanwhile) return;
-  const auto end = std::chrono::steady_clock::now() + time_for_launcher;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(meeting.longest_finding_seconds);
   while (std::chrono::steady_clock::now() < end) {
     if (const auto failure = meeting.failed_meanwhile()) throw RankFailure(*failure);
     std::this_thread::sleep_for(look_again_after);

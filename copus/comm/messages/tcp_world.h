@@ -29,6 +29,8 @@ struct TcpMeeting {
   // These may be empty. They are of ranks whose launcher goes on without those that fail.
   // What the launcher has found to have failed. It ends the meeting.
   std::function<std::optional<FailureReport>()> failed_meanwhile = {};
+  // So long that may take it, where others cannot reach who has failed.
+  double longest_finding_seconds = 0;
   // Called when this rank leaves the world, before it waits for the others to do so.
   std::function<void(const TcpParting&)> parts = {};
 };

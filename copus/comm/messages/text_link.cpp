@@ -46,7 +46,7 @@ std::optional<TextLink::Text> TextLink::next() {
   uint32_t length = 0;
   std::memcpy(&length, incoming_.data(), sizeof length);
   if (length > longest_text) {
-    over_ = true;
+    over_ = garbled_ = true;
     return std::nullopt;
   }
   if (incoming_.size() < header_bytes + length) return std::nullopt;

@@ -33,12 +33,15 @@ class TextLink {
   bool all_sent() const { return outgoing_.empty(); }
   // Whether the other end is gone, or sends what is no text. What had come before can still be read.
   bool is_over() const { return over_; }
+  // Whether it is the latter.
+  bool is_garbled() const { return garbled_; }
 
  private:
   TcpSocket socket_;
   std::vector<std::byte> outgoing_;
   std::vector<std::byte> incoming_;
   bool over_ = false;
+  bool garbled_ = false;
 };
 
 }  // namespace copus

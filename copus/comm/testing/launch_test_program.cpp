@@ -215,7 +215,10 @@ class HealingRank {
       std::array<int64_t, 2> agreed{world.rank() == 0 && membership_.regroup_wanted() ? 1 : 0, -noted_signal};
       everyone.all_reduce(agreed.data(), std::ssize(agreed), DataType::int64, Reduction::maximum);
       if (world.rank() == 0 && step_ % options_.get("--every", 10) == 0) say(concat("step ", step_));
-      if (agreed[1] != 0) return agreed[1] == -SIGINT ? 130 : 75;
+      if (agreed[1] != 0) {
+        say(concat("process ", membership_.process(), " ends as it was told"));
+        return agreed[1] == -SIGINT ? 130 : 75;
+      }
       if (agreed[0] != 0) {
         ++step_;
         return std::nullopt;
