@@ -221,6 +221,18 @@ class FaultTest {
     job_.emplace(processes_, train(run, false), output_of(run));
   }
 
+  // Goes on from the last checkpoint, or from the beginning where there is none.
+  void start_again(const Layout& layout, const std::filesystem::path& run) {
+    const bool resumes =
+        std::filesystem::exists(run / "checkpoints") && !std::filesystem::is_empty(run / "checkpoints");
+    if (!resumes) {
+      std::filesystem::remove_all(run);
+      return start(layout, run);
+    }
+    has_lasting_harm_ = false;
+    job_.emplace(processes_, train(run, true), output_of(run));
+  }
+
   void strike_run(const Layout& layout, const std::filesystem::path& run) {
     const std::vector<LoggedStep>& expected = unharmed(layout);
     FaultedRun result{.layout = to_string(layout)};
@@ -228,24 +240,18 @@ class FaultTest {
     while (given_ < options_.faults && result.failure.empty()) {
       const FaultKind& kind = fault_kinds()[random_below(fault_kinds().size())];
       const auto outcome = strike(kind, phases[random_below(phases.size())]);
-      if (!outcome && job_->exit_code()) break;
-      if (!outcome) continue;  // the process was gone
-      ++given_;
-      listener_.add(*outcome);
-      if (!outcome->failure.empty()) result.failure = "see the fault before";
-      if (job_->exit_code()) {
-        if (*job_->exit_code() == 0) break;
-        // It goes on from its last checkpoint, or from the beginning where it has none.
-        const bool resumes =
-            std::filesystem::exists(run / "checkpoints") && !std::filesystem::is_empty(run / "checkpoints");
-        has_lasting_harm_ = false;
-        if (!resumes) std::filesystem::remove_all(run);
-        if (resumes) {
-          job_.emplace(processes_, train(run, true), output_of(run));
-        } else {
-          start(layout, run);
-        }
+      if (outcome) {
+        ++given_;
+        listener_.add(*outcome);
+        if (!outcome->failure.empty()) result.failure = "see the fault before";
       }
+      if (!job_->exit_code()) continue;
+      if (*job_->exit_code() == 0 || (!outcome && !has_lasting_harm_)) break;
+      start_again(layout, run);
+    }
+    // What was taken from a process may end the job later, too.
+    while (has_lasting_harm_ && result.failure.empty() && wait_for_end() && job_->exit_code() != 0) {
+      start_again(layout, run);
     }
     finish(result, run, expected);
     listener_.add(result);
