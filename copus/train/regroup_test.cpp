@@ -26,6 +26,7 @@
 #include "copus/comm/first_ranks_world.h"
 #include "copus/comm/messages/tcp_world.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
+#include "copus/comm/testing/noticed_places_world.h"
 #include "copus/comm/testing/test_worlds.h"
 #include "copus/train/testing/state_damage.h"
 #include "copus/train/testing/switch_test_support.h"
@@ -40,12 +41,11 @@ using namespace switch_tests;
 struct Killed {};
 
 // A world whose rank ends at its `places_left`-th word about where it is. `end` is called before anybody knows of it.
-class MortalWorld final : public WrappedWorld, public Health {
+class MortalWorld final : public NoticedPlacesWorld {
  public:
   MortalWorld(std::unique_ptr<World> inner, int64_t& places_left, std::function<void()> end)
-      : WrappedWorld(std::move(inner)), places_left_(places_left), end_(std::move(end)) {}
+      : NoticedPlacesWorld(std::move(inner)), places_left_(places_left), end_(std::move(end)) {}
 
-  Health& health() override { return *this; }
   void set_place(std::string_view place) override {
     if (places_left_ > 0 && --places_left_ == 0) {
       end_();
@@ -64,13 +64,8 @@ class MortalWorld final : public WrappedWorld, public Health {
       EXPECT_THROW(wait(), RankFailure);
       throw Killed();
     }
-    inner().health().set_place(place);
+    NoticedPlacesWorld::set_place(place);
   }
-  void set_expected_step_seconds(double seconds) override { inner().health().set_expected_step_seconds(seconds); }
-  void begin_wait() override { inner().health().begin_wait(); }
-  void end_wait() override { inner().health().end_wait(); }
-  void report(const FailureReport& report) override { inner().health().report(report); }
-  std::optional<FailureReport> failure() const override { return inner().health().failure(); }
 
  private:
   int64_t& places_left_;

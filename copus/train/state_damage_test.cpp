@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/comm/testing/noticed_places_world.h"
 #include "copus/train/state_hash.h"
 #include "copus/train/testing/moving_state.h"
 #include "copus/train/testing/switch_test_support.h"
@@ -106,9 +107,9 @@ TEST(StateDamage, EveryClassIsNoticedInEveryLayoutThatHasSuchState) {
 }
 
 // A world whose rank does something as it comes to a place for the `nth` time.
-class StruckWorld final : public WrappedWorld, public Health {
+class StruckWorld final : public NoticedPlacesWorld {
  public:
-  explicit StruckWorld(std::unique_ptr<World> inner) : WrappedWorld(std::move(inner)) {}
+  explicit StruckWorld(std::unique_ptr<World> inner) : NoticedPlacesWorld(std::move(inner)) {}
 
   void strike_at(std::string place, int64_t nth, std::function<void()> strike) {
     place_ = std::move(place);
@@ -116,16 +117,10 @@ class StruckWorld final : public WrappedWorld, public Health {
     strike_ = std::move(strike);
   }
 
-  Health& health() override { return *this; }
   void set_place(std::string_view place) override {
-    inner().health().set_place(place);
+    NoticedPlacesWorld::set_place(place);
     if (!place_.empty() && place.ends_with(place_) && --times_left_ == 0) strike_();
   }
-  void set_expected_step_seconds(double seconds) override { inner().health().set_expected_step_seconds(seconds); }
-  void begin_wait() override { inner().health().begin_wait(); }
-  void end_wait() override { inner().health().end_wait(); }
-  void report(const FailureReport& report) override { inner().health().report(report); }
-  std::optional<FailureReport> failure() const override { return inner().health().failure(); }
 
  private:
   std::string place_;

@@ -1,0 +1,28 @@
+// For tests: a world whose rank can be struck at a place that it comes to.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "copus/comm/world.h"
+
+namespace copus {
+
+// Passes all on; who derives from it overrides set_place and learns where the rank is.
+class NoticedPlacesWorld : public WrappedWorld, public Health {
+ public:
+  Health& health() override { return *this; }
+  void set_place(std::string_view place) override { inner().health().set_place(place); }
+  void set_expected_step_seconds(double seconds) override { inner().health().set_expected_step_seconds(seconds); }
+  void begin_wait() override { inner().health().begin_wait(); }
+  void end_wait() override { inner().health().end_wait(); }
+  void report(const FailureReport& report) override { inner().health().report(report); }
+  std::optional<FailureReport> failure() const override { return inner().health().failure(); }
+
+ protected:
+  explicit NoticedPlacesWorld(std::unique_ptr<World> inner) : WrappedWorld(std::move(inner)) {}
+};
+
+}  // namespace copus
