@@ -18,7 +18,7 @@ import time
 import unittest
 
 from program_test_support import COPUS, TIMEOUT, TORCHRUN, WITH_TORCH, ProgramTest, free_port
-from rank_processes import children, is_gone, rank_of, ranks_of
+from rank_processes import Places, children, is_gone, rank_of, ranks_of
 
 ROUNDS = int(os.environ.get("COPUS_HEAL_ROUNDS", "6"))
 RANKS = 4
@@ -197,6 +197,25 @@ class Healing(HealingTest):
         process, ranks = self.start_static("interrupted")
         os.kill(ranks[2], signal.SIGINT)
         self.assert_ends_with_checkpoint(process, "interrupted", 130)
+
+    def test_the_run_ends_with_a_checkpoint_where_it_is_told_to_as_it_begins(self):
+        for run, end, code, rank in [("terminated", signal.SIGTERM, 75, None), ("interrupted", signal.SIGINT, 130, 2)]:
+            process = self.start("train", "static.toml", "--run-dir", run, *self.settings)
+            ranks = ranks_of(process.pid, RANKS, lambda: process.poll() is None)
+            self.wait_for_place(b"regrouping: who is there", ranks[0])
+            os.kill(process.pid if rank is None else ranks[rank], end)
+            self.assert_ends_with_checkpoint(process, run, code)
+
+    def wait_for_place(self, place, rank):
+        """Waits until any rank has come there, as `rank` sees it."""
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            places = Places(rank)
+            has_come = place in places.text()
+            places.close()
+            if has_come:
+                return
+            self.assertLess(time.monotonic(), deadline, f"no rank comes to {place}")
 
     def test_a_node_leaves_on_the_virtual_clock(self):
         (self.folder / "nodes.toml").write_text(

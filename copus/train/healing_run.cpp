@@ -53,7 +53,8 @@ class HealingRun {
         membership_(membership),
         device_(device),
         local_ranks_(local_ranks) {
-    // Where others train already, a signal is noted from the beginning.
+    // Where others train already, a signal is noted from the beginning; in a job that starts, once the ranks have met.
+    // Until then it ends the process, as in any program that starts.
     if (membership.is_newcomer()) stop_.emplace(max_seconds, start);
   }
 
@@ -61,6 +62,7 @@ class HealingRun {
     while (true) {
       std::unique_ptr<World> members = membership_.join_next();
       if (members == nullptr) return RunEnd::done;
+      if (!stop_) stop_.emplace(max_seconds_, start_);
       try {
         const std::optional<RunEnd> end = run_epoch(members);
         leave();
@@ -71,9 +73,6 @@ class HealingRun {
           throw;
         }
         count_failure();
-        // A signal that comes from here on is noted, in a process that may become a spare as well: the run may not
-        // have begun yet.
-        if (!stop_) stop_.emplace(max_seconds_, start_);
         leave();
       } catch (...) {
         abandon();
@@ -94,7 +93,6 @@ class HealingRun {
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
     const int64_t ranks = now.strategy.world_size();
     if (members.rank() >= ranks) {
-      if (!stop_) stop_.emplace(max_seconds_, start_);
       membership_.wait_as_spare(members, [this] {
         const StopReason reason = stop_->reason(0);
         return reason == StopReason::terminate || reason == StopReason::interrupt;
@@ -215,7 +213,6 @@ class HealingRun {
     if (plan_->checkpoint) passed_.last_checkpoint = trainer_->state().step;
     const bool leads = world_->rank() == 0;
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
-    if (!stop_) stop_.emplace(max_seconds_, start_);
     has_first_state_ = true;
     world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     has_begun_ = true;
@@ -313,7 +310,7 @@ class HealingRun {
     trainer_.reset();
     world_.reset();
     // Whoever is about to go leaves the run directory to the next rank 0 before that can open it.
-    if (stop_ && stop_->reason(0) == StopReason::terminate) leader_.reset();
+    if (stop_->reason(0) == StopReason::terminate) leader_.reset();
   }
 
   // Leaves everything alive for the end of the process: communication that is under way must not find its buffers gone.

@@ -55,13 +55,17 @@ class Places:
             self.address = int(found.group(1), 16)
             self.memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
 
-    def switching(self):
-        """Returns every (step, phase) that a rank is or was in lately; none for a rank that has ended."""
+    def text(self):
+        """Returns what is there; nothing for a rank that has ended or has not met the others."""
         try:
-            text = os.pread(self.memory, self.HEALTH_BYTES, self.address)
+            return b"" if self.memory is None else os.pread(self.memory, self.HEALTH_BYTES, self.address)
         except OSError:
-            return set()
-        return set(re.findall(rb"switching after step (\d+): ([a-z ]+)", text))
+            return b""
+
+    def switching(self):
+        """Returns every (step, phase) that a rank is or was in lately."""
+        return set(re.findall(rb"switching after step (\d+): ([a-z ]+)", self.text()))
 
     def close(self):
-        os.close(self.memory)
+        if self.memory is not None:
+            os.close(self.memory)

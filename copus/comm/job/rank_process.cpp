@@ -252,7 +252,8 @@ int RankProcesses::conclude(const FailureReport& failure, const ConcludedProcess
     return users_mistake;
   }
   if (failed && failed->end.killed_by(passed_on_)) {
-    return 128 + WTERMSIG(failed->end.status);  // the user's second Ctrl-C, or one before the ranks were ready for it
+    // The user's second Ctrl-C, or either signal before the ranks were ready for it.
+    return WTERMSIG(failed->end.status) == SIGINT ? interrupted : asked_to_stop;
   }
   announce(failure);
   return failed_job;
