@@ -27,6 +27,7 @@ constexpr int cannot_execute = 127;
   ::open("/dev/null", O_RDONLY);  // takes the lowest number that is free, which is that of stdin
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
+  ::signal(SIGINT, SIG_DFL);  // which a shell has programs in the background ignore; this process passes it on
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   ::execv(program, arguments);
   ::_exit(cannot_execute);
