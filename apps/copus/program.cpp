@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/mapped_file.h"
+#include "copus/base/printable.h"
 #include "copus/cli/commands.h"
 #include "copus/comm/rank_failure.h"
 #include "copus/workshop/commands.h"
@@ -19,13 +21,14 @@ constexpr int users_mistake = 2;
 
 int complain(const char* kind, const char* message, int exit_code) {
   std::cout.flush();
-  std::cerr << "copus: " << kind << ": " << message << '\n';
+  std::cerr << "copus: " << kind << ": " << printable(message) << '\n';
   return exit_code;
 }
 
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
+  tell_of_files_cut_short();
   CLI::App program("Copus trains decoder-only language models.");
   program.set_version_flag("--version", "copus " COPUS_VERSION);
   program.footer(

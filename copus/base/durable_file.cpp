@@ -1,21 +1,27 @@
 #include "copus/base/durable_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>  // renameat2
-#include <fstream>
-#include <iterator>
+#include <random>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/regular_file.h"
+#include "copus/base/write_all.h"
 
 namespace copus {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Bytes that are hashed and then written in one piece, few enough to stay in the processor's cache between the two.
 constexpr size_t write_piece = size_t{1} << 20;
@@ -40,6 +46,100 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   throw UserError(concat("cannot rename ", from.string(), " to ", to.string(), ": ", error_text(errno)));
 }
 
+constexpr size_t random_characters = 6;
+
+// Makes a temporary name that there hardly is yet. Whoever creates it makes sure and, if there is one, asks for
+// another.
+fs::path new_partial_path(const fs::path& path) {
+  std::random_device random;
+  std::string letters(random_characters, 'a');
+  for (char& letter : letters) letter = "abcdefghijklmnopqrstuvwxyz012345"[random() % 32];
+  fs::path named = path;
+  named += concat(".", letters);
+  return partial_path(named);
+}
+
+// Tells whether a name is one that new_partial_path makes for a file or folder called `name`.
+bool is_partial_of(const std::string& name, const std::string& partial) {
+  const size_t size = name.size() + 1 + random_characters + partial_suffix.size();
+  return partial.size() == size && partial.starts_with(name + ".") && partial.ends_with(partial_suffix);
+}
+
+// Creates what has a temporary name by `create`, which returns false and sets errno where it cannot.
+template <class Create>
+fs::path create_partial(const fs::path& path, const Create& create) {
+  while (true) {
+    fs::path partial = new_partial_path(path);
+    if (create(partial)) return partial;
+    if (errno != EEXIST) return {};
+  }
+}
+
+// The file in a folder that is being written, by which it can be told from anything else of such a name. Its lock lives
+// as long as the writer.
+constexpr const char* mark_name = ".copus-writing";
+constexpr std::string_view mark_text = "Copus is writing this folder, or was when it died: it may be deleted then.\n";
+
+// A folder under a temporary name, deleted unless it is completed.
+class UnfinishedFolder {
+ public:
+  explicit UnfinishedFolder(const fs::path& target) : target_(target) {
+    create_directories_durably(folder_of(target));
+    delete_leftovers();
+    path_ = create_partial(target, [](const fs::path& path) { return ::mkdir(path.c_str(), 0777) == 0; });
+    if (path_.empty()) throw UserError(concat("cannot create the folder ", target.string(), ": ", error_text(errno)));
+    const OpenedFile mark = open_regular_file(path_ / mark_name, O_RDWR | O_CREAT | O_EXCL);
+    mark_ = mark.descriptor;
+    const bool is_marked = mark_ >= 0 && write_all(mark_, mark_text) == mark_text.size();
+    // Where a file system has no locks, nobody else can lock the file either, and nobody deletes the folder.
+    if (is_marked) ::flock(mark_, LOCK_EX | LOCK_NB);
+    if (is_marked) return;
+    const std::string error = mark_ < 0 ? mark.error : error_text(errno);
+    discard();
+    throw UserError(concat("cannot write into ", path_.string(), ": ", error));
+  }
+  UnfinishedFolder(const UnfinishedFolder&) = delete;
+  UnfinishedFolder& operator=(const UnfinishedFolder&) = delete;
+  ~UnfinishedFolder() { discard(); }
+
+  const fs::path& path() const { return path_; }
+
+  void complete() {
+    ::unlink((path_ / mark_name).c_str());
+    sync_directory(path_);
+    if (::rename(path_.c_str(), target_.c_str()) != 0) fail_rename(path_, target_);
+    is_complete_ = true;
+    sync_directory(folder_of(target_));
+  }
+
+ private:
+  void discard() {
+    std::error_code ignored;
+    if (!is_complete_) fs::remove_all(path_, ignored);
+    if (mark_ >= 0) ::close(std::exchange(mark_, -1));
+  }
+
+  void delete_leftovers() const {
+    std::vector<fs::path> candidates;
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(target_), ignored)) {
+      const bool is_folder = entry.symlink_status(ignored).type() == fs::file_type::directory;
+      if (is_folder && is_partial_of(target_.filename(), entry.path().filename())) candidates.push_back(entry.path());
+    }
+    for (const fs::path& candidate : candidates) {
+      const OpenedFile mark = open_regular_file(candidate / mark_name, O_RDWR | O_NOFOLLOW);
+      if (mark.descriptor < 0) continue;
+      if (::flock(mark.descriptor, LOCK_EX | LOCK_NB) == 0) fs::remove_all(candidate, ignored);
+      ::close(mark.descriptor);
+    }
+  }
+
+  const fs::path target_;
+  fs::path path_;
+  int mark_ = -1;
+  bool is_complete_ = false;
+};
+
 }  // namespace
 
 std::filesystem::path partial_path(const std::filesystem::path& path) {
@@ -49,8 +149,14 @@ std::filesystem::path partial_path(const std::filesystem::path& path) {
 }
 
 DurableFile::DurableFile(std::filesystem::path path, uint64_t expected_bytes)
-    : path_(std::move(path)), partial_(partial_path(path_)), expected_bytes_(expected_bytes) {
-  descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    : path_(std::move(path)), expected_bytes_(expected_bytes) {
+  // A rename would put the file in the place of a device or a pipe.
+  const std::string obstacle = obstacle_to_file(path_);
+  if (!obstacle.empty()) throw UserError(concat("cannot create ", path_.string(), ": ", obstacle));
+  partial_ = create_partial(path_, [this](const fs::path& partial) {
+    descriptor_ = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return descriptor_ >= 0;
+  });
   if (descriptor_ < 0) fail("create", errno, 0);
 }
 
@@ -69,14 +175,13 @@ void DurableFile::write(std::span<const std::byte> bytes) {
   COPUS_CHECK(descriptor_ >= 0, "write after commit of ", path_.string());
   while (!bytes.empty()) {
     const auto piece = bytes.first(std::min(bytes.size(), write_piece));
-    const ssize_t count = ::write(descriptor_, piece.data(), piece.size());
-    if (count < 0) {
-      if (errno == EINTR) continue;
-      fail("write", errno, written_ + bytes.size());
-    }
-    hasher_.update(piece.first(static_cast<size_t>(count)));
-    written_ += static_cast<uint64_t>(count);
-    bytes = bytes.subspan(static_cast<size_t>(count));
+    // Hashes first: where bytes come from a mapped file that is cut short meanwhile, that is noticed here, and the
+    // kernel does not complain of a bad address.
+    hasher_.update(piece);
+    const std::string_view text(reinterpret_cast<const char*>(piece.data()), piece.size());
+    if (write_all(descriptor_, text) < text.size()) fail("write", errno, written_ + bytes.size());
+    written_ += piece.size();
+    bytes = bytes.subspan(piece.size());
   }
 }
 
@@ -149,38 +254,31 @@ void replace_durably(const std::filesystem::path& from, const std::filesystem::p
 
 void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
                              const std::function<void(const std::filesystem::path& partial)>& fill) {
-  const std::filesystem::path partial = partial_path(directory);
-  std::error_code error;
-  std::filesystem::remove_all(partial, error);
-  if (error) throw UserError(concat("cannot delete ", partial.string(), ": ", error.message()));
-  create_directories_durably(partial);
   try {
-    fill(partial);
-    sync_directory(partial);
-    replace_durably(partial, directory);
+    UnfinishedFolder unfinished(directory);
+    fill(unfinished.path());
+    unfinished.complete();
   } catch (const UserError& cause) {
-    std::filesystem::remove_all(partial, error);
     throw UserError(concat("cannot write ", directory.string(), " (", expected_bytes, " bytes in all): ", cause.what(),
                            ". Nothing of it was kept"));
-  } catch (...) {
-    std::filesystem::remove_all(partial, error);
-    throw;
   }
 }
 
-std::string read_text_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const int error_number = errno;
-  std::error_code ignored;
-  if (!file) {
-    const bool missing = error_number == ENOENT;
-    throw UserError(concat("cannot read ", path.string(), ": ", missing ? "no such file" : error_text(error_number)));
+std::string read_text_file(const std::filesystem::path& path, uint64_t most_bytes) {
+  InputFile file(path);
+  const auto check = [&](uint64_t bytes) {
+    if (bytes <= most_bytes) return;
+    throw UserError(concat("cannot read ", path.string(), ": it has more than ", most_bytes,
+                           " bytes, too many for a text of its kind; is it the right file?"));
+  };
+  check(file.size());
+  std::string text;
+  text.reserve(file.size());
+  std::array<char, size_t{64} << 10> piece;
+  while (const size_t count = file.read(piece)) {
+    check(text.size() + count);
+    text.append(piece.data(), count);
   }
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw UserError(concat("cannot read ", path.string(), ": it is a folder; expected a file"));
-  }
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) throw UserError(concat("cannot read ", path.string(), ": the disk reported an error"));
   return text;
 }
 

@@ -1,7 +1,9 @@
 // Files that exist whole or not at all: they are written under a temporary name, synced to the disk, then renamed.
 //
-// The temporary name is the final one with `partial_suffix` appended, in the same folder. A process that is killed
-// leaves such a file or folder behind; nobody reads it, and whoever finds it may delete it.
+// The temporary name is the final one with six random characters and `partial_suffix` appended, in the same folder. It
+// is always a new one: what is there already, a symbolic link too, is neither written into nor deleted. A process that
+// is killed leaves its file or folder behind; nobody reads it, it is in nobody's way, and whoever finds it may delete
+// it.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +30,8 @@ struct FileDigest {
   bool operator==(const FileDigest&) const = default;
 };
 
-// A file that is being written. Until commit() the final name is untouched; without commit() nothing is left.
+// A file that is being written. Until commit() the final name is untouched; without commit() nothing is left. A folder,
+// a pipe or a device of that name is refused.
 // Errors of the disk (full, read-only, no such folder) are UserErrors that name the file and, for a full disk, the
 // bytes that were needed and those that were free.
 class DurableFile {
@@ -73,12 +76,18 @@ void create_directories_durably(const std::filesystem::path& directory);
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Creates a folder whole or not at all: `fill` writes its files, durably, into the folder it is given, which then
-// replaces `directory`. When `fill` throws, nothing is left and `directory` is as before; a UserError is passed on with
-// `expected_bytes`, the size of the whole folder.
+// becomes `directory`; a folder of that name has to be empty. When `fill` throws, nothing is left and `directory` is as
+// before; a UserError is passed on with `expected_bytes`, the size of the whole folder. What a process that was killed
+// has left of writing the same folder is deleted: it is known by its name, and by a locked file in it where its writer
+// lives. Nothing else is.
 void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
                              const std::function<void(const std::filesystem::path& partial)>& fill);
 
-// Returns the whole content of a small file. Throws UserError when it cannot be read.
-std::string read_text_file(const std::filesystem::path& path);
+// Nothing that is read as a text at once is larger.
+inline constexpr uint64_t most_text_bytes = uint64_t{256} << 20;
+
+// Returns the whole content of a small file. Throws UserError when it cannot be read, is no regular file, or is larger
+// than `most_bytes`.
+std::string read_text_file(const std::filesystem::path& path, uint64_t most_bytes = most_text_bytes);
 
 }  // namespace copus

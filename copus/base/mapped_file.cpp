@@ -5,43 +5,108 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <cstdint>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
+#include "copus/base/regular_file.h"
 
 namespace copus {
+namespace {
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // Opening a named pipe without O_NONBLOCK would wait for a writer.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw UserError(concat(path, ": cannot be opened: ", std::strerror(errno)));
-  struct stat status{};
-  if (::fstat(descriptor, &status) != 0) {
-    const int error = errno;
-    ::close(descriptor);
-    throw UserError(concat(path, ": cannot be examined: ", std::strerror(error)));
-  }
-  if (!S_ISREG(status.st_mode)) {
-    ::close(descriptor);
-    throw UserError(concat(path, S_ISDIR(status.st_mode) ? ": is a directory" : ": is not a regular file",
-                           "; expected a file that can be mapped into memory"));
-  }
-  size_ = static_cast<std::size_t>(status.st_size);
-  if (size_ > 0) {
-    void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
-    const int error = errno;
-    ::close(descriptor);
-    if (address == MAP_FAILED) throw UserError(concat(path, ": cannot be mapped: ", std::strerror(error)));
-    data_ = static_cast<const std::byte*>(address);
-  } else {
-    ::close(descriptor);
+constexpr int users_mistake = 2;
+
+// What a signal handler can know of a mapping: it may take no lock and call next to nothing.
+struct Watched {
+  static constexpr uintptr_t unused = 0, being_made = 1;
+
+  std::atomic<uintptr_t> begin = unused;
+  uintptr_t end = 0;
+  std::array<char, 256> name{};  // as a terminal may show it; the end of it where it is longer
+};
+
+// Files that are open at the same time; of one beyond these a bare SIGBUS tells.
+std::array<Watched, 1024> watched_files;
+
+void watch(const std::byte* data, size_t size, const std::string& path) {
+  for (Watched& file : watched_files) {
+    uintptr_t expected = Watched::unused;
+    if (!file.begin.compare_exchange_strong(expected, Watched::being_made)) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    file.end = begin + size;
+    const std::string name = printable(path);
+    const size_t left_out = name.size() - std::min(name.size(), file.name.size() - 1);
+    file.name.fill('\0');
+    std::ranges::copy(std::string_view(name).substr(left_out), file.name.begin());
+    file.begin.store(begin, std::memory_order_release);
+    return;
   }
 }
 
+void forget(const std::byte* data) {
+  for (Watched& file : watched_files) {
+    if (file.begin.load() == reinterpret_cast<uintptr_t>(data)) file.begin.store(Watched::unused);
+  }
+}
+
+[[noreturn]] void end_for(const Watched& file) {
+  static std::atomic_flag is_told;
+  while (is_told.test_and_set()) ::pause();  // another thread has come upon it first, and ends the process
+  std::array<char, 512> message;
+  char* end = message.data();
+  for (const char* part : {"copus: error: ", file.name.data(),
+                           ": was cut short while it was being read, or its disk has failed; put the file back, then "
+                           "give the command again (a run that had begun: with --resume)\n"}) {
+    const size_t length = std::strlen(part);
+    std::memcpy(end, part, length);
+    end += length;
+  }
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.data(), end - message.data());
+  ::_exit(users_mistake);
+}
+
+extern "C" void handle_bus_error(int signal, siginfo_t* information, void* /*context*/) {
+  const bool is_fault = information->si_code > 0;  // and not sent by a process
+  const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
+  for (const Watched& file : watched_files) {
+    const uintptr_t begin = file.begin.load(std::memory_order_acquire);
+    if (is_fault && begin > Watched::being_made && address >= begin && address < file.end) end_for(file);
+  }
+  // The signal comes again on return: a fault repeats itself.
+  ::signal(signal, SIG_DFL);
+  if (!is_fault) ::raise(signal);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const OpenedFile file = open_regular_file(path, O_RDONLY);
+  if (file.descriptor < 0) throw UserError(concat(path, ": cannot be opened: ", file.error));
+  struct stat status{};
+  const bool is_known = ::fstat(file.descriptor, &status) == 0;
+  size_ = static_cast<std::size_t>(status.st_size);
+  void* address = nullptr;
+  if (is_known && size_ > 0) address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.descriptor, 0);
+  const int error = errno;
+  ::close(file.descriptor);
+  if (!is_known) throw UserError(concat(path, ": cannot be examined: ", std::strerror(error)));
+  if (address == MAP_FAILED) throw UserError(concat(path, ": cannot be mapped: ", std::strerror(error)));
+  data_ = static_cast<const std::byte*>(address);
+  if (data_ != nullptr) watch(data_, size_, path_);
+}
+
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  forget(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -52,6 +117,14 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+void tell_of_files_cut_short() {
+  struct sigaction action{};
+  action.sa_sigaction = handle_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  COPUS_CHECK(::sigaction(SIGBUS, &action, nullptr) == 0);
 }
 
 }  // namespace copus

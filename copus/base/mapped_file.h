@@ -7,11 +7,12 @@
 
 namespace copus {
 
-// Maps a whole regular file for its lifetime; pages are read when they are first touched. The file must not be
-// truncated meanwhile.
+// Maps a whole regular file for its lifetime; pages are read when they are first touched. A file that somebody cuts
+// short meanwhile ends the process when a page is touched that is gone (see below); what is left of the page that it
+// then ends in reads as zeros.
 class MappedFile {
  public:
-  // Throws UserError if `path` is missing, a directory, not a regular file, or cannot be read.
+  // Throws UserError if `path` is missing, not a regular file, or cannot be read.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -27,5 +28,9 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// From here on, a mapped file whose bytes are gone when they are read ends this process with a message that names it
+// and exit code 2, where SIGBUS would have ended it. Any other SIGBUS does what it did before.
+void tell_of_files_cut_short();
 
 }  // namespace copus

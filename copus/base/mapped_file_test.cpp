@@ -1,9 +1,13 @@
 #include "copus/base/mapped_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string_view>
@@ -51,8 +55,42 @@ TEST_F(MappedFileTest, RefusesWhatIsNotARegularFile) {
   const std::string pipe = directory_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT(user_error([&] { MappedFile(directory_ / "none"); }), HasSubstr("none: cannot be opened: No such file"));
-  EXPECT_THAT(user_error([&] { MappedFile{directory_.string()}; }), HasSubstr("is a directory"));
-  EXPECT_THAT(user_error([&] { MappedFile{pipe}; }), HasSubstr("is not a regular file"));
+  EXPECT_THAT(user_error([&] { MappedFile{directory_.string()}; }), HasSubstr("it is a folder"));
+  EXPECT_THAT(user_error([&] { MappedFile{pipe}; }), HasSubstr("it is a pipe"));
+}
+
+// A child process stands for one that trains: it ends.
+TEST_F(MappedFileTest, AFileThatIsCutShortEndsTheProcessWithAMessage) {
+  const std::string path = write("corpus\x1b.bin", std::string(100'000, 'x'));
+  const auto read_what_is_gone = [&] {
+    tell_of_files_cut_short();
+    const MappedFile another(write("another", std::string(100'000, 'x')));
+    const MappedFile file(path);
+    std::filesystem::resize_file(path, 10);
+    std::_Exit(static_cast<int>(file.bytes()[90'000]));
+  };
+  EXPECT_EXIT(read_what_is_gone(), ::testing::ExitedWithCode(2),
+              "^copus: error: [^:]*/corpus.x1b.bin: was cut short while it was being read");
+}
+
+TEST_F(MappedFileTest, AnyOtherBusErrorIsWhatItWas) {
+  const auto read_beyond_a_mapping_of_another = [&] {
+    tell_of_files_cut_short();
+    const std::string path = write("a", std::string(100'000, 'x'));
+    {
+      const MappedFile closed(path);
+    }
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const void* const mapping = ::mmap(nullptr, 100'000, PROT_READ, MAP_SHARED, descriptor, 0);
+    std::filesystem::resize_file(path, 10);
+    std::_Exit(static_cast<const volatile char*>(mapping)[90'000]);
+  };
+  EXPECT_EXIT(read_beyond_a_mapping_of_another(), ::testing::KilledBySignal(SIGBUS), "^$");
+  const auto be_sent_one = [] {
+    tell_of_files_cut_short();
+    ::raise(SIGBUS);
+  };
+  EXPECT_EXIT(be_sent_one(), ::testing::KilledBySignal(SIGBUS), "^$");
 }
 
 }  // namespace

@@ -19,7 +19,8 @@
 // the manifest, each synced to the disk; then the folder is synced and renamed, and its parent synced. So a folder with
 // its final name is complete, whenever the process or the machine dies. Older checkpoints are deleted only after that,
 // and are first renamed to `.partial` too. Whoever starts writing into a `checkpoints` folder locks it (flock on
-// `.lock`, which dies with its process) and deletes the `.partial` leftovers of dead writers.
+// `.lock`, which dies with its process) and deletes the leftovers `step-<step>.partial` of dead writers. A name in a
+// manifest or an index is that of a file in the same folder, never a path.
 //
 // Reading checks the manifest, and size and checksum of every file, before anything is used.
 #pragma once

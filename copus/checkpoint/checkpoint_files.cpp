@@ -25,4 +25,9 @@ std::optional<int64_t> parse_checkpoint_name(const std::string& name) {
   return valid ? std::optional(step) : std::nullopt;
 }
 
+bool is_plain_file_name(const std::string& name) {
+  constexpr std::string_view not_in_names("/\0", 2);
+  return !name.empty() && name != "." && name != ".." && name.find_first_of(not_in_names) == std::string::npos;
+}
+
 }  // namespace copus

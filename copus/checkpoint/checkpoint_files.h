@@ -23,4 +23,7 @@ std::string checkpoint_name(int64_t step);
 // Parses such a name into its step; nothing for other names, those with suffixes included.
 std::optional<int64_t> parse_checkpoint_name(const std::string& name);
 
+// Tells whether a name that a file gives is that of a file beside it: no path, which could lead anywhere.
+bool is_plain_file_name(const std::string& name);
+
 }  // namespace copus

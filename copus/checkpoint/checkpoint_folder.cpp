@@ -1,6 +1,9 @@
 #include "copus/checkpoint/checkpoint_folder.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <system_error>
 #include <utility>
@@ -56,8 +59,17 @@ CheckpointFolder::CheckpointFolder(std::filesystem::path root, int64_t keep_last
 
 CheckpointFolder::~CheckpointFolder() {
   if (pending_.valid()) pending_.wait();
-  std::error_code ignored;
-  if (is_begun_) std::filesystem::remove_all(partial_path(root_ / checkpoint_name(step_)), ignored);
+  drop();
+}
+
+bool CheckpointFolder::is_in_place() const { return lock_->is_in_place(); }
+
+void CheckpointFolder::put_back() {
+  if (is_in_place()) return;
+  finish();
+  create_directories_durably(root_);
+  lock_ = std::make_unique<DirectoryLock>(root_);
+  is_begun_ = false;
 }
 
 std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes) {
@@ -67,7 +79,12 @@ std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes) {
   bytes_ = bytes;
   const std::filesystem::path partial = partial_path(root_ / checkpoint_name(step));
   delete_directory(partial);
-  create_directories_durably(partial);
+  // Not the folders above it, too: without the lock in them they would be nobody's.
+  if (::mkdir(partial.c_str(), 0777) != 0) {
+    throw UserError(
+        concat("cannot create the folder ", partial.string(), ": ", std::generic_category().message(errno)));
+  }
+  sync_directory(root_);
   is_begun_ = true;
   return partial;
 }
@@ -88,7 +105,7 @@ void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileD
 bool CheckpointFolder::drop() {
   if (!std::exchange(is_begun_, false)) return false;
   std::error_code ignored;
-  std::filesystem::remove_all(partial_path(root_ / checkpoint_name(step_)), ignored);
+  if (is_in_place()) std::filesystem::remove_all(partial_path(root_ / checkpoint_name(step_)), ignored);
   return true;
 }
 
@@ -105,7 +122,12 @@ bool CheckpointFolder::is_idle() const {
 }
 
 void CheckpointFolder::finish() {
-  if (pending_.valid()) pending_.get();
+  if (!pending_.valid()) return;
+  try {
+    pending_.get();
+  } catch (const UserError&) {
+    if (is_in_place()) throw;
+  }
 }
 
 std::optional<std::filesystem::path> CheckpointFolder::last_written() const {

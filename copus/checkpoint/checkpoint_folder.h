@@ -38,6 +38,12 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
+  // Tells whether the folder is still there: somebody may have deleted or moved it, or put another one in its place.
+  // Until put_back() nothing is written, deleted or made complete any more, and nothing that fails is an error.
+  bool is_in_place() const;
+  // Makes the folder again, and locks it, where it is not; what was begun is lost. Throws UserError as the constructor.
+  void put_back();
+
   // Begins the checkpoint of a step, which will have `bytes` of tensors, and returns the new, empty folder for its
   // files. First waits for the commit in progress and throws its error.
   std::filesystem::path begin(int64_t step, int64_t bytes);
@@ -45,6 +51,9 @@ class CheckpointFolder {
   // Makes what was begun a complete checkpoint, in the background: `files` are all files of tensors, durable. It
   // replaces a checkpoint of the same step.
   void commit(CheckpointTexts texts, std::map<std::string, FileDigest> files);
+
+  // Tells whether what was begun can still be committed.
+  bool has_begun() const { return is_begun_ && is_in_place(); }
 
   // Deletes what was begun and not committed, which nobody writes into any more. Returns whether there was anything.
   bool drop();

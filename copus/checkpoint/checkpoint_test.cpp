@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -9,6 +10,7 @@
 
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint_files.h"
+#include "copus/checkpoint/directory_lock.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/checkpoint/manifest.h"
 #include "copus/checkpoint/testing/snapshot.h"
@@ -210,6 +212,95 @@ TEST_F(CheckpointTest, DamagedManifest) {
   std::filesystem::remove(manifest);
   EXPECT_EQ(latest_checkpoint(root_), step_path(10));
   EXPECT_THAT(open_error(20), HasSubstr("not a complete checkpoint"));
+}
+
+TEST_F(CheckpointTest, AManifestNamesNoFileElsewhere) {
+  write(10);
+  const Manifest manifest = read_manifest(step_path(10));
+  for (const std::string name : {"../step-00000010/config.json", "/etc/hostname", "..", "a/b", ""}) {
+    Manifest leading_away = manifest;
+    leading_away.files[name] = manifest.files.at(model_config_file_name);
+    write_file_durably(step_path(10) / manifest_file_name, to_json(leading_away));
+    EXPECT_THAT(open_error(10), AllOf(HasSubstr("manifest.json names \"" + name + "\""), HasSubstr("files beside it")));
+  }
+}
+
+TEST_F(CheckpointTest, WhatIsNoFileIsRefusedAtOnce) {
+  write(10);
+  const auto file = step_path(10) / "optimizer-00001-of-00001.safetensors";
+  std::filesystem::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_THAT(open_error(10), HasSubstr("optimizer-00001-of-00001.safetensors is no file"));
+  std::filesystem::remove(step_path(10) / manifest_file_name);
+  ASSERT_EQ(::mkfifo((step_path(10) / manifest_file_name).c_str(), 0600), 0);
+  EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
+  EXPECT_THAT(open_error(10), HasSubstr("manifest.json: it is a pipe"));
+
+  std::filesystem::remove(root_ / ".lock");
+  ASSERT_EQ(::mkfifo((root_ / ".lock").c_str(), 0600), 0);
+  EXPECT_THAT(user_error([&] { CheckpointFolder(root_, 2); }), HasSubstr(".lock: it is a pipe"));
+  EXPECT_FALSE(is_locked(root_));
+}
+
+TEST_F(CheckpointTest, LinksAreNotFollowedWhereFilesAreMade) {
+  const std::filesystem::path elsewhere = folder_.path() / "elsewhere";
+  std::filesystem::create_directories(root_);
+  std::filesystem::create_directories(elsewhere);
+  write_file_durably(elsewhere / "letter.txt", "of the user");
+  std::filesystem::create_symlink(elsewhere, root_ / "step-00000010.partial");
+  write(10);
+  EXPECT_TRUE(is_test_checkpoint(Checkpoint(step_path(10))));
+  EXPECT_THAT(list_directory(elsewhere), ElementsAre("letter.txt"));
+
+  std::filesystem::remove(root_ / ".lock");
+  std::filesystem::create_symlink(elsewhere / "lock", root_ / ".lock");
+  EXPECT_THAT(user_error([&] { CheckpointFolder(root_, 2); }), HasSubstr("cannot create"));
+  EXPECT_THAT(list_directory(elsewhere), ElementsAre("letter.txt"));
+}
+
+TEST_F(CheckpointTest, AFolderThatIsDeletedIsPutBackAndNothingIsWrittenBefore) {
+  const Snapshot snapshot = make_test_snapshot(10);
+  const CheckpointPlan plan = plan_of(snapshot, 1, {});
+  const auto write_files = [&](const std::filesystem::path& partial) {
+    CheckpointPart part(partial, plan, 0);
+    write_part(part, plan, 0, snapshot);
+    return part.outcome().files;
+  };
+  CheckpointFolder folder(root_, 2);
+  const std::map<std::string, FileDigest> files = write_files(folder.begin(10, plan.bytes()));
+  EXPECT_TRUE(folder.is_in_place() && folder.has_begun());
+  std::filesystem::remove_all(root_.parent_path());
+  EXPECT_FALSE(folder.is_in_place() || folder.has_begun());
+  folder.commit(texts_of(snapshot, plan), files);
+  EXPECT_NO_THROW(folder.finish());
+  EXPECT_EQ(folder.last_written(), std::nullopt);
+  EXPECT_THAT(user_error([&] { folder.begin(20, plan.bytes()); }), HasSubstr("cannot create the folder"));
+  EXPECT_FALSE(std::filesystem::exists(root_.parent_path())) << "what --resume would not find";
+
+  folder.put_back();
+  EXPECT_TRUE(folder.is_in_place());
+  EXPECT_TRUE(is_locked(root_));
+  EXPECT_FALSE(folder.has_begun());
+  const auto again = write_files(folder.begin(10, plan.bytes()));
+  folder.commit(texts_of(snapshot, plan), again);
+  folder.finish();
+  EXPECT_EQ(latest_checkpoint(root_), step_path(10));
+}
+
+TEST_F(CheckpointTest, AFolderThatIsNowAnothersIsLeftToIt) {
+  CheckpointFolder folder(root_, 2);
+  folder.begin(10, 100);
+  std::filesystem::rename(root_, folder_.path() / "moved");
+  {
+    CheckpointFolder another(root_, 2);
+    another.begin(10, 100);
+    EXPECT_THAT(user_error([&] { folder.put_back(); }), HasSubstr("another process is writing"));
+    EXPECT_FALSE(folder.is_in_place());
+    folder.drop();
+    EXPECT_THAT(entries(), ElementsAre("step-00000010.partial"));
+  }
+  folder.put_back();
+  EXPECT_TRUE(folder.is_in_place());
 }
 
 TEST_F(CheckpointTest, ErrorsOfTheBackgroundArriveWithTheNextCall) {

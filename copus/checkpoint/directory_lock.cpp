@@ -5,18 +5,16 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
 #include "copus/base/error.h"
+#include "copus/base/regular_file.h"
 
 namespace copus {
 
-DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
-  const std::filesystem::path file = directory / ".lock";
-  descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) {
-    throw UserError(concat("cannot create ", file.string(), ": ", std::generic_category().message(errno)));
-  }
+DirectoryLock::DirectoryLock(const std::filesystem::path& directory) : file_(directory / ".lock") {
+  const OpenedFile file = open_regular_file(file_, O_RDWR | O_CREAT | O_NOFOLLOW);
+  if (file.descriptor < 0) throw UserError(concat("cannot create ", file_.string(), ": ", file.error));
+  descriptor_ = file.descriptor;
   // File systems without locks answer with other errors; there the user has to keep other processes away.
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(descriptor_);
@@ -27,9 +25,11 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory) {
 
 DirectoryLock::~DirectoryLock() { ::close(descriptor_); }
 
+bool DirectoryLock::is_in_place() const { return is_file_at(descriptor_, file_); }
+
 // Tries a shared lock and releases it at once, so that the question blocks nobody for longer than a moment.
 bool is_locked(const std::filesystem::path& directory) {
-  const int descriptor = ::open((directory / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = open_regular_file(directory / ".lock", O_RDONLY).descriptor;
   if (descriptor < 0) return false;
   const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(descriptor);

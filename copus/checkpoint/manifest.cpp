@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mapped_file.h"
+#include "copus/checkpoint/checkpoint_files.h"
 
 namespace copus {
 namespace {
@@ -66,6 +67,10 @@ Manifest read_manifest(const std::filesystem::path& directory) {
   } catch (const Json::exception& error) {
     fail_damaged(directory, concat(manifest_file_name, " lacks a field (", error.what(), ")"));
   }
+  for (const auto& [name, digest] : manifest.files) {
+    if (is_plain_file_name(name)) continue;
+    fail_damaged(directory, concat(manifest_file_name, " names \"", name, "\"; expected names of files beside it"));
+  }
   return manifest;
 }
 
@@ -78,7 +83,10 @@ void verify_sizes(const std::filesystem::path& directory, const Manifest& manife
   for (const auto& [name, expected] : manifest.files) {
     std::error_code error;
     const uint64_t bytes = std::filesystem::file_size(directory / name, error);
-    if (error) fail_damaged(directory, concat(name, " is missing"));
+    if (error) {
+      fail_damaged(directory,
+                   concat(name, error == std::errc::no_such_file_or_directory ? " is missing" : " is no file"));
+    }
     if (bytes == expected.bytes) continue;
     fail_damaged(directory, concat(name, " has ", bytes, " bytes instead of ", expected.bytes));
   }

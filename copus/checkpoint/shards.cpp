@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint_files.h"
 
 namespace copus {
 namespace {
@@ -51,9 +52,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   }
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
-    // Requires a plain name: an index must not lead out of its folder.
-    if (!file.is_string() || file.get<std::string>().empty() ||
-        file.get<std::string>().find('/') != std::string::npos) {
+    if (!file.is_string() || !is_plain_file_name(file.get<std::string>())) {
       fail(concat("tensor ", tensor, " lies in ", file.dump(), "; expected the name of a file beside the index"));
     }
     files.emplace(tensor, file.get<std::string>());

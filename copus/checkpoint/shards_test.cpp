@@ -78,7 +78,9 @@ TEST_F(ModelFilesTest, IndexThatDisagreesWithTheFiles) {
   check("{", "not JSON");
   check("{}", "weight_map");
   check(R"({"weight_map": {}})", "weight_map");
-  check(R"({"weight_map": {"a": "../model-00001-of-00002.safetensors"}})", "expected the name of a file beside");
+  for (const char* file : {"../model-00001-of-00002.safetensors", "/etc/hostname", "..", "", "a\\u0000"}) {
+    check(concat(R"({"weight_map": {"a": ")", file, R"("}})").c_str(), "expected the name of a file beside");
+  }
   check(R"({"weight_map": {"a": )" + std::string(1000000, '[') + std::string(1000000, ']') + "}}", "too deeply");
   check(R"({"weight_map": {"a": 3}})", "expected the name of a file beside");
   check(R"({"weight_map": {"d": "model-00001-of-00002.safetensors"}})", "it is in none of the files");

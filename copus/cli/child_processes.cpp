@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/regular_file.h"
 
 namespace copus {
 
@@ -55,8 +56,8 @@ ChildProcesses::~ChildProcesses() {
 }
 
 size_t ChildProcesses::start(const std::vector<std::string>& arguments, const std::filesystem::path& log) {
-  const int descriptor = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor < 0) throw UserError(concat("cannot write ", log.string(), ": ", std::strerror(errno)));
+  const auto [descriptor, error_number, why_not] = open_regular_file(log, O_WRONLY | O_CREAT | O_APPEND);
+  if (descriptor < 0) throw UserError(concat("cannot write ", log.string(), ": ", why_not));
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<std::string> texts = {program_invocation_name};
   texts.insert(texts.end(), arguments.begin(), arguments.end());

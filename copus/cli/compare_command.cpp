@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/cli/commands.h"
@@ -123,7 +124,7 @@ int run_experiment(const ExperimentDirectory& directory, const CompareOptions& o
 
   std::ostream& people = options.json ? std::cerr : std::cout;
   ExperimentRunner runner(directory, options.jobs, [&](const std::string& line) {
-    people << line << '\n' << std::flush;
+    people << printable(line) << '\n' << std::flush;
   });
   const std::vector<ExperimentRun> screening = screening_runs(experiment);
   if (const int signal = runner.run(screening)) return say_how_to_go_on(signal, options);

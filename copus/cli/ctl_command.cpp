@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
 #include "copus/base/text_distance.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/cli/commands.h"
@@ -64,7 +65,7 @@ int run(const CtlOptions& options) {
   const ControlReply reply =
       ask_run(options.run_directory, options.request, wait, [&] { return is_alive(options.run_directory); });
   if (!reply.done) throw UserError(reply.message);
-  std::cout << reply.message << '\n';
+  std::cout << printable(reply.message) << '\n';
   return 0;
 }
 

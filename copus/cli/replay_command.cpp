@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/report/decision_replay.h"
@@ -52,7 +53,7 @@ int print_replay(const Replay& result, const ReplayOptions& options) {
     }
     if (result.difference) {
       std::cout << "After " << result.decisions << " decisions that are the same, step " << result.difference->step
-                << ": " << result.difference->what << ".\n";
+                << ": " << printable(result.difference->what) << ".\n";
     } else {
       std::cout << result.decisions << " decisions and " << result.switches << " switches, all the same.\n";
     }

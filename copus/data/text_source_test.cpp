@@ -94,7 +94,7 @@ TEST_F(TextSourceTest, OpensByName) {
 TEST_F(TextSourceTest, RefusesAMissingCorpusAndSaysWhatWasLookedFor) {
   EXPECT_THAT(user_error([&] { open_token_source(path("none"), "", 256); }),
               AllOf(HasSubstr("no such corpus"), HasSubstr("none.bin"), HasSubstr("none.idx")));
-  EXPECT_THAT(user_error([&] { open_token_source(path("."), "", 256); }), HasSubstr("is a directory"));
+  EXPECT_THAT(user_error([&] { open_token_source(path("."), "", 256); }), HasSubstr("it is a folder"));
 }
 
 }  // namespace

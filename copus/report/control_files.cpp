@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
@@ -20,6 +22,7 @@ constexpr const char* asked = ".json";
 constexpr const char* taken = ".taken";
 constexpr const char* replied = ".reply";
 constexpr std::chrono::milliseconds between_looks(20);
+constexpr uint64_t most_bytes = 64 << 10;  // of a request or an answer
 
 fs::path control_directory(const fs::path& run_dir) { return run_dir / "control"; }
 
@@ -36,7 +39,28 @@ void reply_fields(Reply& reply, Visitor&& visit) {
 }
 
 nlohmann::json parse(const fs::path& path) {
-  return nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  return nlohmann::json::parse(read_text_file(path, most_bytes), nullptr, /*allow_exceptions=*/false);
+}
+
+// The text of an object. A name of a file in a message may be no UTF-8, which JSON has to be.
+std::string to_text(const nlohmann::ordered_json& object) {
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+}
+
+// Tells whether an entry is a file itself, and no folder, pipe, socket, device or symbolic link.
+bool is_file(const fs::directory_entry& entry) {
+  std::error_code gone;
+  return entry.symlink_status(gone).type() == fs::file_type::regular;
+}
+
+// Calls visit(entry) for everything in a folder, of which there is nothing to see where it cannot be read.
+template <class Visit>
+void for_each_entry(const fs::path& directory, const Visit& visit) {
+  std::error_code unreadable;
+  for (fs::directory_iterator entry(directory, unreadable); !unreadable && entry != fs::directory_iterator();
+       entry.increment(unreadable)) {
+    visit(*entry);
+  }
 }
 
 // Makes a name; names sort in the order of time, and no two processes make the same.
@@ -47,31 +71,59 @@ std::string new_name() {
 
 }  // namespace
 
-ControlFiles::ControlFiles(const fs::path& run_dir) : directory_(control_directory(run_dir)) {
-  fs::remove_all(directory_);
-  create_directories_durably(directory_);
+ControlFiles::ControlFiles(const fs::path& run_dir, Note note)
+    : directory_(control_directory(run_dir)), note_(std::move(note)) {
+  make_folder();
+  std::vector<fs::path> earlier;
+  for_each_entry(directory_, [&](const fs::directory_entry& entry) {
+    const fs::path kind = entry.path().extension();
+    const bool is_ours = kind == asked || kind == taken || kind == replied || kind == partial_suffix;
+    if (is_ours && is_file(entry)) earlier.push_back(entry.path());
+  });
+  std::error_code ignored;
+  for (const fs::path& path : earlier) fs::remove(path, ignored);
+}
+
+void ControlFiles::make_folder() {
+  try {
+    create_directories_durably(directory_);
+  } catch (const UserError& error) {
+    tell_once(error.what());
+  }
+}
+
+void ControlFiles::tell_once(const std::string& what) {
+  if (!std::exchange(has_told_, true)) note_(concat("control    ", what, "; the run goes on without that"));
 }
 
 std::vector<ControlFiles::Received> ControlFiles::take() {
   std::vector<std::string> names;
-  std::error_code unreadable;  // e.g. a folder that was removed: training goes on without commands
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory_, unreadable)) {
-    if (entry.path().extension() == asked) names.push_back(entry.path().stem().string());
-  }
+  for_each_entry(directory_, [&](const fs::directory_entry& entry) {
+    if (entry.path().extension() != asked) return;
+    if (is_file(entry)) {
+      names.push_back(entry.path().stem().string());
+    } else {
+      tell_once(concat(entry.path().string(), " is no file, and so no command"));
+    }
+  });
   std::sort(names.begin(), names.end());
   std::vector<Received> all;
   for (const std::string& name : names) {
     const fs::path path = directory_ / (name + taken);
-    std::error_code withdrawn;
-    fs::rename(directory_ / (name + asked), path, withdrawn);
-    if (withdrawn) continue;
+    std::error_code error;
+    fs::rename(directory_ / (name + asked), path, error);
+    const bool is_withdrawn = error == std::errc::no_such_file_or_directory;
+    if (error && !is_withdrawn) {
+      tell_once(concat(directory_.string(), ": the command ", name, asked, " cannot be taken (", error.message(), ")"));
+    }
+    if (error) continue;
     Received received{name, {}};
     try {
       const nlohmann::json object = parse(path);
       request_fields(received.request, JsonFieldReader(object));
       all.push_back(std::move(received));
-    } catch (const UserError& error) {
-      reply(name, {false, concat("the request cannot be read: ", error.what())});
+    } catch (const UserError& refusal) {
+      reply(name, {false, concat("the request cannot be read: ", refusal.what())});
     }
   }
   return all;
@@ -80,8 +132,13 @@ std::vector<ControlFiles::Received> ControlFiles::take() {
 void ControlFiles::reply(const std::string& name, const ControlReply& reply) {
   JsonFieldWriter writer;
   reply_fields(reply, writer);
-  write_file_durably(directory_ / (name + replied), writer.object().dump() + '\n');
-  fs::remove(directory_ / (name + taken));
+  try {
+    write_file_durably(directory_ / (name + replied), to_text(writer.object()));
+  } catch (const UserError& error) {
+    tell_once(concat("a command cannot be answered: ", error.what()));
+  }
+  std::error_code ignored;
+  fs::remove(directory_ / (name + taken), ignored);
 }
 
 ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std::chrono::duration<double> patience,
@@ -96,7 +153,7 @@ ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std
   }
   JsonFieldWriter writer;
   request_fields(request, writer);
-  write_file_durably(path, writer.object().dump() + '\n');
+  write_file_durably(path, to_text(writer.object()));
 
   const auto until = std::chrono::steady_clock::now() + patience;
   while (true) {

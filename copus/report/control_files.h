@@ -1,6 +1,6 @@
 // RUN/control: files that carry a user's commands to a running job (`copus ctl`), which may run on another machine. The
 // asking process writes <name>.json, whole or not at all; the run takes it by renaming it to <name>.taken and answers
-// in <name>.reply, which the asking process removes.
+// in <name>.reply, which the asking process removes. Whatever else is found there neither stops the run nor is touched.
 #pragma once
 
 #include <chrono>
@@ -23,11 +23,17 @@ struct ControlReply {
   bool operator==(const ControlReply&) const = default;
 };
 
-// The run's side: takes requests and replies to them.
+// The run's side: takes requests and replies to them. No function throws: a run goes on where it cannot be asked.
 class ControlFiles {
  public:
-  // Creates the folder and empties it: nobody waits any longer for an answer of an earlier process.
-  explicit ControlFiles(const std::filesystem::path& run_dir);
+  using Note = std::function<void(const std::string& line)>;
+
+  // Creates the folder and deletes requests and replies from it: nobody waits any longer for an answer of an earlier
+  // process. `note` tells the user, once, of what is odd about the folder.
+  ControlFiles(const std::filesystem::path& run_dir, Note note);
+
+  // Creates the folder again, where somebody has deleted it.
+  void make_folder();
 
   struct Received {
     std::string name;  // to reply to
@@ -39,7 +45,11 @@ class ControlFiles {
   void reply(const std::string& name, const ControlReply& reply);
 
  private:
+  void tell_once(const std::string& what);
+
   std::filesystem::path directory_;
+  Note note_;
+  bool has_told_ = false;
 };
 
 // The asking side: writes the request and waits for the reply, calling `is_alive` now and then to see whether there is

@@ -66,6 +66,9 @@ class DecisionLog {
   // Throws UserError if the line cannot be written (full disk); the log then still ends with a whole line.
   void append(const DecisionEvent& event);
 
+  // As of LineLog.
+  void put_back() { lines_.put_back(); }
+
  private:
   LineLog lines_;
 };

@@ -4,33 +4,36 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/regular_file.h"
 #include "copus/base/write_all.h"
 
 namespace copus {
 
 LineLog::LineLog(const std::filesystem::path& path, std::optional<int64_t> resume_after_step,
                  const StepOfLine& step_of_line, Lock lock)
-    : path_(path),
-      descriptor_(
-          open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | (resume_after_step ? 0 : O_EXCL), 0666)) {
-  if (descriptor_ < 0) {
-    if (errno == EEXIST) {
+    : path_(path), lock_(lock) {
+  // It is read, too, when it is put back.
+  const OpenedFile file = open_regular_file(path_, O_RDWR | O_APPEND | O_CREAT | (resume_after_step ? 0 : O_EXCL));
+  if (file.descriptor < 0) {
+    if (file.error_number == EEXIST) {
       throw UserError(concat(path_.string(), ": there is a log of a run already. Continue that run with --resume, or ",
                              "choose another run directory."));
     }
-    throw UserError(concat(path_.string(), ": cannot be opened for writing: ", std::strerror(errno), "."));
+    throw UserError(concat(path_.string(), ": cannot be opened for writing: ", file.error, "."));
   }
+  descriptor_ = file.descriptor;
   try {
-    // Locks the file, since two processes in one run directory would mix their lines. Network file systems that cannot
-    // lock are used without.
-    if (lock == Lock::exclusive && flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw UserError(concat(path_.string(), ": another process is writing this run. Wait for it, or stop it first."));
-    }
+    lock_file(descriptor_);
     if (resume_after_step) cut_behind(*resume_after_step, step_of_line);
   } catch (...) {
     close(descriptor_);
@@ -39,6 +42,42 @@ LineLog::LineLog(const std::filesystem::path& path, std::optional<int64_t> resum
 }
 
 LineLog::~LineLog() { close(descriptor_); }
+
+// Locks the file, since two processes in one run directory would mix their lines. Network file systems that cannot lock
+// are used without.
+void LineLog::lock_file(int descriptor) const {
+  if (lock_ == Lock::none || flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  throw UserError(concat(path_.string(), ": another process is writing this run. Wait for it, or stop it first."));
+}
+
+bool LineLog::is_in_place() const { return is_file_at(descriptor_, path_); }
+
+void LineLog::put_back() {
+  if (is_in_place()) return;
+  const OpenedFile file = open_regular_file(path_, O_RDWR | O_APPEND | O_CREAT | O_EXCL);
+  if (file.descriptor < 0) throw UserError(concat(path_.string(), ": cannot be made again: ", file.error));
+  try {
+    lock_file(file.descriptor);
+    copy_lines_to(file.descriptor);
+  } catch (...) {
+    unlink(path_.c_str());
+    close(file.descriptor);
+    throw;
+  }
+  close(std::exchange(descriptor_, file.descriptor));
+}
+
+void LineLog::copy_lines_to(int descriptor) const {
+  std::array<char, size_t{64} << 10> piece;
+  for (int64_t copied = 0; copied < size_;) {
+    const auto wanted = static_cast<size_t>(std::min<int64_t>(std::ssize(piece), size_ - copied));
+    const ssize_t count = pread(descriptor_, piece.data(), wanted, copied);
+    const bool is_copied =
+        count > 0 && write_all(descriptor, {piece.data(), static_cast<size_t>(count)}) == static_cast<size_t>(count);
+    if (!is_copied) throw UserError(concat(path_.string(), ": cannot be made again: ", std::strerror(errno)));
+    copied += count;
+  }
+}
 
 void LineLog::cut_behind(int64_t step, const StepOfLine& step_of_line) {
   for_each_line(path_, [&](const std::string& line) {
@@ -64,15 +103,29 @@ void LineLog::append(const std::string& line, const std::string& what) {
 }
 
 void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UserError(concat(path.string(), ": cannot be opened: ", std::strerror(errno), "."));
+  InputFile file(path);
   int64_t line_number = 0;
-  for (std::string line; std::getline(file, line) && !file.eof();) {
+  const auto visit_line = [&](const std::string& line) {
     ++line_number;
     try {
-      if (!visit(line)) return;
+      return visit(line);
     } catch (const UserError& error) {
       throw UserError(concat(path.string(), ", line ", line_number, ": damaged: ", error.what()));
+    }
+  };
+  std::string line;  // as far as it has been read
+  std::vector<char> piece(size_t{64} << 10);
+  while (const size_t count = file.read(piece)) {
+    std::string_view rest(piece.data(), count);
+    for (size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
+      line += rest.substr(0, end);
+      if (!visit_line(line)) return;
+      line.clear();
+    }
+    line += rest;
+    if (line.size() > most_text_bytes) {
+      throw UserError(concat(path.string(), ", line ", line_number + 1, ": has more than ", most_text_bytes,
+                             " bytes; is it the right file?"));
     }
   }
 }

@@ -31,11 +31,21 @@ class LineLog {
   // log then still ends with a whole line.
   void append(const std::string& line, const std::string& what);
 
+  // Tells whether the log still is where it was: somebody may have deleted, moved or replaced it. Lines can be appended
+  // all the same.
+  bool is_in_place() const;
+  // Makes the file again, with all lines so far, where it is not. Throws UserError where that cannot be, or another
+  // file has its name.
+  void put_back();
+
  private:
+  void lock_file(int descriptor) const;
   void cut_behind(int64_t step, const StepOfLine& step_of_line);
+  void copy_lines_to(int descriptor) const;
 
   std::filesystem::path path_;
-  int descriptor_;
+  Lock lock_;
+  int descriptor_ = -1;
   int64_t size_ = 0;  // bytes of whole lines
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
 #include "copus/base/write_all.h"
 
 namespace copus {
@@ -68,7 +69,8 @@ void Progress::step(const StepRecord& record, double fraction_done, double eta_s
   }
 }
 
-void Progress::note(std::string_view line) {
+void Progress::note(std::string_view text) {
+  const std::string line = printable(text);
   if (!terminal_) {
     write_all(descriptor_, concat(line, "\n"));
     return;

@@ -44,7 +44,7 @@ class Progress {
   void step(const StepRecord& record, double fraction_done, double eta_seconds);
 
   // Prints a line of its own, above the live line.
-  void note(std::string_view line);
+  void note(std::string_view text);
 
   // Shows the last step and leaves the cursor on a new line. Later steps start a new live line.
   void finish();

@@ -29,6 +29,10 @@ class RunLog {
   // line.
   void append(const StepRecord& record);
 
+  // As of LineLog.
+  bool is_in_place() const { return lines_.is_in_place(); }
+  void put_back() { lines_.put_back(); }
+
  private:
   LineLog lines_;
 };

@@ -1,6 +1,7 @@
 #include "copus/report/run_log.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <limits>
@@ -178,7 +179,38 @@ TEST_F(RunLogTest, DamagedLineIsNamed) {
 TEST_F(RunLogTest, MissingFolderOrFile) {
   EXPECT_THAT(user_error([&] { RunLog log(directory_ / "none"); }),
               AllOf(HasSubstr("none"), HasSubstr("No such file")));
-  EXPECT_THAT(user_error([&] { read_run_log(path_); }), AllOf(HasSubstr("run.jsonl"), HasSubstr("No such file")));
+  EXPECT_THAT(user_error([&] { read_run_log(path_); }), AllOf(HasSubstr("run.jsonl"), HasSubstr("no such file")));
+}
+
+TEST_F(RunLogTest, ALogThatIsDeletedIsPutBackWithAllItsLines) {
+  write_steps(3);
+  RunLog log(directory_, 2);
+  std::filesystem::remove(path_);
+  EXPECT_FALSE(log.is_in_place());
+  log.append(record_of(3));
+  log.put_back();
+  EXPECT_TRUE(log.is_in_place());
+  log.append(record_of(4));
+  EXPECT_THAT(steps(), testing::ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(user_error([&] { RunLog second(directory_, 1); }), HasSubstr("another process is writing this run"));
+
+  write_file_durably(path_, "of another run\n");
+  EXPECT_FALSE(log.is_in_place());
+  EXPECT_THAT(user_error([&] { log.put_back(); }), HasSubstr("run.jsonl: cannot be made again: File exists"));
+  EXPECT_EQ(read_text_file(path_), "of another run\n");
+}
+
+TEST_F(RunLogTest, WhatIsNoFileIsRefusedAtOnce) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(user_error([&] { RunLog log(directory_, 1); }),
+              HasSubstr("run.jsonl: cannot be opened for writing: it is"));
+  EXPECT_THAT(user_error([&] { read_run_log(path_); }), HasSubstr("run.jsonl: it is a pipe"));
+}
+
+TEST_F(RunLogTest, ALineThatNeverEndsIsNotReadToItsEnd) {
+  write_file_durably(path_, "");
+  std::filesystem::resize_file(path_, uint64_t{100} << 30);  // takes no room on the disk
+  EXPECT_THAT(user_error([&] { read_run_log(path_); }), HasSubstr("run.jsonl, line 1: has more than"));
 }
 
 TEST_F(RunLogTest, FullDiskNamesTheFileAndKeepsWholeLines) {

@@ -44,6 +44,9 @@ class Adaptation {
   // Obeys a user's command at the boundary after `step`, as Controller::command.
   std::optional<SwitchIntent> command(int64_t step, const Command& command);
 
+  // Makes the log again where somebody has deleted it. Throws UserError as LineLog::put_back.
+  void put_back_log() { log_.put_back(); }
+
  private:
   void advise(const Decision& decision);
 

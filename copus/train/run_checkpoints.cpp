@@ -72,22 +72,33 @@ RunCheckpoints::RunCheckpoints(fs::path root, CheckpointFolder* folder, World& w
                                const CheckpointLimits& limits)
     : root_(std::move(root)), folder_(folder), world_(world), waits_(waits), limits_(limits) {}
 
-void RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
+bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
   finish();
   const CheckpointPlan plan = trainer.plan_checkpoint(limits_);
   const int64_t step = trainer.state().step;
+  const bool can_begin = folder_ != nullptr && begin(step, plan.bytes());
+  if (!rank_zero_says(can_begin)) return false;
   if (folder_ != nullptr) {
-    folder_->begin(step, plan.bytes());
     texts_ = {.model_config = to_hugging_face_config(trainer.parameters().model(), "float32"),
               .run_config = run_config,
               .training_state = to_json(trainer.state()),
               .model_index = plan.model_index()};
   }
-  world_.everyone().barrier();  // the folder is there
   part_ = std::make_unique<CheckpointPart>(partial_path(root_ / checkpoint_name(step)), plan, world_.rank());
   trainer.hand_over_state(plan, [this](std::span<const std::byte> bytes) { part_->write(bytes); });
   part_->finish();
   if (waits_) settle();
+  return true;
+}
+
+// Makes the folder of a checkpoint's files. Returns false where the folder of all checkpoints is gone.
+bool RunCheckpoints::begin(int64_t step, int64_t bytes) {
+  try {
+    if (folder_->is_in_place()) folder_->begin(step, bytes);
+  } catch (const UserError&) {
+    if (folder_->is_in_place()) throw;
+  }
+  return folder_->has_begun();
 }
 
 void RunCheckpoints::look() {
@@ -111,6 +122,12 @@ bool RunCheckpoints::any_rank_says(bool yes) {
   return said != 0;
 }
 
+bool RunCheckpoints::rank_zero_says(bool yes) {
+  int64_t said = yes ? 1 : 0;
+  world_.everyone().broadcast(&said, 1, DataType::int64, 0);
+  return said != 0;
+}
+
 // Tells rank 0 what the ranks have written, when all of them are done.
 void RunCheckpoints::settle() {
   const CheckpointPart::Outcome outcome = part_->outcome();
@@ -119,6 +136,9 @@ void RunCheckpoints::settle() {
   if (!outcome.error.empty()) refusal = Obstacle{outcome.error};
   if (const std::optional<Obstacle> agreed = agree_on_obstacle(refusal, 0, world_.everyone())) {
     const std::string& reason = world_.size() == 1 ? outcome.error : agreed->reason;
+    const bool is_gone = rank_zero_says(folder_ != nullptr && !folder_->has_begun());
+    if (is_gone && folder_ != nullptr) folder_->drop();
+    if (is_gone) return;
     if (folder_ != nullptr) folder_->abandon(reason);
     throw UserError(reason);
   }
@@ -126,7 +146,11 @@ void RunCheckpoints::settle() {
   if (folder_ == nullptr) return;
   std::map<std::string, FileDigest> files;
   for (const std::string& text : all) add_files(text, files);
-  folder_->commit(std::move(texts_), std::move(files));
+  if (folder_->has_begun()) {
+    folder_->commit(std::move(texts_), std::move(files));
+  } else {
+    folder_->drop();
+  }
 }
 
 }  // namespace copus

@@ -27,11 +27,13 @@ class RunCheckpoints {
                  const CheckpointLimits& limits = {});
 
   // Writes a checkpoint of the trainer's state. Returns when the system has taken all of it; the disk may not have yet.
-  // First finishes the one before.
-  void write(Trainer& trainer, const std::string& run_config);
+  // First finishes the one before. Returns false, and writes nothing, where somebody has deleted the folder: a
+  // checkpoint without the rest of the run directory could not be found again.
+  bool write(Trainer& trainer, const std::string& run_config);
 
   // Has rank 0 complete the checkpoint in the background, if by now all ranks' files are on the disk. Throws UserError
-  // where one rank's disk has refused; then nothing is left of the checkpoint, and older ones are as they were.
+  // where one rank's disk has refused; then nothing is left of the checkpoint, and older ones are as they were. Where
+  // the folder has been deleted since the checkpoint was begun, that is no error, and there is no such checkpoint.
   void look();
 
   // Waits until the checkpoint is complete. Throws as look() does.
@@ -39,7 +41,9 @@ class RunCheckpoints {
 
  private:
   void settle();
+  bool begin(int64_t step, int64_t bytes);
   bool any_rank_says(bool yes);
+  bool rank_zero_says(bool yes);
 
   std::filesystem::path root_;
   CheckpointFolder* folder_;

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -131,6 +134,38 @@ TEST_F(RunCheckpointsTest, ADiskThatRefusesOneRankLeavesNothingAndIsToldOfThatRa
     checkpoints.finish();
   });
   EXPECT_THAT(entries(), ElementsAre("step-00000001", "step-00000002"));
+}
+
+TEST_F(RunCheckpointsTest, AFolderThatGoesAwayWhileAllWriteIsNoErrorAndNobodysUntilItIsPutBack) {
+  run({ranks(2, 1, 2)}, [&](Trainer& trainer, RunCheckpoints& checkpoints, CheckpointFolder* folder, World& world) {
+    const auto on_rank_zero = [&](const std::function<void()>& action) {
+      world.everyone().barrier();
+      if (folder != nullptr) action();
+      world.everyone().barrier();
+    };
+    int64_t moved = 0;
+    const auto move_away = [&] { std::filesystem::rename(root_, folder_.path() / concat("moved", ++moved)); };
+    trainer.step();
+    EXPECT_TRUE(checkpoints.write(trainer, ""));
+    on_rank_zero(move_away);
+    checkpoints.finish();
+    EXPECT_FALSE(checkpoints.write(trainer, ""));
+    on_rank_zero([&] {
+      EXPECT_FALSE(std::filesystem::exists(root_));
+      folder->put_back();
+    });
+    EXPECT_TRUE(checkpoints.write(trainer, ""));
+    on_rank_zero([&] {
+      move_away();
+      folder->put_back();
+    });
+    checkpoints.finish();
+    on_rank_zero([&] { EXPECT_THAT(entries(), ElementsAre()); });
+    EXPECT_TRUE(checkpoints.write(trainer, ""));
+    checkpoints.finish();
+  });
+  EXPECT_THAT(entries(), ElementsAre("step-00000001"));
+  EXPECT_NO_THROW(Checkpoint(root_ / "step-00000001"));
 }
 
 TEST_F(RunCheckpointsTest, AFolderThatIsNotSharedIsToldOfTheRank) {

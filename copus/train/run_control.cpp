@@ -7,21 +7,17 @@
 
 namespace copus {
 
-RunControl::RunControl(const RunPlan& plan, Adaptation* adaptation)
+RunControl::RunControl(const RunPlan& plan, Adaptation* adaptation, ControlFiles::Note note)
     : configuration_(plan.start),
       policy_(to_string(plan.config.adapt.policy)),
       adaptation_(adaptation),
-      files_(plan.directory) {}
+      files_(plan.directory, std::move(note)) {}
 
 RunControl::~RunControl() {
   const ControlReply ended{false, "the run has ended before it came to it"};
-  try {
-    for (const auto& received : files_.take()) files_.reply(received.name, ended);
-    for (const auto& received : waiting_) files_.reply(received.name, ended);
-    if (forced_) files_.reply(*forced_, ended);
-  } catch (const std::exception&) {
-    // Ignores a disk that refuses: the user who waits finds that the run is gone.
-  }
+  for (const auto& received : files_.take()) files_.reply(received.name, ended);
+  for (const auto& received : waiting_) files_.reply(received.name, ended);
+  if (forced_) files_.reply(*forced_, ended);
 }
 
 std::optional<SwitchIntent> RunControl::look(int64_t step, bool standing) {

@@ -13,8 +13,9 @@ namespace copus {
 
 class RunControl {
  public:
-  // `adaptation`: null where nothing adapts; then nothing can be pinned or forced.
-  RunControl(const RunPlan& plan, Adaptation* adaptation);
+  // `adaptation`: null where nothing adapts; then nothing can be pinned or forced. `note` tells the user what is odd
+  // about the folder of commands.
+  RunControl(const RunPlan& plan, Adaptation* adaptation, ControlFiles::Note note);
   // Tells everyone who still waits for an answer that the run has ended.
   ~RunControl();
   RunControl(const RunControl&) = delete;
@@ -28,6 +29,9 @@ class RunControl {
 
   // Tells that ranks have come or gone, which drops a switch under way.
   void after_ranks_changed();
+
+  // Makes the folder of commands again where somebody has deleted it.
+  void put_back_folder() { files_.make_folder(); }
 
   // Tells whether the run is to be paused.
   bool pause_wanted() const { return pause_wanted_; }

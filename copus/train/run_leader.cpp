@@ -27,7 +27,8 @@ void RunLeader::begin(bool can_judge_speed) {
   } else if (known_) {
     learner_.emplace(plan_.config, plan_.start, known_->profile.knowledge);
   }
-  control_.emplace(plan_, adaptation_ ? &*adaptation_ : nullptr);
+  control_.emplace(plan_, adaptation_ ? &*adaptation_ : nullptr,
+                   [this](const std::string& line) { output_->note(line); });
   if (can_judge_speed) stragglers_.emplace(plan_.start.strategy);
 }
 
@@ -52,7 +53,15 @@ void RunLeader::add(StepRecord record, Trainer& trainer) {
 }
 
 void RunLeader::look(int64_t step, bool standing, Trainer& trainer) {
+  keep_directory();
   announce(control_->look(step, standing), trainer);
+}
+
+void RunLeader::keep_directory() {
+  wants_checkpoint_ |= output_->keep_directory([this] {
+    if (adaptation_) adaptation_->put_back_log();
+    control_->put_back_folder();
+  });
 }
 
 void RunLeader::add(const SwitchReport& report, const Trainer& trainer) {

@@ -40,8 +40,14 @@ class RunLeader {
 
   // Writes down a step of the trainer and decides; what the ranks are to do is announced to it.
   void add(StepRecord record, Trainer& trainer);
-  // Obeys the user's commands.
+  // Obeys the user's commands, and sees to it that the run directory is there.
   void look(int64_t step, bool standing, Trainer& trainer);
+  void keep_directory();
+  // Tells whether a checkpoint is to be written as soon as all ranks can: the run directory was made again, without the
+  // ones before.
+  bool wants_checkpoint() { return wants_checkpoint_ && output_->checkpoints().is_in_place(); }
+  // Tells that one has been begun.
+  void has_begun_checkpoint() { wants_checkpoint_ = false; }
   void add(const SwitchReport& report, const Trainer& trainer);
   // Judges the steps whose seconds have come to rank 0 since the last call.
   void note_stragglers(Trainer& trainer);
@@ -68,6 +74,7 @@ class RunLeader {
   std::optional<Adaptation> adaptation_;
   std::optional<RunControl> control_;
   std::optional<StragglerNotes> stragglers_;
+  bool wants_checkpoint_ = false;
 };
 
 }  // namespace copus

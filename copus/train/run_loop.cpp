@@ -56,7 +56,8 @@ std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
     const StopReason halt = trainer_.stop_reason();
     at_boundary(*passed.record, passed);
     if (end_reason() != StopReason::none) break;
-    if (halt == StopReason::pause && !trainer_.finished()) stand_still();
+    if (halt == StopReason::checkpoint) checkpoint(passed);
+    if (halt == StopReason::pause && !trainer_.finished()) stand_still(passed);
     if ((halt == StopReason::regroup || stopped_while_paused_ == StopReason::regroup) && !trainer_.finished()) {
       checkpoints_->finish();
       return std::nullopt;
@@ -67,7 +68,7 @@ std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
   if (traced_ < plan_.trace_steps) gather_timeline();
   checkpoint(passed);
   if (trainer_.finished() && !held_out_loss_) held_out_loss_ = evaluate();
-  return finish();
+  return finish(passed);
 }
 
 // Does what is due after a step, or what is left of it where the ranks were interrupted then.
@@ -122,12 +123,13 @@ void RunLoop::make_switch(PassedBoundary& passed) {
 
 // Pauses the run until the user lets it go on or it is told to end. All ranks wait for rank 0's word, which comes
 // often enough for every deadline.
-void RunLoop::stand_still() {
+void RunLoop::stand_still(PassedBoundary& passed) {
   const int64_t step = trainer_.state().step;
   world_.health().set_place(concat("paused after step ", step));
   if (leader_) leader_->output().note(concat("step ", step, ": paused"));
   StopReason reason = StopReason::pause;
-  while (reason == StopReason::pause) {
+  while (reason == StopReason::pause || reason == StopReason::checkpoint) {
+    if (reason == StopReason::checkpoint) checkpoint_again(passed);
     checkpoints_->look();
     if (leader_) {
       std::this_thread::sleep_for(between_looks);
@@ -153,6 +155,7 @@ StopReason RunLoop::reason_to_halt() const {
   const StopReason reason = reason_to_stop();
   if (reason != StopReason::none || leader_ == nullptr) return reason;
   if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
+  if (leader_->wants_checkpoint()) return StopReason::checkpoint;
   return leader_->control().pause_wanted() ? StopReason::pause : reason;
 }
 
@@ -160,7 +163,8 @@ StopReason RunLoop::reason_to_halt() const {
 StopReason RunLoop::end_reason() const {
   const bool was_paused = stopped_while_paused_ != StopReason::none;
   const StopReason reason = was_paused ? stopped_while_paused_ : trainer_.stop_reason();
-  return reason == StopReason::pause || reason == StopReason::regroup ? StopReason::none : reason;
+  const bool goes_on = reason == StopReason::pause || reason == StopReason::regroup || reason == StopReason::checkpoint;
+  return goes_on ? StopReason::none : reason;
 }
 
 std::optional<double> RunLoop::evaluate() {
@@ -169,11 +173,34 @@ std::optional<double> RunLoop::evaluate() {
 
 void RunLoop::checkpoint(PassedBoundary& passed) {
   if (passed.last_checkpoint == trainer_.state().step) return;
-  checkpoints_->write(trainer_, to_toml(plan_.config));
+  if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
   if (leader_) {
+    leader_->has_begun_checkpoint();
     if (const auto learned = leader_->profile()) leader_->output().add(*learned);
   }
   passed.last_checkpoint = trainer_.state().step;
+}
+
+// Writes one even if this step has had one, which may be lost.
+void RunLoop::checkpoint_again(PassedBoundary& passed) {
+  passed.last_checkpoint.reset();
+  checkpoint(passed);
+}
+
+// Completes the checkpoint that the run ends with, once more where somebody has deleted the run directory meanwhile.
+void RunLoop::keep_last_checkpoint(PassedBoundary& passed) {
+  const auto is_lost = [this] {
+    checkpoints_->finish();
+    if (leader_) leader_->keep_directory();
+    int64_t lost = leader_ && (leader_->wants_checkpoint() || !leader_->output().checkpoints().is_in_place());
+    world_.everyone().broadcast(&lost, 1, DataType::int64, 0);
+    return lost != 0;
+  };
+  if (!is_lost()) return;
+  checkpoint_again(passed);
+  if (!is_lost()) return;
+  throw UserError(concat("the run directory ", plan_.directory.string(), " was deleted, and cannot be made again: the ",
+                         "state after step ", trainer_.state().step, " is lost"));
 }
 
 void RunLoop::gather_timeline() {
@@ -188,8 +215,8 @@ void RunLoop::gather_timeline() {
   leader_->output().timeline(timelines);
 }
 
-RunEnd RunLoop::finish() {
-  checkpoints_->finish();
+RunEnd RunLoop::finish(PassedBoundary& passed) {
+  keep_last_checkpoint(passed);
   const StopReason reason = end_reason();
   const bool done = trainer_.finished() && (held_out_loss_ || reason == StopReason::none);
   if (leader_) {

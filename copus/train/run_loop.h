@@ -41,14 +41,16 @@ class RunLoop {
   StepRecord step();
   void note_change(PassedBoundary& passed);
   void make_switch(PassedBoundary& passed);
-  void stand_still();
+  void stand_still(PassedBoundary& passed);
   StopReason reason_to_stop() const;
   StopReason reason_to_halt() const;
   StopReason end_reason() const;
   std::optional<double> evaluate();
   void checkpoint(PassedBoundary& passed);
+  void checkpoint_again(PassedBoundary& passed);
+  void keep_last_checkpoint(PassedBoundary& passed);
   void gather_timeline();
-  RunEnd finish();
+  RunEnd finish(PassedBoundary& passed);
 
   const RunPlan& plan_;
   const Dataset& dataset_;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
 #include "copus/base/durable_file.h"
@@ -56,6 +57,62 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
       progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
   if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after);
+}
+
+bool RunOutput::keep_directory(const std::function<void()>& put_back_more) {
+  if (log_.is_in_place() && checkpoints_.is_in_place()) return false;
+  try {
+    check_directory_is_ours();
+    create_directories_durably(directory_);
+    checkpoints_.put_back();  // first, since its lock keeps others out
+    const fs::path config = directory_ / "config.toml";
+    if (!fs::exists(config)) write_file_durably(config, to_toml(config_));
+    put_back_more();
+    log_.put_back();  // last, since with it nothing is missing any more
+  } catch (const std::runtime_error& error) {
+    if (!std::exchange(has_told_of_loss_, true)) {
+      note(concat("the run directory ", directory_.string(), " is gone and cannot be made again: ", error.what(),
+                  ". The run goes on and keeps its state in memory until it can"));
+    }
+    return false;
+  }
+  has_told_of_loss_ = false;
+  note(concat("the run directory ", directory_.string(), " was deleted or moved, or a part of it: it is made again, ",
+              "with the log so far; a checkpoint follows after the next step"));
+  try {
+    if (tensorboard_) tensorboard_.emplace(directory_ / "tensorboard", logged_step_);
+  } catch (const UserError& error) {
+    note(error.what());
+  }
+  return true;
+}
+
+// Throws UserError where another run is in the directory now.
+void RunOutput::check_directory_is_ours() const {
+  if (log_.is_in_place() || checkpoints_.is_in_place()) return;
+  const fs::path config = directory_ / "config.toml";
+  if (!fs::exists(directory_ / "run.jsonl") && (!fs::exists(config) || read_text_file(config) == to_toml(config_))) {
+    return;
+  }
+  throw UserError("another run is in it now");
+}
+
+// Writes a file that the run could do without, unless the run directory is gone: whoever looks for that next makes it
+// again.
+void RunOutput::unless_gone(const std::function<void()>& write) const {
+  try {
+    write();
+  } catch (const UserError&) {
+    if (log_.is_in_place()) throw;
+  }
+}
+
+void RunOutput::add(const PerformanceProfile& profile) {
+  unless_gone([&] { write_profile(profile_path(plan_), profile); });
+}
+
+void RunOutput::timeline(const std::vector<RankTimeline>& ranks) {
+  unless_gone([&] { write_timeline(directory_ / "timeline.json", ranks); });
 }
 
 void RunOutput::introduce(const Dataset& dataset, const std::optional<std::string>& step_time) {
@@ -124,6 +181,7 @@ void RunOutput::say_how_to_go_on(const Trainer& trainer, StopReason reason) {
 
 void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
   log_.append(record);
+  logged_step_ = record.step;
   if (tensorboard_) add_to_tensorboard(record);
   const double left = trainer.seconds_left();
   if (record.skipped()) {

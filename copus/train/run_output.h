@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,16 +45,23 @@ class RunOutput {
   void add(const Decision& decision);
   void add(const SwitchReport& report);
 
+  // Looks whether somebody has deleted or moved the run directory, or what a run cannot be resumed without. Then makes
+  // it again, with the log so far, and returns true; `put_back_more` does the same for files of others in it. The
+  // checkpoints are lost. Where it cannot be made again, the user is told once, and the next call tries again.
+  bool keep_directory(const std::function<void()>& put_back_more);
+
   // The folder of this run's checkpoints.
   CheckpointFolder& checkpoints() { return checkpoints_; }
   // Writes the step times that were learned.
-  void add(const PerformanceProfile& profile) { write_profile(profile_path(plan_), profile); }
-  void timeline(const std::vector<RankTimeline>& ranks) { write_timeline(directory_ / "timeline.json", ranks); }
+  void add(const PerformanceProfile& profile);
+  void timeline(const std::vector<RankTimeline>& ranks);
 
   // Ends the run: writes summary and report.
   void finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended);
 
  private:
+  void check_directory_is_ours() const;
+  void unless_gone(const std::function<void()>& write) const;
   void add_to_tensorboard(const StepRecord& record);
   void add_scalar(const char* tag, int64_t step, double value);
 
@@ -64,6 +72,8 @@ class RunOutput {
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;
+  int64_t logged_step_ = 0;
+  bool has_told_of_loss_ = false;
 };
 
 }  // namespace copus

@@ -6,8 +6,8 @@
 namespace copus {
 
 // Reasons to stop. A run that pauses stands still and does not end, nor does one whose ranks leave a step together to
-// let others come or go.
-enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup };
+// let others come or go, or to write a checkpoint that nobody could foresee.
+enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint };
 
 // Notes SIGINT and SIGTERM while it lives, instead of letting them end the process, so that a run can finish its step
 // and write a checkpoint. A second SIGINT ends the process at once. There is one of these at a time.

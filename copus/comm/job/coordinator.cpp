@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
 #include "copus/base/write_all.h"
 #include "copus/comm/health/process_state.h"
 #include "copus/comm/job/looks.h"
@@ -16,7 +17,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-void tell_user(const std::string& line) { write_all(STDERR_FILENO, concat("copus: ", line, "\n")); }
+void tell_user(const std::string& line) { write_all(STDERR_FILENO, concat("copus: ", printable(line), "\n")); }
 
 }  // namespace
 

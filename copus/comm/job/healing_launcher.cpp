@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
 #include "copus/base/write_all.h"
 #include "copus/comm/job/coordinator.h"
 #include "copus/comm/job/lifeline.h"
@@ -81,7 +82,7 @@ class FirstMachine {
       if (const auto code = gather(place)) return *code;
       return Coordinator(machine_.ranks_per_machine, healing_, hands_, others_).run();
     } catch (const UserError& error) {
-      write_all(STDERR_FILENO, concat("copus: error: ", error.what(), "\n"));
+      write_all(STDERR_FILENO, concat("copus: error: ", printable(error.what()), "\n"));
       return users_mistake;
     }
   }
@@ -149,7 +150,8 @@ class FirstMachine {
   }
 
   static int end_early(const RemoteMachine& other, const std::string& what, int code) {
-    write_all(STDERR_FILENO, concat("copus: error: ", other.name(), " ", what, " before the job began\n"));
+    write_all(STDERR_FILENO,
+              concat("copus: error: ", printable(concat(other.name(), " ", what)), " before the job began\n"));
     return code;
   }
 
@@ -230,10 +232,11 @@ class OtherMachine {
       if (!process.ended) ::kill(process.pid, SIGKILL);
     }
     hands_.system().finish_errors();
-    write_all(STDERR_FILENO, concat("copus: error: machine ", machine_.machine,
-                                    " has lost machine 0, whose launcher decides for the "
-                                    "job: ",
-                                    cause, "; the ranks here are ended. Start the job again, with --resume RUN\n"));
+    write_all(STDERR_FILENO,
+              concat("copus: error: machine ", machine_.machine,
+                     " has lost machine 0, whose launcher decides for the "
+                     "job: ",
+                     printable(cause), "; the ranks here are ended. Start the job again, with --resume RUN\n"));
     return failed_job;
   }
 

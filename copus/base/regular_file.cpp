@@ -1,0 +1,77 @@
+#include "copus/base/regular_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "copus/base/error.h"
+
+namespace copus {
+namespace {
+
+std::string system_words(int error_number) { return std::generic_category().message(error_number); }
+
+std::string no_file(mode_t mode) {
+  const char* const kind = S_ISDIR(mode)    ? "a folder"
+                           : S_ISFIFO(mode) ? "a pipe"
+                           : S_ISSOCK(mode) ? "a socket"
+                                            : "a device";
+  return concat("it is ", kind, "; expected a file");
+}
+
+}  // namespace
+
+// A pipe without O_NONBLOCK would wait for its other end; a terminal without O_NOCTTY may become that of this process.
+OpenedFile open_regular_file(const std::filesystem::path& path, int flags) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+  if (descriptor < 0) {
+    const int error = errno;
+    // What the system says of a socket, and of a pipe that nobody reads.
+    const bool is_no_file = error == ENXIO;
+    return {.error_number = error,
+            .error = is_no_file ? "it is a pipe, a socket or a device; expected a file" : system_words(error)};
+  }
+  struct stat status{};
+  if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) return {.descriptor = descriptor};
+  ::close(descriptor);
+  return {.error_number = EINVAL, .error = no_file(status.st_mode)};
+}
+
+std::string obstacle_to_file(const std::filesystem::path& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode) ? "" : no_file(status.st_mode);
+}
+
+bool is_file_at(int descriptor, const std::filesystem::path& path) {
+  struct stat opened{}, named{};
+  if (::fstat(descriptor, &opened) != 0) return true;
+  if (::stat(path.c_str(), &named) != 0) return errno != ENOENT && errno != ENOTDIR && errno != ESTALE;
+  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  const OpenedFile file = open_regular_file(path_, O_RDONLY);
+  if (file.descriptor < 0) {
+    throw UserError(
+        concat("cannot read ", path_.string(), ": ", file.error_number == ENOENT ? "no such file" : file.error));
+  }
+  descriptor_ = file.descriptor;
+  struct stat status{};
+  if (::fstat(descriptor_, &status) == 0) size_ = static_cast<uint64_t>(status.st_size);
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+size_t InputFile::read(std::span<char> buffer) {
+  while (true) {
+    const ssize_t count = ::read(descriptor_, buffer.data(), buffer.size());
+    if (count >= 0) return static_cast<size_t>(count);
+    if (errno != EINTR) throw UserError(concat("cannot read ", path_.string(), ": ", system_words(errno)));
+  }
+}
+
+}  // namespace copus

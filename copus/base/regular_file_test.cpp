@@ -1,0 +1,77 @@
+#include "copus/base/regular_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string>
+
+#include "copus/base/durable_file.h"
+#include "copus/base/testing/test_support.h"
+
+namespace copus {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RegularFileTest : public ::testing::Test {
+ protected:
+  std::string refusal(const std::filesystem::path& path) const {
+    return user_error([&] { InputFile{path}; });
+  }
+
+  TemporaryFolder folder_;
+  const std::filesystem::path& directory_ = folder_.path();
+};
+
+TEST_F(RegularFileTest, GivesTheBytesPieceByPiece) {
+  write_file_durably(directory_ / "a", "hello");
+  InputFile file(directory_ / "a");
+  EXPECT_EQ(file.size(), 5);
+  std::string text;
+  std::array<char, 2> piece;
+  while (const size_t count = file.read(piece)) text.append(piece.data(), count);
+  EXPECT_EQ(text, "hello");
+}
+
+// A read or an open that waited would end the test by its time limit.
+TEST_F(RegularFileTest, RefusesAtOnceWhatIsNoFile) {
+  ASSERT_EQ(::mkfifo((directory_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(refusal(directory_ / "pipe"), HasSubstr("pipe: it is a pipe; expected a file"));
+  EXPECT_THAT(refusal("/dev/zero"), HasSubstr("it is a device; expected a file"));
+  EXPECT_THAT(refusal(directory_), HasSubstr("it is a folder; expected a file"));
+  EXPECT_THAT(refusal(directory_ / "none"), HasSubstr("none: no such file"));
+
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::ranges::copy((directory_ / "socket").string(), address.sun_path);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_THAT(refusal(directory_ / "socket"), HasSubstr("a socket or a device; expected a file"));
+  ::close(socket);
+
+  // Nor is anything written where nobody reads.
+  EXPECT_THAT(open_regular_file(directory_ / "pipe", O_WRONLY | O_CREAT | O_APPEND).error,
+              HasSubstr("expected a file"));
+}
+
+TEST_F(RegularFileTest, KnowsWhetherAnOpenFileStillHasItsName) {
+  write_file_durably(directory_ / "a", "hello");
+  const int descriptor = ::open((directory_ / "a").c_str(), O_RDONLY | O_CLOEXEC);
+  EXPECT_TRUE(is_file_at(descriptor, directory_ / "a"));
+  std::filesystem::rename(directory_ / "a", directory_ / "b");
+  EXPECT_FALSE(is_file_at(descriptor, directory_ / "a"));
+  EXPECT_TRUE(is_file_at(descriptor, directory_ / "b"));
+  write_file_durably(directory_ / "b", "another");
+  EXPECT_FALSE(is_file_at(descriptor, directory_ / "b"));
+  ::close(descriptor);
+}
+
+}  // namespace
+}  // namespace copus
