@@ -35,10 +35,6 @@ void reply_fields(Reply& reply, Visitor&& visit) {
   visit("message", reply.message);
 }
 
-nlohmann::json parse(const fs::path& path) {
-  return nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
-}
-
 // Makes a name; names sort in the order of time, and no two processes make the same.
 std::string new_name() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -67,7 +63,7 @@ std::vector<ControlFiles::Received> ControlFiles::take() {
     if (withdrawn) continue;
     Received received{name, {}};
     try {
-      const nlohmann::json object = parse(path);
+      const nlohmann::json object = parse_json(read_text_file(path));
       request_fields(received.request, JsonFieldReader(object));
       all.push_back(std::move(received));
     } catch (const UserError& error) {
@@ -103,7 +99,7 @@ ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std
     const bool alive = is_alive();  // asked before looking, since a run replies before it ends
     if (fs::exists(reply_path)) {
       ControlReply reply;
-      const nlohmann::json object = parse(reply_path);
+      const nlohmann::json object = parse_json(read_text_file(reply_path));
       reply_fields(reply, JsonFieldReader(object));
       fs::remove(reply_path);
       return reply;

@@ -100,11 +100,13 @@ TEST_F(ControlFilesTest, AreTakenInTheirOrderAndDamagedOnesAnswered) {
   std::ofstream(directory_ / "control" / "2.json") << R"({"command":"pin","target":""})";
   std::ofstream(directory_ / "control" / "1.json") << R"({"command":"pause","target":""})";
   std::ofstream(directory_ / "control" / "0.json") << R"({"command":)";
+  std::ofstream(directory_ / "control" / "3.json") << R"({"command":)" << deep_json() << "}";
   const auto received = run.take();
   ASSERT_THAT(received, SizeIs(2));
   EXPECT_EQ(received[0].request.command, "pause");
   EXPECT_EQ(received[1].request.command, "pin");
   EXPECT_TRUE(std::filesystem::exists(directory_ / "control" / "0.reply"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "control" / "3.reply"));
 }
 
 }  // namespace
