@@ -1,5 +1,5 @@
 # The commands of the project, each a script in scripts/. ARGS goes to the script: make test ARGS='-R tokenizer'
-.PHONY: help setup build quickstart test bench format lint sanitize
+.PHONY: help setup build quickstart test bench format lint sanitize fuzz
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -28,3 +28,6 @@ lint: ## check format, layers, shell scripts and clang-tidy's findings; ARGS=--c
 
 sanitize: ## test under the address, undefined-behaviour and thread sanitizers; ARGS=thread for one of them
 	@scripts/sanitize $(ARGS)
+
+fuzz: ## run every fuzz target for a minute; ARGS='manifest run_log' for some of them
+	@scripts/fuzz $(ARGS)

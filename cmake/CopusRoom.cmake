@@ -18,6 +18,9 @@ if(COPUS_SANITIZE)
   list(APPEND HOST_OPTIONS -fsanitize=${COPUS_SANITIZE} -fno-omit-frame-pointer -g)
   target_link_options(copus_options INTERFACE -fsanitize=${COPUS_SANITIZE})
 endif()
+if(COPUS_FUZZ)
+  list(APPEND HOST_OPTIONS -fno-sanitize-recover=all)  # what a sanitizer reports is a finding
+endif()
 # Device code has options of its own (CopusGpu.cmake).
 target_compile_options(copus_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${HOST_OPTIONS}>")
 

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <span>
 
+#include "copus/base/json_text.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/directory_lock.h"
@@ -301,6 +303,33 @@ TEST_F(CheckpointTest, AFolderThatIsNowAnothersIsLeftToIt) {
   }
   folder.put_back();
   EXPECT_TRUE(folder.is_in_place());
+}
+
+// What nests deeply would be copied and written by recursion.
+TEST_F(CheckpointTest, DeepManifest) {
+  write(10);
+  write(20);
+  const auto manifest = step_path(20) / manifest_file_name;
+  for (const char* field : {"\"format\": ", "\"format\": \"copus-checkpoint\", \"version\": "}) {
+    write_file_durably(manifest, concat("{", field, deep_json(), "}"));
+    EXPECT_EQ(latest_checkpoint(root_), step_path(10));
+    EXPECT_THAT(open_error(20), HasSubstr("manifest.json is not a manifest"));
+  }
+}
+
+TEST_F(CheckpointTest, ManifestWithNumbersThatAreNone) {
+  write(10);
+  const auto manifest = step_path(10) / manifest_file_name;
+  const std::string checksum(32, '0');
+  for (const char* bytes : {"-1", "1.5", "1e300", "true", "18446744073709551615"}) {
+    const std::string content = concat(R"({"files":{"a":{"bytes":)", bytes, R"(,"xxh3_128":")", checksum,
+                                       R"("}},"format":"copus-checkpoint","step":10,"version":1)");
+    // The checksum is of the object as nlohmann writes it.
+    const std::string canonical = parse_json(content + "}").dump();
+    const std::string right = hash_hex(std::as_bytes(std::span(canonical)));
+    write_file_durably(manifest, concat(content, R"(,"xxh3_128":")", right, "\"}"));
+    EXPECT_THAT(open_error(10), AllOf(HasSubstr("\"bytes\""), HasSubstr("no whole number"))) << bytes;
+  }
 }
 
 TEST_F(CheckpointTest, ErrorsOfTheBackgroundArriveWithTheNextCall) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/mapped_file.h"
 #include "copus/checkpoint/checkpoint_files.h"
 
@@ -23,8 +24,6 @@ std::string checksum_of(const Json& manifest) {
 }
 
 bool is_manifest(const Json& json) { return json.is_object() && json.value("format", Json()) == format_name; }
-
-Json parse(const std::string& text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
 
 [[noreturn]] void fail_damaged(const std::filesystem::path& directory, const std::string& reason) {
   throw UserError(concat("the checkpoint ", directory.string(), " is damaged: ", reason, ". ", what_to_do));
@@ -47,7 +46,7 @@ Manifest read_manifest(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(path)) {
     throw UserError(concat(directory.string(), " is not a complete checkpoint: it has no ", manifest_file_name));
   }
-  Json json = parse(read_text_file(path));
+  Json json = parse_json(read_text_file(path));
   if (!is_manifest(json)) fail_damaged(directory, concat(manifest_file_name, " is not a manifest"));
   if (json.value("version", Json()) != format_version) {
     throw UserError(concat("the checkpoint ", directory.string(), " has format version ",
@@ -58,11 +57,18 @@ Manifest read_manifest(const std::filesystem::path& directory) {
   json.erase("xxh3_128");
   if (checksum != checksum_of(json)) fail_damaged(directory, concat(manifest_file_name, " has a wrong checksum"));
 
+  const auto count = [&](const Json& object, const char* name) {
+    const std::optional<int64_t> number = integer_of(object.at(name));
+    if (!number || *number < 0) {
+      fail_damaged(directory, concat(manifest_file_name, " has a \"", name, "\" that is no whole number from 0 on"));
+    }
+    return *number;
+  };
   Manifest manifest;
   try {
-    manifest.step = json.at("step").get<int64_t>();
+    manifest.step = count(json, "step");
     for (const auto& [name, digest] : json.at("files").items()) {
-      manifest.files[name] = {digest.at("bytes").get<uint64_t>(), digest.at("xxh3_128").get<std::string>()};
+      manifest.files[name] = {static_cast<uint64_t>(count(digest, "bytes")), digest.at("xxh3_128").get<std::string>()};
     }
   } catch (const Json::exception& error) {
     fail_damaged(directory, concat(manifest_file_name, " lacks a field (", error.what(), ")"));
@@ -76,7 +82,7 @@ Manifest read_manifest(const std::filesystem::path& directory) {
 
 bool has_manifest(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / manifest_file_name;
-  return std::filesystem::is_regular_file(path) && is_manifest(parse(read_text_file(path)));
+  return std::filesystem::is_regular_file(path) && is_manifest(parse_json(read_text_file(path)));
 }
 
 void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest) {

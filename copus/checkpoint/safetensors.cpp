@@ -9,6 +9,7 @@
 #include <set>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 
 namespace copus {
 namespace {
@@ -66,23 +67,21 @@ class HeaderParser {
     }
     const auto text = file_.subspan(length_bytes, header_bytes);
     data_ = file_.subspan(length_bytes + header_bytes);
-    const auto* first = reinterpret_cast<const char*>(text.data());
+    const std::string_view json(reinterpret_cast<const char*>(text.data()), text.size());
+    if (nests_too_deeply(json)) fail("its header is nested too deeply");
     try {
-      header_ = Json::parse(first, first + text.size(), Strictness(*this));
+      header_ = Json::parse(json, NamesOnce(*this));
     } catch (const Json::exception& error) {
       fail("its header is not JSON (", error.what(), ")");
     }
     if (!header_.is_object()) fail("its header is not a JSON object");
   }
 
-  // Refuses two things that JSON allows: deep nesting, and a key that silently replaces an earlier one of the same
-  // name.
-  class Strictness {
+  // Refuses what JSON allows: a key that silently replaces an earlier one of the same name.
+  class NamesOnce {
    public:
-    explicit Strictness(const HeaderParser& parser) : parser_(parser) {}
-    bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
-      // Error messages quote values recursively, which must not overflow the stack.
-      if (depth > deepest) parser_.fail("its header is nested too deeply");
+    explicit NamesOnce(const HeaderParser& parser) : parser_(parser) {}
+    bool operator()(int /*depth*/, Json::parse_event_t event, const Json& parsed) {
       if (event == Json::parse_event_t::object_start) open_.emplace_back();
       if (event == Json::parse_event_t::object_end) open_.pop_back();
       if (event == Json::parse_event_t::key && !open_.back().insert(parsed.get<std::string>()).second) {
@@ -92,7 +91,6 @@ class HeaderParser {
     }
 
    private:
-    static constexpr int deepest = 8;
     const HeaderParser& parser_;
     std::vector<std::set<std::string>> open_;  // keys of the objects around the current place
   };
@@ -159,14 +157,14 @@ class HeaderParser {
   }
 
   uint64_t checked_bytes(const std::string& name, const TensorView& tensor) const {
-    uint64_t bytes = static_cast<uint64_t>(size_of(tensor.dtype));
+    int64_t bytes = size_of(tensor.dtype);
     bool overflow = false;
     for (int64_t size : tensor.shape) {
-      overflow |= __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes);
+      // Checks for overflow even if a dimension is zero, which would hide it: nobody writes such a shape on purpose.
+      overflow |= __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes);
     }
-    // Checks for overflow even if a dimension is zero, which would hide it: nobody writes such a shape on purpose.
     if (overflow) fail("tensor ", name, " has the shape ", shape_text(tensor.shape), ", too large for any file");
-    return bytes;
+    return std::ranges::count(tensor.shape, 0) > 0 ? 0 : static_cast<uint64_t>(bytes);
   }
 
   // Sorts the tensors by position and checks that they cover the data exactly once.

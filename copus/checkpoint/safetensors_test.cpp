@@ -154,6 +154,10 @@ TEST_F(SafetensorsTest, LengthThatDisagreesWithTheShape) {
 TEST_F(SafetensorsTest, OverflowInTheShape) {
   EXPECT_THAT(error_of(R"({"w": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}})", 0),
               AllOf(HasSubstr("tensor w"), HasSubstr("too large")));
+  for (const char* shape : {"[4611686018427387904, 2, 0]", "[0, 4611686018427387904, 2]"}) {
+    EXPECT_THAT(error_of(concat(R"({"w": {"dtype": "U8", "data_offsets": [0, 0], "shape": )", shape, "}}"), 0),
+                HasSubstr("too large"));
+  }
   EXPECT_THAT(error_of(R"({"w": {"dtype": "U8", "shape": [9223372036854775808], "data_offsets": [0, 0]}})", 0),
               HasSubstr("expected a list of sizes"));
   EXPECT_THAT(error_of(R"({"w": {"dtype": "U8", "shape": [-1], "data_offsets": [0, 0]}})", 0),

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/checkpoint/checkpoint_files.h"
 
 namespace copus {
@@ -36,13 +37,10 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   const auto fail = [&](const std::string& reason) {
     throw UserError(concat(path.string(), " is not a valid index of safetensors files: ", reason));
   };
-  const auto refuse_deep_nesting = [&](int depth, Json::parse_event_t, const Json&) {
-    if (depth > 8) fail("it is nested too deeply");  // messages quote values recursively
-    return true;
-  };
+  if (nests_too_deeply(text)) fail("it is nested too deeply");
   Json index;
   try {
-    index = Json::parse(text, refuse_deep_nesting);
+    index = Json::parse(text);
   } catch (const Json::exception& error) {
     fail(concat("it is not JSON (", error.what(), ")"));
   }

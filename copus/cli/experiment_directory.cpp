@@ -8,6 +8,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/text_distance.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/directory_lock.h"
@@ -221,7 +222,7 @@ void ExperimentDirectory::conclude(const ExperimentRun& run, std::optional<doubl
 std::optional<double> ExperimentDirectory::wall_seconds(const ExperimentRun& run) const {
   const fs::path path = run_directory(run).string() + ".json";
   if (!fs::exists(path)) return std::nullopt;
-  const auto object = nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json object = parse_json(read_text_file(path));
   if (!object.is_object()) return std::nullopt;
   const auto seconds = object.find(wall_seconds_key);
   if (seconds == object.end() || !seconds->is_number()) return std::nullopt;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/text_distance.h"
 #include "copus/config/shipped_files.h"
 
@@ -45,7 +45,7 @@ std::string read_named_file(const std::filesystem::path& path, const std::string
 double read_calibration_file(const std::filesystem::path& path, const std::string& asked_by) {
   const char* const expected = "a number, or the calibration.json that `copus calibrate` has written";
   const std::string text = read_named_file(path, asked_by, expected);
-  const nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json object = parse_json(text);
   const auto found = object.is_object() ? object.find("calibration") : object.end();
   if (!object.is_object() || found == object.end() || !found->is_number()) {
     throw UserError(concat(asked_by, ": ", path.string(), " holds no \"calibration\"; expected ", expected));

@@ -110,6 +110,18 @@ TEST(Descriptions, MistakesInTheDeviceAreNamed) {
               HasSubstr("within_node has an unknown key \"tree_microseconds\""));
 }
 
+TEST(Descriptions, ACalibrationIsANumberInAFile) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "calibration.json";
+  write_file_durably(path, "{\"calibration\": 1.5}");
+  EXPECT_EQ(read_calibration_file(path, "x"), 1.5);
+  for (const std::string& text : {std::string("{\"calibration\": \"1\"}"), std::string("[1.5]"), std::string("{"),
+                                  "{\"calibration\": " + deep_json() + "}"}) {
+    write_file_durably(path, text);
+    EXPECT_THAT(user_error([&] { read_calibration_file(path, "x"); }), HasSubstr("holds no \"calibration\""));
+  }
+}
+
 TEST(Descriptions, EveryShippedFileIsReadByItsName) {
   const auto names_of = [](const std::vector<ShippedFile>& files) {
     std::vector<std::string> names;

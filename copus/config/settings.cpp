@@ -13,6 +13,53 @@ namespace copus {
 
 namespace {
 
+// How many parts, joined by dots, a key may have. The library limits how deeply values nest and not this, and values
+// are converted and deleted by recursion.
+constexpr int most_parts_of_key = 8;
+
+// Returns where the string that begins at `begin` ends: behind its last quote, or at the end of a line that cuts it
+// off.
+size_t end_of_string(std::string_view toml, size_t begin) {
+  const char quote = toml[begin];
+  const std::string three_quotes(3, quote);  // around a string of several lines
+  const bool is_long = toml.substr(begin).starts_with(three_quotes);
+  for (size_t i = begin + (is_long ? 3 : 1); i < toml.size(); ++i) {
+    if (toml[i] == '\\' && quote == '"') {
+      ++i;  // the next character ends nothing
+    } else if (is_long && toml.substr(i).starts_with(three_quotes)) {
+      return std::min(toml.find_first_not_of(quote, i), toml.size());  // its last characters may be quotes too
+    } else if (!is_long && (toml[i] == quote || toml[i] == '\n')) {
+      return toml[i] == quote ? i + 1 : i;
+    }
+  }
+  return toml.size();
+}
+
+// Finds the line, from 1, of the first key that has more parts. Looks at the characters alone, since a value that the
+// library had made could not be deleted.
+std::optional<int64_t> line_of_long_key(std::string_view toml) {
+  constexpr std::string_view between_keys = "=,[]{}\n";
+  int parts = 1;
+  for (size_t i = 0; i < toml.size();) {
+    const char character = toml[i];
+    if (character == '"' || character == '\'') {
+      i = end_of_string(toml, i);
+      continue;
+    }
+    if (character == '#') {
+      i = std::min(toml.find('\n', i), toml.size());
+      continue;
+    }
+    if (character == '.') ++parts;
+    if (between_keys.find(character) != std::string_view::npos) parts = 1;
+    if (parts > most_parts_of_key) {
+      return 1 + std::count(toml.begin(), toml.begin() + static_cast<std::ptrdiff_t>(i), '\n');
+    }
+    ++i;
+  }
+  return std::nullopt;
+}
+
 // Turns TOML nodes into settings. Their origin is `fixed_origin`, which is an override; where that is empty, their
 // origins are the lines of `source`.
 class Converter {
@@ -56,6 +103,7 @@ class Converter {
 
 // Reads the value of an override as TOML; returns nothing where it is not TOML.
 std::optional<Setting> parse_value(const std::string& key, std::string_view value, const std::string& origin) {
+  if (line_of_long_key(value)) return std::nullopt;
   try {
     const toml::table table = toml::parse(concat("value = ", value));
     if (table.size() != 1) return std::nullopt;  // after a line break the value could hold more keys
@@ -157,6 +205,10 @@ std::string describe(const Setting& setting) {
 
 Setting read_settings(std::string_view toml_text, const std::string& source,
                       const std::vector<std::string>& overrides) {
+  if (const std::optional<int64_t> line = line_of_long_key(toml_text)) {
+    throw UserError(concat(source, ":", *line, ": a key has more than ", most_parts_of_key,
+                           " parts; expected [section] and key = value"));
+  }
   Setting root;
   try {
     root = Converter(source, "").convert("", toml::parse(toml_text));

@@ -50,6 +50,36 @@ TEST(Settings, TheLastOverrideCounts) {
   EXPECT_EQ(std::get<int64_t>(get(root, "train", "seed").value), 2);
 }
 
+// Keys of many parts make deep tables, which are converted and deleted by recursion.
+TEST(Settings, RefusesKeysOfManyParts) {
+  std::string key = "a";
+  for (int i = 0; i < 200000; ++i) key += ".a";
+  EXPECT_THAT(settings_error("[train]\nseed = 1\n" + key + " = 1\n"),
+              AllOf(HasSubstr("run.toml:3:"), HasSubstr("more than 8 parts")));
+  EXPECT_THAT(settings_error("[" + key + "]\n"), HasSubstr("run.toml:1: a key"));
+  EXPECT_THAT(settings_error("x = { " + key + " = 1 }"), HasSubstr("run.toml:1: a key"));
+  EXPECT_THAT(settings_error("x = { \"a\" . 'b'.\"c\".d.e.f.g.h.i = 1 }"), HasSubstr("run.toml:1: a key"));
+  EXPECT_THAT(settings_error("x = 'a.b' # no \"string\n" + key + " = 1"), HasSubstr("run.toml:2: a key"));
+  EXPECT_THAT(settings_error("x = \"\"\"\n\\\"\"\"\"\" # it has ended\n[a]\n" + key + " = 1"),
+              HasSubstr("run.toml:4: a key"));
+
+  // Nor does an override bring them in.
+  const Setting root = read_settings("", "run.toml", {"data.train={ " + key + " = 1 }"});
+  EXPECT_EQ(get(root, "data", "train").kind, Setting::Kind::text);
+}
+
+TEST(Settings, TakesDotsThatJoinNoKeys) {
+  const std::string toml =
+      "list = [1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5] # a.b.c.d.e.f.g.h.i.j\n"
+      "text = 'a.b.c.d.e.f.g.h.i.j'\n"
+      "long = '''\n'a'.b.c.d\n.e.f.g.h.i.j'''''\n"
+      "a.b.c.d.e.f.g.h = \"\\\"a.b.c.d.e.f.g.h.i.j\"\n";
+  const Setting root = read_settings(toml, "run.toml", {"data.train=../../a.b.c.d.e.f.g.h.i.j"});
+  EXPECT_EQ(root.find("list")->children.size(), 9u);
+  EXPECT_EQ(std::get<std::string>(root.find("long")->value), "'a'.b.c.d\n.e.f.g.h.i.j''");
+  EXPECT_EQ(std::get<std::string>(get(root, "data", "train").value), "../../a.b.c.d.e.f.g.h.i.j");
+}
+
 TEST(Settings, MalformedTomlNamesLineAndColumn) {
   EXPECT_THAT(settings_error("[train]\nseed = \n"), AllOf(HasSubstr("run.toml:2:"), HasSubstr("not valid TOML")));
   EXPECT_THAT(settings_error("[train]\nseed == 3\n"), HasSubstr("run.toml:2:7"));

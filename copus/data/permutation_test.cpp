@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -28,6 +29,20 @@ TEST(Permutation, IsABijectionOfEverySize) {
   for (const uint64_t size : {4095u, 4096u, 4097u, 100003u}) {
     const auto order = order_of(7, size);
     EXPECT_EQ(std::set<uint64_t>(order.begin(), order.end()).size(), size);
+  }
+}
+
+TEST(Permutation, IsABijectionOfDrawnSizesWithDrawnKeys) {
+  std::mt19937_64 random(5);
+  for (int trial = 0; trial < 40; ++trial) {
+    const uint64_t size = 1 + random() % 50'000, key = random();
+    std::vector<bool> is_seen(size);
+    const Permutation permutation(key, size);
+    for (uint64_t i = 0; i < size; ++i) {
+      const uint64_t image = permutation(i);
+      ASSERT_TRUE(image < size && !is_seen[image]) << image << " of " << size << ", key " << key;
+      is_seen[image] = true;
+    }
   }
 }
 

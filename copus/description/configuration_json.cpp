@@ -1,7 +1,6 @@
 #include "copus/description/configuration_json.h"
 
-#include <nlohmann/json.hpp>
-
+#include "copus/base/json_text.h"
 #include "copus/description/configuration_fields.h"
 
 namespace copus {
@@ -15,8 +14,9 @@ using Field = ConfigurationField;
 }
 
 void read(const Field& field, const nlohmann::json& json, int64_t& value) {
-  if (!json.is_number_integer()) reject(field, "not an integer");
-  value = json.get<int64_t>();
+  const std::optional<int64_t> integer = integer_of(json);
+  if (!integer) reject(field, "not an integer of 64 bits");
+  value = *integer;
   if (value < field.range.low) reject(field, concat("below ", field.range.low));
   if (value > field.range.high) reject(field, concat("above ", field.range.high));
 }
@@ -49,7 +49,7 @@ std::string to_json(const Configuration& configuration) {
 }
 
 Configuration configuration_from_json(std::string_view text) {
-  const auto object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json object = parse_json(text);
   if (!object.is_object()) throw UserError("a configuration is not a JSON object");
   Configuration configuration;
   visit_configuration(

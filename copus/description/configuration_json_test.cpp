@@ -45,6 +45,13 @@ TEST(ConfigurationJson, LaterFieldsMayBeAbsent) {
   EXPECT_EQ(configuration_from_json(text), Configuration());
 }
 
+TEST(ConfigurationJson, RefusesDeepNesting) {
+  std::string text = to_json(Configuration());
+  const std::string schedule = "\"1f1b\"";
+  text.replace(text.find(schedule), schedule.size(), deep_json());
+  EXPECT_THAT(user_error([&] { configuration_from_json(text); }), HasSubstr("not a JSON object"));
+}
+
 TEST(ConfigurationJson, NamesTheFieldThatIsWrong) {
   const std::string good = to_json(Configuration());
   const auto message_with = [&good](const std::string& from, const std::string& to) {
@@ -54,6 +61,8 @@ TEST(ConfigurationJson, NamesTheFieldThatIsWrong) {
   };
   EXPECT_THAT(message_with("\"micro_batch\":1", "\"micro_batch\":0"), HasSubstr("\"micro_batch\""));
   EXPECT_THAT(message_with("\"micro_batch\":1", "\"micro_batch\":1.5"), HasSubstr("not an integer"));
+  EXPECT_THAT(message_with("\"micro_batch\":1", "\"micro_batch\":18446744073709551615"),
+              HasSubstr("not an integer of 64"));
   EXPECT_THAT(message_with("data_parallel", "date_parallel"), HasSubstr("no \"data_parallel\""));
   EXPECT_THAT(message_with("1f1b", "2f2b"), HasSubstr("\"2f2b\", which is not known"));
   EXPECT_THAT(message_with("\"zero_stage\":0", "\"zero_stage\":-1"),

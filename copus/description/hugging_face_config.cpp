@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/description/model_description.h"
 
 namespace copus {
@@ -137,14 +138,13 @@ class Fields {
   std::string where_;
 };
 
+// Says where a text is no JSON.
 Json parse_json(std::string_view text, const std::string& source) {
-  constexpr int deepest = 32;  // nlohmann writes values by recursion, which must not overflow the stack
-  const auto refuse_deep_nesting = [&](int depth, Json::parse_event_t, const Json&) {
-    if (depth > deepest) throw UserError(concat(source, ": is nested too deeply; expected a Hugging Face config.json"));
-    return true;
-  };
+  if (nests_too_deeply(text)) {
+    throw UserError(concat(source, ": is nested too deeply; expected a Hugging Face config.json"));
+  }
   try {
-    return Json::parse(text, refuse_deep_nesting);
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     // nlohmann counts bytes from 1 and points behind the last byte read.
     const std::string_view before = text.substr(0, std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0));

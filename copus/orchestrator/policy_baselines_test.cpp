@@ -569,6 +569,7 @@ TEST(ScriptPolicy, NamesTheLineThatItCannotRead) {
   EXPECT_EQ(failure(config, ""), "no UserError");
   EXPECT_THAT(failure(config, "{}\n"), HasSubstr("moves.jsonl:1: \"after_step\" must be a whole number above 0"));
   EXPECT_THAT(failure(config, "\nnonsense\n"), HasSubstr("moves.jsonl:2: expected a JSON object"));
+  EXPECT_THAT(failure(config, concat(R"({"after_step": )", deep_json(), "}")), HasSubstr("expected a JSON object"));
   EXPECT_THAT(failure(config, R"({"after_step": 3})"), HasSubstr("moves.jsonl:1: there is no \"configuration\""));
   EXPECT_THAT(failure(config, R"({"after_step": 3, "configuration": {"data_parallel": 0}})"),
               HasSubstr("moves.jsonl:1: "));

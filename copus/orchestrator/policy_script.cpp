@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/description/configuration_fields.h"
 #include "copus/description/configuration_json.h"
 #include "copus/orchestrator/controller.h"
@@ -23,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse_object(std::string_view text, const std::string& source) {
-  Json object = Json::parse(text, nullptr, false);
+  Json object = parse_json(text);
   if (!object.is_object()) throw UserError(concat(source, ": expected a JSON object, found \"", text, "\""));
   return object;
 }

@@ -37,7 +37,7 @@ std::vector<BranchOutcome> read_branch_log(const std::filesystem::path& path) {
   std::vector<BranchOutcome> outcomes;
   if (!std::filesystem::exists(path)) return outcomes;
   for_each_line(path, [&](const std::string& line) {
-    const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json object = parse_json(line);
     BranchOutcome outcome;
     fields(outcome, JsonFieldReader(object));
     outcomes.push_back(outcome);

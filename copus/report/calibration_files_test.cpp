@@ -58,6 +58,11 @@ TEST_F(BranchLogTest, NamesADamagedLine) {
   EXPECT_THAT([this] { read_branch_log(path_); }, ThrowsMessage<UserError>(HasSubstr("rate_exponent")));
 }
 
+TEST_F(BranchLogTest, ADeepLineIsDamaged) {
+  std::ofstream(path_) << "{\"batch\": " << deep_json() << "}\n";
+  EXPECT_THAT([this] { read_branch_log(path_); }, ThrowsMessage<UserError>(HasSubstr("not a JSON object")));
+}
+
 TEST(CalibrationReport, FieldNames) {
   CalibrationReport report;
   report.rate_exponent = Estimate{0.25, 0, 0.5};

@@ -39,7 +39,7 @@ void reply_fields(Reply& reply, Visitor&& visit) {
 }
 
 nlohmann::json parse(const fs::path& path) {
-  return nlohmann::json::parse(read_text_file(path, most_bytes), nullptr, /*allow_exceptions=*/false);
+  return parse_json(read_text_file(path, most_bytes));
 }
 
 // The text of an object. A name of a file in a message may be no UTF-8, which JSON has to be.

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/report/testing/test_directory.h"
 
@@ -119,11 +120,13 @@ TEST_F(ControlFilesTest, AreTakenInTheirOrderAndDamagedOnesAnswered) {
   put("2.json", pin_);
   put("1.json", R"({"command":"pause","target":""})");
   put("0.json", R"({"command":)");
+  put("3.json", concat(R"({"command":)", deep_json(), "}"));
   const auto received = run.take();
   ASSERT_THAT(received, SizeIs(2));
   EXPECT_EQ(received[0].request.command, "pause");
   EXPECT_EQ(received[1].request.command, "pin");
   EXPECT_TRUE(std::filesystem::exists(directory_ / "control" / "0.reply"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "control" / "3.reply"));
 }
 
 // An open or a read that waited for the pipe's other end would end the test by its time limit.

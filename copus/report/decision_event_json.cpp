@@ -293,7 +293,7 @@ std::string to_line(const DecisionEvent& event) {
 }
 
 DecisionEvent decision_event_from_line(std::string_view line) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(line);
   std::string name;
   JsonFieldReader{json}("event", name);
   return read_event(name, json);

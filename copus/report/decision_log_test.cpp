@@ -293,6 +293,11 @@ TEST_F(DecisionLogTest, OfOlderSwitchesItIsNotKnownWhetherMemoryWasLacking) {
   expect_equal(std::get<SwitchReport>(decision_event_from_line(json.dump())), expected);
 }
 
+TEST_F(DecisionLogTest, DeepNestingIsRefused) {
+  const std::string line = R"({"event":"command","step":5,"command":"force","target":)" + deep_json() + "}";
+  EXPECT_THAT(user_error([&] { decision_event_from_line(line); }), HasSubstr("not a JSON object"));
+}
+
 TEST_F(DecisionLogTest, AResumedRunKeepsWhatHappenedUpToItsCheckpoint) {
   write_every_event();
   {

@@ -180,7 +180,8 @@ TEST_F(HtmlReportTest, AnExperimentShowsItsComparisonWithIntervals) {
 
 TEST_F(HtmlReportTest, DamagedResultsAreNamed) {
   write_file_durably(directory_ / "experiment.toml", page_experiment);
-  for (const char* text : {"{", "{}", R"({"format": "copus-comparison", "version": 2})"}) {
+  for (const std::string& text : {std::string("{"), std::string("{}"), "{\"format\": " + deep_json() + "}",
+                                  std::string(R"({"format": "copus-comparison", "version": 2})")}) {
     write_file_durably(directory_ / "results.json", text);
     try {
       write_experiment_report(directory_, directory_ / "report.html");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/named_values.h"
 #include "copus/base/text_distance.h"
 
@@ -58,9 +59,9 @@ class JsonFieldReader {
   }
 
   void operator()(const char* name, int64_t& value) const {
-    const auto& field = find(name);
-    if (!field.is_number_integer()) reject(name, "an integer");
-    value = field.get<int64_t>();
+    const std::optional<int64_t> integer = integer_of(find(name));
+    if (!integer) reject(name, "an integer of 64 bits");
+    value = *integer;
   }
   void operator()(const char* name, std::string& value) const {
     const auto& field = find(name);

@@ -7,6 +7,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/escape_html.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/page/web_page.h"
 #include "copus/report/page_curves.h"
@@ -34,6 +35,12 @@ struct Measure {
   double compared(double value, double reference) const { return is_target ? value / reference : value - reference; }
   std::string text(double value) const { return format_number(is_target ? "%.3f" : "%+.4f", value); }
 };
+
+int64_t seed_of(const PageJson& value) {
+  const std::optional<int64_t> seed = integer_of(value);
+  if (!seed) throw UserError(concat("a seed is ", value.dump()));
+  return *seed;
+}
 
 // The measures of an experiment, in the order of their tables, as functions from a result to its part.
 std::vector<Measure> measures_of(const PageJson& result) {
@@ -157,7 +164,7 @@ PageJson intervals_of(const PageJson& results, const std::string& reference, con
   for (const PageJson& result : results) {
     if (result.at("name") != reference) continue;
     for (const PageJson& run : measured(result, measures, index).at("runs")) {
-      if (measure.knows(run)) of_reference[run.at("seed").get<int64_t>()] = measure.of_seed(run);
+      if (measure.knows(run)) of_reference[seed_of(run.at("seed"))] = measure.of_seed(run);
     }
   }
   PageJson rows = PageJson::array();
@@ -166,7 +173,7 @@ PageJson intervals_of(const PageJson& results, const std::string& reference, con
     if (result.at("name") == reference || measure.against_reference(part, "").is_null()) continue;
     PageJson seeds = PageJson::array();
     for (const PageJson& run : part.at("runs")) {
-      const auto found = of_reference.find(run.at("seed").get<int64_t>());
+      const auto found = of_reference.find(seed_of(run.at("seed")));
       if (measure.knows(run) && found != of_reference.end()) {
         seeds.push_back(shortened(measure.compared(measure.of_seed(run), found->second)));
       }
@@ -190,7 +197,7 @@ ReportedComparison comparison_of(const PageJson& file) {
   }
   ReportedComparison comparison;
   comparison.intervals = PageJson::array();
-  comparison.seeds = file.at("seeds").get<std::vector<int64_t>>();
+  for (const PageJson& seed : file.at("seeds")) comparison.seeds.push_back(seed_of(seed));
   const PageJson& results = file.at("results");
   const auto reference = file.at("reference").get<std::string>();
   for (const PageJson& result : results) {
@@ -213,6 +220,7 @@ ReportedComparison comparison_of(const PageJson& file) {
 ReportedComparison read_comparison(const std::filesystem::path& path) {
   const std::string text = read_text_file(path);
   try {
+    if (nests_too_deeply(text)) throw UserError("is nested too deeply");
     return comparison_of(PageJson::parse(text));
   } catch (const PageJson::exception& error) {
     throw UserError(concat(path.string(), ": damaged: ", error.what(), ". `copus compare` writes it anew."));

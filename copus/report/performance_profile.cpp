@@ -138,7 +138,7 @@ void write_profile(const std::filesystem::path& path, const PerformanceProfile& 
 }
 
 PerformanceProfile read_profile(const std::filesystem::path& path) {
-  const Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(read_text_file(path));
   try {
     if (const Json& format = json_member(json, "format"); format != format_name) {
       throw UserError(concat("\"format\" is ", format.dump()));

@@ -100,6 +100,13 @@ TEST_F(PerformanceProfileTest, FieldNames) {
   EXPECT_EQ(cell.at("measurements").at(1).at("median_seconds"), 0.8);
 }
 
+TEST_F(PerformanceProfileTest, DeepNestingIsDamage) {
+  for (const char* before : {"{\"format\":", "{\"format\":\"copus-profile\",\"version\":"}) {
+    write_file_durably(path_, concat(before, deep_json(), "}"));
+    EXPECT_THAT(user_error([&] { read_profile(path_); }), HasSubstr("is no profile, or a damaged one"));
+  }
+}
+
 TEST_F(PerformanceProfileTest, DamageIsNamedWithWhatToDo) {
   const auto expect = [](const std::string& message, const std::string& what) {
     EXPECT_THAT(message, AllOf(HasSubstr("profile.json: is no profile, or a damaged one: "), HasSubstr(what),

@@ -51,7 +51,7 @@ std::string to_line(const StepRecord& record) {
 StepRecord step_record_from_line(const std::string& line) {
   StepRecord record;
   try {
-    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json object = parse_json(line);
     record_fields(record, JsonFieldReader(object));
   } catch (const UserError& error) {
     throw UserError(

@@ -167,7 +167,10 @@ TEST_F(RunLogTest, SecondWriterIsTurnedAway) {
 TEST_F(RunLogTest, DamagedLineIsNamed) {
   write_steps(1);
   const std::string line = read_text_file(path_);
-  for (const std::string damaged : {"{\"step\": 2", "", "[]", "{\"step\": \"2\"}", "{\"consumed_samples\": 2}"}) {
+  for (const std::string& damaged :
+       {std::string("{\"step\": 2"), std::string(), std::string("[]"), std::string("{\"step\": \"2\"}"),
+        std::string("{\"consumed_samples\": 2}"), std::string("{\"step\": 18446744073709551615}"),
+        "{\"step\": " + deep_json() + "}"}) {
     const std::string content = concat(line, damaged, "\n", line);
     write_file_durably(path_, content);
     EXPECT_THAT(user_error([&] { read_run_log(path_); }), AllOf(HasSubstr("run.jsonl, line 2"), HasSubstr("damaged")));

@@ -49,7 +49,7 @@ std::optional<RunSummary> read_summary(const std::filesystem::path& run_dir) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   RunSummary summary;
   try {
-    const auto object = nlohmann::json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json object = parse_json(read_text_file(path));
     summary_fields(summary, JsonFieldReader(object));
   } catch (const UserError& error) {
     throw UserError(concat(path.string(), ": damaged: ", error.what(), ". Remove the file to go on without it."));

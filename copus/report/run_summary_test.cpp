@@ -53,5 +53,10 @@ TEST_F(RunSummaryTest, DamagedFileIsNamed) {
   }
 }
 
+TEST_F(RunSummaryTest, DeepNestingIsDamage) {
+  write_file_durably(directory_ / "summary.json", "{\"held_out_loss\": " + deep_json() + "}");
+  EXPECT_THAT(user_error([&] { read_summary(directory_); }), testing::HasSubstr("summary.json: damaged"));
+}
+
 }  // namespace
 }  // namespace copus

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "copus/base/error.h"
 #include "copus/schedule/testing/check_schedule.h"
@@ -31,6 +32,23 @@ TEST(Schedule, EverySchedulePassesItsCheckWithinItsBound) {
   for_every_schedule([](PipelineSchedule kind, const Schedule& schedule) {
     EXPECT_EQ(finding(schedule, bounds_of(kind, schedule)), "nothing is wrong");
   });
+}
+
+// Those of large jobs, which are too many to go through.
+TEST(Schedule, DrawnOnesOfLongPipelinesPassTheirCheckWithinTheirBound) {
+  std::mt19937_64 random(3);
+  const auto draw = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
+  for (int trial = 0; trial < 60; ++trial) {
+    const auto kinds = all_values<PipelineSchedule>();
+    const PipelineSchedule kind = kinds[random() % kinds.size()];
+    const bool interleaved = kind == PipelineSchedule::interleaved_1f1b;
+    const int64_t p = draw(9, 24), v = interleaved ? draw(2, 7) : 1;
+    const Schedule schedule = make_schedule(kind, p, v, interleaved ? p * draw(1, 3) : draw(1, 64));
+    EXPECT_EQ(finding(schedule, bounds_of(kind, schedule)), "nothing is wrong")
+        << to_string(kind) << " p=" << p << " v=" << v << " m=" << schedule.num_microbatches;
+  }
 }
 
 TEST(Schedule, EveryBoundIsReached) {

@@ -1,8 +1,7 @@
 #include "copus/train/training_state.h"
 
-#include <nlohmann/json.hpp>
-
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/description/configuration_json.h"
 
 namespace copus {
@@ -52,6 +51,30 @@ void for_each_adaptive_field(State& state, Visit visit) {
   visit("variance_ratio", state.variance_ratio);
 }
 
+// Each reads a value of its type, and tells whether it was one. Integers are counts, from 0 on.
+bool read_value(const nlohmann::json& json, int64_t& value) {
+  const std::optional<int64_t> integer = integer_of(json);
+  if (!integer || *integer < 0) return false;
+  value = *integer;
+  return true;
+}
+bool read_value(const nlohmann::json& json, uint64_t& value) {
+  if (json.is_number_unsigned()) value = json.get<uint64_t>();
+  return json.is_number_unsigned();
+}
+bool read_value(const nlohmann::json& json, double& value) {
+  if (json.is_number()) value = json.get<double>();
+  return json.is_number();
+}
+bool read_value(const nlohmann::json& json, bool& value) {
+  if (json.is_boolean()) value = json.get<bool>();
+  return json.is_boolean();
+}
+bool read_value(const nlohmann::json& json, std::string& value) {
+  if (json.is_string()) value = json.get<std::string>();
+  return json.is_string();
+}
+
 constexpr const char* configuration_name = "configuration";
 constexpr const char* rate_factor_name = "rate_factor";
 constexpr const char* beta2_product_name = "beta2_product";
@@ -74,7 +97,7 @@ std::string to_json(const TrainingState& state) {
 }
 
 TrainingState parse_training_state(std::string_view json_text, const std::string& source) {
-  const nlohmann::json json = nlohmann::json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = parse_json(json_text);
   if (!json.is_object()) {
     throw UserError(
         concat(source, ": the training state is not a JSON object; the checkpoint is damaged, use another"));
@@ -84,11 +107,8 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
                            "' is missing or of the wrong type; the checkpoint is damaged or of another version"));
   };
   const auto read = [&](const nlohmann::json& object, const char* name, auto& field) {
-    try {
-      object.at(name).get_to(field);
-    } catch (const nlohmann::json::exception&) {
-      refuse(name);
-    }
+    const auto found = object.is_object() ? object.find(name) : object.end();
+    if (found == object.end() || !read_value(*found, field)) refuse(name);
   };
   TrainingState state;
   for_each_field(state, [&](const char* name, auto& field) { read(json, name, field); });

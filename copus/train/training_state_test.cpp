@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "copus/base/error.h"
+#include "copus/base/testing/test_support.h"
 
 namespace copus {
 namespace {
@@ -111,6 +112,25 @@ TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {
   EXPECT_THAT([] { parse_training_state("{\"step\": \"three\"}", "x"); },
               ThrowsMessage<UserError>(HasSubstr("'step'")));
   EXPECT_THAT([] { parse_training_state("{\"step\": ", "x"); }, ThrowsMessage<UserError>(HasSubstr("damaged")));
+}
+
+// The number would be undefined as an integer, or another one.
+TEST(TrainingState, TakesNoNumberForAnInteger) {
+  const TrainingState state = some_state();
+  for (const char* number : {"-1", "1e300", "2.5", "true", "18446744073709551615"}) {
+    std::string text = to_json(state);
+    const std::string step = concat("\"step\": ", state.step, ",");
+    ASSERT_NE(text.find(step), std::string::npos);
+    text.replace(text.find(step), step.size(), concat("\"step\": ", number, ","));
+    EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("'step'"))) << number;
+  }
+}
+
+TEST(TrainingState, RefusesDeepNesting) {
+  std::string text = to_json(some_state());
+  const size_t begin = text.find("{", text.find("\"configuration\""));
+  text.replace(begin, text.find("}", begin) + 1 - begin, deep_json());
+  EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("damaged")));
 }
 
 }  // namespace

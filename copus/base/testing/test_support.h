@@ -54,6 +54,12 @@ std::string user_error(Action action) {
   return "no UserError";
 }
 
+// Returns JSON that nests so deeply that whoever walks through its value by recursion overflows the stack.
+inline std::string deep_json() {
+  constexpr size_t depth = 100'000;
+  return std::string(depth, '[') + std::string(depth, ']');
+}
+
 // Keeps files of this process from growing beyond `bytes` while it lives: the last write is cut short or refused, as on
 // a full disk. It is meant for child processes, since it covers the test's own output too.
 class FileSizeLimit {

@@ -25,9 +25,15 @@ constexpr auto own_pause = std::chrono::milliseconds(1000);
 constexpr auto longest_completion = std::chrono::milliseconds(300);
 
 constexpr const char* lost_connection = "its process ended, or the network to its machine broke";
+constexpr const char* no_cards = "sent what are no addresses of ranks";
 
 double seconds_between(TreeMember::Time from, TreeMember::Time to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+// Whether it is so many lines.
+bool are_cards(std::string_view text, int64_t ranks) {
+  return text.ends_with('\n') && std::count(text.begin(), text.end(), '\n') == ranks;
 }
 
 std::string to_text(const TreeMember::Decision& report, bool is_located) {
@@ -103,11 +109,14 @@ void TreeMember::take(int64_t neighbour, char kind, std::string_view content, Ti
   switch (kind) {
     case here:
       if (from_parent) return;
+      if (!are_cards(content, RankTree(neighbour, tree_.size()).end() - neighbour))
+        return find(neighbour, no_cards, now);
       cards_below_[neighbour] = content;
       return hand_on_cards();
     case everyone:
-      if (from_parent && !has_met_) meet(std::string(content));
-      return;
+      if (!from_parent || has_met_) return;
+      if (!are_cards(content, tree_.size())) return find(neighbour, no_cards, now);
+      return meet(std::string(content));
     case heartbeat: {
       const size_t end_of_line = std::min(content.find('\n'), content.size());
       std::istringstream(std::string(content.substr(0, end_of_line))) >> signs.pid;

@@ -378,5 +378,28 @@ TEST(Texts, OfStrangersDoNothing) {
   EXPECT_FALSE(member.decision() || member.has_met() || member.has_ended());
 }
 
+// Whoever has met counts on as many addresses as there are ranks.
+TEST(Texts, WithOtherNumbersOfCardsThanRanksAreTheirSendersFailure) {
+  for (const char* cards : {"", "x", "x\n", "x\ny", "x\ny\nz\n"}) {
+    TreeMember root(0, 4, 1, 60, Time());
+    for (const int64_t child : {1, 2}) root.connect(child, Time());
+    root.come("w");
+    root.take(1, 'a', "v\n", Time());
+    root.take(2, 'a', cards, Time());  // of ranks 2 and 3
+    EXPECT_FALSE(root.has_met()) << cards;
+    ASSERT_TRUE(root.decision()) << cards;
+    EXPECT_EQ(root.decision()->failure.rank, 2);
+    EXPECT_THAT(to_string(root.decision()->failure), HasSubstr("no addresses"));
+
+    TreeMember leaf(3, 4, 1, 60, Time());
+    leaf.connect(2, Time());
+    leaf.come("w");
+    leaf.take(2, 'e', cards, Time());
+    EXPECT_FALSE(leaf.has_met()) << cards;
+    ASSERT_TRUE(leaf.decision()) << cards;
+    EXPECT_EQ(leaf.decision()->failure.rank, 2);
+  }
+}
+
 }  // namespace
 }  // namespace copus

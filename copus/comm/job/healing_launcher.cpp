@@ -8,7 +8,6 @@
 #include <csignal>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -21,6 +20,7 @@
 #include "copus/comm/job/machine_processes.h"
 #include "copus/comm/job/meeting_place.h"
 #include "copus/comm/job/remote_machine.h"
+#include "copus/comm/messages/tcp_place.h"
 
 namespace copus {
 
@@ -30,12 +30,6 @@ using std::chrono::steady_clock;
 
 // So long launchers wait for one another at the start, since machines may be given to a job one after another.
 constexpr double longest_arrival_seconds = 300;
-
-// Whoever comes has been told the address and the token.
-struct Invitation {
-  TcpAddress address;
-  std::string token;
-};
 
 std::string name_of_invitation(const MachineOfJob& machine) { return concat("copus/", machine.attempt, "/launcher"); }
 
@@ -90,8 +84,7 @@ class FirstMachine {
   // Waits until all other machines' launchers have come. Gives the exit code where the job ends before that.
   std::optional<int> gather(const MeetingPlace& place) {
     TcpDoor door(own_host_towards(machine_.address, machine_.port), make_token(), machine_.num_machines);
-    place.publish(name_of_invitation(machine_),
-                  concat(door.address().host, ' ', door.address().port, ' ', door.token()));
+    place.publish(name_of_invitation(machine_), to_text({door.address(), door.token()}));
     Looks looks;
     const auto started = steady_clock::now();
     while (!all_have_come()) {
@@ -208,8 +201,7 @@ class OtherMachine {
                                longest_arrival_seconds, " s; start the program there, with RANK=0"));
       }
     }
-    Invitation invitation;
-    std::istringstream(*text) >> invitation.address.host >> invitation.address.port >> invitation.token;
+    const TcpPlace invitation = read_place(*text, "the launcher of machine 0", /*with_token=*/true);
     constexpr double longest_connecting_seconds = 10;
     TcpSocket socket = start_connecting(invitation.address);
     if (!finish_connecting(socket, longest_connecting_seconds)) {

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t bytes_of_number = 8;
 constexpr int64_t bits_of_byte = 8;
+constexpr int64_t least_bytes_of_loss = 5 * bytes_of_number;  // a process, and the report, whose texts may be empty
 
 }  // namespace
 
@@ -95,7 +96,7 @@ Epoch Unpacker::epoch() {
     numbers->resize(count(bytes_of_number));
     for (int64_t& one : *numbers) one = number();
   }
-  epoch.lost.resize(count(bytes_of_number));
+  epoch.lost.resize(count(least_bytes_of_loss));
   for (auto& [process, lost] : epoch.lost) {
     process = number();
     lost = report();

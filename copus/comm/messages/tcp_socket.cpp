@@ -35,7 +35,6 @@ constexpr int backlog = 4096;
 constexpr int poll_milliseconds = 25;
 
 constexpr std::string_view greeting = "copus 1 ";
-constexpr size_t token_letters = 32;
 
 struct AnyAddress {
   sockaddr_storage storage{};

@@ -53,7 +53,8 @@ std::string own_host_of(const TcpSocket& socket);
 // more.
 void allow_many_sockets();
 
-// 32 random letters, which nobody else can know.
+inline constexpr size_t token_letters = 32;
+// So many random letters, which nobody else can know.
 std::string make_token();
 
 // What a rank says first when it connects.

@@ -5,7 +5,6 @@
 #include <exception>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "copus/base/mix_bits.h"
 #include "copus/comm/health/rank_tree.h"
 #include "copus/comm/messages/tcp_connections.h"
+#include "copus/comm/messages/tcp_place.h"
 #include "copus/comm/messages/tcp_transport.h"
 #include "copus/comm/queued_communicator.h"
 #include "copus/comm/solo_communicator.h"
@@ -75,13 +75,15 @@ Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
   if (tree.is_root()) {
     token = make_token();
   } else {
-    std::istringstream(place_of_first(meeting, self)) >> above.host >> above.port >> token;
+    const TcpPlace first = read_place(place_of_first(meeting, self), "rank 0", /*with_token=*/true);
+    above = first.address;
+    token = first.token;
   }
   std::optional<TcpDoor> door_of_health;
   std::string place;  // of that door, where there is one
   if (tree.is_root() || !tree.children().empty()) {
     const TcpAddress& address = door_of_health.emplace(meeting.host, token, self.size).address();
-    place = concat(address.host, ' ', address.port, tree.is_root() ? ' ' + token : "");
+    place = to_text({address, tree.is_root() ? token : ""});
   }
   auto health = std::make_unique<TcpHealth>(self, std::move(door_of_health));
   try {
@@ -93,7 +95,7 @@ Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
           if (const auto failure = failure_meanwhile(meeting)) throw RankFailure(*failure);
           health->miss_parent();
         }
-        std::istringstream(*found) >> above.host >> above.port;
+        above = read_place(*found, concat("rank ", tree.parent()), /*with_token=*/false).address;
       }
       health->join_parent(connect_to(tree.parent(), above, self, meeting), token);
     }
