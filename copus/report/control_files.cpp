@@ -8,6 +8,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {
@@ -80,7 +81,7 @@ std::vector<ControlFiles::Received> ControlFiles::take() {
 void ControlFiles::reply(const std::string& name, const ControlReply& reply) {
   JsonFieldWriter writer;
   reply_fields(reply, writer);
-  write_file_durably(directory_ / (name + replied), writer.object().dump() + '\n');
+  write_file_durably(directory_ / (name + replied), json_text(writer.object()) + '\n');
   fs::remove(directory_ / (name + taken));
 }
 
@@ -96,7 +97,7 @@ ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std
   }
   JsonFieldWriter writer;
   request_fields(request, writer);
-  write_file_durably(path, writer.object().dump() + '\n');
+  write_file_durably(path, json_text(writer.object()) + '\n');
 
   const auto until = std::chrono::steady_clock::now() + patience;
   while (true) {

@@ -43,6 +43,8 @@ class Adaptation {
   void after_ranks_changed(const RanksChanged& change);
   // Obeys a user's command at the boundary after `step`, as Controller::command.
   std::optional<SwitchIntent> command(int64_t step, const Command& command);
+  // Returns when the disk has the log.
+  void sync();
 
  private:
   void advise(const Decision& decision);

@@ -169,6 +169,7 @@ std::optional<double> RunLoop::evaluate() {
 
 void RunLoop::checkpoint(PassedBoundary& passed) {
   if (passed.last_checkpoint == trainer_.state().step) return;
+  if (leader_) leader_->sync_logs();  // first, so that no checkpoint is found whose steps the logs have lost
   checkpoints_->write(trainer_, to_toml(plan_.config));
   if (leader_) {
     if (const auto learned = leader_->profile()) leader_->output().add(*learned);

@@ -43,6 +43,8 @@ class RunOutput {
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
+  // Returns when the disk has the log of steps.
+  void sync() { log_.sync(); }
 
   // The folder of this run's checkpoints.
   CheckpointFolder& checkpoints() { return checkpoints_; }
@@ -54,6 +56,7 @@ class RunOutput {
   void finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended);
 
  private:
+  void tell_of_missing_lines();
   void add_to_tensorboard(const StepRecord& record);
   void add_scalar(const char* tag, int64_t step, double value);
 
