@@ -1,10 +1,15 @@
 #include "apps/copus/program.h"
 
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <new>
+#include <system_error>
 #include <utility>
 
+#include "copus/base/available_memory.h"
+#include "copus/base/cores.h"
 #include "copus/base/error.h"
 #include "copus/base/mapped_file.h"
 #include "copus/base/printable.h"
@@ -23,6 +28,41 @@ int complain(const char* kind, const char* message, int exit_code) {
   std::cout.flush();
   std::cerr << "copus: " << kind << ": " << printable(message) << '\n';
   return exit_code;
+}
+
+// Tells the user of what ends the program, and returns its exit code.
+int tell(const std::exception_ptr& end) {
+  try {
+    std::rethrow_exception(end);
+  } catch (const UserError& error) {
+    return complain("error", error.what(), users_mistake);
+  } catch (const RankFailure& failure) {
+    if (failure.report().announced) return our_bug;  // the job has announced its failure once
+    return complain("error", failure.what(), our_bug);
+  } catch (const RanksFailed& failed) {
+    return failed.exit_code();
+  } catch (const std::bad_alloc&) {
+    return complain("error", lack_of_memory_message().c_str(), users_mistake);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
+  } catch (const std::system_error& error) {
+    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;  // of all that throws this
+    if (is_thread) return complain("error", lack_of_threads_message().c_str(), users_mistake);
+    return complain("internal error", error.what(), our_bug);
+  } catch (const std::exception& error) {
+    return complain("internal error", error.what(), our_bug);
+  } catch (...) {
+    return complain("internal error", "something was thrown that is no exception", our_bug);
+  }
+}
+
+// An exception that leaves a thread other than the first ends the process. Where the user can do something about it,
+// this says what, and leaves no dump.
+[[noreturn]] void end_of_a_thread() {
+  const std::exception_ptr end = std::current_exception();
+  const int exit_code = end ? tell(end) : our_bug;
+  if (exit_code == users_mistake) std::_Exit(exit_code);
+  std::abort();
 }
 
 }  // namespace
@@ -72,6 +112,7 @@ int run_program(int argc, const char* const* argv) {
   add_selftest(program, action, jobs);
   add_run_rank(program, action, std::move(jobs));
 
+  std::set_terminate(end_of_a_thread);
   try {
     program.parse(argc, argv);
     if (!action) throw UserError("give a command (see 'copus --help')");
@@ -79,17 +120,8 @@ int run_program(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help and --version
     return complain("error", concat(error.what(), " (see 'copus --help')").c_str(), users_mistake);
-  } catch (const UserError& error) {
-    return complain("error", error.what(), users_mistake);
-  } catch (const RankFailure& failure) {
-    if (failure.report().announced) return our_bug;  // the job has announced its failure once
-    return complain("error", failure.what(), our_bug);
-  } catch (const RanksFailed& failed) {
-    return failed.exit_code();
-  } catch (const std::filesystem::filesystem_error& error) {
-    return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
-  } catch (const std::exception& error) {
-    return complain("internal error", error.what(), our_bug);
+  } catch (...) {
+    return tell(std::current_exception());
   }
 }
 

@@ -1,9 +1,15 @@
 #include "copus/base/available_memory.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
 #include <string>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
 
 namespace copus {
 
@@ -34,6 +40,25 @@ int64_t available_in_container() {
 }
 
 }  // namespace
+
+int64_t available_address_space_bytes() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
+  int64_t pages = 0;
+  if (!(std::ifstream("/proc/self/statm") >> pages)) return unlimited;
+  return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - pages * sysconf(_SC_PAGESIZE));
+}
+
+std::string lack_of_memory_message() {
+  const int64_t address_space = available_address_space_bytes();
+  return concat("there is not enough memory: ", format_bytes(static_cast<double>(available_memory_bytes())),
+                " are left on this machine",
+                address_space < unlimited ? concat(", and ", format_bytes(static_cast<double>(address_space)),
+                                                   " to this process by its limit (ulimit -v)")
+                                          : "",
+                "; free memory or raise the limit, or ask for less: a smaller model, a smaller train.micro_batch, "
+                "train.recompute = \"full\", more ranks on more machines");
+}
 
 int64_t available_memory_bytes() { return std::min(available_in_system(), available_in_container()); }
 

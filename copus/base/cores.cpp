@@ -3,7 +3,12 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <mutex>
+#include <system_error>
 #include <thread>
+#include <vector>
+
+#include "copus/base/error.h"
 
 namespace copus {
 
@@ -12,6 +17,30 @@ int64_t usable_cores() {
   CPU_ZERO(&cores);
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores)
                                                           : std::max(1U, std::thread::hardware_concurrency());
+}
+
+std::string lack_of_threads_message() {
+  return "the system lets this process start no further thread (Resource temporarily unavailable): raise the limit of "
+         "processes and threads (ulimit -u, or pids.max of a container) or of memory (ulimit -v), or ask for fewer "
+         "(train.threads, --threads, or fewer ranks on this machine)";
+}
+
+void require_threads(int64_t count) {
+  std::mutex all_are_there;
+  std::vector<std::thread> others;
+  bool are_there = true;
+  {
+    const std::lock_guard wait(all_are_there);
+    try {
+      while (std::ssize(others) < count - 1) others.emplace_back([&] { const std::lock_guard leave(all_are_there); });
+    } catch (const std::system_error&) {
+      are_there = false;
+    }
+  }
+  const int64_t most = std::ssize(others) + 1;
+  for (std::thread& other : others) other.join();
+  if (are_there) return;
+  throw UserError(concat(count, " threads are wanted, and there can be ", most, ": ", lack_of_threads_message()));
 }
 
 }  // namespace copus

@@ -2,10 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+
+#include "copus/base/range.h"
 
 namespace copus {
 
 // Counts the cores that this process may run on; a scheduler may have given it fewer than the machine has.
 int64_t usable_cores();
+
+// What a number of threads may be; 0 stands for all cores. No machine has nearly as many cores.
+inline constexpr Range<int64_t> allowed_threads{0, int64_t{1} << 12};
+
+// Checks that the system lets this process have so many threads at a time: OpenMP, which computes with them, ends the
+// process where it does not. Throws UserError that says what to do.
+void require_threads(int64_t count);
+
+// Tells a user to whom the system gives no further thread what to do.
+std::string lack_of_threads_message();
 
 }  // namespace copus

@@ -1,9 +1,11 @@
-// Reads the JSON of files and messages, which others write and which may hold anything.
+// JSON as text: what others write may hold anything, and what is written may hold names, paths and cells of files that
+// are not UTF-8, of which JSON consists. Whoever includes this links the JSON library.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace copus {
@@ -22,5 +24,12 @@ nlohmann::json parse_json(std::string_view text);
 
 // Returns an integer; nothing for any other value, and for one that does not fit into 64 bits with a sign.
 std::optional<int64_t> integer_of(const nlohmann::json& value);
+
+// Writes a value in one line or, with `indent` >= 0, in several, indented by so many blanks a level. Bytes that are not
+// UTF-8, at which the library would throw, become U+FFFD, the sign for what cannot be shown.
+template <class Json>
+std::string json_text(const Json& value, int indent = -1) {
+  return value.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
 
 }  // namespace copus

@@ -23,6 +23,9 @@ struct Range {
   }
 };
 
+// The magnitudes that computing in single precision can make something of, far from its ends.
+inline constexpr Range<double> single_precision{1e-30, 1e30};
+
 // Puts a range into words: "at least 1", "greater than 0", "at least 0 and less than 1".
 template <class Number>
 std::string describe(const Range<Number>& range) {

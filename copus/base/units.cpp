@@ -20,6 +20,7 @@ std::string scaled(double value, double base, const std::array<const char*, Coun
     value /= base;
     ++unit;
   }
+  if (std::abs(value) >= 1e9) return format_number("%.3g", value) + units[unit];  // beyond the largest unit
   const bool whole = std::abs(value) >= 99.95 || value == std::floor(value);
   return format_number(whole && (unit == 0 || std::abs(value) >= 99.95) ? "%.0f" : "%.1f", value) + units[unit];
 }
@@ -53,6 +54,7 @@ std::string format_duration(double seconds) {
     std::snprintf(text.data(), text.size(), "%lld %s %02lld %s", total / per_large, large, total % per_large, small);
     return std::string(text.data());
   };
+  if (seconds >= 1e12) return format_number("%.3g d", seconds / 86400);
   if (seconds < 3599.5) return two_units(std::llround(seconds), 60, "min", "s");
   if (seconds < 86400 - 30) return two_units(std::llround(seconds / 60), 60, "h", "min");
   return two_units(std::llround(seconds / 3600), 24, "d", "h");

@@ -26,6 +26,7 @@ TEST(Units, Counts) {
   EXPECT_EQ(format_count(1'926'400), "1.9 M");
   EXPECT_EQ(format_count(15e12), "15.0 T");
   EXPECT_EQ(format_count(2e18), "2000000 T");
+  EXPECT_EQ(format_count(2e300), "2e+288 T");
   EXPECT_EQ(format_count(std::numeric_limits<double>::quiet_NaN()), "?");
 }
 
@@ -42,6 +43,7 @@ TEST(Units, Durations) {
   EXPECT_EQ(format_duration(86399), "1 d 00 h");
   EXPECT_EQ(format_duration(52 * 3600), "2 d 04 h");
   EXPECT_EQ(format_duration(-125), "-2 min 05 s");
+  EXPECT_EQ(format_duration(8.64e304), "1e+300 d");
   EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "?");
 }
 

@@ -6,6 +6,7 @@ Usage: adaptation_test.py PATH_TO_COPUS [unittest options].
 
 import json
 import re
+import shutil
 import signal
 import sys
 
@@ -171,6 +172,30 @@ class Batches(AdaptationTest):
         process.communicate()
         self.assertNotIn("afresh", self.assert_done("train", "--resume", "--run-dir", "r").stdout)
         self.assertEqual(self.outcomes("r"), self.outcomes("whole"))
+
+    def test_lines_of_the_logs_that_are_lost_or_out_of_their_place(self):
+        self.write_adapting_run(policy="static", steps=20, interval_samples=16, checkpoint_interval=10)
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        self.assert_done("replay", "r")
+        steps, events = ((self.folder / "r" / name).read_text().splitlines(keepends=True)
+                         for name in ("run.jsonl", "decisions.jsonl"))
+
+        def refused(*arguments, says, steps=steps, events=events):
+            self.write("r/run.jsonl", "".join(steps))
+            self.write("r/decisions.jsonl", "".join(events))
+            self.assert_refused(*arguments, says=says, leaves_run_dir=True)
+
+        shutil.rmtree(self.folder / "r" / "checkpoints" / "step-00000020")
+        for arguments in (("replay", "r"), ("train", "--resume", "--run-dir", "r")):
+            refused(*arguments, steps=steps[:5] + steps[4:], says=["run.jsonl, line 6", "remove the line"])
+            refused(*arguments, events=[*events[:3], events[1], *events[3:]],
+                    says=["decisions.jsonl, line 4", "remove the line"])
+        refused("replay", "r", steps=steps[:4] + steps[6:], says=["run.jsonl has no line of steps 5 to 6", "nobody can tell"])
+        refused("replay", "r", "--policy", "copus", steps=steps[:4] + steps[6:], says=["steps 5 to 6"])
+        output = self.assert_done("train", "--resume", "--run-dir", "r").stdout
+        self.assertIn("run.jsonl has no line of steps 5 to 6", output)
+        self.assertIn("decides afresh", output)
+        self.assert_done("replay", "r")
 
     def test_advice_moves_nothing(self):
         settings = {"interval_samples": 64, "dwell_samples": 64}

@@ -310,7 +310,7 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
   command
       .add_option("--learning-rate", options->learning_rate,
                   "Of the batch that the run's rate is for (default: optimizer.lr of the run)")
-      ->check(CLI::PositiveNumber);
+      ->check(number_in(single_precision));
   command.add_flag("--json", options->json, "Print calibration.json instead of a table");
   command.footer(
       "Branches go on from the checkpoint with other batches and learning rates, on this machine alone. What they "

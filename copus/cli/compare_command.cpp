@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/printable.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/directory_lock.h"
@@ -96,7 +97,7 @@ int list_runs(const ExperimentDirectory& directory, const CompareOptions& option
     nlohmann::ordered_json object{
         {"runs", list}, {"not_chosen_yet", unknown}, {"runs_left", left.size() + unknown}, {"seconds_left", nullptr}};
     if (seconds) object["seconds_left"] = *seconds;
-    std::cout << object.dump(2) << '\n';
+    std::cout << json_text(object, 2) << '\n';
     return 0;
   }
   if (unknown > 0) std::cout << "and " << unknown << " of arms that are chosen by then: to do\n";

@@ -214,7 +214,7 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
 void ExperimentDirectory::conclude(const ExperimentRun& run, std::optional<double> wall_seconds) const {
   if (wall_seconds) {
     const nlohmann::json object{{wall_seconds_key, *wall_seconds}};
-    write_file_durably(run_directory(run).string() + ".json", object.dump() + '\n');
+    write_file_durably(run_directory(run).string() + ".json", json_text(object) + '\n');
   }
   fs::remove_all(run_directory(run) / "checkpoints");
 }

@@ -14,6 +14,7 @@
 #include "copus/cli/stored_model.h"
 #include "copus/cli/token_sampler.h"
 #include "copus/cli/utf8_stream.h"
+#include "copus/model/caching_allocator.h"
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
 #include "copus/train/device.h"
@@ -98,6 +99,7 @@ int generate(const GenerateOptions& options) {
   const StoredModel model(options.checkpoint);
   const Vocabulary vocabulary = vocabulary_of(model);
   std::vector<int64_t> text = parse_prompt(options.prompt, vocabulary.bytes, model.description().vocab_size);
+  install_caching_allocator();
   configure_aten(0);
   ParameterStore parameters(model.description(), at::kFloat, at::kCPU);
   load_weights(parameters, model.weights());
@@ -150,12 +152,12 @@ void add_generate(CLI::App& program, CommandAction& action) {
       ->type_name("TEXT");
   command.add_option("--tokens", options->tokens, "How many tokens to write at most")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(number_in(Range<int64_t>{1, int64_t{1} << 40}));
   command
       .add_option("--temperature", options->sampling.temperature,
                   "Below 1 more cautious, above 1 more daring; 0: always the likeliest token")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_in(Range<double>{0, 100}));
   command.add_option("--top-k", options->sampling.top_k, "Choose among this many likeliest tokens; 0: among all")
       ->capture_default_str()
       ->check(at_least(0));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "copus/base/cores.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
@@ -151,16 +152,25 @@ class ProgressLine {
   bool shown_;
 };
 
-NoiseAverage measure(const GnsOptions& options, NoiseReference& reference, uint64_t first_sample) {
+struct MeasuredNoise {
+  NoiseAverage average;
+  int64_t without_loss = 0;  // batches none of whose tokens carries loss: they say nothing
+};
+
+MeasuredNoise measure(const GnsOptions& options, NoiseReference& reference, const Samples& samples) {
   const auto start = Clock::now();
   const ProgressLine progress(options.batches);
-  NoiseAverage average;
+  MeasuredNoise measured;
   for (int64_t batch = 0; batch < options.batches; ++batch) {
     progress.show(batch, seconds_since(start));
-    const uint64_t first = first_sample + static_cast<uint64_t>(batch * options.large_batch);
-    average = observe_alike(average, reference.observe(first, options.large_batch));
+    const uint64_t first = samples.first + static_cast<uint64_t>(batch * options.large_batch);
+    if (samples.dataset.loss_tokens(first, options.large_batch) == 0) {
+      ++measured.without_loss;
+      continue;
+    }
+    measured.average = observe_alike(measured.average, reference.observe(first, options.large_batch));
   }
-  return average;
+  return measured;
 }
 
 // Reads the training state of a run's checkpoint; a model has none.
@@ -200,11 +210,12 @@ int gns(const GnsOptions& options) {
   NoiseReference reference(parameters, decoder, samples.dataset);
 
   const auto start = Clock::now();
-  const NoiseAverage average = measure(options, reference, samples.first);
+  const auto [average, without_loss] = measure(options, reference, samples);
   const std::optional<NoiseScale> noise = noise_scale(average);
   if (!noise) {
-    throw UserError(concat("the gradients of ", options.batches - average.steps, " of ", options.batches,
-                           " batches are not finite: this model has diverged"));
+    throw UserError(concat("the gradients of ", options.batches - without_loss - average.steps, " of ", options.batches,
+                           " batches are not finite: this model has diverged",
+                           without_loss > 0 ? concat("; ", without_loss, " others carry no loss") : ""));
   }
   GnsReport report;
   report.noise = *noise;
@@ -248,7 +259,7 @@ void add_gns(CLI::App& program, CommandAction& action) {
       ->capture_default_str();
   add_named_option(command, "--precision", options->precision, "auto, fp32 or bf16");
   command.add_option("--device", options->device, "cpu or cuda[:N]")->capture_default_str();
-  command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(at_least(0));
+  command.add_option("--threads", options->threads, "Threads; 0: all cores")->check(number_in(allowed_threads));
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(
       "The noise scale, tr(Sigma)/|G|^2, is the batch, in sequences, at which the gradient's noise is as large as\n"

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 
 namespace copus {
@@ -62,7 +63,7 @@ std::string to_json(const GnsReport& report) {
                                       {"consumed_samples", optional(report.consumed_samples)},
                                       {"sequence_length", report.sequence_length},
                                       {"seconds", report.seconds}};
-  return object.dump();
+  return json_text(object);
 }
 
 }  // namespace copus

@@ -3,35 +3,33 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "copus/base/duration.h"
 #include "copus/base/error.h"
+#include "copus/base/range.h"
 #include "copus/description/configuration_text.h"
 
 namespace copus {
 
-// Checks for a whole number that is not below `least`. CLI11's own checks of positive numbers name the largest double
-// in their messages.
-inline CLI::Validator at_least(int64_t least) {
-  const auto complaint = [least](const std::string& text) {
-    int64_t value = 0;
-    if (CLI::detail::lexical_cast(text, value) && value >= least) return std::string();
-    return concat("expected a whole number of at least ", least, ", got ", text);
+// Checks for a number in a range. CLI11's own checks of positive numbers name the largest double in their messages, and
+// its CLI::Range lets "nan" pass, which is neither below nor above anything.
+template <class Number>
+CLI::Validator number_in(const Range<Number>& range) {
+  const auto complaint = [range](const std::string& text) {
+    Number value = 0;
+    if (CLI::detail::lexical_cast(text, value) && range.contains(value)) return std::string();
+    return concat("expected a ", std::is_integral_v<Number> ? "whole number " : "number ", "of ", describe(range),
+                  ", got ", text);
   };
-  return {complaint, concat("at least ", least)};
+  return {complaint, describe(range)};
 }
 
-// Checks for a number within these bounds. CLI::Range lets "nan" pass, which is neither below nor above anything.
-inline CLI::Validator number_within(double least, double most) {
-  const auto complaint = [least, most](const std::string& text) {
-    double value = 0;
-    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
-    return concat("expected a number from ", least, " to ", most, ", got ", text);
-  };
-  return {complaint, concat("from ", least, " to ", most)};
-}
+// Checks for a whole number that is not below `least`.
+inline CLI::Validator at_least(int64_t least) { return number_in(Range<int64_t>{least}); }
 
 // Adds --set, for settings in place of a configuration's; it takes one a time, so that what follows is no setting.
 inline void add_settings_option(CLI::App& command, std::vector<std::string>& settings, const std::string& description) {
@@ -63,6 +61,9 @@ inline double read_duration(const std::string& option, const std::string& text) 
   if (!seconds || *seconds <= 0) {
     throw UserError(concat(option, " ", text, ": expected a time such as \"90s\", \"55m\" or \"1h30m\""));
   }
+  if (*seconds > longest_duration) {
+    throw UserError(concat(option, " ", text, ": expected at most ", longest_duration / 86400, " days"));
+  }
   return *seconds;
 }
 
@@ -72,7 +73,8 @@ inline CLI::Option* add_sequence_length(CLI::App& command, int64_t& value, const
     throw UserError(concat("--seq and --sequence are now --sequence-length: write --sequence-length ", tokens));
   };
   command.add_option_function<std::string>("--seq,--sequence", refuse)->group("");
-  return command.add_option("--sequence-length", value, description)->check(at_least(1));
+  constexpr Range<int64_t> tokens{1, std::numeric_limits<int32_t>::max()};  // as a model's positions
+  return command.add_option("--sequence-length", value, description)->check(number_in(tokens));
 }
 
 }  // namespace copus

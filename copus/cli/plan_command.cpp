@@ -129,7 +129,8 @@ void add_plan(CLI::App& program, CommandAction& action) {
           "--global-batch", options->global_batch,
           "Sequences of a step: a number, several (16,24,32), or those from one to another, doubling (16..1024)")
       ->capture_default_str();
-  command.add_option("--micro-batch", options->micro_batch, "Only this micro-batch (any)")->check(at_least(1));
+  command.add_option("--micro-batch", options->micro_batch, "Only this micro-batch (any)")
+      ->check(number_in(allowed_batches));
   command.add_option("--precision", options->precision, "What to train in")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();

@@ -66,6 +66,17 @@ class CommandLine(ProgramTest):
         self.assert_refused("bench", "gns", says=["libtorch", "copus bench gns"])
 
 
+class ScarceMemory(ProgramTest):
+    def test_is_told_as_such(self):
+        """A description of several gigabytes, of which the file system holds nothing, under a limit of one."""
+        with open(self.folder / "huge.json", "wb") as file:
+            file.truncate(8 << 30)
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        self.assert_refused("plan", "--model", "huge.json", "--cluster", "h100-sxm", "--gpus", "8",
+                            says=["there is not enough memory", "ulimit -v"], preexec_fn=limit)
+
+
 class BadModels(ProgramTest):
     """Hugging Face directories and checkpoints, given to the one command that needs no libtorch."""
 
@@ -174,6 +185,25 @@ class BadInput(ProgramTest):
         self.assert_run_refused("optimizer.lr=-1", says=["optimizer.lr"])
         self.assert_run_refused("model.num_attention_heads=3", says=["num_"])
         self.assert_run_refused('train.device="tpu"', says=["tpu"])
+
+    def test_numbers_beyond_any_use(self):
+        for setting, says in [("train.threads=2147483648", "at most 4096"), ("optimizer.lr=1e-320", "at least 1e-30"),
+                              ("model.hidden_size=2147483648", "1048576"),
+                              ("model.num_hidden_layers=1000000000", "4096"),
+                              ("train.sequence_length=9223372036854775807", "2147483647"),
+                              ("train.max_seconds=1e300", "at most 1e+09"), ("train.micro_batch=1e300", "whole number")]:
+            self.assert_run_refused(setting, says=[setting.split("=")[0], says])
+
+    def test_a_model_that_no_machine_has_memory_for(self):
+        self.assert_run_refused("model.vocab_size=1000000000", says=["AdamW's moments take", "TiB", "are left", "[model]"])
+
+    def test_a_limit_on_memory_or_threads(self):
+        gigabytes = 24
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, gigabytes << 30))
+        size = ["--set", "model.hidden_size=8192", "--set", "model.intermediate_size=65536"]
+        self.assert_refused("train", "run.toml", "--run-dir", "r", *size, says=["are left", "ulimit -v"],
+                            preexec_fn=limit)
 
     def test_impossible_layouts(self):
         self.assert_run_refused("parallel.data_parallel=3",
@@ -323,6 +353,24 @@ class Runs(ProgramTest):
     def test_the_run_directory_has_a_default(self):
         self.assert_done("train", "run.toml", "--set", "train.max_steps=1")
         self.assertEqual(len(list((self.folder / "runs").glob("run-*/summary.json"))), 1)
+
+    def test_lines_that_the_log_has_lost(self):
+        self.write_run("run.toml", steps=8, checkpoint_interval=6)
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        whole, run = self.losses("r"), self.folder / "r"
+        self.assertEqual(json.loads((run / "summary.json").read_text())["missing_steps"], 0)
+        lines = (run / "run.jsonl").read_text().splitlines(keepends=True)
+        shutil.rmtree(run / "checkpoints" / "step-00000008")
+        self.write("r/run.jsonl", "".join(lines[:3] + lines[2:]))
+        self.assert_refused("train", "--resume", "--run-dir", "r", says=["run.jsonl, line 4", "remove the line"],
+                            leaves_run_dir=True)
+        self.write("r/run.jsonl", "".join(lines[:1] + lines[3:]))
+        result = self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assertIn("run.jsonl has no line of steps 2 to 3", result.stdout)
+        self.assertEqual(json.loads((run / "summary.json").read_text())["missing_steps"], 2)
+        records = [json.loads(line, parse_float=str) for line in (run / "run.jsonl").read_text().splitlines()]
+        self.assertEqual([record["step"] for record in records], [1, 4, 5, 6, 7, 8])
+        self.assertEqual(records[-1]["loss"], whole[8][0], "training does not depend on the log")
 
     def test_a_finished_run_can_be_lengthened(self):
         self.assert_done("train", "run.toml", "--run-dir", "r")

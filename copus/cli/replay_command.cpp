@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/printable.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
@@ -45,7 +46,7 @@ int print_replay(const Replay& result, const ReplayOptions& options) {
     if (result.difference) {
       object["difference"] = {{"step", result.difference->step}, {"what", result.difference->what}};
     }
-    std::cout << object.dump() << '\n';
+    std::cout << json_text(object) << '\n';
   } else {
     if (result.earlier_decisions > 0) {
       std::cout << "Left out: " << result.earlier_decisions
@@ -67,7 +68,7 @@ int print_open_loop(const std::vector<Decision>& decisions, const std::string& p
   if (options.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const Decision& decision : decisions) list.push_back(nlohmann::ordered_json::parse(to_line(decision)));
-    std::cout << nlohmann::ordered_json{{"policy", policy}, {"moves", moves}, {"decisions", list}}.dump() << '\n';
+    std::cout << json_text(nlohmann::ordered_json{{"policy", policy}, {"moves", moves}, {"decisions", list}}) << '\n';
     return 0;
   }
   for (const Decision& decision : decisions) {

@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
@@ -181,7 +182,7 @@ int run_simulate(SimulateOptions options) {
     policies.push_back({options.policies[i], simulate(scenario.world, simulated[i])});
   }
   if (options.json) {
-    std::cout << to_json(options, configurations.front(), scenario, policies).dump() << '\n';
+    std::cout << json_text(to_json(options, configurations.front(), scenario, policies)) << '\n';
   } else {
     print_text(options, configurations.front(), scenario, policies);
   }
@@ -214,15 +215,15 @@ void add_simulate(CLI::App& program, CommandAction& action) {
   command
       .add_option("--truth-alpha", question.truth_alpha,
                   "What a larger learning rate really brings: its factor to the power of twice this")
-      ->check(number_within(0, 1))
+      ->check(number_in(Range<double>{0, 1}))
       ->capture_default_str();
   command.add_option("--calibration", question.calibration, "The true critical batch over the noise scale")
-      ->check(number_within(1e-3, 1e3))
+      ->check(number_in(Range<double>{1e-3, 1e3}))
       ->capture_default_str();
   command.add_option("--pause", options->pause, "How long each re-layout stops training (as its plan predicts)")
       ->type_name("TIME");
   command.add_option("--tokens", question.tokens, "Tokens to the last loss, in small batches (20 for each parameter)")
-      ->check(number_within(1e6, 1e15));
+      ->check(number_in(Range<double>{1e6, 1e15}));
   command.add_option("--targets", question.losses, "Losses on the way whose times are asked, nats per token")
       ->type_name("LOSS");
   command.add_flag("--json", options->json, "Print one JSON object");

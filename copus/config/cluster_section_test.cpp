@@ -179,7 +179,7 @@ TEST_F(ClusterSection, MistakesInTheFileNameItsLine) {
   EXPECT_THAT(with("ranks_per_node = 4", ""), HasSubstr("cluster.toml: ranks_per_node is missing"));
   EXPECT_THAT(with("ranks_per_node = 4", "ranks_per_node = 0"),
               HasSubstr("cluster.toml:1: ranks_per_node must be at least 1 and at most 65536, got 0"));
-  EXPECT_THAT(with("0.3", "0"), HasSubstr("cluster.toml:2: teraflops_per_rank must be greater than 0"));
+  EXPECT_THAT(with("0.3", "0"), HasSubstr("cluster.toml:2: teraflops_per_rank must be at least 1e-09"));
   EXPECT_THAT(with("latency_microseconds = 3", "latency_microseconds = -3"),
               HasSubstr("cluster.toml:4: within_node needs latency_microseconds at least 0 and at most 1e+09, got -3"));
   EXPECT_THAT(with("gigabytes_per_second = 450.0", ""),
@@ -188,7 +188,7 @@ TEST_F(ClusterSection, MistakesInTheFileNameItsLine) {
       with("gigabytes_per_second = 450.0", "gigabits_per_second = 450.0"),
       HasSubstr("within_node has an unknown key \"gigabits_per_second\"; did you mean \"gigabytes_per_second\"?"));
   EXPECT_THAT(with("gigabytes_per_second = 12.5", "gigabytes_per_second = 0"),
-              HasSubstr("cluster.toml:8: between_nodes needs gigabytes_per_second greater than 0"));
+              HasSubstr("cluster.toml:8: between_nodes needs gigabytes_per_second at least 1e-09"));
   EXPECT_THAT(message_of_file("ranks_per_node = 1\nwithin_node = 3\n[between_nodes]\n"),
               HasSubstr("cluster.toml:2: within_node must be a table such as { latency_microseconds = 5.0"));
 }

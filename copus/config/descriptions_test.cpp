@@ -84,9 +84,9 @@ TEST(Descriptions, MistakesInCurvesAreNamed) {
   EXPECT_THAT(complaint("[[256, 0.4]]", "[256, 0.4]"), HasSubstr("got 256 as a point"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 0.4, 1]]"), HasSubstr("got a list as a point"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 'x']]"), HasSubstr("must be a number, got the string \"x\""));
-  EXPECT_THAT(complaint("[[256, 0.4]]", "[[0, 0.4]]"), HasSubstr("has a point at 0; expected greater than 0"));
+  EXPECT_THAT(complaint("[[256, 0.4]]", "[[0, 0.4]]"), HasSubstr("has a point at 0; expected at least 1e-09"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 0]]"),
-              HasSubstr("has a share of 0 at 256; expected greater than 0 and at most 2"));
+              HasSubstr("has a share of 0 at 256; expected at least 1e-09 and at most 2"));
   EXPECT_THAT(complaint("[64, 0.1]", "[2, 0.1]"),
               HasSubstr("c.toml:5: network_by_nodes must be a list of points in ascending order"));
   EXPECT_THAT(complaint("[64, 0.1]", "[2, 0.1]"), HasSubstr("got a point at 2 after one at 2"));
@@ -97,7 +97,7 @@ TEST(Descriptions, MistakesInTheDeviceAreNamed) {
   EXPECT_THAT(complaint("peak_teraflops", "peek_teraflops"),
               HasSubstr("c.toml:19: device has an unknown key \"peek_teraflops\"; did you mean \"peak_teraflops\"?"));
   EXPECT_THAT(complaint("peak_teraflops = 989.4", "peak_teraflops = 0"),
-              HasSubstr("c.toml:19: device.peak_teraflops must be greater than 0"));
+              HasSubstr("c.toml:19: device.peak_teraflops must be at least 1e-09"));
   EXPECT_THAT(complaint("name = \"H100\"", "name = 100"), HasSubstr("device.name must be a string, got 100"));
   EXPECT_THAT(complaint("rails = 4", "rails = 0"), HasSubstr("c.toml:4: rails must be at least 1"));
   EXPECT_THAT(complaint("num_ranks = 16", "num_ranks = -1"), HasSubstr("c.toml:1: num_ranks must be at least 0"));

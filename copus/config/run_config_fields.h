@@ -2,12 +2,15 @@
 // of unknown keys, range checks and writing walk over it (only this room's sources include this header).
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
+#include "copus/base/cores.h"
+#include "copus/base/duration.h"
 #include "copus/base/range.h"
 #include "copus/config/run_config.h"
 #include "copus/description/configuration_fields.h"
@@ -16,19 +19,30 @@ namespace copus {
 
 inline constexpr Range<int64_t> at_least_one{1};
 inline constexpr Range<int64_t> at_least_zero{0};
+inline constexpr Range<int64_t> sequence_tokens{1, std::numeric_limits<int32_t>::max()};
+inline constexpr Range<int64_t> sequence_tokens_or_zero{0, sequence_tokens.high};
+inline constexpr Range<int64_t> batch_or_zero{0, allowed_batches.high};
+inline constexpr Range<int64_t> micro_batches_or_zero{0, int64_t{1} << 32};  // times a micro-batch, below 2^63
 inline constexpr Range<int64_t> devices_of_node{1, int64_t{1} << 16};
-inline constexpr Range<double> not_negative{0.0};
-inline constexpr Range<double> positive{.low = 0.0, .above_low = true};
-inline constexpr Range<double> at_least_one_second{1.0};
-inline constexpr Range<double> at_least_one_sample{1.0};
-inline constexpr Range<double> link_latency{0.0, 1e9};                                      // microseconds
-inline constexpr Range<double> link_bandwidth{.low = 0.0, .high = 1e9, .above_low = true};  // gigabytes per second
-inline constexpr Range<double> compute_rate{.low = 0.0, .high = 1e9, .above_low = true};    // teraflops
-inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};                          // in ranks; 0: not given
-inline constexpr Range<double> storage{.low = 0.0, .high = 1e9, .above_low = true};         // gigabytes
-inline constexpr Range<double> launch_time{0.0, 1e9};                                       // microseconds
+inline constexpr Range<int64_t> devices_of_node_or_zero{0, devices_of_node.high};
+inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};  // in ranks; 0: not given
+inline constexpr Range<double> seconds_or_zero{0.0, longest_duration};
+inline constexpr Range<double> at_least_one_second{1.0, longest_duration};
+inline constexpr Range<double> window_of_samples{1.0, 1e18};
+inline constexpr Range<double> amount_or_zero{0.0, 1e18};  // of tokens or updates
+inline constexpr Range<double> any_factor{1e-9, 1e9};
+inline constexpr Range<double> any_factor_or_zero{0.0, 1e9};
+inline constexpr Range<double> single_precision_or_zero{0.0, single_precision.high};
 inline constexpr Range<double> share{0.0, 1.0};
 inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
+inline constexpr Range<double> blend_weight{1e-18, 1e18};
+inline constexpr Range<double> logarithm_deviation{0.0, 10.0};
+// Of clusters, wide enough for whatever somebody may want to imagine. What any of them are divided by is far from zero.
+inline constexpr Range<double> link_latency{0.0, 1e9};     // microseconds
+inline constexpr Range<double> link_bandwidth{1e-9, 1e9};  // gigabytes per second
+inline constexpr Range<double> compute_rate{1e-9, 1e9};    // teraflops
+inline constexpr Range<double> storage{1e-9, 1e9};         // gigabytes
+inline constexpr Range<double> launch_time{0.0, 1e9};      // microseconds
 
 // The keys of [model] that name a description elsewhere, in place of inline fields.
 inline constexpr const char* model_config_key = "config";
@@ -53,8 +67,8 @@ inline constexpr const char* efficiency_key = "efficiency";
 inline constexpr const char* tree_key = "tree_microseconds";
 // The points of a curve stand at positive sizes. Their shares relate to a best value that was fitted, or measured
 // elsewhere, so a point may lie somewhat above it.
-inline constexpr Range<double> curve_place{.low = 0.0, .above_low = true};
-inline constexpr Range<double> curve_share{.low = 0.0, .high = 2.0, .above_low = true};
+inline constexpr Range<double> curve_place{1e-9, 1e18};
+inline constexpr Range<double> curve_share{1e-9, 2.0};
 
 // Visits the fields of a model's description.
 //
@@ -73,11 +87,11 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("num_key_value_heads", model.num_kv_heads, at_least_one);
   visitor.field("head_dim", model.head_dim, at_least_one);
   visitor.field("max_position_embeddings", model.max_position_embeddings, at_least_one);
-  visitor.field("rms_norm_eps", model.rms_norm_eps, positive);
-  visitor.field("rope_theta", model.rope_theta, positive);
+  visitor.field("rms_norm_eps", model.rms_norm_eps, single_precision);
+  visitor.field("rope_theta", model.rope_theta, single_precision);
   visitor.field("rope_scaling", model.rope_scaling);
   visitor.field("tie_word_embeddings", model.tie_word_embeddings);
-  visitor.field("initializer_range", model.initializer_range, positive);
+  visitor.field("initializer_range", model.initializer_range, single_precision);
 }
 
 // Visits the fields of [model]. `Run` is RunConfig or const RunConfig.
@@ -142,7 +156,7 @@ template <class Description, class Visitor>
 void visit_cluster(Description& cluster, Visitor& visitor) {
   visitor.field("num_ranks", cluster.num_ranks, cluster_size);
   visitor.field("ranks_per_node", cluster.ranks_per_node, devices_of_node);
-  visitor.field("devices_per_node", cluster.devices_per_node, at_least_zero);
+  visitor.field("devices_per_node", cluster.devices_per_node, devices_of_node_or_zero);
   visitor.field("within_node", cluster.within_node);
   visitor.field("between_nodes", cluster.between_nodes);
   visitor.field("rails", cluster.rails, devices_of_node);
@@ -182,38 +196,38 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("mask_document_ends", run.data.mask_document_ends);
 
   visitor.section("train");
-  visitor.field("sequence_length", run.train.sequence_length, at_least_one);
+  visitor.field("sequence_length", run.train.sequence_length, sequence_tokens);
   visit_configuration_keys("train", run, visitor);
   visitor.field("max_steps", run.train.max_steps, at_least_zero);
   visitor.field("max_tokens", run.train.max_tokens, at_least_zero);
-  visitor.duration("max_seconds", run.train.max_seconds, not_negative);
+  visitor.duration("max_seconds", run.train.max_seconds, seconds_or_zero);
   visitor.field("seed", run.train.seed, at_least_zero);
   visitor.field("precision", run.train.precision);
-  visitor.field("clip_norm", run.train.clip_norm, not_negative);
-  visitor.field("threads", run.train.threads, at_least_zero);
+  visitor.field("clip_norm", run.train.clip_norm, single_precision_or_zero);
+  visitor.field("threads", run.train.threads, allowed_threads);
   visitor.field("device", run.train.device);
 
   visitor.section("optimizer");
-  visitor.field("lr", run.optimizer.lr, positive);
+  visitor.field("lr", run.optimizer.lr, single_precision);
   visitor.field("min_lr_ratio", run.optimizer.min_lr_ratio, share);
   visitor.field("beta1", run.optimizer.beta1, share_below_one);
   visitor.field("beta2", run.optimizer.beta2, share_below_one);
-  visitor.field("epsilon", run.optimizer.epsilon, positive);
-  visitor.field("weight_decay", run.optimizer.weight_decay, not_negative);
+  visitor.field("epsilon", run.optimizer.epsilon, single_precision);
+  visitor.field("weight_decay", run.optimizer.weight_decay, single_precision_or_zero);
   visitor.field("schedule", run.optimizer.schedule);
-  visitor.field("warmup_tokens", run.optimizer.warmup_tokens, not_negative);
-  visitor.field("decay_tokens", run.optimizer.decay_tokens, not_negative);
+  visitor.field("warmup_tokens", run.optimizer.warmup_tokens, amount_or_zero);
+  visitor.field("decay_tokens", run.optimizer.decay_tokens, amount_or_zero);
   visitor.field("batch_scaling", run.optimizer.batch_scaling);
-  visitor.field("reference_batch", run.optimizer.reference_batch, at_least_zero);
+  visitor.field("reference_batch", run.optimizer.reference_batch, batch_or_zero);
   visitor.field("scale_beta2", run.optimizer.scale_beta2);
   visitor.field("scale_weight_decay", run.optimizer.scale_weight_decay);
 
   visitor.section("noise_scale");
   visitor.field("enabled", run.noise_scale.enabled);
-  visitor.field("window_samples", run.noise_scale.window_samples, at_least_one_sample);
+  visitor.field("window_samples", run.noise_scale.window_samples, window_of_samples);
   visitor.field("split_interval", run.noise_scale.split_interval, at_least_one);
-  visitor.calibration("calibration", run.noise_scale.calibration, positive);
-  visitor.field("critical_updates", run.noise_scale.critical_updates, not_negative);
+  visitor.calibration("calibration", run.noise_scale.calibration, any_factor);
+  visitor.field("critical_updates", run.noise_scale.critical_updates, amount_or_zero);
 
   visitor.section("parallel");
   visit_configuration_keys("parallel", run, visitor);
@@ -238,17 +252,17 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("alpha", run.adapt.alpha, share);
   visitor.field("objective", run.adapt.objective);
   visitor.field("least_efficiency", run.adapt.least_efficiency, share);
-  visitor.field("relayout_threshold", run.adapt.relayout_threshold, not_negative);
-  visitor.field("batch_threshold", run.adapt.batch_threshold, not_negative);
+  visitor.field("relayout_threshold", run.adapt.relayout_threshold, any_factor_or_zero);
+  visitor.field("batch_threshold", run.adapt.batch_threshold, any_factor_or_zero);
   visitor.field("interval_samples", run.adapt.interval_samples, at_least_one);
   visitor.field("dwell_samples", run.adapt.dwell_samples, at_least_zero);
   visitor.field("dwell_steps", run.adapt.dwell_steps, at_least_zero);
-  visitor.field("dwell_pauses", run.adapt.dwell_pauses, not_negative);
+  visitor.field("dwell_pauses", run.adapt.dwell_pauses, any_factor_or_zero);
   visitor.field("hold_in", run.adapt.hold_in);
   visitor.field("schedule", run.adapt.schedule);
   visitor.field("late_switch_share", run.adapt.late_switch_share, share_below_one);
-  visitor.field("late_switch_batch", run.adapt.late_switch_batch, at_least_zero);
-  visitor.field("norm_test_eta", run.adapt.norm_test_eta, positive);
+  visitor.field("late_switch_batch", run.adapt.late_switch_batch, batch_or_zero);
+  visitor.field("norm_test_eta", run.adapt.norm_test_eta, any_factor);
   visitor.field("norm_test_interval", run.adapt.norm_test_interval, at_least_one);
   visitor.field("file", run.adapt.file);
   visitor.field("verify", run.adapt.verify);
@@ -256,10 +270,10 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.section("cluster");
   visitor.field("clock", run.cluster.clock);
   visitor.field("stands_for", run.cluster.stands_for);
-  visitor.field("stands_for_sequence_length", run.cluster.stands_for_sequence_length, at_least_zero);
+  visitor.field("stands_for_sequence_length", run.cluster.stands_for_sequence_length, sequence_tokens_or_zero);
   visitor.field("stands_for_precision", run.cluster.stands_for_precision);
   visitor.field("truth", run.cluster.truth);
-  visitor.field("truth_layout_error", run.cluster.truth_layout_error, not_negative);
+  visitor.field("truth_layout_error", run.cluster.truth_layout_error, logarithm_deviation);
   visitor.field("truth_seed", run.cluster.truth_seed, at_least_zero);
   visitor.field("profile", run.cluster.profile);
   visitor.cluster(run.cluster.description);
@@ -267,7 +281,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.section("evaluate");
   visitor.field("interval", run.evaluate.interval, at_least_zero);
   visitor.field("interval_tokens", run.evaluate.interval_tokens, at_least_zero);
-  visitor.field("max_batches", run.evaluate.max_batches, at_least_zero);
+  visitor.field("max_batches", run.evaluate.max_batches, micro_batches_or_zero);
 
   visitor.section("checkpoint");
   visitor.field("interval", run.checkpoint.interval, at_least_zero);

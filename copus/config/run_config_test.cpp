@@ -131,7 +131,7 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"train.micro_batch", "'8'", "a whole number, got the string \"8\""},
            BadValue{"train.micro_batch", "[8]", "a whole number, got a list"},
            BadValue{"train.micro_batch", "2020-01-01", "a whole number, got a date"},
-           BadValue{"train.sequence_length", "-1", "at least 1, got -1"},
+           BadValue{"train.sequence_length", "-1", "at least 1 and at most 2147483647, got -1"},
            BadValue{"train.max_steps", "-1", "at least 0"},
            BadValue{"train.max_tokens", "1e30", "a whole number"},
            BadValue{"train.seed", "-1", "at least 0"},
@@ -143,19 +143,19 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"train.recompute", "true", "one of \"none\", \"attention\", \"full\", got true"},
            BadValue{"train.clip_norm", "-0.5", "at least 0"},
            BadValue{"train.device", "3", "a string, got 3"},
-           BadValue{"optimizer.lr", "0", "greater than 0"},
+           BadValue{"optimizer.lr", "0", "at least 1e-30 and at most 1e+30, got 0"},
            BadValue{"optimizer.lr", "nan", "finite"},
            BadValue{"optimizer.min_lr_ratio", "1.5", "at least 0 and at most 1"},
            BadValue{"optimizer.beta1", "1", "at least 0 and less than 1, got 1"},
            BadValue{"optimizer.beta2", "-0.1", "at least 0 and less than 1"},
-           BadValue{"optimizer.epsilon", "0", "greater than 0"},
+           BadValue{"optimizer.epsilon", "0", "at least 1e-30"},
            BadValue{"optimizer.weight_decay", "-1", "at least 0"},
            BadValue{"optimizer.schedule", "linear", "one of \"constant\", \"cosine\", \"wsd\""},
            BadValue{"optimizer.warmup_tokens", "-1", "at least 0"},
            BadValue{"data.train", "3", "paths (strings), got 3"},
            BadValue{"data.train", "''", "empty path"},
            BadValue{"data.train", "[{ weight = 3 }]", "without a path"},
-           BadValue{"data.train", "[{ path = 'a', weight = 0 }]", "greater than 0, got 0"},
+           BadValue{"data.train", "[{ path = 'a', weight = 0 }]", "at least 1e-18 and at most 1e+18, got 0"},
            BadValue{"data.held_out", "[3]", "paths (strings), got 3"},
            BadValue{"data.held_out_fraction", "1", "at least 0 and less than 1"},
            BadValue{"data.document_separator", "3", "a string, got 3"},
@@ -165,7 +165,7 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"parallel.schedule", "2f2b", "one of \"gpipe\", \"1f1b\", \"interleaved\", \"zb-h1\""},
            BadValue{"parallel.sequence_parallel", "2", "true or false, got 2"},
            BadValue{"parallel.zero_stage", "4", "at least 0 and at most 3, got 4"},
-           BadValue{"parallel.wait_limit", "0s", "at least 1, got the string \"0s\""},
+           BadValue{"parallel.wait_limit", "0s", "at least 1 and at most 1e+09, got the string \"0s\""},
            BadValue{"adapt.policy", "copuss", "one of \"none\", \"static\", \"static-best\", \"copus\""},
            BadValue{"adapt.global_batches", "[8, 0]", "at least 1 and at most 16777216, got 0"},
            BadValue{"adapt.micro_batches", "['4']", "a whole number, got the string \"4\""},
@@ -174,6 +174,27 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"adapt.zero_stages", "[0, 4]", "at least 0 and at most 3, got 4"},
            BadValue{"adapt.alpha", "1.5", "at least 0 and at most 1, got 1.5"},
            BadValue{"adapt.interval_samples", "0", "at least 1, got 0"},
+           // Numbers beyond what anybody can mean, which computing would carry to infinity or beyond an integer.
+           BadValue{"train.threads", "2147483648", "at least 0 and at most 4096, got 2147483648"},
+           BadValue{"train.sequence_length", "9223372036854775807", "at most 2147483647"},
+           BadValue{"train.max_seconds", "1e300", "at most 1e+09"},
+           BadValue{"train.max_seconds", "99999999999999999999d", "at most 1e+09"},
+           BadValue{"train.clip_norm", "1e300", "at most 1e+30"},
+           BadValue{"optimizer.lr", "1e-320", "at least 1e-30"},
+           BadValue{"optimizer.epsilon", "1e-60", "at least 1e-30"},
+           BadValue{"optimizer.weight_decay", "1e39", "at most 1e+30"},
+           BadValue{"optimizer.warmup_tokens", "1e308", "at most 1e+18"},
+           BadValue{"optimizer.reference_batch", "9223372036854775807", "at most 16777216"},
+           BadValue{"data.train", "[{ path = 'a', weight = 1e308 }]", "at most 1e+18"},
+           BadValue{"noise_scale.window_samples", "1e300", "at most 1e+18"},
+           BadValue{"noise_scale.calibration", "1e308", "at most 1e+09"},
+           BadValue{"noise_scale.calibration", "1e-320", "at least 1e-09"},
+           BadValue{"adapt.norm_test_eta", "1e-320", "at least 1e-09"},
+           BadValue{"adapt.late_switch_batch", "9223372036854775807", "at most 16777216"},
+           BadValue{"parallel.wait_limit", "1e300", "at most 1e+09"},
+           BadValue{"cluster.truth_layout_error", "1e300", "at most 10"},
+           BadValue{"cluster.stands_for_sequence_length", "9223372036854775807", "at most 2147483647"},
+           BadValue{"evaluate.max_batches", "9223372036854775807", "at most 4294967296"},
            BadValue{"cluster.clock", "fake", "one of \"real\", \"wall\", \"virtual\""},
            BadValue{"evaluate.interval", "-1", "at least 0"},
            BadValue{"checkpoint.keep_last", "0", "at least 1"},
@@ -370,7 +391,7 @@ class RandomConfigs {
     config.optimizer.warmup_tokens = coin() ? share() / 2 : 1 + positive();
     config.optimizer.decay_tokens = coin() ? share() / 2 : 1 + positive();
     config.optimizer.batch_scaling = static_cast<BatchScaling>(whole(0, 2));
-    config.optimizer.reference_batch = whole(0, INT64_MAX);
+    config.optimizer.reference_batch = whole(0, 1 << 24);
     config.optimizer.scale_beta2 = coin();
     config.optimizer.scale_weight_decay = coin();
     config.noise_scale.enabled = coin();
@@ -498,7 +519,7 @@ class RandomConfigs {
     adapt.dwell_pauses = share() * 100;
     adapt.schedule = "0:1" + text();
     adapt.late_switch_share = share();
-    adapt.late_switch_batch = config.train.global_batch + whole(1, 1 << 24);
+    adapt.late_switch_batch = config.train.global_batch + whole(1, 1 << 20);
     adapt.norm_test_eta = positive();
     adapt.norm_test_interval = whole(1, INT64_MAX);
     adapt.file = "file" + text();
@@ -556,7 +577,7 @@ class RandomConfigs {
   int64_t whole(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
   bool coin() { return whole(0, 1) == 1; }
   double share() { return std::uniform_real_distribution<double>()(random_); }
-  double positive() { return std::exp2(static_cast<double>(whole(-60, 60)) * share()); }
+  double positive() { return std::exp2(static_cast<double>(whole(-29, 29)) * share()); }
   std::string text() {
     std::string result;
     for (int64_t i = whole(0, 8); i > 0; --i) {

@@ -117,6 +117,14 @@ void check_held_out_is_not_trained_on(const DataConfig& config) {
   }
 }
 
+// Checks that there is something to learn, or to evaluate: the last token of a document predicts nothing.
+void check_loss(const TokenSource& source, const PackedTokens& tokens) {
+  if (tokens.has_loss()) return;
+  throw UserError(concat(source.path(), ": no token carries loss, since each is the last of its document ",
+                         "(data.mask_document_ends): give documents of two tokens or more, or set ",
+                         "data.mask_document_ends = false"));
+}
+
 // Splits a source into the part to train on and the tail that is held out (none for a fraction of 0).
 std::pair<PackedTokens, PackedTokens> split(const TokenSource& source, double fraction, int64_t sequence_length,
                                             bool mask_document_ends) {
@@ -166,6 +174,7 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
     const TokenSource& source = *result->sources[i];
     if (i < config.train.size()) {
       auto [train, held_out] = split(source, fraction, sequence_length, config.mask_document_ends);
+      check_loss(source, train);
       hash = extend_hash(hash, static_cast<uint64_t>(result->blend.counts()[i]));
       hash = extend_hash(hash, static_cast<uint64_t>(train.num_samples()));
       hash = hash_contents(hash, source);
@@ -179,6 +188,7 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
       if (result->held_out.back().num_samples() == 0)
         throw UserError(concat(source.path(), ": is too short to hold out: it has ", source.size(),
                                " tokens, and 2 are needed to predict one from another"));
+      check_loss(source, result->held_out.back());
     }
   }
   std::ostringstream text;

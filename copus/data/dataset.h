@@ -22,8 +22,8 @@ struct Batch {
 // called from several threads at once.
 class Dataset {
  public:
-  // Opens every source. Throws UserError for any fault of a source, for a corpus shorter than one sequence, and for
-  // text with a vocabulary of fewer than 256 (its tokens are bytes).
+  // Opens every source. Throws UserError for any fault of a source, for a corpus shorter than one sequence or without a
+  // token that carries loss, and for text with a vocabulary of fewer than 256 (its tokens are bytes).
   Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
   ~Dataset();
   Dataset(Dataset&&) noexcept;

@@ -348,5 +348,30 @@ TEST_F(DatasetTest, NoticesAnotherTokenizerWhenItOpensTheCorpus) {
   EXPECT_THAT(message_for(config_of({path("a")}), 4, 300), AllOf(HasSubstr("a.bin"), HasSubstr("vocabulary of 300")));
 }
 
+TEST_F(DatasetTest, ACorpusWithoutALossSaysSo) {
+  const std::vector<std::vector<int64_t>> single(40, {7});
+  write_pair<uint16_t>("single", single, 8);
+  write_pair<uint16_t>("whole", {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}, 8);
+  DataConfig config = config_of({path("single")});
+  EXPECT_THAT(message_for(config),
+              AllOf(HasSubstr("single"), HasSubstr("no token carries loss"), HasSubstr("mask_document_ends")));
+  EXPECT_THAT(message_for(config_of({path("whole"), path("single")})), HasSubstr("single"));
+  DataConfig held_out = config_of({path("whole")});
+  held_out.held_out = {path("single")};
+  EXPECT_THAT(message_for(held_out), HasSubstr("single"));
+  config.mask_document_ends = false;
+  EXPECT_EQ(Dataset(config, 4, 256, 1).loss_tokens(0, 1), 4);
+  // Empty documents do not count, and one document of two tokens is enough.
+  std::vector<std::vector<int64_t>> mixed = single;
+  for (int i = 0; i < 40; ++i) mixed.emplace_back();
+  mixed.push_back({7, 8, 9});
+  write_pair<uint16_t>("mixed", mixed, 8);
+  DataConfig some = config_of({path("mixed")});
+  EXPECT_EQ(message_for(some, 6), "no UserError");
+  mixed.back() = {7};
+  write_pair<uint16_t>("mixed", mixed, 8);
+  EXPECT_THAT(message_for(some, 6), HasSubstr("no token carries loss"));
+}
+
 }  // namespace
 }  // namespace copus

@@ -54,6 +54,17 @@ int64_t PackedTokens::read(int64_t sample, int64_t* tokens, int64_t* targets) co
   return with_loss;
 }
 
+// A document masks one position at most, so most corpora are known at once.
+bool PackedTokens::has_loss() const {
+  if (num_positions_ == 0 || !mask_document_ends_) return num_positions_ > 0;
+  const int64_t last = begin_ + num_positions_ - 1;
+  if (source_->document_at(last) - source_->document_at(begin_) + 1 < num_positions_) return true;
+  for (int64_t sample = 0; sample < num_samples(); ++sample) {
+    if (loss_tokens(sample) > 0) return true;
+  }
+  return false;
+}
+
 int64_t PackedTokens::loss_tokens(int64_t sample) const {
   int64_t with_loss = sample_positions(sample);
   if (mask_document_ends_) for_each_document_end(sample, [&](int64_t) { --with_loss; });

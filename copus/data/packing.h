@@ -26,6 +26,9 @@ class PackedTokens {
   // Positions behind the end of the part hold token 0 and no loss.
   int64_t read(int64_t sample, int64_t* tokens, int64_t* targets) const;
 
+  // Tells whether any position carries loss, from the document ends alone.
+  bool has_loss() const;
+
   // Number that read would return, from the document ends alone.
   int64_t loss_tokens(int64_t sample) const;
 

@@ -10,6 +10,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
+#include "copus/base/range.h"
 #include "copus/description/model_description.h"
 
 namespace copus {
@@ -92,10 +93,12 @@ class Fields {
     return *value;
   }
 
-  // Reads a finite number greater than zero.
+  // Reads a number that the model computes with.
   std::optional<double> positive_number(const char* name) const {
     const std::optional<double> value = number(name);
-    if (value && !(*value > 0)) fail("\"", name, "\" must be greater than 0, got ", describe(*find(name)));
+    if (value && !single_precision.contains(*value)) {
+      fail("\"", name, "\" must be ", copus::describe(single_precision), ", got ", describe(*find(name)));
+    }
     return value;
   }
 

@@ -198,8 +198,8 @@ TEST(HuggingFaceConfig, WrongTypesAndRangesAreNamed) {
   EXPECT_THAT(refusal({{"tie_word_embeddings", 1}}),
               AllOf(HasSubstr("tie_word_embeddings"), HasSubstr("true or false")));
   EXPECT_THAT(refusal({{"rms_norm_eps", "tiny"}}), AllOf(HasSubstr("rms_norm_eps"), HasSubstr("must be a number")));
-  EXPECT_THAT(refusal({{"rms_norm_eps", 0}}), AllOf(HasSubstr("rms_norm_eps"), HasSubstr("greater than 0")));
-  EXPECT_THAT(refusal({{"rope_theta", -1.0}}), AllOf(HasSubstr("rope_theta"), HasSubstr("greater than 0")));
+  EXPECT_THAT(refusal({{"rms_norm_eps", 0}}), AllOf(HasSubstr("rms_norm_eps"), HasSubstr("at least 1e-30")));
+  EXPECT_THAT(refusal({{"rope_theta", -1.0}}), AllOf(HasSubstr("rope_theta"), HasSubstr("at least 1e-30")));
   EXPECT_THAT(refusal({{"initializer_range", 2}}), AllOf(HasSubstr("initializer_range"), HasSubstr("at most 1")));
   EXPECT_THAT(refusal({{"max_position_embeddings", {1}}}), HasSubstr("max_position_embeddings"));
   EXPECT_THAT(refusal({{"rope_scaling", "llama3"}}), AllOf(HasSubstr("rope_scaling"), HasSubstr("must be an object")));

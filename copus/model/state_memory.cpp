@@ -90,6 +90,20 @@ std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Pla
   return all;
 }
 
+int64_t state_bytes(const ModelDescription& model, const Placement& placement, at::ScalarType compute_dtype) {
+  const auto size = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
+  const at::ScalarType master_dtype = master_dtype_of(compute_dtype);
+  int64_t bytes = 0;
+  for (const BucketOffsets& bucket : arrange_buckets(list_local_parameters(model, placement), placement)) {
+    bytes += bucket.kept_gradients.size() * size(master_dtype);
+    if (bucket.gradient_only) continue;
+    const int64_t shard = bucket.shard_end - bucket.shard_begin;
+    const int64_t tensors_of_shard = compute_dtype == master_dtype ? 2 : 3;  // moments, and master weights of their own
+    bytes += bucket.kept_weights.size() * size(compute_dtype) + tensors_of_shard * shard * size(master_dtype);
+  }
+  return bytes;
+}
+
 void clear_padding(const BucketState& state, const BucketOffsets& bucket,
                    const std::vector<LocalParameter>& parameters) {
   if (bucket.gradient_only) return;

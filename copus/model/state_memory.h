@@ -47,6 +47,9 @@ at::Tensor allocate_gradient(const BucketOffsets& bucket, at::ScalarType compute
 std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Placement& placement,
                                         at::ScalarType compute_dtype, StateMemory& memory, bool moments);
 
+// Returns the bytes that allocate_zeros takes with moments, without taking any.
+int64_t state_bytes(const ModelDescription& model, const Placement& placement, at::ScalarType compute_dtype);
+
 // Zeroes the elements of weights and moments that belong to no parameter: they must be zero, which is not so in memory
 // that is used again. `parameters`: those from which `bucket` was arranged.
 void clear_padding(const BucketState& state, const BucketOffsets& bucket,

@@ -126,5 +126,33 @@ TEST_P(StateMemories, APlacedStoreOverDirtyMemoryEqualsAFreshOne) {
 
 INSTANTIATE_TEST_SUITE_P(Precisions, StateMemories, testing::Values(at::kFloat, at::kBFloat16, at::kDouble));
 
+TEST(StateBytes, AreThoseThatTheStateTakes) {
+  class Counting : public StateMemory {
+   public:
+    at::Tensor allocate(int64_t count, at::ScalarType dtype) override {
+      bytes += count * static_cast<int64_t>(c10::elementSize(dtype));
+      return memory->allocate(count, dtype);
+    }
+    int64_t bytes = 0;
+    std::unique_ptr<StateMemory> memory = allocator_memory(at::kCPU);
+  };
+  const ModelDescription model = odd_model();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t ranks : {1, 3}) {
+      for (const int64_t stage : {0, 1, 2, 3}) {
+        Placement placement = placement_of(model, ranks, ranks - 1);
+        placement.strategy.zero_stage = ranks > 1 ? stage : 0;
+        Counting memory;
+        allocate_zeros(model, placement, dtype, memory, /*moments=*/true);
+        EXPECT_EQ(state_bytes(model, placement, dtype), memory.bytes) << ranks << " ranks, stage " << stage;
+      }
+    }
+  }
+  // Of a model that no machine has room for nothing is taken.
+  ModelDescription huge = model;
+  huge.vocab_size = 1'000'000'000;
+  EXPECT_GT(state_bytes(huge, placement_of(huge, 1, 0), at::kFloat), int64_t{16} * huge.vocab_size * huge.hidden_size);
+}
+
 }  // namespace
 }  // namespace copus

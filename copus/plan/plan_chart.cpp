@@ -10,6 +10,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/escape_html.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/page/web_page.h"
 #include "copus/plan/plan_page_script.h"
@@ -329,7 +330,7 @@ std::string to_html(const PlanQuestion& question, const Plan& plan, int64_t top)
   }
   return to_html({.title = concat(title_of(question), " - Copus plan"),
                   .body = body,
-                  .data = data_of(plan).dump(),
+                  .data = json_text(data_of(plan)),
                   .script = plan_page_js});
 }
 

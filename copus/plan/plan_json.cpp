@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "copus/base/json_text.h"
 #include "copus/description/configuration_json.h"
 #include "copus/plan/plan_report.h"
 
@@ -83,7 +84,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
          {"configuration", explanation.configuration ? to_json(*explanation.configuration) : Json()}});
   }
   // Names come from paths, which may hold bytes that are no UTF-8.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace copus

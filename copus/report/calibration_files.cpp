@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {
@@ -30,7 +31,7 @@ BranchLog::BranchLog(const std::filesystem::path& path)
 void BranchLog::append(const BranchOutcome& outcome) {
   JsonFieldWriter writer;
   fields(outcome, writer);
-  lines_.append(writer.object().dump(), "a branch of the calibration");
+  lines_.append(json_text(writer.object()), "a branch of the calibration");
 }
 
 std::vector<BranchOutcome> read_branch_log(const std::filesystem::path& path) {

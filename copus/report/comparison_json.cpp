@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "copus/base/json_text.h"
 #include "copus/report/comparison.h"
 
 namespace copus {
@@ -102,7 +103,7 @@ std::string to_json(const Experiment& experiment, const Comparison& comparison) 
                           {"seeds", experiment.seeds},     {"screening_seeds", experiment.screening_seeds},
                           {"targets", experiment.targets}, {"reference", experiment.reference},
                           {"groups", std::move(groups)},   {"results", to_value(experiment, comparison.results)}};
-  return object.dump(2) + '\n';
+  return json_text(object, 2) + '\n';
 }
 
 }  // namespace copus

@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {
@@ -38,14 +39,7 @@ void reply_fields(Reply& reply, Visitor&& visit) {
   visit("message", reply.message);
 }
 
-nlohmann::json parse(const fs::path& path) {
-  return parse_json(read_text_file(path, most_bytes));
-}
-
-// The text of an object. A name of a file in a message may be no UTF-8, which JSON has to be.
-std::string to_text(const nlohmann::ordered_json& object) {
-  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
-}
+nlohmann::json parse(const fs::path& path) { return parse_json(read_text_file(path, most_bytes)); }
 
 // Tells whether an entry is a file itself, and no folder, pipe, socket, device or symbolic link.
 bool is_file(const fs::directory_entry& entry) {
@@ -133,7 +127,7 @@ void ControlFiles::reply(const std::string& name, const ControlReply& reply) {
   JsonFieldWriter writer;
   reply_fields(reply, writer);
   try {
-    write_file_durably(directory_ / (name + replied), to_text(writer.object()));
+    write_file_durably(directory_ / (name + replied), json_text(writer.object()) + '\n');
   } catch (const UserError& error) {
     tell_once(concat("a command cannot be answered: ", error.what()));
   }
@@ -153,7 +147,7 @@ ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std
   }
   JsonFieldWriter writer;
   request_fields(request, writer);
-  write_file_durably(path, to_text(writer.object()));
+  write_file_durably(path, json_text(writer.object()) + '\n');
 
   const auto until = std::chrono::steady_clock::now() + patience;
   while (true) {

@@ -3,9 +3,11 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/description/configuration_json.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/json_fields.h"
@@ -61,6 +63,10 @@ class Writer {
   void operator()(const char* name, const Value& value) {
     writer_(name, value);
   }
+  template <class Value, class Number>
+  void operator()(const char* name, const Value& value, const Range<Number>& /*the reader's concern*/) {
+    writer_(name, value);
+  }
   void operator()(const char* name, const Configuration& value) { writer_(name, OrderedJson::parse(to_json(value))); }
   void operator()(const char* name, const std::optional<Configuration>& value) {
     writer_(name, value ? OrderedJson::parse(to_json(*value)) : OrderedJson(nullptr));
@@ -98,6 +104,10 @@ class Reader {
   template <class Value>
   void operator()(const char* name, Value& value) const {
     reader_(name, value);
+  }
+  template <class Value, class Number>
+  void operator()(const char* name, Value& value, const Range<Number>& range) const {
+    reader_(name, value, range);
   }
   // Reads a field that older logs do not have; it is then empty.
   void operator()(const char* name, std::map<std::string, double>& values) const {
@@ -157,11 +167,11 @@ template <>
 struct Fields<ControllerBegin> {
   static constexpr const char* name = "begin";
   static void visit(auto& event, auto&& visitor) {
-    visitor("step", event.step);
+    visitor("step", event.step, json_count);
     visitor("policy", event.policy);
     visitor("advise", event.advise);
     visitor("configuration", event.configuration);
-    visitor("rate_factor", event.rate_factor);
+    visitor("rate_factor", event.rate_factor, json_positive);
     visitor("file", event.file);
     visitor("knowledge", event.knowledge);
   }
@@ -170,15 +180,15 @@ struct Fields<ControllerBegin> {
 template <>
 struct Fields<ControllerResumed> {
   static constexpr const char* name = "resumed";
-  static void visit(auto& event, auto&& visitor) { visitor("step", event.step); }
+  static void visit(auto& event, auto&& visitor) { visitor("step", event.step, json_count); }
 };
 
 template <>
 struct Fields<Decision> {
   static constexpr const char* name = "decision";
   static void visit(auto& event, auto&& visitor) {
-    visitor("step", event.step);
-    visitor("consumed_samples", event.consumed_samples);
+    visitor("step", event.step, json_count);
+    visitor("consumed_samples", event.consumed_samples, json_count);
     visitor("policy", event.policy);
     visitor("current", event.current);
     visitor("moves", event.moves);
@@ -207,15 +217,15 @@ template <>
 struct Fields<SwitchReport> {
   static constexpr const char* name = "switch";
   static void visit(auto& event, auto&& visitor) {
-    visitor("after_step", event.after_step);
-    visitor("consumed_samples", event.consumed_samples);
+    visitor("after_step", event.after_step, json_count);
+    visitor("consumed_samples", event.consumed_samples, json_count);
     visitor("from", event.from);
     visitor("to", event.to);
     visitor("outcome", event.outcome);
     visitor("reason", event.reason);
     visitor("lack_of_memory", event.is_lack_of_memory);
-    visitor("rate_factor", event.rate_factor);
-    visitor("pause_seconds", event.pause_seconds);
+    visitor("rate_factor", event.rate_factor, json_positive);
+    visitor("pause_seconds", event.pause_seconds, json_seconds);
     visitor("prepare_seconds", event.prepare_seconds);
     visitor("phase_seconds", event.phase_seconds);
     visitor("bytes_copied", event.bytes_copied);
@@ -229,7 +239,7 @@ template <>
 struct Fields<LoggedRealised> {
   static constexpr const char* name = "realised";
   static void visit(auto& event, auto&& visitor) {
-    visitor("step", event.step);
+    visitor("step", event.step, json_count);
     visitor("decision_step", event.realised.decision_step);
     visitor("from", event.realised.from);
     visitor("to", event.realised.to);
@@ -245,7 +255,7 @@ template <>
 struct Fields<LoggedCommand> {
   static constexpr const char* name = "command";
   static void visit(auto& event, auto&& visitor) {
-    visitor("step", event.step);
+    visitor("step", event.step, json_count);
     visitor("command", event.command.kind);
     visitor("target", event.command.target);
   }
@@ -255,14 +265,26 @@ template <>
 struct Fields<RanksChanged> {
   static constexpr const char* name = "ranks changed";
   static void visit(auto& event, auto&& visitor) {
-    visitor("after_step", event.after_step);
-    visitor("ranks", event.ranks);
+    visitor("after_step", event.after_step, json_count);
+    visitor("ranks", event.ranks, json_count_from_one);
     visitor("from", event.from);
     visitor("to", event.to);
-    visitor("pause_seconds", event.pause_seconds);
+    visitor("pause_seconds", event.pause_seconds, json_seconds);
     visitor("reason", event.reason);
   }
 };
+
+// Throws UserError where what the fields say together cannot have happened.
+void check_ranks(const RanksChanged& change) {
+  if (change.to.global_batch != change.from.global_batch) {
+    throw UserError(
+        "\"to\" has another global batch than \"from\", and with the ranks alone the batch does not change");
+  }
+  if (change.ranks < change.to.strategy.world_size()) {
+    throw UserError(
+        concat("\"to\" needs ", change.to.strategy.world_size(), " ranks, and \"ranks\" is ", change.ranks));
+  }
+}
 
 // Reads the event that the line names: one of the alternatives of DecisionEvent from `Index` on.
 template <size_t Index = 0>
@@ -272,6 +294,7 @@ DecisionEvent read_event(const std::string& name, const Json& json) {
     if (name != Fields<Event>::name) return read_event<Index + 1>(name, json);
     Event event;
     Fields<Event>::visit(event, Reader(json));
+    if constexpr (std::is_same_v<Event, RanksChanged>) check_ranks(event);
     return event;
   } else {
     throw UserError(concat("\"event\" is \"", name, "\", which is not known"));
@@ -287,7 +310,7 @@ std::string to_line(const DecisionEvent& event) {
         Writer writer;
         writer("event", EventFields::name);
         EventFields::visit(alternative, writer);
-        return writer.object().dump();
+        return json_text(writer.object());
       },
       event);
 }

@@ -1,5 +1,7 @@
 #include "copus/report/decision_log.h"
 
+#include <utility>
+
 #include "copus/base/error.h"
 
 namespace copus {
@@ -31,17 +33,26 @@ int64_t step_of(const DecisionEvent& event) {
 DecisionLog::DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step)
     : lines_(
           run_dir / "decisions.jsonl", resume_after_step,
-          [](const std::string& line) { return step_of(event_from_line(line)); }, LineLog::Lock::none) {}
+          [order = StepOrder(StepOrder::Lines::any_number_a_step)](const std::string& line) mutable {
+            const int64_t step = step_of(event_from_line(line));
+            order.add(step);
+            return step;
+          },
+          LineLog::Lock::none) {}
 
 void DecisionLog::append(const DecisionEvent& event) {
   lines_.append(to_line(event), concat("what happened after step ", step_of(event)));
 }
 
-std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path) {
+std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path, int64_t last_step) {
   std::vector<DecisionEvent> events;
   if (!std::filesystem::exists(path)) return events;
+  StepOrder order(StepOrder::Lines::any_number_a_step);
   for_each_line(path, [&](const std::string& line) {
-    events.push_back(event_from_line(line));
+    DecisionEvent event = event_from_line(line);
+    order.add(step_of(event));
+    if (step_of(event) > last_step) return false;
+    events.push_back(std::move(event));
     return true;
   });
   return events;

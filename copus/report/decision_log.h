@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,8 +60,8 @@ class DecisionLog {
  public:
   // Opens <run_dir>/decisions.jsonl. A resumed run keeps the events up to and including the boundary
   // `resume_after_step` and cuts the rest.
-  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep; in a new run: it
-  // is there already.
+  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep, or one of an
+  // earlier step than the line before it; in a new run: it is there already.
   explicit DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
 
   // Throws UserError if the line cannot be written (full disk); the log then still ends with a whole line.
@@ -68,13 +69,16 @@ class DecisionLog {
 
   // As of LineLog.
   void put_back() { lines_.put_back(); }
+  // Returns when the disk has all that was appended. Throws UserError as LineLog::sync.
+  void sync() { lines_.sync(); }
 
  private:
   LineLog lines_;
 };
 
-// Reads a log; empty where there is no such file. A last line without its line end is left out. Throws UserError naming
-// a damaged line.
-std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path);
+// Reads a log, up to the events at the boundary `last_step`; empty where there is no such file. A last line without its
+// line end is left out. Throws UserError naming a line that is damaged, or of an earlier step than the line before it.
+std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path,
+                                             int64_t last_step = std::numeric_limits<int64_t>::max());
 
 }  // namespace copus

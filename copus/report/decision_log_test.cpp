@@ -356,5 +356,50 @@ TEST_F(DecisionLogTest, AFullDiskLeavesWholeLines) {
   EXPECT_EQ(std::filesystem::file_size(path_), one_line);
 }
 
+TEST_F(DecisionLogTest, EventsOutOfOrderAreNamed) {
+  const std::filesystem::path path = directory_ / "decisions.jsonl";
+  const auto line = [](int64_t step) { return to_line(ControllerResumed{step}) + '\n'; };
+  write_file_durably(path, line(3) + line(3) + line(5));
+  EXPECT_EQ(read_decision_log(path).size(), 3) << "several events happen at a boundary";
+  EXPECT_EQ(read_decision_log(path, 4).size(), 2);
+  const std::string text = line(3) + line(5) + line(4);
+  write_file_durably(path, text);
+  const auto names_line = AllOf(HasSubstr("decisions.jsonl, line 3"), HasSubstr("step 4"), HasSubstr("step 5"),
+                                HasSubstr("Remove the line"));
+  EXPECT_THAT(user_error([&] { read_decision_log(path); }), names_line);
+  EXPECT_THAT(user_error([&] { DecisionLog log(directory_, 9); }), names_line);
+  EXPECT_EQ(read_text_file(path), text);
+  EXPECT_EQ(read_decision_log(path, 3).size(), 1) << "what is going to be cut may be anything";
+  DecisionLog(directory_, 3).append(ControllerResumed{3});
+  EXPECT_EQ(read_text_file(path), line(3) + line(3));
+}
+
+TEST_F(DecisionLogTest, TextThatIsNotUtf8IsWrittenAllTheSame) {
+  ControllerBegin begin = begin_event();
+  begin.file = "0 12 # caf\xe9\n";
+  DecisionLog(directory_).append(begin);
+  const std::vector<DecisionEvent> events = read_decision_log(directory_ / "decisions.jsonl");
+  EXPECT_EQ(std::get<ControllerBegin>(events.at(0)).file, "0 12 # caf\uFFFD\n");
+}
+
+TEST(DecisionEvents, WhatCannotHaveHappenedIsRefused) {
+  const auto refusal = [](const std::string& line, const std::string& old, const std::string& other) {
+    std::string changed = line;
+    EXPECT_NE(changed.find(old), std::string::npos) << line;
+    return user_error([&] { decision_event_from_line(changed.replace(changed.find(old), old.size(), other)); });
+  };
+  RanksChanged change;
+  change.after_step = 3;
+  change.ranks = 4;
+  change.from = change.to = configuration(8);
+  const std::string ranks = to_line(change);
+  EXPECT_THAT(refusal(ranks, "\"ranks\":4", "\"ranks\":3"), HasSubstr("needs 4 ranks"));
+  EXPECT_THAT(refusal(ranks, "\"after_step\":3", "\"after_step\":-3"), HasSubstr("after_step"));
+  EXPECT_THAT(refusal(ranks, "\"global_batch\":8", "\"global_batch\":16"), HasSubstr("global batch"));
+  EXPECT_THAT(refusal(ranks, "\"pause_seconds\":0.0", "\"pause_seconds\":-1.0"), HasSubstr("pause_seconds"));
+  const std::string begin = to_line(begin_event());
+  EXPECT_THAT(refusal(begin, "\"rate_factor\":1.3333333333333333", "\"rate_factor\":0"), HasSubstr("rate_factor"));
+}
+
 }  // namespace
 }  // namespace copus

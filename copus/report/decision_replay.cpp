@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/report/run_log.h"
 
 namespace copus {
 namespace {
@@ -40,7 +41,40 @@ EventIterator latest_begin(const Events& events, int64_t until_step) {
   return found;
 }
 
+// Throws UserError where the run cannot have been in this configuration. `event` says where in the log it stands.
+void check_possible(const RunConfig& config, const Configuration& configuration, const DecisionEvent& event) {
+  const PredictedJob job = predicted_job(config);
+  const auto reason = infeasible_reason(job.model, configuration, job.sequence_length);
+  if (!reason) return;
+  throw UserError(concat("decisions.jsonl, after step ", step_of(event), ": the run cannot have been in ",
+                         to_string(configuration), " (", *reason, "): the file is damaged, or of another run"));
+}
+
+void check_possible(const RunConfig& config, const DecisionEvent& event) {
+  if (const auto* begin = std::get_if<ControllerBegin>(&event)) check_possible(config, begin->configuration, event);
+  if (const auto* report = std::get_if<SwitchReport>(&event)) check_possible(config, report->to, event);
+  if (const auto* change = std::get_if<RanksChanged>(&event)) check_possible(config, change->to, event);
+}
+
+// The observation of a step that the run has made in a batch of so many. Throws UserError where there is no such step.
+Observation observation_in(int64_t global_batch, const StepRecord& record, const RunConfig& config) {
+  const auto refuse = [&](const char* field, double value, const std::string& expected) {
+    throw UserError(concat("run.jsonl, the line of step ", record.step, ": \"", field, "\" is ", value, ", expected ",
+                           expected, ": the file is damaged, or of another run"));
+  };
+  const int64_t most_samples = std::numeric_limits<int64_t>::max() / config.train.sequence_length;
+  if (record.consumed_samples > most_samples) {
+    refuse("consumed_samples", static_cast<double>(record.consumed_samples), concat("at most ", most_samples));
+  }
+  if (record.step_seconds == 0) refuse("step_seconds", 0, "more than 0");
+  if (record.small_batch && *record.small_batch >= static_cast<double>(global_batch)) {
+    refuse("small_batch", *record.small_batch, concat("less than the global batch of ", global_batch));
+  }
+  return observation_of(record, config);
+}
+
 Controller controller_of(const ControllerBegin& begin, const RunConfig& config) {
+  check_possible(config, begin);
   return {config, begin.configuration, begin.knowledge, begin.file, begin.rate_factor};
 }
 
@@ -61,7 +95,8 @@ class Follower {
     for (const StepRecord& record : records) {
       if (record.step <= segment_.after_step || replay.difference) continue;
       if (record.step > segment_.until_step) break;
-      const Reaction reaction = controller_.observe(observation_of(record, config_));
+      const Reaction reaction =
+          controller_.observe(observation_in(controller_.current().global_batch, record, config_));
       decision_ = reaction.decision;
       realised_ = reaction.realised;
       events_after(record.step, replay);
@@ -143,6 +178,7 @@ class Follower {
     }
     decision_.reset();
     realised_.clear();
+    check_possible(config_, change);
     controller_.ranks_changed(change);
     return std::nullopt;
   }
@@ -172,6 +208,21 @@ void require_beginning(const Events& events) {
                       : "decisions.jsonl is damaged: it does not begin with the event \"begin\"");
 }
 
+// The steps from the one after a beginning to `until` that run.jsonl lacks, in words; empty where it has all.
+std::string words_for_missing(const std::vector<StepRecord>& records, const DecisionEvent& begin, int64_t until) {
+  const std::vector<StepSpan> missing = missing_steps(records, step_of(begin), until);
+  return missing.empty() ? "" : concat("run.jsonl has no line of ", describe(missing));
+}
+
+void require_all_steps(const std::vector<StepRecord>& records, const DecisionEvent& begin) {
+  const int64_t until = records.empty() ? step_of(begin) : records.back().step;
+  const std::string missing = words_for_missing(records, begin, until);
+  if (missing.empty()) return;
+  throw UserError(concat(missing,
+                         ": what is decided follows from every step, and so nobody can tell whether it would be ",
+                         "decided again; put the lines back if there is a copy of them"));
+}
+
 }  // namespace
 
 std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
@@ -179,6 +230,10 @@ std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, cons
   const auto begin = latest_begin(events, until_step);
   if (begin == events.end()) return std::nullopt;
   ReplayedController result{controller_of(std::get<ControllerBegin>(*begin), config), std::nullopt};
+  if (std::string missing = words_for_missing(records, *begin, until_step); !missing.empty()) {
+    result.difference = {missing_steps(records, step_of(*begin), until_step).front().first, std::move(missing)};
+    return result;
+  }
   Replay replay;
   Follower(config, result.controller, segment_from(begin, events, until_step)).follow(records, replay);
   result.difference = std::move(replay.difference);
@@ -190,6 +245,7 @@ Replay replay(const RunConfig& config, const std::vector<StepRecord>& records,
   require_beginning(events);
   constexpr int64_t end = std::numeric_limits<int64_t>::max();
   const auto begin = latest_begin(events, end);
+  require_all_steps(records, *begin);
   Replay replay;
   replay.earlier_decisions = std::count_if(
       events.begin(), begin, [](const DecisionEvent& event) { return std::holds_alternative<Decision>(event); });
@@ -204,12 +260,14 @@ std::vector<Decision> replay_open_loop(const RunConfig& config, const std::strin
   require_beginning(events);
   RunConfig advising = config;
   advising.adapt.advise = true;
+  require_all_steps(records, events.front());
+  for (const DecisionEvent& event : events) check_possible(config, event);
   const auto& begin = std::get<ControllerBegin>(events.front());
   Controller controller(advising, begin.configuration, begin.knowledge, file, begin.rate_factor);
   std::vector<Decision> decisions;
   auto event = events.begin();
   for (const StepRecord& record : records) {
-    Reaction reaction = controller.observe(observation_of(record, advising));
+    Reaction reaction = controller.observe(observation_in(controller.current().global_batch, record, advising));
     if (reaction.decision) decisions.push_back(std::move(*reaction.decision));
     for (; event != events.end() && step_of(*event) <= record.step; ++event) {
       if (const auto* report = std::get_if<SwitchReport>(&*event)) controller.report(*report);

@@ -22,8 +22,8 @@ struct ReplayDifference {
 // Makes the controller of the log's latest beginning at or before the boundary `until_step`, and tells it everything up
 // to there. A switch that was announced and not reported by then is its under_way(), to be announced again. Empty: the
 // log has no such beginning. `difference` is set where its decisions differ from the log's, since the run's
-// configuration has changed; the controller then is of no use except for its knowledge(). Throws UserError where the
-// files do not belong together.
+// configuration has changed, or where it cannot know what was decided, since lines of run.jsonl are missing; the
+// controller then is of no use except for its knowledge(). Throws UserError where the files do not belong together.
 struct ReplayedController {
   Controller controller;
   std::optional<ReplayDifference> difference;
@@ -38,12 +38,13 @@ struct Replay {
   int64_t switches = 0;
   std::optional<ReplayDifference> difference;
 };
-// Replays a run. Throws UserError where the files do not belong together, or nothing was decided.
+// Replays a run. Throws UserError where the files do not belong together, nothing was decided, or lines of run.jsonl
+// are missing, without which nobody can tell.
 Replay replay(const RunConfig& config, const std::vector<StepRecord>& records,
               const std::vector<DecisionEvent>& events);
 
 // Decisions of the policy of `config` at each point of the run where it would have decided. This is open-loop: after
-// another choice the run itself would have gone on differently. `file` holds scripts and traces.
+// another choice the run itself would have gone on differently. `file` holds scripts and traces. Throws as replay().
 std::vector<Decision> replay_open_loop(const RunConfig& config, const std::string& file,
                                        const std::vector<StepRecord>& records,
                                        const std::vector<DecisionEvent>& events);

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "copus/orchestrator/testing/synthetic_job.h"
@@ -95,7 +98,7 @@ class DecisionReplayTest : public TestDirectory {
         change.after_step = step;
         change.ranks = ranks;
         change.from = change.to = controller.current();
-        change.to.strategy = {.data_parallel = ranks};
+        change.to.strategy = {.data_parallel = ranks / 2, .tensor_parallel = 2};
         change.to.micro_batch = 1;
         change.pause_seconds = 3;
         change.reason = "rank 1 was lost";
@@ -451,6 +454,100 @@ TEST_F(DecisionReplayTest, OpenLoopAsksAnotherPolicyAlongTheSameWay) {
                                   [](const DecisionEvent& event) { return std::holds_alternative<Decision>(event); });
   EXPECT_EQ(same.front().choice.target, std::get<Decision>(*first).choice.target);
   EXPECT_EQ(same.front().inputs_hash, std::get<Decision>(*first).inputs_hash);
+}
+
+TEST_F(DecisionReplayTest, WhereStepsAreMissingNobodyCanTell) {
+  train(300);
+  std::vector<StepRecord> holey = records();
+  holey.erase(holey.begin() + 119, holey.begin() + 122);
+  for (const auto& judge : std::vector<std::function<void()>>{
+           [&] { replay(config_, holey, events()); }, [&] { replay_open_loop(config_, "", holey, events()); }}) {
+    EXPECT_THAT(user_error(judge),
+                AllOf(HasSubstr("run.jsonl has no line of steps 120 to 122"), HasSubstr("nobody can tell")));
+  }
+  // A run that goes on does not wait for them: it is told, and decides afresh.
+  const auto resumed = bring_up_to_date(config_, holey, events(), 300);
+  ASSERT_TRUE(resumed && resumed->difference);
+  EXPECT_EQ(resumed->difference->step, 120);
+  EXPECT_THAT(resumed->difference->what, HasSubstr("steps 120 to 122"));
+  EXPECT_FALSE(bring_up_to_date(config_, holey, events(), 119)->difference);
+  std::vector<StepRecord> cut = records();
+  cut.resize(100);
+  ASSERT_TRUE(bring_up_to_date(config_, cut, events(), 200)->difference)
+      << "and not that the files do not belong together";
+  EXPECT_EQ(bring_up_to_date(config_, cut, events(), 200)->difference->step, 101);
+}
+
+TEST_F(DecisionReplayTest, StepsThatAreMissingBeforeTheLatestBeginningDoNotMatter) {
+  SyntheticJob job(config_);
+  {
+    Controller controller(config_, configuration_of(config_), Knowledge());
+    begin();
+    go_on(job, controller, 1, 100);
+  }
+  {
+    DecisionLog(directory_, 100).append(ControllerBegin{100, "copus", false, job.current(), Knowledge(), ""});
+  }
+  auto begun = bring_up_to_date(config_, records(), events(), 100);
+  go_on(job, begun->controller, 101, 200);
+  std::vector<StepRecord> holey = records();
+  holey.erase(holey.begin() + 50, holey.begin() + 60);
+  const Replay result = replay(config_, holey, events());
+  EXPECT_FALSE(result.difference) << result.difference->what;
+}
+
+// Somebody, or a disk, has changed a value of either log: that is told as a difference or as the user's mistake, and is
+// never a bug of ours.
+TEST_F(DecisionReplayTest, OddValuesInTheLogsAreNoBugOfOurs) {
+  ranks_ = {{30, 2}};
+  train(60);
+  RunConfig norm_test = config_;
+  norm_test.adapt.policy = PolicyKind::norm_test;
+  const std::vector<nlohmann::json> odd = {0, -1, 1e-300, 1e300, INT64_MAX, {}};
+  const auto only_compared = [](const std::string& pointer) {
+    const std::vector<const char*> parts = {"/best/", "/current/", "/target/", "/other_alpha_choice/"};
+    return std::ranges::any_of(parts, [&](const char* part) { return pointer.starts_with(part); });
+  };
+  int64_t read = 0, refused = 0;
+  for (const char* name : {"run.jsonl", "decisions.jsonl"}) {
+    const std::filesystem::path path = directory_ / name;
+    const std::string whole = read_text_file(path);
+    std::vector<std::string> lines;
+    std::istringstream stream(whole);
+    for (std::string line; std::getline(stream, line);) lines.push_back(line);
+    std::set<std::string> seen;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      // Of steps one, before something is decided; of events the first of each kind.
+      const auto object = nlohmann::json::parse(lines[i]);
+      const std::string kind = object.value("event", "step");
+      if (kind == "step" ? i != 25 : !seen.insert(kind).second) continue;
+      const nlohmann::json fields = object.flatten();
+      for (const auto& [pointer, ignored] : fields.items()) {
+        if (only_compared(pointer)) continue;
+        for (const nlohmann::json& value : odd) {
+          nlohmann::json changed = object;
+          changed[nlohmann::json::json_pointer(pointer)] = value;
+          std::string text;
+          for (size_t j = 0; j < lines.size(); ++j) text += (j == i ? changed.dump() : lines[j]) + '\n';
+          std::ofstream(path) << text;
+          ++read;
+          try {
+            const std::vector<StepRecord> records = this->records();
+            const std::vector<DecisionEvent> events = this->events();
+            replay(config_, records, events);
+            if (kind == "step") replay_open_loop(norm_test, "", records, events);
+          } catch (const UserError&) {
+            ++refused;
+          } catch (const std::exception& error) {
+            ADD_FAILURE() << name << " line " << i + 1 << ", " << pointer << " = " << value << ": " << error.what();
+          }
+        }
+      }
+    }
+    std::ofstream(path) << whole;
+  }
+  EXPECT_GT(read, 500);
+  EXPECT_GT(refused, 200);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/escape_html.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/config/experiment.h"
 #include "copus/description/configuration_text.h"
@@ -59,6 +60,7 @@ RunSummary summary_so_far(const std::vector<StepRecord>& records, const std::vec
   if (last.elapsed_seconds > 0) {
     summary.tokens_per_second = static_cast<double>(last.consumed_tokens) / last.elapsed_seconds;
   }
+  summary.missing_steps = count_steps(missing_steps(records, 0, last.step));
   summary.skipped_steps =
       std::count_if(records.begin(), records.end(), [](const StepRecord& record) { return record.skipped(); });
   for (const StepRecord& record : records) {
@@ -133,12 +135,14 @@ std::string tile(std::string_view name, std::string_view value, std::string_view
 std::string tiles_of(const ReportedRun& run) {
   const RunSummary& summary = run.summary;
   const bool evaluated = summary.held_out_loss && std::isfinite(*summary.held_out_loss);
+  const int64_t missing = summary.missing_steps.value_or(0);
   std::string out = "<section class=\"tiles\" aria-label=\"Summary\">\n";
   out += tile(
       "Held-out loss, nats/token", evaluated ? format_number("%.4f", *summary.held_out_loss) : "-",
       evaluated ? concat("perplexity ", format_number("%.3g", std::exp(*summary.held_out_loss))) : "not evaluated");
   out += tile("Steps", std::to_string(summary.steps),
-              summary.skipped_steps > 0 ? concat(summary.skipped_steps, " skipped: not finite") : "none skipped");
+              concat(summary.skipped_steps > 0 ? concat(summary.skipped_steps, " skipped: not finite") : "none skipped",
+                     missing > 0 ? concat("; ", missing, " missing from run.jsonl") : ""));
   out += tile("Tokens", format_count(static_cast<double>(summary.consumed_tokens)),
               concat(format_count(static_cast<double>(summary.consumed_samples)), " sequences"));
   out += tile("Training time", format_duration(summary.train_seconds), "evaluation not counted");
@@ -217,7 +221,7 @@ std::string body_of(const std::vector<ReportedRun>& runs, const std::string& hea
 
 void write_page(const fs::path& file, const std::string& title, const std::string& body, const nlohmann::json& data) {
   // The name of a directory may be no UTF-8.
-  const std::string text = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string text = json_text(data);
   write_file_durably(file, to_html({.title = title, .body = body, .data = text, .script = run_page_js}));
 }
 

@@ -10,12 +10,21 @@
 #include <string>
 #include <vector>
 
+#include "copus/base/duration.h"
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/base/named_values.h"
+#include "copus/base/range.h"
 #include "copus/base/text_distance.h"
 
 namespace copus {
+
+// What the numbers of a log are that its readers rely on. An edited log may hold anything.
+inline constexpr Range<int64_t> json_count{0, int64_t{1} << 62};
+inline constexpr Range<int64_t> json_count_from_one{1, int64_t{1} << 62};
+inline constexpr Range<double> json_not_negative{0.0};
+inline constexpr Range<double> json_positive{.low = 0.0, .above_low = true};
+inline constexpr Range<double> json_seconds{0.0, longest_duration};
 
 // The member of an object that has this name. Throws UserError where there is none.
 inline const nlohmann::json& json_member(const nlohmann::json& object, const char* name) {
@@ -42,6 +51,11 @@ class JsonFieldWriter {
   template <HasNames Enum>
   void operator()(const char* name, const Enum& value) {
     object_[name] = to_string(value);
+  }
+  // Writes a number whose range is the reader's concern.
+  template <class Value, class Number>
+  void operator()(const char* name, const Value& value, const Range<Number>&) {
+    (*this)(name, value);
   }
 
   const nlohmann::ordered_json& object() const { return object_; }
@@ -87,6 +101,17 @@ class JsonFieldReader {
     if (const auto field = object_.find(name); field != object_.end() && !field->is_null()) {
       (*this)(name, value.emplace());
     }
+  }
+  // Reads a number that has to be in this range, and so is no null; an optional one may be empty.
+  template <class Number>
+  void operator()(const char* name, Number& value, const Range<Number>& range) const {
+    (*this)(name, value);
+    if (!range.contains(value)) reject(name, describe(range).c_str());
+  }
+  template <class Number>
+  void operator()(const char* name, std::optional<Number>& value, const Range<Number>& range) const {
+    (*this)(name, value);
+    if (value && !range.contains(*value)) reject(name, describe(range).c_str());
   }
   void operator()(const char* name, std::vector<double>& values) const {
     const auto& field = find(name);

@@ -19,6 +19,47 @@
 
 namespace copus {
 
+std::string describe(const std::vector<StepSpan>& spans) {
+  constexpr size_t most_named = 4;
+  std::string text;
+  int64_t others = 0;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const auto [first, last] = spans[i];
+    if (i >= most_named) {
+      others += last - first + 1;
+      continue;
+    }
+    text += concat(i == 0 ? "" : ", ", first);
+    if (last > first) text += concat(" to ", last);
+  }
+  if (others > 0) text += concat(" and ", others, others == 1 ? " other" : " others");
+  const bool is_one = spans.size() == 1 && spans.front().first == spans.front().last;
+  return concat(is_one ? "step " : "steps ", text);
+}
+
+int64_t count_steps(const std::vector<StepSpan>& spans) {
+  int64_t count = 0;
+  for (const auto& [first, last] : spans) count += last - first + 1;
+  return count;
+}
+
+void StepOrder::add(int64_t step) {
+  const bool follows = step > latest_ || (step == latest_ && lines_ == Lines::any_number_a_step);
+  if (!follows) {
+    throw UserError(concat("it is of step ", step, " and stands behind one of step ", latest_, ". Expected steps in ",
+                           lines_ == Lines::one_a_step ? "order, each once" : "order",
+                           ". Remove the line that is repeated or out of its place to go on."));
+  }
+  if (step > latest_ + 1) missing_.push_back({latest_ + 1, step - 1});
+  latest_ = step;
+}
+
+std::vector<StepSpan> StepOrder::missing_until(int64_t step) const {
+  std::vector<StepSpan> missing = missing_;
+  if (step > latest_) missing.push_back({latest_ + 1, step});
+  return missing;
+}
+
 LineLog::LineLog(const std::filesystem::path& path, std::optional<int64_t> resume_after_step,
                  const StepOfLine& step_of_line, Lock lock)
     : path_(path), lock_(lock) {
@@ -35,6 +76,7 @@ LineLog::LineLog(const std::filesystem::path& path, std::optional<int64_t> resum
   try {
     lock_file(descriptor_);
     if (resume_after_step) cut_behind(*resume_after_step, step_of_line);
+    sync_directory(std::filesystem::absolute(path_).parent_path());
   } catch (...) {
     close(descriptor_);
     throw;
@@ -100,6 +142,14 @@ void LineLog::append(const std::string& line, const std::string& what) {
                            ". Make room on the disk, then continue the run with --resume."));
   }
   size_ += std::ssize(whole_line);
+}
+
+void LineLog::sync() {
+  // Some file systems have nothing to sync, and say so by EINVAL.
+  if (fdatasync(descriptor_) != 0 && errno != EINVAL) {
+    throw UserError(concat(path_.string(), ": cannot be synced to the disk: ", std::strerror(errno),
+                           ". Look after the disk, then continue the run with --resume."));
+  }
 }
 
 void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit) {

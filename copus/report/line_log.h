@@ -7,8 +7,44 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace copus {
+
+// Steps from `first` to `last`, both included.
+struct StepSpan {
+  int64_t first = 0;
+  int64_t last = 0;
+  bool operator==(const StepSpan&) const = default;
+};
+
+// Names steps for people: "step 7", "steps 3 to 5, 9"; of many, the first few and how many others there are.
+std::string describe(const std::vector<StepSpan>& spans);
+
+int64_t count_steps(const std::vector<StepSpan>& spans);
+
+// The steps of a log's lines, as they come.
+class StepOrder {
+ public:
+  enum class Lines { one_a_step, any_number_a_step };
+
+  // Follows the lines behind those of step `after`.
+  explicit StepOrder(Lines lines, int64_t after = 0) : lines_(lines), latest_(after) {}
+
+  // Takes the next line's step. Throws UserError where that step does not follow, since a line is repeated or out of
+  // its place.
+  void add(int64_t step);
+
+  int64_t latest() const { return latest_; }
+
+  // Those of the steps up to `step` that no line was of.
+  std::vector<StepSpan> missing_until(int64_t step) const;
+
+ private:
+  Lines lines_;
+  int64_t latest_;
+  std::vector<StepSpan> missing_;
+};
 
 class LineLog {
  public:
@@ -37,6 +73,9 @@ class LineLog {
   // Makes the file again, with all lines so far, where it is not. Throws UserError where that cannot be, or another
   // file has its name.
   void put_back();
+  // Returns when the disk has all lines; the log's name it has since the log was opened. Throws UserError if it
+  // refuses.
+  void sync();
 
  private:
   void lock_file(int descriptor) const;

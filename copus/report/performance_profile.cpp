@@ -11,6 +11,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/hash.h"
+#include "copus/base/json_text.h"
 #include "copus/report/json_fields.h"
 #include "copus/report/knowledge_json.h"
 
@@ -134,7 +135,7 @@ void write_profile(const std::filesystem::path& path, const PerformanceProfile& 
   json["version"] = format_version;
   json["subject"] = to_json(profile.subject);
   json["cells"] = to_json(profile.knowledge);
-  write_file_durably(path, json.dump(1) + '\n');
+  write_file_durably(path, json_text(json, 1) + '\n');
 }
 
 PerformanceProfile read_profile(const std::filesystem::path& path) {

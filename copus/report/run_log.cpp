@@ -3,6 +3,7 @@
 #include <string>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {
@@ -10,32 +11,33 @@ namespace {
 
 template <class Record, class Visitor>
 void record_fields(Record& record, Visitor&& visit) {
-  visit("step", record.step);
-  visit("consumed_samples", record.consumed_samples);
-  visit("consumed_tokens", record.consumed_tokens);
+  visit("step", record.step, json_count_from_one);
+  visit("consumed_samples", record.consumed_samples, json_count);
+  visit("consumed_tokens", record.consumed_tokens, json_count);
+  visit("loss_tokens", record.loss_tokens, json_count);
   visit("loss", record.loss);
-  visit("lr", record.lr);
-  visit("rate_factor", record.rate_factor);
+  visit("lr", record.lr, json_not_negative);
+  visit("rate_factor", record.rate_factor, json_positive);
   visit("phase", record.phase);
   visit("grad_norm", record.grad_norm);
   visit("clipped", record.clipped);
-  visit("step_seconds", record.step_seconds);
+  visit("step_seconds", record.step_seconds, json_seconds);
   visit("switch_seconds", record.switch_seconds);
   visit("predicted_step_seconds", record.predicted_step_seconds);
   visit("tokens_per_second", record.tokens_per_second);
   visit("strategy", record.strategy);
-  visit("global_batch", record.global_batch);
-  visit("micro_batch", record.micro_batch);
-  visit("small_batch", record.small_batch);
-  visit("small_batch_squared_norm", record.small_batch_squared_norm);
-  visit("noise_scale", record.noise_scale);
-  visit("noise_scale_low", record.noise_scale_low);
-  visit("noise_scale_high", record.noise_scale_high);
+  visit("global_batch", record.global_batch, json_count);
+  visit("micro_batch", record.micro_batch, json_count);
+  visit("small_batch", record.small_batch, json_positive);
+  visit("small_batch_squared_norm", record.small_batch_squared_norm, json_not_negative);
+  visit("noise_scale", record.noise_scale, json_not_negative);
+  visit("noise_scale_low", record.noise_scale_low, json_not_negative);
+  visit("noise_scale_high", record.noise_scale_high, json_not_negative);
   visit("noise_scale_tokens", record.noise_scale_tokens);
   visit("critical_batch", record.critical_batch);
   visit("statistical_efficiency", record.statistical_efficiency);
   visit("goodput", record.goodput);
-  visit("skipped_samples", record.skipped_samples);
+  visit("skipped_samples", record.skipped_samples, json_count);
   visit("held_out_loss", record.held_out_loss);
   visit("elapsed_seconds", record.elapsed_seconds);
 }
@@ -45,7 +47,7 @@ void record_fields(Record& record, Visitor&& visit) {
 std::string to_line(const StepRecord& record) {
   JsonFieldWriter writer;
   record_fields(record, writer);
-  return writer.object().dump();
+  return json_text(writer.object());
 }
 
 StepRecord step_record_from_line(const std::string& line) {
@@ -61,19 +63,40 @@ StepRecord step_record_from_line(const std::string& line) {
 }
 
 RunLog::RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step)
-    : lines_(
+    : kept_(StepOrder::Lines::one_a_step),
+      lines_(
           run_dir / "run.jsonl", resume_after_step,
-          [](const std::string& line) { return step_record_from_line(line).step; }, LineLog::Lock::exclusive) {}
+          [this, last = resume_after_step.value_or(0)](const std::string& line) {
+            if (kept_.latest() == last) return last + 1;
+            const int64_t step = step_record_from_line(line).step;
+            if (step <= last) kept_.add(step);
+            return step;
+          },
+          LineLog::Lock::exclusive),
+      missing_(kept_.missing_until(resume_after_step.value_or(0))) {}
 
 void RunLog::append(const StepRecord& record) { lines_.append(to_line(record), concat("step ", record.step)); }
 
-std::vector<StepRecord> read_run_log(const std::filesystem::path& path) {
+std::vector<StepRecord> read_run_log(const std::filesystem::path& path, int64_t last_step) {
   std::vector<StepRecord> records;
+  StepOrder order(StepOrder::Lines::one_a_step);
   for_each_line(path, [&](const std::string& line) {
-    records.push_back(step_record_from_line(line));
-    return true;
+    StepRecord record = step_record_from_line(line);
+    if (record.step > last_step) return false;
+    order.add(record.step);
+    records.push_back(std::move(record));
+    return order.latest() < last_step;
   });
   return records;
+}
+
+std::vector<StepSpan> missing_steps(const std::vector<StepRecord>& records, int64_t after, int64_t until) {
+  StepOrder order(StepOrder::Lines::one_a_step, after);
+  for (const StepRecord& record : records) {
+    if (record.step > until) break;
+    if (record.step > after) order.add(record.step);
+  }
+  return order.missing_until(until);
 }
 
 }  // namespace copus

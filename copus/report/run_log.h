@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,8 +22,9 @@ class RunLog {
  public:
   // Opens <run_dir>/run.jsonl. A new run starts an empty log and throws UserError if there is one already. A resumed
   // run keeps the lines up to and including `resume_after_step` (the step of the checkpoint) and cuts the rest: later
-  // steps are done again, and the last line may be half-written.
-  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep.
+  // steps are done again, and the last line may be half-written. What stands behind the line of that step is not read.
+  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep, or one that is
+  // repeated or out of its place.
   explicit RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
 
   // Appends a step. Throws UserError if the line cannot be written (full disk); the log then still ends with a whole
@@ -32,13 +34,25 @@ class RunLog {
   // As of LineLog.
   bool is_in_place() const { return lines_.is_in_place(); }
   void put_back() { lines_.put_back(); }
+  // Returns when the disk has all that was appended. Throws UserError as LineLog::sync.
+  void sync() { lines_.sync(); }
+
+  // The steps up to the one that the run was resumed after whose lines were not there: empty in a new run.
+  const std::vector<StepSpan>& missing() const { return missing_; }
 
  private:
+  StepOrder kept_;
   LineLog lines_;
+  std::vector<StepSpan> missing_;
 };
 
-// Reads a run.jsonl. A last line without its line end is left out: its writer is busy or was killed.
-// Throws UserError: no such file, or a damaged line (the message names the line).
-std::vector<StepRecord> read_run_log(const std::filesystem::path& path);
+// Reads a run.jsonl, up to the line of step `last_step`. A last line without its line end is left out: its writer is
+// busy or was killed. Steps may be missing.
+// Throws UserError: no such file, or a line that is damaged, repeated or out of its place (the message names it).
+std::vector<StepRecord> read_run_log(const std::filesystem::path& path,
+                                     int64_t last_step = std::numeric_limits<int64_t>::max());
+
+// The steps from `after` + 1 to `until` that none of the records, which are in order, is of.
+std::vector<StepSpan> missing_steps(const std::vector<StepRecord>& records, int64_t after, int64_t until);
 
 }  // namespace copus

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/report/testing/test_directory.h"
@@ -45,13 +47,13 @@ TEST_F(RunLogTest, FieldNames) {
   const auto object = nlohmann::ordered_json::parse(read_text_file(path_));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
-  EXPECT_THAT(names,
-              testing::ElementsAre("step", "consumed_samples", "consumed_tokens", "loss", "lr", "rate_factor", "phase",
-                                   "grad_norm", "clipped", "step_seconds", "switch_seconds", "predicted_step_seconds",
-                                   "tokens_per_second", "strategy", "global_batch", "micro_batch", "small_batch",
-                                   "small_batch_squared_norm", "noise_scale", "noise_scale_low", "noise_scale_high",
-                                   "noise_scale_tokens", "critical_batch", "statistical_efficiency", "goodput",
-                                   "skipped_samples", "held_out_loss", "elapsed_seconds"));
+  EXPECT_THAT(names, testing::ElementsAre("step", "consumed_samples", "consumed_tokens", "loss_tokens", "loss", "lr",
+                                          "rate_factor", "phase", "grad_norm", "clipped", "step_seconds",
+                                          "switch_seconds", "predicted_step_seconds", "tokens_per_second", "strategy",
+                                          "global_batch", "micro_batch", "small_batch", "small_batch_squared_norm",
+                                          "noise_scale", "noise_scale_low", "noise_scale_high", "noise_scale_tokens",
+                                          "critical_batch", "statistical_efficiency", "goodput", "skipped_samples",
+                                          "held_out_loss", "elapsed_seconds"));
 }
 
 TEST_F(RunLogTest, UnknownAndNotFiniteNumbersAreNull) {
@@ -231,6 +233,98 @@ TEST_F(RunLogTest, FullDiskNamesTheFileAndKeepsWholeLines) {
   };
   EXPECT_EXIT(fill_disk(), testing::ExitedWithCode(0), "run.jsonl: step 3 cannot be written: .*Make room on the disk");
   EXPECT_EQ(read_text_file(path_), before);
+}
+
+TEST_F(RunLogTest, ARepeatedLineOrOneOutOfItsPlaceIsNamed) {
+  write_steps(4);
+  const std::string whole = read_text_file(path_);
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < whole.size(); begin = whole.find('\n', begin) + 1) {
+    lines.push_back(whole.substr(begin, whole.find('\n', begin) + 1 - begin));
+  }
+  const auto log_of = [&](const std::vector<size_t>& steps) {
+    std::string text;
+    for (const size_t step : steps) text += lines[step - 1];
+    return text;
+  };
+  for (const auto& [steps, line] : std::vector<std::pair<std::vector<size_t>, int>>{
+           {{1, 2, 2, 3, 4}, 3}, {{1, 3, 2, 4}, 3}, {{2, 1, 3, 4}, 2}, {{1, 2, 3, 1, 2, 3}, 4}}) {
+    write_file_durably(path_, log_of(steps));
+    const auto names_line = AllOf(HasSubstr(concat("run.jsonl, line ", line)), HasSubstr("in order, each once"),
+                                  HasSubstr("Remove the line"));
+    EXPECT_THAT(user_error([&] { read_run_log(path_); }), names_line);
+    EXPECT_THAT(user_error([&] { RunLog log(directory_, 4); }), names_line);
+    EXPECT_EQ(read_text_file(path_), log_of(steps)) << "nothing is cut that may be of worth";
+  }
+  // What is going to be cut need not be in order, and need not be lines of a log at all.
+  const std::string kept = log_of({1, 2}), doubtful = kept + log_of({2, 4, 3}) + "garbage\n";
+  write_file_durably(path_, doubtful);
+  EXPECT_EQ(std::ssize(read_run_log(path_, 2)), 2);
+  RunLog(directory_, 2).append(record_of(3));
+  EXPECT_EQ(read_text_file(path_), log_of({1, 2, 3}));
+}
+
+TEST_F(RunLogTest, StepsThatAreMissingAreKnown) {
+  {
+    RunLog log(directory_);
+    EXPECT_TRUE(log.missing().empty());
+    for (const int64_t step : {1, 2, 6, 7, 9}) log.append(record_of(step));
+  }
+  const auto missing_at = [&](int64_t step) { return RunLog(directory_, step).missing(); };
+  EXPECT_EQ(missing_at(12), (std::vector<StepSpan>{{3, 5}, {8, 8}, {10, 12}}));
+  EXPECT_EQ(missing_at(9), (std::vector<StepSpan>{{3, 5}, {8, 8}}));
+  EXPECT_EQ(missing_at(8), (std::vector<StepSpan>{{3, 5}, {8, 8}})) << "the line of step 9 is cut";
+  EXPECT_EQ(missing_at(4), (std::vector<StepSpan>{{3, 4}}));
+  EXPECT_TRUE(missing_at(2).empty());
+  EXPECT_EQ(RunLog(directory_, 3).missing(), (std::vector<StepSpan>{{3, 3}}));
+
+  std::vector<StepRecord> records;
+  for (const int64_t step : {3, 4, 7}) records.push_back(record_of(step));
+  EXPECT_TRUE(missing_steps(records, 2, 4).empty());
+  EXPECT_EQ(missing_steps(records, 0, 9), (std::vector<StepSpan>{{1, 2}, {5, 6}, {8, 9}}));
+  EXPECT_EQ(missing_steps({}, 3, 5), (std::vector<StepSpan>{{4, 5}}));
+}
+
+TEST(StepSpans, AreNamedForPeople) {
+  EXPECT_EQ(describe({{7, 7}}), "step 7");
+  EXPECT_EQ(describe({{3, 5}}), "steps 3 to 5");
+  EXPECT_EQ(describe({{3, 5}, {9, 9}}), "steps 3 to 5, 9");
+  EXPECT_EQ(describe({{1, 1}, {3, 3}, {5, 5}, {7, 7}, {9, 9}}), "steps 1, 3, 5, 7 and 1 other");
+  EXPECT_EQ(describe({{1, 1}, {3, 3}, {5, 5}, {7, 7}, {9, 9}, {11, 20}}), "steps 1, 3, 5, 7 and 11 others");
+  EXPECT_EQ(count_steps({{3, 5}, {9, 9}}), 4);
+}
+
+TEST_F(RunLogTest, NumbersThatNoStepHasAreRefused) {
+  write_steps(1);
+  const auto whole = nlohmann::json::parse(read_text_file(path_));
+  const std::vector<std::pair<const char*, nlohmann::json>> odd = {
+      {"step", 0},          {"step", -3},
+      {"step", UINT64_MAX}, {"consumed_samples", -1},
+      {"lr", -1.0},         {"step_seconds", -1.0},
+      {"step_seconds", {}}, {"step_seconds", 1e300},
+      {"small_batch", 0},   {"small_batch_squared_norm", -1.0},
+      {"noise_scale", -2},  {"noise_scale_low", -2},
+      {"rate_factor", 0},   {"loss_tokens", -1}};
+  for (const auto& [field, value] : odd) {
+    auto line = whole;
+    line[field] = value;
+    write_file_durably(path_, line.dump() + "\n");
+    EXPECT_THAT(user_error([&] { read_run_log(path_); }), AllOf(HasSubstr("line 1"), HasSubstr(field))) << line;
+  }
+}
+
+TEST_F(RunLogTest, AStepWithoutLossIsNoneThatFailed) {
+  StepRecord record = record_of(1);
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  record.loss_tokens = 0;
+  RunLog(directory_).append(record);
+  const StepRecord back = read_run_log(path_).at(0);
+  EXPECT_TRUE(back.lacks_loss());
+  EXPECT_FALSE(back.skipped());
+  record.loss_tokens = 5;
+  EXPECT_TRUE(record.skipped());
+  record.loss_tokens.reset();  // as in logs of earlier versions
+  EXPECT_TRUE(record.skipped());
 }
 
 }  // namespace

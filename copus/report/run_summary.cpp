@@ -4,6 +4,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {
@@ -21,6 +22,7 @@ void summary_fields(Summary& summary, Visitor&& visit) {
   visit("batch_changes", summary.batch_changes);
   visit("relayout_pause_seconds", summary.relayout_pause_seconds);
   visit("skipped_steps", summary.skipped_steps);
+  visit("missing_steps", summary.missing_steps);
   visit("parameters", summary.parameters);
   visit("ended", summary.ended);
 }
@@ -41,7 +43,7 @@ void count_switches(const std::vector<DecisionEvent>& events, RunSummary& summar
 void write_summary(const std::filesystem::path& run_dir, const RunSummary& summary) {
   JsonFieldWriter writer;
   summary_fields(summary, writer);
-  write_file_durably(run_dir / "summary.json", writer.object().dump(2) + '\n');
+  write_file_durably(run_dir / "summary.json", json_text(writer.object(), 2) + '\n');
 }
 
 std::optional<RunSummary> read_summary(const std::filesystem::path& run_dir) {

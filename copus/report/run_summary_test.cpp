@@ -17,9 +17,10 @@ TEST_F(RunSummaryTest, FieldNames) {
   const auto object = nlohmann::ordered_json::parse(read_text_file(directory_ / "summary.json"));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
-  EXPECT_THAT(names, testing::ElementsAre("held_out_loss", "steps", "consumed_samples", "consumed_tokens",
-                                          "train_seconds", "tokens_per_second", "relayouts", "batch_changes",
-                                          "relayout_pause_seconds", "skipped_steps", "parameters", "ended"));
+  EXPECT_THAT(names,
+              testing::ElementsAre("held_out_loss", "steps", "consumed_samples", "consumed_tokens", "train_seconds",
+                                   "tokens_per_second", "relayouts", "batch_changes", "relayout_pause_seconds",
+                                   "skipped_steps", "missing_steps", "parameters", "ended"));
   EXPECT_TRUE(object.at("held_out_loss").is_null());
   EXPECT_TRUE(object.at("relayout_pause_seconds").is_array());
 }

@@ -17,7 +17,10 @@ struct StepRecord {
   int64_t step = 0;              // optimizer steps finished, this one included
   int64_t consumed_samples = 0;  // sequences consumed so far, this step's included
   int64_t consumed_tokens = 0;   // tokens consumed so far, this step's included
-  double loss = 0;               // mean training loss of this step, nats per token; not finite on a skipped step
+  // Tokens of this step that carry loss, whose mean it is. Where there are none there is no loss and no update; empty
+  // in logs of earlier versions.
+  std::optional<int64_t> loss_tokens;
+  double loss = 0;  // mean training loss of this step, nats per token; not finite on a skipped step and without tokens
   double lr = 0;
   std::optional<double> rate_factor;   // part of lr: its factor for the batch, that of the ramp left out
   std::optional<SchedulePhase> phase;  // of the schedule of lr; empty in logs of earlier versions
@@ -43,8 +46,10 @@ struct StepRecord {
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   double elapsed_seconds = 0;                    // training time so far, evaluation and checkpoints not counted
 
+  // Tells whether the step had nothing to learn from: none of its tokens carries loss.
+  bool lacks_loss() const { return loss_tokens == 0; }
   // Tells whether the step changed no weight, because its loss or gradient was not finite.
-  bool skipped() const { return !std::isfinite(loss) || !std::isfinite(grad_norm); }
+  bool skipped() const { return !lacks_loss() && (!std::isfinite(loss) || !std::isfinite(grad_norm)); }
 };
 
 // Makes the observation that a controller is told of a step: in the run and in a replay alike.

@@ -7,6 +7,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 
 namespace copus {
 
@@ -80,7 +81,7 @@ class TraceWriter {
     add_track(rank, "communication", TimelineTrack::communication, 1, events);
   }
 
-  std::string text() const { return OrderedJson{{"traceEvents", trace_}, {"displayTimeUnit", "ms"}}.dump() + "\n"; }
+  std::string text() const { return json_text(OrderedJson{{"traceEvents", trace_}, {"displayTimeUnit", "ms"}}) + "\n"; }
 
  private:
   void add_metadata(const char* kind, int64_t rank, int64_t lane, const OrderedJson& arguments) {

@@ -33,14 +33,15 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
   const int64_t after_step = state.step;
   std::optional<std::string> note;
   if (plan.resume) {
-    const std::vector<DecisionEvent> events = read_decision_log(plan.directory / "decisions.jsonl");
+    // What stands behind this step is going to be cut, whatever it is.
+    const std::vector<DecisionEvent> events = read_decision_log(plan.directory / "decisions.jsonl", after_step);
     const std::filesystem::path run_log = plan.directory / "run.jsonl";
     const std::vector<StepRecord> records =
-        std::filesystem::exists(run_log) ? read_run_log(run_log) : std::vector<StepRecord>();
+        std::filesystem::exists(run_log) ? read_run_log(run_log, after_step) : std::vector<StepRecord>();
     if (auto replayed = bring_up_to_date(plan.config, records, events, after_step)) {
       if (replayed->difference) {
-        note = concat("what was decided before would be decided otherwise after step ", replayed->difference->step,
-                      " (", replayed->difference->what, ")");
+        note = concat("what was decided before cannot be decided again, from step ", replayed->difference->step,
+                      " on: ", replayed->difference->what);
       } else if (replayed->controller.current() != plan.start) {
         note = "the run goes on in another configuration than it was in";
       } else {
@@ -102,6 +103,8 @@ void Adaptation::after_ranks_changed(const RanksChanged& change) {
   predicted_gain_.reset();
   controller_.ranks_changed(change);
 }
+
+void Adaptation::sync() { log_.sync(); }
 
 std::optional<SwitchIntent> Adaptation::command(int64_t step, const Command& command) {
   std::optional<SwitchIntent> intent = controller_.command(command);

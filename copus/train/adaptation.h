@@ -43,6 +43,8 @@ class Adaptation {
   void after_ranks_changed(const RanksChanged& change);
   // Obeys a user's command at the boundary after `step`, as Controller::command.
   std::optional<SwitchIntent> command(int64_t step, const Command& command);
+  // Returns when the disk has the log.
+  void sync();
 
   // Makes the log again where somebody has deleted it. Throws UserError as LineLog::put_back.
   void put_back_log() { log_.put_back(); }

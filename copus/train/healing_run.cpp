@@ -201,6 +201,8 @@ class HealingRun {
       plan_->checkpoint.emplace(first_checkpoint_, Checkpoint::Check::texts);
     }
     has_first_state_ = false;
+    // Later, what others have left may not be free yet.
+    if (membership_.epoch().number == 0) check_state_fits(plan_->config, configuration, device_, local_ranks_, *world_);
     const auto of_ranks = [&](std::vector<int64_t> by_rank) {
       if (!by_rank.empty()) by_rank.resize(world_->size());
       return by_rank;

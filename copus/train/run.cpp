@@ -23,6 +23,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   const TrainConfig& train = plan.config.train;
   const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
   check_all_ranks_begin_alike(plan, dataset, world);
+  check_state_fits(plan.config, plan.start, device, local_ranks, world);
 
   const auto train_to_end = [&](Trainer& trainer) {
     load_first_state(plan, trainer, world);

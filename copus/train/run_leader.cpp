@@ -104,6 +104,11 @@ void RunLeader::announce(const std::optional<SwitchIntent>& intent, Trainer& tra
   if (intent) trainer.announce(*intent);
 }
 
+void RunLeader::sync_logs() {
+  output_->sync();
+  if (adaptation_) adaptation_->sync();
+}
+
 Knowledge RunLeader::knowledge() const {
   if (adaptation_) return adaptation_->controller().knowledge();
   if (learner_) return learner_->knowledge();

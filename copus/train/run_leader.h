@@ -56,6 +56,9 @@ class RunLeader {
   // Goes on with other ranks; a switch under way is dropped.
   void add(const RanksChanged& change, Trainer& trainer);
 
+  // Returns when the disk has the logs that a resumed run goes on from: all that was added so far.
+  void sync_logs();
+
   Knowledge knowledge() const;
   // Profile of the step times that the run has learned; empty where nothing predicts them.
   std::optional<PerformanceProfile> profile() const;

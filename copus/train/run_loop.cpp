@@ -173,6 +173,7 @@ std::optional<double> RunLoop::evaluate() {
 
 void RunLoop::checkpoint(PassedBoundary& passed) {
   if (passed.last_checkpoint == trainer_.state().step) return;
+  if (leader_) leader_->sync_logs();  // first, so that no checkpoint is found whose steps the logs have lost
   if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
   if (leader_) {
     leader_->has_begun_checkpoint();

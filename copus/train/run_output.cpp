@@ -57,6 +57,7 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
       progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
   if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after);
+  tell_of_missing_lines();
 }
 
 bool RunOutput::keep_directory(const std::function<void()>& put_back_more) {
@@ -147,6 +148,16 @@ void RunOutput::introduce(const Dataset& dataset, const std::optional<std::strin
   for (const std::string& change : plan_.changes) note(concat("changed    ", change));
 }
 
+// Training does not depend on the log, so a run whose log has lost lines goes on; but nobody is to take the rest for
+// all.
+void RunOutput::tell_of_missing_lines() {
+  if (log_.missing().empty()) return;
+  note(
+      concat("warning    run.jsonl has no line of ", describe(log_.missing()),
+             ": they were trained, and are missing from the log, the report and what `copus replay` can judge; put the "
+             "lines back if there is a copy of them"));
+}
+
 void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss,
                             const std::optional<std::string>& step_time) {
   const TrainingState& state = trainer.state();
@@ -184,6 +195,10 @@ void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
   logged_step_ = record.step;
   if (tensorboard_) add_to_tensorboard(record);
   const double left = trainer.seconds_left();
+  if (record.lacks_loss()) {
+    note(concat("step ", record.step, " learned nothing: every one of its tokens ends a document, and carries no loss ",
+                "(data.mask_document_ends)"));
+  }
   if (record.skipped()) {
     note(concat("step ", record.step, " skipped: its loss or gradient is not finite (loss ", record.loss,
                 ", gradient norm ", record.grad_norm, ")"));
@@ -212,6 +227,7 @@ void RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_lo
   summary.tokens_per_second =
       state.elapsed_seconds > 0 ? static_cast<double>(state.consumed_tokens) / state.elapsed_seconds : 0;
   summary.skipped_steps = state.skipped_steps;
+  summary.missing_steps = count_steps(log_.missing());
   summary.parameters = count_parameters(config_.model);
   summary.ended = ended;
   count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);

@@ -44,6 +44,8 @@ class RunOutput {
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
+  // Returns when the disk has the log of steps.
+  void sync() { log_.sync(); }
 
   // Looks whether somebody has deleted or moved the run directory, or what a run cannot be resumed without. Then makes
   // it again, with the log so far, and returns true; `put_back_more` does the same for files of others in it. The
@@ -62,6 +64,7 @@ class RunOutput {
  private:
   void check_directory_is_ours() const;
   void unless_gone(const std::function<void()>& write) const;
+  void tell_of_missing_lines();
   void add_to_tensorboard(const StepRecord& record);
   void add_scalar(const char* tag, int64_t step, double value);
 

@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "copus/base/available_memory.h"
 #include "copus/base/error.h"
+#include "copus/base/units.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/model/caching_allocator.h"
+#include "copus/model/precision.h"
+#include "copus/model/state_memory.h"
+#include "copus/placement/sharding.h"
 #include "copus/train/device.h"
 #include "copus/train/modelled_job.h"
 #include "copus/train/run_checkpoints.h"
@@ -66,6 +72,30 @@ void check_modelled_job(const RunPlan& plan) {
   throw UserError(concat(
       "the job that the run stands for cannot begin in ", to_string(plan.start), ": it ", obstacle->reason,
       "; begin in a layout that `copus plan` finds to fit ([parallel], train.micro_batch, ", "train.recompute)"));
+}
+
+void check_state_fits(const RunConfig& config, const Configuration& configuration, at::Device device,
+                      int64_t local_ranks, World& world) {
+  const ParallelStrategy strategy = executed_configuration(config, configuration).strategy;
+  const Placement placement = place(config.model, strategy, config.train.sequence_length, world.rank());
+  const auto bytes = static_cast<double>(state_bytes(config.model, placement, compute_dtype(config.train.precision)));
+  const auto available = static_cast<double>(std::min(available_memory_bytes(), available_address_space_bytes()));
+  const double wanted = bytes * static_cast<double>(local_ranks);
+  std::optional<Obstacle> lack;
+  if (device.is_cpu() && wanted > available) {
+    lack = Obstacle{
+        concat("weights, gradients and AdamW's moments take ", format_bytes(bytes), " on a rank",
+               local_ranks > 1 ? concat(", ", format_bytes(wanted), " on the ", local_ranks, " ranks of this machine")
+                               : "",
+               ", and ", format_bytes(available), " are left: train a smaller model ([model] has ",
+               format_count(static_cast<double>(count_parameters(config.model))),
+               " parameters), share it out over more machines ([parallel]), or free memory or raise its limit (ulimit "
+               "-v)"),
+        true};
+  }
+  if (const auto agreed = agree_on_obstacle(lack, 0, world.everyone())) {
+    throw UserError(world.size() == 1 ? lack->reason : agreed->reason);
+  }
 }
 
 void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world) {

@@ -19,6 +19,12 @@ bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ra
 // Checks that the job of a modelled clock could begin: its devices are not there to refuse. Throws UserError.
 void check_modelled_job(const RunPlan& plan);
 
+// Checks, together with all ranks and before any of them takes memory, that the machine has enough for their training
+// state: where it has not, the system would end a process without a word. `local_ranks` share the machine. Throws
+// UserError that says how much is wanted. A GPU refuses by itself.
+void check_state_fits(const RunConfig& config, const Configuration& configuration, at::Device device,
+                      int64_t local_ranks, World& world);
+
 // Checks that all ranks begin alike. Ranks on several machines may have read other files, and would wait for each other
 // for ever or train another model. Throws UserError.
 void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world);

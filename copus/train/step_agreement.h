@@ -31,7 +31,8 @@ struct StepReport {
 struct StepAgreement {
   double squared_norm = 0;
   double small_squared_norms = 0;
-  double loss = 0;  // sum over all tokens
+  int64_t loss_tokens = 0;  // of the step, that carry loss; every rank knows it, and none tells it
+  double loss = 0;          // sum over all tokens
   StopReason stop = StopReason::none;
   double begin = 0;    // rank 0's
   double now = 0;      // time at which the last rank has come this far
@@ -40,6 +41,7 @@ struct StepAgreement {
   std::optional<double> rate_factor;
 
   double gradient_norm() const { return std::sqrt(squared_norm); }
+  bool lacks_loss() const { return loss_tokens == 0; }
   bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm()); }
 };
 

@@ -93,6 +93,8 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
     state.variance_ratio = variance_ratio_after_update(state.variance_ratio, beta2(state));
     state.skipped_in_a_row = 0;
     if (measures_noise) norms = observe_noise(agreed, state);
+  } else if (agreed.lacks_loss()) {
+    if (measures_noise) state.observed_samples += state.configuration->global_batch;  // they say nothing of the noise
   } else {
     skip(agreed, lr, state);
   }
@@ -123,6 +125,7 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   record.step = state.step;
   record.consumed_samples = state.consumed_samples;
   record.consumed_tokens = state.consumed_tokens;
+  record.loss_tokens = agreed.loss_tokens;
   record.loss = agreed.loss;
   record.lr = learning_rate;
   record.rate_factor = state.rate_factor;

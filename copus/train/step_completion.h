@@ -22,8 +22,8 @@ class StepCompletion {
 
   explicit StepCompletion(const RunConfig& config);
 
-  // The update that follows from the numbers of the step after `state`; empty where they are not finite, and the step
-  // is skipped. `agreed.loss` is that of a token.
+  // The update that follows from the numbers of the step after `state`; empty where none of its tokens carries loss,
+  // and where the numbers are not finite and the step is skipped. `agreed.loss` is that of a token.
   std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
 
   // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record

@@ -249,12 +249,13 @@ void Trainer::update_weights(const WeightUpdate& update) {
 // Leaves the gradient of the mean loss over the global batch in the store's main gradients. Returns the ranks'
 // agreement on the step, which includes the mean loss.
 StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop) {
-  const auto loss_tokens = static_cast<double>(
-      dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), configuration().global_batch));
+  const int64_t loss_tokens =
+      dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), configuration().global_batch);
+  const double loss_scale = loss_tokens > 0 ? 1 / static_cast<double>(loss_tokens) : 0;
   model_->parameters.zero_gradients();
   StepReport report;
   const StepGradients gradients =
-      modelled_ ? compute_modelled_gradients(plan, 1 / loss_tokens) : compute_gradients(plan, 1 / loss_tokens);
+      modelled_ ? compute_modelled_gradients(plan, loss_scale) : compute_gradients(plan, loss_scale);
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
   // The only place at which the host waits for a GPU, as every rank has to before the ranks agree: the norm is the last
   // of the device's work, so everything before it is done as well.
@@ -271,7 +272,8 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   report.intent = announced_;
   report.rate_factor = std::exchange(announced_rate_factor_, std::nullopt);
   StepAgreement agreed = agree_on_numbers(report, model_->groups.everyone());
-  agreed.loss /= loss_tokens;
+  agreed.loss_tokens = loss_tokens;
+  agreed.loss /= static_cast<double>(loss_tokens);  // of no tokens there is no mean: NaN
   if (survives_) survives_->decided = {state_.step + 1, agreed};
   agree_on_time(agreed, model_->groups.everyone());
   if (survives_) survives_->decided.agreed = agreed;

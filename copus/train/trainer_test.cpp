@@ -285,5 +285,29 @@ TEST_F(TrainerTest, WithoutHeldOutDataThereIsNoHeldOutLoss) {
   EXPECT_EQ(Trainer(config_, dataset, test_device(), *world_).held_out_loss(never_stop), std::nullopt);
 }
 
+// Documents are words, so that of sequences of a single token some have no loss.
+TEST_F(TrainerTest, AStepWhoseTokensAllEndADocumentChangesNoWeight) {
+  config_.data.document_separator = " ";
+  config_.train.sequence_length = 1;
+  config_.train.global_batch = config_.train.micro_batch = 1;
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, test_device(), *world_);
+  int64_t without_loss = 0, updates = 0;
+  while (!trainer.finished()) {
+    const bool is_masked = dataset.loss_tokens(static_cast<uint64_t>(trainer.state().consumed_samples), 1) == 0;
+    const std::vector<float> before = weights_of(trainer);
+    const StepRecord record = trainer.step();
+    EXPECT_EQ(record.lacks_loss(), is_masked);
+    EXPECT_FALSE(record.skipped());
+    EXPECT_EQ(std::isfinite(record.loss), !is_masked);
+    EXPECT_EQ(weights_of(trainer) == before, is_masked) << "step " << record.step;
+    if (is_masked) EXPECT_EQ(record.grad_norm, 0);
+    (is_masked ? without_loss : updates) += 1;
+  }
+  EXPECT_GT(without_loss, 0);
+  EXPECT_EQ(trainer.state().optimizer_steps, updates);
+  EXPECT_EQ(trainer.state().skipped_steps, 0);
+}
+
 }  // namespace
 }  // namespace copus

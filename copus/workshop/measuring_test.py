@@ -269,6 +269,12 @@ class BenchModel(ProgramTest):
         for expected in ("held out", "megatron, A100-80GB", "row 5"):
             self.assertIn(expected, table)
 
+    def test_names_that_are_not_utf8_are_written_all_the_same(self):
+        path = self.published(("A", 8, 1, 9000), ("B", 4, 2, 8000))
+        path.write_bytes(path.read_bytes().replace(b"A100-80GB", b"A100-80GB caf\xe9"))
+        result = json.loads(self.assert_done("bench", "model", "--data", str(path), "--json", "--runs").stdout)
+        self.assertEqual(list(result["constants"]), ["megatron, A100-80GB caf\ufffd"])
+
     def test_refuses_bad_tables(self):
         path = self.published(("A", 8, 1, "fast"))
         mistake = ["published.csv:2", "tokens_per_s_per_gpu", "fast"]

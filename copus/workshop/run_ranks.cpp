@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/memory_file.h"
 
@@ -31,7 +32,7 @@ int run_rank(const RankOptions& options, const RankJobs& jobs) {
   const nlohmann::json result = job->second(request, *environment);
   if (environment->rank == 0) {
     std::ofstream file(options.result);
-    COPUS_CHECK(file << result.dump() << std::flush, options.result);
+    COPUS_CHECK(file << json_text(result) << std::flush, options.result);
   }
   return 0;
 }
@@ -43,7 +44,7 @@ RanksFailed::RanksFailed(int exit_code)
 
 nlohmann::json run_ranks(int64_t count, const std::string& job, const nlohmann::json& request,
                          const RankStarter& start) {
-  const MemoryFile request_file(request.dump()), result_file;
+  const MemoryFile request_file(json_text(request)), result_file;
   const int exit_code = start(count, {"run-rank", job, request_file.path(), result_file.path()});
   if (exit_code != 0) throw RanksFailed(exit_code);
   return nlohmann::json::parse(read_text_file(result_file.path()));

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -130,6 +131,7 @@ GroupArea SegmentTable::find_or_add_group(const std::vector<int64_t>& ranks) {
 SharedSegment::SharedSegment(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
   void* const address =
       ::mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_.number(), 0);
+  if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // or a limit on address space
   if (address == MAP_FAILED) throw InternalError(concat("could not map shared memory: ", std::strerror(errno)));
   mapping_ = Mapping(static_cast<std::byte*>(address), {segment_bytes});
 }

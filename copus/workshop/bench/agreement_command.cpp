@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/workshop/bench/agreement_cost.h"
 #include "copus/workshop/commands.h"
@@ -56,7 +57,7 @@ int run_agreement_bench(const AgreementCommandOptions& options) {
       result["rows"].push_back(
           {{"ranks", options.ranks[i]}, {"with_all", to_json(with_all[i])}, {"by_rounds", to_json(by_rounds[i])}});
     }
-    std::cout << result.dump() << '\n' << std::flush;
+    std::cout << json_text(result) << '\n' << std::flush;
     return 0;
   }
   std::cout << "one agreement, simulated: a message is under way for " << 1e6 * stated_costs.latency_seconds

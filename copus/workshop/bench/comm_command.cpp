@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/comm/messages/mpi_world.h"
@@ -102,7 +103,7 @@ int run_comm_bench(const CommCommandOptions& options) {
   }
   if (options.json) {
     const nlohmann::json result{{"cores", std::thread::hardware_concurrency()}, {"rows", all_rows}};
-    std::cout << result.dump() << '\n' << std::flush;
+    std::cout << json_text(result) << '\n' << std::flush;
   }
   return 0;
 }

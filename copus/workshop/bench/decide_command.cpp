@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/quantile.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
@@ -214,7 +215,7 @@ int run_decide_bench(const DecideCommandOptions& options) {
                           {"rounds", options.rounds}};
     set_quartiles(result, "seconds_per_decision", decision);
     set_quartiles(result, "seconds_per_step", small_steps.seconds);
-    std::cout << result.dump() << '\n' << std::flush;
+    std::cout << json_text(result) << '\n' << std::flush;
     return 0;
   }
   std::cout << "medians and quartiles of " << options.rounds << " rounds, on one core\n\n";

@@ -12,6 +12,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/config/descriptions.h"
 #include "copus/workshop/commands.h"
@@ -188,7 +189,7 @@ int run_model_bench(const ModelCommandOptions& options) {
   const PublishedAgreement agreement = judge_step_times(runs, find_cluster);
   const MemoryAgreement memory = judge_memory(runs, failures);
   if (options.json) {
-    std::cout << to_json(agreement, memory, options.runs).dump() << '\n';
+    std::cout << json_text(to_json(agreement, memory, options.runs)) << '\n';
   } else {
     print_table(agreement, options.runs);
     print_memory(memory);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/workshop/bench/models.h"
@@ -104,7 +105,7 @@ int run_gns_bench(const ProbeCommandOptions& options) {
   if (options.json) {
     const nlohmann::json result{
         {"overhead_fraction", worst("overhead_fraction")}, {"probe_fraction", worst("probe_fraction")}, {"rows", rows}};
-    std::cout << result.dump() << '\n' << std::flush;
+    std::cout << json_text(result) << '\n' << std::flush;
   }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/simulate/regret.h"
@@ -203,7 +204,7 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   if (options.json) {
     nlohmann::json result{{"half", to_string(options.half)}, {"scenarios", options.scenarios}, {"seconds", seconds}};
     for (const JudgedRule& rule : rules) result["rules"].push_back(to_json(rule, options.settings));
-    std::cout << result.dump() << '\n' << std::flush;
+    std::cout << json_text(result) << '\n' << std::flush;
     return 0;
   }
   std::cout << options.scenarios << " scenarios of the " << to_string(options.half) << " half in "

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/workshop/bench/models.h"
@@ -157,7 +158,7 @@ int run_relayout_bench(const RelayoutCommandOptions& options) {
       }
     }
   }
-  if (options.json) std::cout << nlohmann::json{{"rows", rows}}.dump() << '\n' << std::flush;
+  if (options.json) std::cout << json_text(nlohmann::json{{"rows", rows}}) << '\n' << std::flush;
   return 0;
 }
 

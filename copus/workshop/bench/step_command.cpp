@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "copus/base/cores.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
@@ -85,7 +87,7 @@ void serve(const StepBenchOptions& options) {
     bench = std::make_unique<StepBench>(options);
     bench->run(2);
   };
-  const auto answer = [](const nlohmann::json& message) { std::cout << message.dump() << '\n' << std::flush; };
+  const auto answer = [](const nlohmann::json& message) { std::cout << json_text(message) << '\n' << std::flush; };
   warm_up();
   answer({{"ready", true}});
   std::string word;
@@ -125,7 +127,7 @@ int run_step_bench(StepCommandOptions& options) {
   StepBench bench(options.bench);
   const StepBenchResult result = bench.measure(options.steps);
   if (options.json) {
-    std::cout << to_json(result).dump() << '\n' << std::flush;
+    std::cout << json_text(to_json(result)) << '\n' << std::flush;
   } else {
     print_table(result);
   }
@@ -161,7 +163,7 @@ void add_step_bench(CLI::App& bench, CommandAction& action) {
   size("--micro-batches", options->bench.micro_batches, "Micro-batches per step");
   add_named_option(step, "--precision", options->bench.precision, "auto, fp32 or bf16");
   add_named_option(step, "--recompute", options->bench.recompute, "none, attention or full");
-  step.add_option("--threads", options->bench.threads, "Threads; 0: all cores")->check(at_least(0));
+  step.add_option("--threads", options->bench.threads, "Threads; 0: all cores")->check(number_in(allowed_threads));
   step.add_option("--device", options->bench.device, "cpu or cuda[:N]");
   step.add_option("--cluster", options->cluster,
                   "Name or file of the cluster whose device this is: MFU against its data sheet too");

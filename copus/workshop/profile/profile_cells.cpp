@@ -12,6 +12,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/json_text.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
 #include "copus/description/search_space.h"
@@ -174,7 +175,7 @@ int profile_cells(const ProfileOptions& options) {
   }
   const nlohmann::json results = results_of(cells, knowledge, config);
   if (options.json) {
-    std::cout << results.dump() << '\n' << std::flush;
+    std::cout << json_text(results) << '\n' << std::flush;
   } else {
     print_results(results);
     if (!options.output.empty()) std::cout << "written to " << options.output << '\n' << std::flush;

@@ -126,7 +126,7 @@ void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   selftest.add_option("--device", options->device, "cpu or cuda (default: cuda where there is one)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   selftest.add_option("--seconds", options->seconds, "After which speeds and layouts that are left are left out")
-      ->check(CLI::Range(1e-3, 3600.0))
+      ->check(number_in(Range<double>{1e-3, 3600}))
       ->capture_default_str();
   selftest.add_flag("--json", options->json, "Print one JSON object");
   selftest

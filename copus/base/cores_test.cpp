@@ -1,0 +1,36 @@
+#include "copus/base/cores.h"
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "copus/base/error.h"
+#include "copus/base/testing/test_support.h"
+
+namespace copus {
+namespace {
+
+TEST(Cores, ThreadsThatThereAreAreNoMistake) {
+  EXPECT_GE(usable_cores(), 1);
+  require_threads(1);
+  require_threads(8);
+}
+
+TEST(Cores, ThreadsThatTheSystemRefusesAreTheUsersMistake) {
+  // In a process of its own: its address space holds the stacks of a few threads more, and not those of a thousand.
+  const auto limited = [] {
+    rlimit stack{int64_t{64} << 20, int64_t{64} << 20};
+    setrlimit(RLIMIT_STACK, &stack);
+    const rlimit limit{int64_t{4} << 30, int64_t{4} << 30};
+    setrlimit(RLIMIT_AS, &limit);
+    const std::string message = user_error([] { require_threads(1000); });
+    std::fputs(message.c_str(), stderr);
+    std::exit(0);
+  };
+  EXPECT_EXIT(limited(), testing::ExitedWithCode(0), "1000 threads are wanted, and there can be .*ulimit -u");
+}
+
+}  // namespace
+}  // namespace copus

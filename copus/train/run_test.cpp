@@ -1,0 +1,110 @@
+// Tests of whole runs that need to look into what the system is asked for.
+#include "copus/train/run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "copus/base/testing/test_support.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A log when it is synced: how many lines it has, and the newest checkpoint that is there then.
+struct Sync {
+  int64_t lines = 0;
+  std::string newest_checkpoint;
+};
+std::map<std::string, std::vector<Sync>> syncs;  // by the name of the log
+fs::path watched_run;
+
+void note_sync(int descriptor) {
+  std::error_code ignored;
+  const fs::path path = fs::read_symlink("/proc/self/fd/" + std::to_string(descriptor), ignored);
+  if (watched_run.empty() || path.parent_path() != watched_run || path.extension() != ".jsonl") return;
+  std::ifstream file(path);
+  Sync sync{.lines = std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n')};
+  if (const auto newest = copus::latest_checkpoint(watched_run / "checkpoints")) {
+    sync.newest_checkpoint = newest->filename();
+  }
+  syncs[path.filename()].push_back(sync);
+}
+
+}  // namespace
+
+// In place of the C library's function, so that the test sees what is synced when.
+extern "C" int fdatasync(int descriptor) {
+  note_sync(descriptor);
+  return static_cast<int>(::syscall(SYS_fdatasync, descriptor));
+}
+
+namespace copus {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
+  const TemporaryFolder folder;
+  {
+    std::ofstream corpus(folder.path() / "corpus.txt");
+    for (int i = 0; i < 200; ++i) corpus << "the sea and the sky " << i << '\n';
+  }
+  RunConfig config;
+  config.model = {.vocab_size = 256,
+                  .hidden_size = 16,
+                  .intermediate_size = 16,
+                  .num_layers = 1,
+                  .num_heads = 2,
+                  .num_kv_heads = 2,
+                  .head_dim = 8};
+  config.data.train = {{.path = (folder.path() / "corpus.txt").string(), .weight = 1}};
+  config.data.held_out_fraction = 0;
+  config.train.sequence_length = 16;
+  config.train.global_batch = 4;
+  config.train.micro_batch = 2;
+  config.train.max_steps = 5;
+  config.train.precision = Precision::fp32;
+  config.train.threads = 1;
+  config.checkpoint.interval = 2;
+  config.adapt.policy = PolicyKind::fixed;
+  config.cluster.description.device.matmul_flops_per_second = 1e10;
+  RunPlan plan{.program = "copus",
+               .config = config,
+               .start = configuration_of(config),
+               .directory = fs::canonical(folder.path()) / "run",
+               .resume = false,
+               .checkpoint = {},
+               .changes = {}};
+  watched_run = plan.directory;
+  syncs.clear();
+  const std::unique_ptr<World> world = single_rank_world();
+  EXPECT_EQ(run_training(std::move(plan), 0, std::chrono::steady_clock::now(), *world, at::kCPU, 1), RunEnd::done);
+  watched_run.clear();
+
+  const auto lines = [](const Sync& sync) { return sync.lines; };
+  const auto newest = [](const Sync& sync) { return sync.newest_checkpoint; };
+  std::vector<int64_t> steps;
+  std::vector<std::string> before;
+  std::ranges::transform(syncs["run.jsonl"], std::back_inserter(steps), lines);
+  std::ranges::transform(syncs["run.jsonl"], std::back_inserter(before), newest);
+  EXPECT_THAT(steps, ElementsAre(2, 4, 5));
+  EXPECT_THAT(before, ElementsAre("", "step-00000002", "step-00000004"));
+  EXPECT_THAT(syncs["decisions.jsonl"], SizeIs(3));
+}
+
+}  // namespace
+}  // namespace copus
