@@ -18,10 +18,11 @@ import unittest
 
 from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
 
-TEXT_FILES = [["plan", "--model", "ODD", "--cluster", "a100-sxm", "--gpus", "8"],
-              ["plan", "--model", "llama-3.2-1b", "--cluster", "ODD", "--gpus", "8"],
-              ["simulate", "ODD"], ["compare", "ODD"], ["convert", "--from", "hf", "--to", "out"], ["replay", "r"],
-              ["report", "r"]]
+# Files, and commands that read them.
+READERS = [("odd", ["plan", "--model", "odd", "--cluster", "a100-sxm", "--gpus", "8"]),
+           ("odd", ["plan", "--model", "llama-3.2-1b", "--cluster", "odd", "--gpus", "8"]), ("odd", ["simulate", "odd"]),
+           ("odd", ["compare", "odd"]), ("hf/config.json", ["convert", "--from", "hf", "--to", "out"]),
+           ("r/config.toml", ["replay", "r"]), ("r/run.jsonl", ["report", "r"])]
 
 
 class OddFiles(ProgramTest):
@@ -40,23 +41,16 @@ class OddFiles(ProgramTest):
         self.addCleanup(server.close)
         server.bind(str(path))
 
-    def refused_files(self, command):
-        """The file that a command would read, as it stands in its arguments or in a folder."""
-        if command[0] == "convert":
-            return [self.folder / "hf" / "config.json"]
-        if command[0] in ["replay", "report"]:
-            return [self.folder / "r" / "config.toml", self.folder / "r" / "run.jsonl"]
-        return [self.folder / "ODD"]
-
     def test_what_is_no_file_is_refused_at_once(self):
-        for command in TEXT_FILES:
+        for name, command in READERS:
             for kind, put in self.put.items():
-                for file in self.refused_files(command):
-                    with self.subTest(command=command, kind=kind, file=file.name):
-                        put(file)
-                        self.addCleanup(file.unlink, missing_ok=True)
-                        result = self.assert_refused(*command, says=[file.name], leaves_run_dir=True)
-                        self.assertRegex(result.stderr, "expected a file|more than [0-9]+ bytes|no run|run.jsonl")
+                with self.subTest(command=command, kind=kind):
+                    file = self.folder / name
+                    put(file)
+                    try:
+                        result = self.assert_refused(*command, says=[name], leaves_run_dir=True)
+                        self.assertRegex(result.stderr, "expected a file|has more than [0-9]+ bytes")
+                    finally:
                         file.unlink()
 
     def test_a_shell_that_gives_a_pipe(self):
@@ -154,7 +148,8 @@ class OddRuns(ProgramTest):
             value = '["pipe"]' if setting == "data.held_out" else '"pipe"'
             self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", f"{setting}={value}", says=["pipe"])
         self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "adapt.policy=script", "--set",
-                            "adapt.file=pipe", says=["pipe: it is a pipe; expected a file"])
+                            "adapt.file=pipe", "--set", "cluster.config=cpu-2-cores",
+                            says=["pipe: it is a pipe; expected a file"])
         self.assert_done("train", "run.toml", "--run-dir", "r")
         (self.folder / "r" / "run.jsonl").unlink()
         os.mkfifo(self.folder / "r" / "run.jsonl")
