@@ -141,8 +141,11 @@ TEST_P(Door, is_open_to_ranks_however_many_strangers_stand_there) {
     EXPECT_TRUE(door.admit().empty());
   }
   EXPECT_LE(num_open_files() - files_before - crowd, most_inside);
+  // It is let in at once, and not when the strangers' time is over.
   const TcpSocket rank = knock(door, hello(token(), 1));
-  EXPECT_EQ(let_in(door, 1).size(), 1U);
+  std::vector<TcpDoor::Guest> guests;
+  for (int looks = 0; looks < 10 && guests.empty(); ++looks) guests = door.admit();
+  EXPECT_EQ(guests.size(), 1U);
 }
 
 TEST_P(Door, has_the_address_that_it_was_asked_for_and_no_other) {
