@@ -81,12 +81,7 @@ class RankStore {
   // Of what has failed at the start, one rank of each machine tells: the first one to know.
   FailureReport told_once(FailureReport report) {
     if (report.announced) return report;
-    bool tells = is_next_to_first();
-    try {
-      if (store_) tells = store_->is_first(key(concat("told/", first_of_machine())));
-    } catch (const RankFailure&) {
-    }
-    report.announced = !tells;
+    report.announced = !is_first_to_tell();
     return report;
   }
 
@@ -96,6 +91,14 @@ class RankStore {
   int64_t first_of_machine() const { return environment_.rank - environment_.local_rank; }
   // Who tells where the ranks cannot agree on it. Rank 0 may be what is missing.
   bool is_next_to_first() const { return environment_.rank == std::max<int64_t>(first_of_machine(), 1); }
+  bool is_first_to_tell() {
+    if (!store_) return is_next_to_first();
+    try {
+      return store_->is_first(key(concat("told/", first_of_machine())));
+    } catch (const RankFailure&) {
+      return is_next_to_first();
+    }
+  }
   std::string key(const std::string& name) const { return concat("copus/", environment_.attempt, "/", name); }
 
   // Whoever serves the store is gone or stopped. Where that is the process that has started this one, its own watch

@@ -72,6 +72,15 @@ std::vector<AnyAddress> resolve_all(const std::string& host, int64_t port, int f
   return all;
 }
 
+// None where the host is not known: a name may become so together with its machine.
+std::vector<AnyAddress> addresses_now(const std::string& host, int64_t port) {
+  try {
+    return resolve_all(host, port, 0);
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
 AnyAddress resolve(const std::string& host, int64_t port, int flags) { return resolve_all(host, port, flags).front(); }
 
 bool is_number(const std::string& host) {
@@ -175,11 +184,7 @@ bool wait_for_listener(const std::string& host, int64_t port, double seconds, co
   };
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   while (true) {
-    std::vector<AnyAddress> addresses;
-    try {
-      addresses = resolve_all(host, port, 0);
-    } catch (const UserError&) {  // a name may become known together with its machine
-    }
+    std::vector<AnyAddress> addresses = addresses_now(host, port);
     if (std::ranges::any_of(addresses, listens)) return true;
     if (Clock::now() > end || (is_useless && is_useless())) return false;
     std::this_thread::sleep_for(between_attempts);
