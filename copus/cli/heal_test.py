@@ -211,7 +211,7 @@ class Healing(HealingTest):
         deadline = time.monotonic() + TIMEOUT
         while True:
             places = Places(rank)
-            has_come = place in places.text()
+            has_come = place in places.read()
             places.close()
             if has_come:
                 return
@@ -279,6 +279,19 @@ class Machines(HealingTest):
         self.assertEqual(process.returncode, 0, output + errors)
         self.assertRegex(errors, r"copus: rank 2 \(pid \d+\) failed at step \d+, .*; the job goes on with 3 ranks\n")
         self.assert_trained_as_unharmed("r")
+
+    def test_the_run_ends_with_a_checkpoint_where_torchrun_is_killed(self):
+        process = subprocess.Popen([TORCHRUN, "--no-python", "--nproc-per-node", "1", "--master-port", free_port(), COPUS,
+                                    "train", "copies.toml", "--run-dir", "r", *self.settings],
+                                   cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.wait_for_steps("r", 5, process)
+        process.kill()
+        output, errors = self.finish(process)  # until the last process has closed them
+        self.assertEqual(errors.count("copus:"), 1, errors)
+        self.assertIn(f"(pid {process.pid}) is gone; the job is told to end", errors)
+        self.assertIn("copus train --resume --run-dir r", output)
+        steps = len(self.records("r"))
+        self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{steps:08}").exists())
 
     def test_a_rank_and_then_a_machine_are_lost(self):
         # With three ranks left, ZeRO alone would be most alike; but then no machine has a copy of all.

@@ -19,6 +19,7 @@ import unittest
 import unittest.mock
 
 from program_test_support import COPUS, KILL_ROUNDS, MODEL, ROOT, TIMEOUT, TORCHRUN, ProgramTest, free_port
+from rank_processes import ranks_of
 
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
 
@@ -69,7 +70,8 @@ class SeveralRanks(ProgramTest):
         self.assert_done("train", "long.toml", "--run-dir", "expected")
         for name, end, code, rank in [("terminated", signal.SIGTERM, 75, None),
                                       ("interrupted", signal.SIGINT, 130, None),
-                                      ("told", signal.SIGTERM, 75, 1)]:
+                                      ("told", signal.SIGTERM, 75, 1),
+                                      ("asked", signal.SIGINT, 130, 1)]:
             process = self.start("train", "long.toml", "--run-dir", name, "--set", "parallel.pipeline_parallel=2",
                                  *([] if rank is None else ["--set", "heal.enabled=false"]))
             self.wait_for_steps(name, 3, process)
@@ -81,6 +83,34 @@ class SeveralRanks(ProgramTest):
             output, errors = process.communicate(timeout=TIMEOUT)
             self.assertEqual(process.returncode, code, output + errors)
             self.assertIn(f"copus train --resume --run-dir {name}", output)
+            steps = len(self.losses(name))
+            self.assertTrue((self.folder / name / "checkpoints" / f"step-{steps:08}").exists())
+            self.assert_done("train", "--resume", "--run-dir", name)
+            self.assertEqual(self.losses(name), self.losses("expected"))
+
+    def start_under_torchrun(self, run, ranks):
+        if not os.path.exists(TORCHRUN):
+            self.skipTest(f"there is no {TORCHRUN}")
+        command = [TORCHRUN, "--no-python", "--nproc-per-node", str(ranks), "--master-port", free_port(), COPUS, "train",
+                   "long.toml", "--run-dir", run, "--set", f"parallel.pipeline_parallel={ranks}"]
+        process = subprocess.Popen(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        pids = ranks_of(process.pid, ranks, lambda: process.poll() is None, "RANK")
+        self.assertIsNotNone(pids)
+        self.wait_for_steps(run, 3, process)
+        return process, pids
+
+    def test_torchrun_s_ranks_end_in_order_when_any_is_told_to_or_torchrun_is_killed(self):
+        self.write_run("long.toml", steps=800)
+        self.assert_done("train", "long.toml", "--run-dir", "expected")
+        for name, end, rank in [("told", signal.SIGTERM, 1), ("asked", signal.SIGINT, 1),
+                                ("orphaned", signal.SIGKILL, None)]:
+            process, pids = self.start_under_torchrun(name, ranks=2)
+            os.kill(process.pid if rank is None else pids[rank], end)
+            output, errors = process.communicate(timeout=TIMEOUT)  # until the last rank has closed them
+            self.assertIn(f"copus train --resume --run-dir {name}", output)
+            self.assertEqual(errors.count("copus:"), 1 if rank is None else 0, errors)
+            if rank is None:
+                self.assertIn(f"(pid {process.pid}) is gone; the job is told to end", errors)
             steps = len(self.losses(name))
             self.assertTrue((self.folder / name / "checkpoints" / f"step-{steps:08}").exists())
             self.assert_done("train", "--resume", "--run-dir", name)

@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/printable.h"
+#include "copus/comm/announcements.h"
 
 namespace copus {
 
@@ -23,6 +24,7 @@ std::string to_string(const FailureReport& report) {
 RankFailure::RankFailure(FailureReport report) : std::runtime_error(to_string(report)), report_(std::move(report)) {}
 
 void announce(const FailureReport& report) {
+  if (!may_announce()) return;
   const std::string line = concat("copus: error: ", printable(to_string(report)), "; the job is ended\n");
   // It is one call, so that no other process writes into the middle. There is nobody to tell if it fails.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

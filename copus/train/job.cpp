@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/job/launcher.h"
+#include "copus/comm/job/launcher_watch.h"
 #include "copus/comm/job/membership.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/comm/timed/timed_world.h"
@@ -146,6 +147,7 @@ int run_rank(std::unique_ptr<World> world, const std::function<int(std::unique_p
 int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
             const std::vector<std::string>& arguments) {
   const std::optional<RankEnvironment> environment = read_rank_environment();
+  if (environment) watch_launcher(*environment);
   if (environment && environment->control >= 0) return run_member(request, max_seconds, start, *environment);
   std::optional<RunPlan> plan;
   std::exception_ptr mistake;

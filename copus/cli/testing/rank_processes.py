@@ -15,13 +15,15 @@ def children(pid):
         return []
 
 
-def rank_of(pid):
-    """Returns the rank of a process of a job; None for others and for one that has ended."""
+def rank_of(pid, variable="COPUS_RANK"):
+    """Returns the rank of a process of a job; None for others and for one that has ended. Other launchers say it in
+    other variables."""
     try:
         variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return None
-    return next((int(line.split(b"=")[1]) for line in variables if line.startswith(b"COPUS_RANK=")), None)
+    name = variable.encode() + b"="
+    return next((int(line.split(b"=")[1]) for line in variables if line.startswith(name)), None)
 
 
 def is_gone(pid):
@@ -31,11 +33,11 @@ def is_gone(pid):
         return True
 
 
-def ranks_of(launcher, count, lives):
+def ranks_of(launcher, count, lives, variable="COPUS_RANK"):
     """Returns the processes of a job by rank, once there are `count`; None where the launcher ends before."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline and lives():
-        ranks = {rank_of(pid): pid for pid in children(launcher) if not is_gone(pid)}
+        ranks = {rank_of(pid, variable): pid for pid in children(launcher) if not is_gone(pid)}
         if set(ranks) >= set(range(count)):
             return {rank: ranks[rank] for rank in range(count)}
         time.sleep(0.005)
@@ -55,8 +57,8 @@ class Places:
             self.address = int(found.group(1), 16)
             self.memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
 
-    def text(self):
-        """Returns what is there; nothing for a rank that has ended or has not met the others."""
+    def read(self):
+        """The memory in which they say it, as bytes; nothing for a rank that has ended or not met the others."""
         try:
             return b"" if self.memory is None else os.pread(self.memory, self.HEALTH_BYTES, self.address)
         except OSError:
@@ -64,7 +66,11 @@ class Places:
 
     def switching(self):
         """Returns every (step, phase) that a rank is or was in lately."""
-        return set(re.findall(rb"switching after step (\d+): ([a-z ]+)", self.text()))
+        return set(re.findall(rb"switching after step (\d+): ([a-z ]+)", self.read()))
+
+    def steps_with(self, words):
+        """Returns the steps after which a rank says that it is at a place with these words, or was lately."""
+        return {int(step) for step in re.findall(words.encode() + rb" after step (\d+)", self.read())}
 
     def close(self):
         if self.memory is not None:

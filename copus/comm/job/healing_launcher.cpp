@@ -21,6 +21,7 @@
 #include "copus/comm/job/meeting_place.h"
 #include "copus/comm/job/remote_machine.h"
 #include "copus/comm/messages/tcp_place.h"
+#include "copus/comm/messages/tcp_socket.h"
 
 namespace copus {
 
@@ -38,31 +39,49 @@ std::string own_host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-MeetingPlace open_for_launcher(const MachineOfJob& machine, const OpenMeetingPlace& open) {
-  return open({.host = machine.address,
-               .port = machine.port,
-               .serve = machine.serves_store,
-               .wait_seconds = longest_arrival_seconds});
-}
+// The time before the job has begun, in which a launcher waits for others and may be told to end.
+class Start {
+ public:
+  explicit Start(MachineProcesses& hands) : hands_(hands) {}
 
-// The exit code of a job that is told to end before it has begun; nothing while it is not.
-std::optional<int> told_to_end(MachineProcesses& hands) {
-  const std::vector<int> signals = hands.system().take_signals();
-  if (signals.empty()) return std::nullopt;
-  return signals.front() == SIGINT ? interrupted : asked_to_stop;
-}
+  bool is_told_to_end() {
+    if (code_) return true;
+    const std::vector<int> signals = hands_.system().take_signals();
+    if (signals.empty()) return false;
+    code_ = signals.front() == SIGINT ? interrupted : asked_to_stop;
+    return true;
+  }
+  // Once it is told.
+  int exit_code() const { return code_.value(); }
+
+  // Empty where it is told to end meanwhile.
+  std::optional<MeetingPlace> open(const MachineOfJob& machine, const OpenMeetingPlace& open_place) {
+    return open_place({.host = machine.address,
+                       .port = machine.port,
+                       .serve = machine.serves_store,
+                       .wait_seconds = longest_arrival_seconds,
+                       .is_useless = [this] { return is_told_to_end(); }});
+  }
+
+ private:
+  MachineProcesses& hands_;
+  std::optional<int> code_;
+};
 
 // The launcher of machine 0.
 class FirstMachine {
  public:
   FirstMachine(const MachineOfJob& machine, const std::vector<std::string>& arguments, const Healing& healing)
-      : machine_(machine), healing_(healing), hands_(machine, arguments) {}
+      : machine_(machine), healing_(healing), hands_(machine, arguments) {
+    if (machine.serves_store) allow_many_sockets();  // c10d lets in whoever comes
+  }
 
   // Where it serves the store, c10d's threads are there while ranks are forked. They take no signals, which hands_ has
   // blocked before, and their locks do not matter: a child calls nothing but async-signal-safe functions.
   int run(const OpenMeetingPlace& open) {
-    const MeetingPlace place = open_for_launcher(machine_, open);
-    const int code = run_job(place);
+    const std::optional<MeetingPlace> place = start_.open(machine_, open);
+    if (!place) return start_.exit_code();
+    const int code = run_job(*place);
     for (const auto& other : others_) {
       if (!other->is_concluded()) other->conclude(code);
     }
@@ -89,7 +108,7 @@ class FirstMachine {
     const auto started = steady_clock::now();
     while (!all_have_come()) {
       wait(door);
-      if (const auto code = told_to_end(hands_)) return code;
+      if (start_.is_told_to_end()) return start_.exit_code();
       for (TcpDoor::Guest& guest : door.admit()) let_in(std::move(guest));
       const double seconds = looks.next();
       for (const auto& other : others_) {
@@ -152,6 +171,7 @@ class FirstMachine {
   const Healing healing_;
   std::vector<std::unique_ptr<RemoteMachine>> others_;
   MachineProcesses hands_;
+  Start start_{hands_};
 };
 
 // The launcher of another machine, which does what it is told. Where it hears no more, its ranks are ended.
@@ -162,8 +182,8 @@ class OtherMachine {
 
   int run(const OpenMeetingPlace& open) {
     {
-      const MeetingPlace place = open_for_launcher(machine_, open);
-      if (const auto code = join(place)) return *code;
+      const std::optional<MeetingPlace> place = start_.open(machine_, open);
+      if (!place || !join(*place)) return start_.exit_code();
     }
     tell(Arrived{own_host_name(), machine_.num_machines, machine_.ranks_per_machine});
     Looks looks;
@@ -189,13 +209,13 @@ class OtherMachine {
  private:
   void tell(const News& news) { link_->send(packed(news)); }
 
-  // Finds machine 0. Gives the exit code where this launcher is told to end before that.
-  std::optional<int> join(const MeetingPlace& place) {
+  // Finds machine 0. False where this launcher is told to end before that.
+  bool join(const MeetingPlace& place) {
     const auto started = steady_clock::now();
     std::optional<std::string> text;
     while (!(text = place.find(name_of_invitation(machine_)))) {
       hands_.wait_for_news({});
-      if (const auto code = told_to_end(hands_)) return code;
+      if (start_.is_told_to_end()) return false;
       if (std::chrono::duration<double>(steady_clock::now() - started).count() > longest_arrival_seconds) {
         throw UserError(concat("machine 0 did not come to ", machine_.address, ":", machine_.port, " within ",
                                longest_arrival_seconds, " s; start the program there, with RANK=0"));
@@ -204,13 +224,14 @@ class OtherMachine {
     const TcpPlace invitation = read_place(*text, "the launcher of machine 0", /*with_token=*/true);
     constexpr double longest_connecting_seconds = 10;
     TcpSocket socket = start_connecting(invitation.address);
-    if (!finish_connecting(socket, longest_connecting_seconds)) {
+    if (!finish_connecting(socket, longest_connecting_seconds, [this] { return start_.is_told_to_end(); })) {
+      if (start_.is_told_to_end()) return false;
       throw UserError(concat("machine ", machine_.machine, " cannot reach the launcher of machine 0 at ",
                              invitation.address.host, ":", invitation.address.port,
                              "; let the machines reach one another at all ports"));
     }
     link_.emplace(std::move(socket)).greet(invitation.token, machine_.machine);
-    return std::nullopt;
+    return true;
   }
 
   int conclude(int64_t code) {
@@ -235,6 +256,7 @@ class OtherMachine {
   const MachineOfJob machine_;
   std::optional<MachineLink> link_;  // it ends after the processes
   MachineProcesses hands_;
+  Start start_{hands_};
 };
 
 }  // namespace

@@ -138,6 +138,15 @@ class Failures(HealingTest):
         _, errors = self.stop(job)
         self.assert_healed(errors, rf"rank 1 \(pid {pids[1]}\) failed at step \d+: stopped \(SIGSTOP\); the job goes on")
 
+    def test_a_stopped_launcher_is_told_of_and_the_ranks_go_on(self):
+        job = self.start_endless()
+        job.process.send_signal(signal.SIGSTOP)
+        told = self.wait_for_words(job, f"(pid {job.process.pid}) is stopped (SIGSTOP); training goes on")
+        job.wait_for_a_step()
+        job.process.send_signal(signal.SIGCONT)
+        _, errors = self.stop(job)
+        self.assertEqual((told + errors).count("copus:"), 1, told + errors)
+
     def test_an_error_of_its_own_is_told_and_healed(self):
         _, errors = self.finish(self.start("--steps", "50", "--broken", "2", "--at", "9"), 0)
         self.assertIn("rank 2: copus: internal error:", errors)

@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "copus/base/error.h"
 #include "copus/comm/job/launcher.h"
+#include "copus/comm/job/launcher_watch.h"
 #include "copus/comm/job/meeting_place.h"
 #include "copus/comm/job/tcp_store.h"
 #include "copus/comm/messages/mpi_world.h"
@@ -28,33 +33,113 @@ auto deadline_in(double seconds) {
   return [end] { return std::max(0.0, Seconds(end - Clock::now()).count()); };
 }
 
+// In this time a process is ended whose launcher is gone.
+constexpr std::chrono::seconds time_to_be_ended(2);
+
+// Where ranks meet that do not know of one another's health yet.
+class RankStore {
+ public:
+  RankStore(const RankEnvironment& environment, double wait_seconds)
+      : environment_(environment), seconds_left_(deadline_in(wait_seconds)) {
+    const bool serves = environment.rank == 0 && !environment.launcher_serves_store;
+    try {
+      store_ = TcpStore::open({.host = environment.master_address,
+                               .port = environment.master_port,
+                               .serve = serves,
+                               .wait_seconds = wait_seconds});
+    } catch (const UserError&) {
+      // Rank 0 serves the store, and may not be there.
+      if (!serves && !environment.launcher_serves_store) {
+        throw RankFailure(
+            told_once({0, start_of_job,
+                       concat("nobody answered at ", environment.master_address, ":", environment.master_port,
+                              " (MASTER_ADDR, MASTER_PORT) within ", wait_seconds, " s")}));
+      }
+      if (serves || is_next_to_first()) throw;
+      throw RankFailure(
+          {.place = start_of_job, .cause = "the ranks' meeting place cannot be reached", .announced = true});
+    }
+  }
+
+  void set(const std::string& name, const std::string& text) {
+    try {
+      store_->set(key(name), text);
+    } catch (const RankFailure&) {
+      fail_without_store();
+    }
+  }
+
+  // Empty where nobody has set it in time.
+  std::optional<std::string> get(const std::string& name) {
+    try {
+      return store_->get(key(name), seconds_left_());
+    } catch (const RankFailure&) {
+      fail_without_store();
+    }
+  }
+
+  // Of what has failed at the start, one rank of each machine tells: the first one to know.
+  FailureReport told_once(FailureReport report) {
+    if (report.announced) return report;
+    report.announced = !is_first_to_tell();
+    return report;
+  }
+
+ private:
+  static constexpr const char* start_of_job = "the start of the job";
+
+  int64_t first_of_machine() const { return environment_.rank - environment_.local_rank; }
+  // Who tells where the ranks cannot agree on it. Rank 0 may be what is missing.
+  bool is_next_to_first() const { return environment_.rank == std::max<int64_t>(first_of_machine(), 1); }
+  bool is_first_to_tell() {
+    if (!store_) return is_next_to_first();
+    try {
+      return store_->is_first(key(concat("told/", first_of_machine())));
+    } catch (const RankFailure&) {
+      return is_next_to_first();
+    }
+  }
+  std::string key(const std::string& name) const { return concat("copus/", environment_.attempt, "/", name); }
+
+  // Whoever serves the store is gone or stopped. Where that is the process that has started this one, its own watch
+  // tells of it, and ends this process meanwhile (launcher_watch.h).
+  [[noreturn]] void fail_without_store() {
+    store_.reset();
+    if (!environment_.launcher_serves_store) {
+      throw RankFailure(told_once({0, start_of_job, "the ranks' meeting place, which it serves, does not answer"}));
+    }
+    std::this_thread::sleep_for(time_to_be_ended);
+    throw RankFailure(told_once({-1, start_of_job, "the ranks' meeting place does not answer any more"}));
+  }
+
+  const RankEnvironment environment_;
+  const std::function<double()> seconds_left_;
+  std::unique_ptr<TcpStore> store_;
+};
+
 // Rank 0 makes the segment and says where it is. It keeps the store, which it may serve, until all have come. Each rank
 // joins as soon as it can, so that those that have come know what becomes of one another.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
-  const auto seconds_left = deadline_in(wait_seconds);
-  const bool first = environment.rank == 0;
-  const std::string prefix = concat("copus/", environment.attempt, "/");
-  const auto joined = [&](int64_t rank) { return concat(prefix, "joined/", rank); };
+  const auto joined = [](int64_t rank) { return concat("joined/", rank); };
   const auto join = [&](SharedSegment segment) {
     return join_shared_memory(std::make_shared<SharedSegment>(std::move(segment)), environment.rank,
                               environment.world_size, wait_seconds, true);
   };
-  TcpStore store(environment.master_address, environment.master_port, first && !environment.launcher_serves_store,
-                 wait_seconds);
-  if (first) {
+  RankStore store(environment, wait_seconds);
+  if (environment.rank == 0) {
     SharedSegment segment = SharedSegment::create(environment.world_size);
     const std::string place = concat(::getpid(), ' ', segment.descriptor());
     std::unique_ptr<World> world = join(std::move(segment));
-    store.set(prefix + "segment", place);
+    store.set("segment", place);
     for (int64_t rank = 1; rank < environment.world_size; ++rank) {
-      if (store.get(joined(rank), seconds_left())) continue;
+      if (store.get(joined(rank))) continue;
       world->health().report(did_not_come(rank, wait_seconds));
       world->health().check();
     }
     return world;
   }
-  const std::optional<std::string> place = store.get(prefix + "segment", seconds_left());
-  if (!place) throw RankFailure(did_not_come(0, wait_seconds));
+  const std::optional<std::string> place = store.get("segment");
+  if (!place) throw RankFailure(store.told_once(did_not_come(0, wait_seconds)));
   int64_t process = 0;
   int descriptor = -1;
   std::istringstream(*place) >> process >> descriptor;
@@ -68,15 +153,17 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
   check_meeting_address(environment.master_address, environment.master_port, environment.local_world_size,
                         environment.world_size);
   const auto started = std::chrono::steady_clock::now();
-  const auto seconds_left = deadline_in(wait_seconds);
-  const bool first = environment.rank == 0;
-  const auto key = [&](int64_t rank) { return concat("copus/", environment.attempt, "/tcp/", rank); };
-  TcpStore store(environment.master_address, environment.master_port, first && !environment.launcher_serves_store,
-                 wait_seconds);
+  const auto name = [](int64_t rank) { return concat("tcp/", rank); };
+  RankStore store(environment, wait_seconds);
   TcpMeeting meeting;
   meeting.host = own_host_towards(environment.master_address, environment.master_port);
-  meeting.publish = [&](int64_t rank, const std::string& place) { store.set(key(rank), place); };
-  meeting.find = [&](int64_t rank) { return store.get(key(rank), seconds_left()); };
+  meeting.publish = [&](int64_t rank, const std::string& place) { store.set(name(rank), place); };
+  meeting.find = [&](int64_t rank) {
+    std::optional<std::string> place = store.get(name(rank));
+    // Without rank 0 no rank has health yet that would tell of it.
+    if (!place && rank == 0) throw RankFailure(store.told_once(did_not_come(0, wait_seconds)));
+    return place;
+  };
   return join_tcp({.rank = environment.rank,
                    .size = environment.world_size,
                    .first_of_machine = environment.rank - environment.local_rank,
@@ -116,16 +203,11 @@ const char* connection_of(const RankEnvironment& environment) {
   return environment.local_world_size < environment.world_size ? "TCP" : "shared memory";
 }
 
-MeetingPlace open_store(const MeetingAddress& address) {
-  const auto store = std::make_shared<TcpStore>(address.host, address.port, address.serve, address.wait_seconds);
-  const auto publish = [store, address](const std::string& name, const std::string& text) {
-    try {
-      store->set(name, text);
-    } catch (const std::exception&) {
-      throw RankFailure({-1, "", concat("the ranks' meeting place at ", address.host, ":", address.port, " is gone")});
-    }
-  };
-  return {publish, [store](const std::string& name) { return store->get(name, 0); }};
+std::optional<MeetingPlace> open_store(const MeetingAddress& address) {
+  const std::shared_ptr<TcpStore> store = TcpStore::open(address);
+  if (!store) return std::nullopt;
+  return MeetingPlace{[store](const std::string& name, const std::string& text) { store->set(name, text); },
+                      [store](const std::string& name) { return store->get(name, 0); }};
 }
 
 int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
@@ -134,6 +216,7 @@ int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::s
 }
 
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds) {
+  watch_launcher(environment);
   if (uses_mpi(environment)) return join_same_rank_over_mpi(environment, wait_seconds);
   if (environment.local_world_size < environment.world_size) return meet_over_tcp(environment, wait_seconds);
   if (environment.launcher != LauncherKind::copus) return meet_in_shared_memory(environment, wait_seconds);

@@ -27,7 +27,8 @@ struct RankEnvironment {
   int64_t master_port = 0;
   bool launcher_serves_store = false;  // torchrun's agent serves a c10d store there: rank 0 is a client like the others
   bool launcher_serves_mpi = false;    // SLURM tells MPI libraries where the other ranks are (PMIx, PMI-2)
-  std::string attempt;  // tells restarts of a job, and jobs that meet at the same place, from one another
+  bool has_agent = false;  // the parent of this process is torchrun's agent or SLURM's daemon, which outlives it
+  std::string attempt;     // tells restarts of a job, and jobs that meet at the same place, from one another
   // From Copus' launcher: the inherited descriptor of the shared segment. -1 in a process that is to replace another
   // one; it gets a segment when it joins.
   int segment = -1;

@@ -127,6 +127,24 @@ class LauncherTest(unittest.TestCase):
         return self.assert_one_message(errors, *says, "the job is ended"), errors
 
     @staticmethod
+    def wait_for_words(job, words):
+        """Reads stderr until they have come; what finish() gives begins behind that."""
+        source, text = job.process.stderr.fileno(), ""
+        os.set_blocking(source, False)
+
+        def have_come():
+            nonlocal text
+            try:
+                text += os.read(source, 1 << 16).decode()
+            except BlockingIOError:
+                pass
+            return words in text
+
+        wait_until(have_come)
+        os.set_blocking(source, True)
+        return text
+
+    @staticmethod
     def handles(pid, number):
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
         return int(re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE).group(1), 16) >> (number - 1) & 1
@@ -262,6 +280,19 @@ class Signals(LauncherTest):
         os.close(terminal)
         os.close(end)
 
+    def test_a_stopped_launcher_is_told_of_and_the_ranks_go_on(self):
+        job = self.start_endless("--milliseconds", "1")
+        job.process.send_signal(signal.SIGSTOP)
+        told = self.wait_for_words(job, f"(pid {job.process.pid}) is stopped (SIGSTOP); training goes on")
+        for _ in range(20):
+            self.assertTrue(job.process.stdout.readline())
+        job.process.send_signal(signal.SIGCONT)
+        job.process.send_signal(signal.SIGTERM)
+        _, errors = job.finish()
+        self.assertEqual(job.process.returncode, 75, errors)
+        self.assertEqual((told + errors).count("copus:"), 1, told + errors)
+        self.assert_nothing_left(job)
+
     def test_ctrl_z_holds_the_whole_job_for_as_long_as_it_takes(self):
         job = self.start_endless("--wait", "3")
         pids = job.ranks()
@@ -317,6 +348,47 @@ class OtherLaunchers(LauncherTest):
             self.assert_one_message(errors, f"rank 1 (pid {ranks[1]}) failed at step", cause)
             self.assert_nothing_left(job, GONE_WITHIN)
 
+    def test_ranks_whose_torchrun_is_killed_end_in_order(self):
+        job = self.torchrun(*ENDLESS)
+        job.process.stdout.readline()
+        job.process.kill()
+        self.assert_nothing_left(job, GONE_WITHIN)
+        _, errors = job.finish()
+        self.assert_one_message(errors, f"(pid {job.process.pid}) is gone; the job is told to end")
+        self.assertEqual(errors.count("done"), 3, errors)
+
+    def test_ranks_whose_torchrun_is_killed_while_they_meet_end(self):
+        job = self.torchrun("--absent", "1")
+        ranks = job.wait_for_ranks(3, "RANK")
+        wait_until(lambda: "memfd:copus" in pathlib.Path(f"/proc/{ranks[2]}/maps").read_text())
+        job.process.kill()
+        wait_until(lambda: not {ranks[0], ranks[2]} & set(job.pids()), GONE_WITHIN)
+        os.kill(ranks[1], signal.SIGKILL)
+        _, errors = job.finish()
+        self.assert_one_message(errors, f"(pid {job.process.pid}) is gone; the job is told to end")
+
+    def test_a_stopped_torchrun_is_told_of_and_the_ranks_go_on(self):
+        job = self.torchrun(*ENDLESS, "--milliseconds", "1")
+        job.process.stdout.readline()
+        job.process.send_signal(signal.SIGSTOP)
+        told = self.wait_for_words(job, f"(pid {job.process.pid}) is stopped (SIGSTOP); training goes on")
+        for _ in range(20):
+            self.assertTrue(job.process.stdout.readline())
+        job.process.send_signal(signal.SIGCONT)
+        job.process.send_signal(signal.SIGTERM)
+        _, errors = job.finish()
+        self.assertEqual((told + errors).count("copus:"), 1, told + errors)
+        self.assert_nothing_left(job, GONE_WITHIN)
+
+    def test_a_first_rank_that_is_stopped_at_its_start_is_named(self):
+        job = self.torchrun("--stopped-before", "0", "--wait", "3")
+        ranks = job.wait_for_ranks(3, "RANK")
+        wait_until(lambda: not {ranks[1], ranks[2]} & set(job.pids()), 3 + GONE_WITHIN)
+        os.kill(ranks[0], signal.SIGKILL)  # it is torchrun's to end, which would take 30 s
+        _, errors = job.finish()
+        self.assert_one_message(errors, "rank 0 failed at the start of the job: did not come within 3 s")
+        self.assert_nothing_left(job, GONE_WITHIN)
+
     def test_mpirun(self):
         if MPIRUN is None:
             self.skipTest("mpirun is not installed")
@@ -349,6 +421,20 @@ class OtherLaunchers(LauncherTest):
         errors = "".join(job.finish()[1] for job in jobs)  # whichever rank's time is up first tells it, for both
         self.assertEqual([job.process.returncode for job in jobs], [1, 1], errors)
         self.assert_one_message(errors, "rank 1 failed at the start of the job: did not come within 3 s")
+
+    def test_a_first_task_of_slurm_that_does_not_answer_is_named(self):
+        """It may be stopped. Then the system lets others in at its port, and nobody answers there."""
+        for listens in [False, True]:
+            self.port = self.free_port()
+            with socket.socket() as door:
+                if listens:
+                    door.bind(("127.0.0.1", self.port))
+                    door.listen()
+                jobs = [self.srun(rank, "--wait", "2") for rank in [1, 2]]
+                errors = "".join(job.finish()[1] for job in jobs)
+            self.assertEqual([job.process.returncode for job in jobs], [1, 1], errors)
+            self.assert_one_message(errors, "rank 0 failed at the start of the job: nobody answered at "
+                                            f"127.0.0.1:{self.port}")
 
     def test_a_task_of_slurm_that_is_killed_while_others_still_come_is_named(self):
         self.port = self.free_port()

@@ -5,7 +5,9 @@ at random moments does so as many times (6 without). Launchers and ranks meet in
 (COPUS_WITH_TORCH=1) at a store of the first launcher too.
 """
 
+import collections
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -14,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -82,6 +85,66 @@ class MachinesJob:
         return "".join(machine.read() for machine in self.machines)
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def doors_of(pid):
+    """Where a process listens: (address, port), the address as the kernel writes it, in hexadecimal digits."""
+    try:
+        open_files = {os.readlink(file.path) for file in os.scandir(f"/proc/{pid}/fd")}
+        tables = [pathlib.Path(f"/proc/{pid}/net/{table}").read_text() for table in ["tcp", "tcp6"]]
+    except OSError:  # it has just ended
+        return set()
+    found = set()
+    for line in "\n".join(tables).splitlines():
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == "0A" and f"socket:[{fields[9]}]" in open_files:
+            address, port = fields[1].split(":")
+            found.add((address, int(port, 16)))
+    return found
+
+
+class Strangers(threading.Thread):
+    """Keep coming to all doors of a job, until they are told to stop, and say nothing, half of a greeting, or garbage."""
+
+    MOST = 800  # that are there at a time
+
+    def __init__(self, job, seed):
+        super().__init__(daemon=True)
+        self.job, self.chance = job, random.Random(seed)
+        self.done, self.came, self.doors = threading.Event(), 0, set()
+
+    def words(self):
+        greeting = b"copus 1 " + bytes(self.chance.choices(range(97, 113), k=32)) + bytes(8)
+        garbage = self.chance.randbytes(self.chance.randrange(1, 4000))
+        return self.chance.choice([b"", b"", greeting[:self.chance.randrange(1, 48)], greeting, garbage])
+
+    def run(self):
+        crowd, looked = collections.deque(), 0
+        while not self.done.is_set():
+            if time.monotonic() > looked + 0.2:
+                pids = [pid for machine in self.job.machines for pid in [machine.process.pid, *machine.ranks().values()]]
+                self.doors, looked = {door for pid in pids for door in doors_of(pid)}, time.monotonic()
+            for _, port in self.doors:
+                stranger = socket.socket()
+                stranger.setblocking(False)
+                stranger.connect_ex(("127.0.0.1", port))
+                try:
+                    stranger.send(self.words())
+                except OSError:  # it was not let in
+                    pass
+                crowd.append(stranger)
+                self.came += 1
+            while len(crowd) > self.MOST:
+                crowd.popleft().close()
+            time.sleep(0.001)
+        for stranger in crowd:
+            stranger.close()
+
+
 def still_runs(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
@@ -147,13 +210,43 @@ class WholeJobs(MachinesTest):
 
     @unittest.skipUnless(WITH_TORCH, "this build has no store")
     def test_they_meet_at_a_store(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        job = self.start_endless("--port", str(port), meets_in_folder=False)
+        job = self.start_endless("--port", str(free_port()), meets_in_folder=False)
         os.kill(job.processes()[3], signal.SIGKILL)
         job.wait_for_epoch([0, 1, 2, 4])
         self.stop(job)
+
+    def test_nobody_listens_but_at_the_address_where_they_meet(self):
+        port = free_port()
+        options = {"meets_in_folder": not WITH_TORCH}
+        job = self.start_endless("--port", str(port), **options)
+        doors = set()
+        for pid in [job[0].process.pid, *job.processes().values()]:
+            doors |= doors_of(pid)
+        self.assertTrue(doors)
+        self.assertEqual({address for address, _ in doors}, {"0100007F"}, "127.0.0.1")
+        self.assertEqual(port in {its_port for _, its_port in doors}, WITH_TORCH)
+        self.stop(job)
+
+    def test_strangers_at_the_doors_harm_nothing(self):
+        files_allowed = 256
+        job = self.start(*ENDLESS, "--every", "1",
+                         program_of=lambda machine: ["prlimit", f"--nofile={files_allowed}", PROGRAM])
+        strangers = Strangers(job, seed=7)
+        strangers.start()
+        try:
+            job.wait_for_a_step()
+            wait_until(lambda: strangers.came > 2000)
+            files = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in job.processes().values()}
+            job.wait_for_a_step()
+            os.kill(job.processes()[3], signal.SIGKILL)  # the others meet again, beside the strangers
+            job.wait_for_epoch([0, 1, 2, 4])
+            job.wait_for_a_step()
+        finally:
+            strangers.done.set()
+            strangers.join()
+        self.assertLess(max(files.values()), files_allowed - 64, "strangers may take a quarter of them")
+        errors = self.stop(job)
+        self.assert_healed(errors[0], r"rank 3 \(pid \d+\) failed.*: killed by signal 9 \(Killed\); the job goes on")
 
     def test_launchers_that_do_not_agree_are_a_mistake(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -392,6 +485,25 @@ class Machines(MachinesTest):
                 alone.process.send_signal(signal.SIGTERM)
                 alone.finish()
                 self.assertEqual(alone.process.returncode, 75)
+
+    @unittest.skipUnless(WITH_TORCH, "this build has no store")
+    def test_told_to_end_while_machine_0_is_not_there_or_does_not_answer(self):
+        for number, code in [(signal.SIGTERM, 75), (signal.SIGINT, 130)]:
+            for listens in [False, True]:
+                port = free_port()
+                with socket.socket() as door:
+                    if listens:
+                        door.bind(("127.0.0.1", port))
+                        door.listen()
+                    alone = Machine(1, {}, "--machines", "2", "--port", str(port), ranks=1, milliseconds=1)
+                    self.addCleanup(alone.kill)
+                    wait_until(lambda: takes_signals(alone.process.pid))
+                    time.sleep(0.5)  # it waits for the store by now
+                    told = time.monotonic()
+                    alone.process.send_signal(number)
+                    _, errors = alone.finish()
+                    self.assertLess(time.monotonic() - told, GONE_WITHIN)
+                    self.assertEqual((alone.process.returncode, errors), (code, ""))
 
 
 class Hosts(MachinesTest):

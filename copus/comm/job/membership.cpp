@@ -138,8 +138,11 @@ std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point j
     lifeline.untie();
     send(connection_->socket, {FromRank::Kind::left, parting.failure, parting.expected_step_seconds});
   };
-  const MeetingPlace place = open_meeting_place_(
-      {.host = environment_.master_address, .port = environment_.master_port, .wait_seconds = wait_seconds_});
+  // Nothing ends the wait for it before its time.
+  const MeetingPlace place =
+      open_meeting_place_(
+          {.host = environment_.master_address, .port = environment_.master_port, .wait_seconds = wait_seconds_})
+          .value();
   const TcpMeeting meeting{
       .host = own_host_towards(environment_.master_address, environment_.master_port),
       .publish = [&](int64_t of_rank, const std::string& text) { place.publish(name(of_rank), text); },

@@ -124,6 +124,7 @@ RankEnvironment read_torchrun(const Variables& variables) {
   result.master_address = *address;
   result.master_port = variables.required_integer("MASTER_PORT", 1, largest_port, "MASTER_ADDR");
   result.launcher_serves_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  result.has_agent = variables.has("TORCHELASTIC_RUN_ID");  // others set RANK by hand, in a shell that may end
   result.attempt = variables.text("TORCHELASTIC_RUN_ID").value_or("") + "/" +
                    variables.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return result;
@@ -212,6 +213,7 @@ RankEnvironment read_slurm(const Variables& variables) {
   result.local_rank = variables.required_integer("SLURM_LOCALID", 0, result.local_world_size - 1, "SLURM_PROCID");
   check_local(result, "SLURM_LOCALID", list_name);
   result.launcher_serves_mpi = variables.has("PMIX_RANK") || variables.has("PMI_RANK");
+  result.has_agent = true;
   choose_meeting_place(
       variables,
       concat("slurm/", variables.text("SLURM_JOB_ID").value_or(""), ".", variables.text("SLURM_STEP_ID").value_or(""),

@@ -131,6 +131,13 @@ TEST(RankEnvironment, ReadsTorchrun) {
   EXPECT_FALSE(read(without(torchrun, "TORCHELASTIC_USE_AGENT_STORE"))->launcher_serves_store);
 }
 
+TEST(RankEnvironment, KnowsWhoseParentIsAnAgent) {
+  EXPECT_TRUE(read(torchrun)->has_agent);
+  EXPECT_TRUE(read(srun)->has_agent);
+  EXPECT_FALSE(read(open_mpi)->has_agent);
+  EXPECT_FALSE(read(without(torchrun, "TORCHELASTIC_RUN_ID"))->has_agent) << "a shell may have set RANK, and be gone";
+}
+
 TEST(RankEnvironment, TellsRestartsApart) {
   EXPECT_NE(read(torchrun)->attempt, read(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}}))->attempt);
   EXPECT_NE(read(open_mpi)->attempt, read(with(open_mpi, {{"PMIX_NAMESPACE", "7"}}))->attempt);

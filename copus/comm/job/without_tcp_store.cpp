@@ -6,15 +6,18 @@ namespace copus {
 
 class TcpStore::Implementation {};
 
-TcpStore::TcpStore(const std::string&, int64_t, bool, double) {
+std::unique_ptr<TcpStore> TcpStore::open(const MeetingAddress& /*address*/) {
   throw UserError(
       "this build has no libtorch, and without it ranks cannot be started by torchrun, srun or mpirun; let copus start "
       "them itself, or build with -DCOPUS_WITH_TORCH=ON");
 }
 
+TcpStore::TcpStore(std::unique_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
 TcpStore::~TcpStore() = default;
 void TcpStore::set(const std::string&, const std::string&) {}
-// NOLINTNEXTLINE(readability-convert-member-functions-to-static): it stands in for a member
+// NOLINTBEGIN(readability-convert-member-functions-to-static): they stand in for members
 std::optional<std::string> TcpStore::get(const std::string&, double) { return std::nullopt; }
+bool TcpStore::is_first(const std::string&) { return true; }
+// NOLINTEND(readability-convert-member-functions-to-static)
 
 }  // namespace copus

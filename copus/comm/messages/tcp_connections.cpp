@@ -44,6 +44,7 @@ struct TcpConnections::Message {
 TcpConnections::TcpConnections(int64_t rank, std::vector<TcpAddress> addresses, TcpDoor&& door)
     : rank_(rank),
       addresses_(std::move(addresses)),
+      token_(door.token()),
       door_(std::move(door)),
       bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   COPUS_CHECK(bell_.is_open(), std::strerror(errno));
@@ -138,7 +139,7 @@ TcpConnections::OutLink& TcpConnections::link_to(int64_t peer) {
   OutLink& link = out_[peer];
   if (!link.over && !link.socket.is_open()) {
     link.socket = start_connecting(addresses_[peer]);
-    link.greeting = hello(door_.token(), rank_);
+    link.greeting = hello(token_, rank_);
   }
   return link;
 }
@@ -226,10 +227,12 @@ void TcpConnections::read_answers(int64_t peer, OutLink& link) {
 }
 
 void TcpConnections::admit_guests() {
-  for (TcpDoor::Guest& guest : door_.admit()) {
+  if (!door_) return;
+  for (TcpDoor::Guest& guest : door_->admit()) {
     if (guest.rank == rank_ || in_.contains(guest.rank)) continue;
     in_[guest.rank].socket = std::move(guest.socket);
   }
+  if (in_.size() + 1 == addresses_.size()) door_.reset();
 }
 
 void TcpConnections::read(int64_t peer, InLink& link) {
@@ -341,7 +344,7 @@ TcpConnections::Watched TcpConnections::watched() {
   add(in_, result.in, [](const InLink& link) { return !link.answers.empty(); });
   add(out_, result.out, [](const OutLink& link) { return !link.greeting.empty() || link.sending != nullptr; });
   result.descriptors.push_back({bell_.descriptor(), POLLIN, 0});
-  door_.add_descriptors(result.descriptors);
+  if (door_) door_->add_descriptors(result.descriptors);
   return result;
 }
 

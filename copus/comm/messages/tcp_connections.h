@@ -144,8 +144,9 @@ class TcpConnections {
 
   const int64_t rank_;
   const std::vector<TcpAddress> addresses_;
-  TcpDoor door_;
-  TcpSocket bell_;  // an event (eventfd) that wakes the thread
+  const std::string token_;
+  std::optional<TcpDoor> door_;  // of the thread; until all have come
+  TcpSocket bell_;               // an event (eventfd) that wakes the thread
 
   std::mutex mutex_;
   std::condition_variable changed_;

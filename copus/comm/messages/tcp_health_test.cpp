@@ -5,12 +5,18 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -54,6 +60,49 @@ TEST(TcpJobs, that_nothing_is_sent_in_meet_and_part) {
       },
       10);
   EXPECT_EQ(sizes, 25);
+}
+
+// Sockets of this process that listen.
+int64_t num_doors() {
+  std::ifstream table("/proc/self/net/tcp");
+  std::set<std::string> listening;
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream fields(line);
+    std::vector<std::string> all{std::istream_iterator<std::string>(fields), {}};
+    constexpr size_t state = 3, inode = 9;
+    if (all.size() > inode && all[state] == "0A") listening.insert(concat("socket:[", all[inode], "]"));
+  }
+  int64_t found = 0;
+  for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (listening.contains(std::filesystem::read_symlink(file, error).string())) ++found;
+  }
+  return found;
+}
+
+TEST(TcpJobs, close_their_doors_when_all_have_come) {
+  const int64_t before = num_doors();
+  std::mutex mutex;
+  run_ranks_over_tcp(
+      3,
+      [&](World& world) {
+        Communicator& everyone = world.everyone();
+        for (int64_t to = 0; to < world.size(); ++to) {
+          if (to != world.rank()) everyone.send(&to, 1, DataType::int64, to);
+        }
+        for (int64_t from = 0; from < world.size(); ++from) {
+          int64_t value = 0;
+          if (from == world.rank()) continue;
+          everyone.receive(&value, 1, DataType::int64, from);
+          EXPECT_EQ(value, world.rank());
+        }
+        // The thread that has let in the last one closes it after that.
+        while (true) {
+          const std::scoped_lock lock(mutex);
+          if (num_doors() == before) break;
+        }
+      },
+      60);
 }
 
 TEST(TcpJobs, run_over_ipv6) {

@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -16,8 +17,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -28,11 +31,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Whoever has not said hello after this time, or comes when so many others have not, is sent away.
+// Whoever has not said hello after this time is sent away.
 constexpr auto longest_hello = std::chrono::seconds(5);
+// So many may be at a door that have not said hello, or as many as take up this share of the files that the process may
+// open. One that comes then is let in, and the one that has been silent for longest goes.
 constexpr size_t most_strangers = 1024;
+constexpr size_t share_of_files = 4;
+// So many that come, or speak, are dealt with before it is the turn of messages.
+constexpr int strangers_of_a_turn = 64;
 constexpr int backlog = 4096;
 constexpr int poll_milliseconds = 25;
+// A machine that does not answer at all is asked anew after this time.
+constexpr double longest_attempt_seconds = 1;
+constexpr auto between_attempts = std::chrono::milliseconds(50);
 
 constexpr std::string_view greeting = "copus 1 ";
 
@@ -42,7 +53,8 @@ struct AnyAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 };
 
-AnyAddress resolve(const std::string& host, int64_t port, int flags) {
+// At least one. Throws UserError where there is none.
+std::vector<AnyAddress> resolve_all(const std::string& host, int64_t port, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags;
@@ -50,10 +62,29 @@ AnyAddress resolve(const std::string& host, int64_t port, int flags) {
   const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) throw UserError(concat("the host ", host, " is not known here: ", ::gai_strerror(error)));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> kept(found, &::freeaddrinfo);
-  AnyAddress result;
-  std::memcpy(&result.storage, found->ai_addr, found->ai_addrlen);
-  result.length = found->ai_addrlen;
-  return result;
+  std::vector<AnyAddress> all;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    AnyAddress& address = all.emplace_back();
+    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
+    address.length = each->ai_addrlen;
+  }
+  return all;
+}
+
+// None where the host is not known: a name may become so together with its machine.
+std::vector<AnyAddress> addresses_now(const std::string& host, int64_t port) {
+  try {
+    return resolve_all(host, port, 0);
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
+AnyAddress resolve(const std::string& host, int64_t port, int flags) { return resolve_all(host, port, flags).front(); }
+
+bool is_number(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET, host.c_str(), &address) == 1 || ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
 std::string host_of(const sockaddr* address, socklen_t length) {
@@ -140,6 +171,25 @@ bool finish_connecting(const TcpSocket& socket, double seconds, const std::funct
   return ::getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
 }
 
+bool wait_for_listener(const std::string& host, int64_t port, double seconds, const std::function<bool()>& is_useless) {
+  const auto listens = [&](AnyAddress& address) {
+    const TcpSocket attempt(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!attempt.is_open()) return false;  // of a kind that this machine does not have
+    const bool begun = ::connect(attempt.descriptor(), address.get(), address.length) == 0 || errno == EINPROGRESS;
+    if (!begun || !finish_connecting(attempt, longest_attempt_seconds, is_useless)) return false;
+    // Where the system has chosen this very port for our end, the two ends of a connection are one.
+    const TcpAddress own = own_address_of(attempt.descriptor());
+    return own.port != port || own.host != host_of(address.get(), address.length);
+  };
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  while (true) {
+    std::vector<AnyAddress> addresses = addresses_now(host, port);
+    if (std::ranges::any_of(addresses, listens)) return true;
+    if (Clock::now() > end || (is_useless && is_useless())) return false;
+    std::this_thread::sleep_for(between_attempts);
+  }
+}
+
 std::string own_host_towards(const std::string& host, int64_t port) {
   AnyAddress peer = resolve(host, port, 0);
   // Connecting a datagram socket only chooses the interface, and sends nothing.
@@ -149,7 +199,18 @@ std::string own_host_towards(const std::string& host, int64_t port) {
   }
   const std::string own = own_host_of(probe);
   const bool only_here = own == "::1" || own.starts_with("127.");
-  return only_here ? host_of_an_interface().value_or(own) : own;
+  const bool is_meant = is_number(host) || host == "localhost";
+  return only_here && !is_meant ? host_of_an_interface().value_or(own) : own;
+}
+
+TcpSocket bind_to(const std::string& host, int64_t port) {
+  if (!is_number(host)) return TcpSocket();
+  AnyAddress own = resolve(host, port, AI_NUMERICHOST);
+  TcpSocket result = open_socket(own.storage.ss_family, SOCK_STREAM);
+  const int on = 1;
+  ::setsockopt(result.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(result.descriptor(), own.get(), own.length) != 0) return TcpSocket();
+  return result;
 }
 
 std::string own_host_of(const TcpSocket& socket) { return own_address_of(socket.descriptor()).host; }
@@ -179,7 +240,7 @@ std::vector<std::byte> hello(const std::string& token, int64_t rank) {
 }
 
 TcpDoor::TcpDoor(const std::string& host, std::string token, int64_t num_ranks)
-    : token_(std::move(token)), num_ranks_(num_ranks) {
+    : token_(std::move(token)), num_ranks_(num_ranks), visitors_(::epoll_create1(EPOLL_CLOEXEC)) {
   COPUS_CHECK(token_.size() == token_letters, "a token of ", token_.size(), " letters");
   AnyAddress own = resolve(host, 0, AI_NUMERICHOST);
   listener_ = open_socket(own.storage.ss_family, SOCK_STREAM);
@@ -187,48 +248,92 @@ TcpDoor::TcpDoor(const std::string& host, std::string token, int64_t num_ranks)
     throw UserError(concat("cannot listen for other ranks at ", host, ": ", std::strerror(errno)));
   }
   address_ = own_address_of(listener_.descriptor());
+  rlimit files{};
+  most_strangers_ = ::getrlimit(RLIMIT_NOFILE, &files) == 0
+                        ? std::clamp<size_t>(files.rlim_cur / share_of_files, 1, most_strangers)
+                        : most_strangers;
+  watch(listener_, nullptr);
+}
+
+void TcpDoor::watch(const TcpSocket& socket, Stranger* whose) const {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = whose;
+  const int added = ::epoll_ctl(visitors_.descriptor(), EPOLL_CTL_ADD, socket.descriptor(), &event);
+  COPUS_CHECK(added == 0, std::strerror(errno));
 }
 
 std::vector<TcpDoor::Guest> TcpDoor::admit() {
-  while (strangers_.size() < most_strangers) {
-    TcpSocket socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.is_open()) break;
-    send_at_once(socket);
-    strangers_.push_back({std::move(socket), {}, Clock::now()});
-  }
   std::vector<Guest> guests;
-  std::erase_if(strangers_, [&](Stranger& stranger) {
-    const Judgement judgement = judge(stranger);
-    if (judgement == Judgement::guest) {
-      int64_t rank = 0;
-      std::memcpy(&rank, stranger.said.data() + stranger.said.size() - sizeof rank, sizeof rank);
-      guests.push_back({rank, std::move(stranger.socket)});
-    }
-    return judgement != Judgement::unknown;
-  });
+  std::array<epoll_event, strangers_of_a_turn> events{};
+  const int count = ::epoll_wait(visitors_.descriptor(), events.data(), strangers_of_a_turn, 0);
+  bool somebody_comes = false;
+  for (int i = 0; i < count; ++i) {
+    auto* const stranger = static_cast<Stranger*>(events[i].data.ptr);
+    somebody_comes = somebody_comes || stranger == nullptr;
+    if (stranger != nullptr) hear(stranger->place, guests);
+  }
+  // After the others, since it may send some of them away.
+  if (somebody_comes) open_to_strangers(guests);
+  const auto now = Clock::now();
+  while (!strangers_.empty() && now - strangers_.front().since > longest_hello) send_away(strangers_.begin());
   return guests;
 }
 
-// Reads no byte beyond the hello.
-TcpDoor::Judgement TcpDoor::judge(Stranger& stranger) {
+void TcpDoor::send_away(Place place) {
+  ::epoll_ctl(visitors_.descriptor(), EPOLL_CTL_DEL, place->socket.descriptor(), nullptr);
+  strangers_.erase(place);
+}
+
+// Who says hello as it comes, as ranks do, is let in however many others there are.
+void TcpDoor::open_to_strangers(std::vector<Guest>& guests) {
+  for (int i = 0; i < strangers_of_a_turn; ++i) {
+    TcpSocket socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.is_open()) return;
+    send_at_once(socket);
+    if (strangers_.size() >= most_strangers_) send_away(strangers_.begin());
+    strangers_.push_back({std::move(socket), {}, Clock::now(), {}});
+    const Place place = std::prev(strangers_.end());
+    place->place = place;
+    watch(place->socket, &*place);
+    hear(place, guests);
+  }
+}
+
+void TcpDoor::hear(Place place, std::vector<Guest>& guests) {
+  const Judgement judgement = judge(*place);
+  if (judgement == Judgement::unknown) return;
+  if (judgement == Judgement::unwelcome) return send_away(place);
+  int64_t rank = 0;
+  std::memcpy(&rank, place->said.data() + place->said.size() - sizeof rank, sizeof rank);
+  ::epoll_ctl(visitors_.descriptor(), EPOLL_CTL_DEL, place->socket.descriptor(), nullptr);
+  guests.push_back({rank, std::move(place->socket)});
+  strangers_.erase(place);
+}
+
+// Reads no byte beyond the hello. How much of the token somebody knows shows neither in when nor in what is answered.
+TcpDoor::Judgement TcpDoor::judge(Stranger& stranger) const {
   const std::vector<std::byte> expected = hello(token_, 0);
   const size_t heard = stranger.said.size();
   stranger.said.resize(expected.size());
   const int64_t more = stranger.socket.receive(std::span(stranger.said).subspan(heard));
   if (more < 0) return Judgement::unwelcome;
   stranger.said.resize(heard + more);
-  if (stranger.said.size() < expected.size()) {
-    return Clock::now() - stranger.since > longest_hello ? Judgement::unwelcome : Judgement::unknown;
-  }
+  const std::span<const std::byte> said(stranger.said);
+  const size_t greeted = std::min(said.size(), greeting.size());
+  if (std::memcmp(said.data(), greeting.data(), greeted) != 0) return Judgement::unwelcome;
+  if (said.size() < expected.size()) return Judgement::unknown;
+  const size_t before_rank = expected.size() - sizeof(int64_t);
+  std::byte difference{};
+  for (size_t i = 0; i < before_rank; ++i) difference |= said[i] ^ expected[i];
   int64_t rank = 0;
-  std::memcpy(&rank, stranger.said.data() + expected.size() - sizeof rank, sizeof rank);
-  const bool knows = std::equal(expected.begin(), expected.end() - sizeof rank, stranger.said.begin());
+  std::memcpy(&rank, said.data() + before_rank, sizeof rank);
+  const bool knows = difference == std::byte{};
   return knows && rank >= 0 && rank < num_ranks_ ? Judgement::guest : Judgement::unwelcome;
 }
 
 void TcpDoor::add_descriptors(std::vector<pollfd>& descriptors) const {
-  if (strangers_.size() < most_strangers) descriptors.push_back({listener_.descriptor(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) descriptors.push_back({stranger.socket.descriptor(), POLLIN, 0});
+  descriptors.push_back({visitors_.descriptor(), POLLIN, 0});
 }
 
 }  // namespace copus

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,9 +44,18 @@ class TcpSocket {
 TcpSocket start_connecting(const TcpAddress& address);
 // Waits until it is connected, and says whether it is. `is_useless` is asked now and then, and ends the wait.
 bool finish_connecting(const TcpSocket& socket, double seconds, const std::function<bool()>& is_useless = {});
-// This machine's address on the way to a host, which is given by name or number. Other machines may reach that address,
-// even where the host is this machine itself and has its name from /etc/hosts. Throws UserError for an unknown host.
+// Waits until a process listens at a host, which is given by name or number, and says whether one does. `is_useless` as
+// above.
+bool wait_for_listener(const std::string& host, int64_t port, double seconds,
+                       const std::function<bool()>& is_useless = {});
+// This machine's address on the way to a host, which is given by name or number: the loopback interface's where that
+// number is one of this machine alone, or the name "localhost". Other machines may reach the address otherwise, even
+// where the host is this machine itself and /etc/hosts gives its name to the loopback interface: then it is that of the
+// first other interface. Throws UserError for an unknown host.
 std::string own_host_towards(const std::string& host, int64_t port);
+// Takes a port at this one address of this machine, for whoever listens there. Not open where the host is not given by
+// number, or the port cannot be had there.
+TcpSocket bind_to(const std::string& host, int64_t port);
 // This machine's address of a socket that is connected.
 std::string own_host_of(const TcpSocket& socket);
 
@@ -60,7 +70,8 @@ std::string make_token();
 // What a rank says first when it connects.
 std::vector<std::byte> hello(const std::string& token, int64_t rank);
 
-// Waits for connections at one address of this machine. Those that do not begin with the job's hello are dropped.
+// Waits for connections at one address of this machine. Those that do not begin with the job's hello are dropped, and
+// never are there many of them.
 class TcpDoor {
  public:
   // At a free port. Throws UserError when the host is not this machine's.
@@ -73,24 +84,33 @@ class TcpDoor {
     int64_t rank;
     TcpSocket socket;
   };
-  // Those who have said hello since the last call. To be called when a descriptor can be read from, and now and then.
+  // Those who have said hello since the last call. To be called when the descriptor can be read from, and now and then.
   std::vector<Guest> admit();
   void add_descriptors(std::vector<pollfd>& descriptors) const;
 
  private:
+  struct Stranger;
+  using Place = std::list<Stranger>::iterator;
   struct Stranger {
     TcpSocket socket;
     std::vector<std::byte> said;
     std::chrono::steady_clock::time_point since;
+    Place place;
   };
   enum class Judgement { unknown, guest, unwelcome };
-  Judgement judge(Stranger& stranger);
+  void watch(const TcpSocket& socket, Stranger* whose) const;
+  void open_to_strangers(std::vector<Guest>& guests);
+  void send_away(Place place);
+  void hear(Place place, std::vector<Guest>& guests);
+  Judgement judge(Stranger& stranger) const;
 
   const std::string token_;
   const int64_t num_ranks_;
+  size_t most_strangers_ = 0;
   TcpSocket listener_;
+  TcpSocket visitors_;  // an epoll instance, so that a look does not ask each of them
   TcpAddress address_;
-  std::vector<Stranger> strangers_;
+  std::list<Stranger> strangers_;  // in the order in which they came
 };
 
 }  // namespace copus

@@ -6,7 +6,11 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <random>
 #include <string_view>
+#include <vector>
 
 #include "copus/base/error.h"
 
@@ -52,6 +56,10 @@ bool is_closed(TcpSocket& socket) {
   return socket.receive({&byte, 1}) < 0;
 }
 
+int64_t num_open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+}
+
 class Door : public testing::TestWithParam<const char*> {
  protected:
   TcpDoor door{GetParam(), token(), 4};
@@ -80,6 +88,21 @@ TEST_P(Door, turns_away_who_does_not_know_the_token_or_is_no_rank_or_talks_garba
   for (TcpSocket* each : {&guessing, &beyond, &negative, &garbage}) EXPECT_TRUE(is_closed(*each));
 }
 
+// One could find the token letter by letter otherwise.
+TEST_P(Door, tells_nobody_how_much_of_the_token_is_right) {
+  const std::vector<std::byte> right = hello(token(), 1), wrong = hello(make_token(), 1);
+  for (const size_t letters : {9, 20, 39}) {
+    const auto end = static_cast<std::ptrdiff_t>(letters);
+    TcpSocket knows = knock(door, {right.begin(), right.begin() + end});
+    TcpSocket guesses = knock(door, {wrong.begin(), wrong.begin() + end});
+    for (int looks = 0; looks < 3; ++looks) EXPECT_TRUE(door.admit().empty());
+    for (TcpSocket* each : {&knows, &guesses}) {
+      std::byte byte{};
+      EXPECT_EQ(each->receive({&byte, 1}), 0) << letters << " letters, and it hangs up";
+    }
+  }
+}
+
 TEST_P(Door, waits_for_a_hello_that_comes_in_parts_and_reads_nothing_after_it) {
   std::vector<std::byte> words = hello(token(), 1);
   const std::vector<std::byte> late(words.end() - 5, words.end());
@@ -91,6 +114,38 @@ TEST_P(Door, waits_for_a_hello_that_comes_in_parts_and_reads_nothing_after_it) {
   ASSERT_EQ(guests.size(), 1U);
   std::vector<std::byte> more(10);
   EXPECT_EQ(guests[0].socket.receive(more), 4);
+}
+
+// Seeded kinds of strangers, more than a door has room for, that all stay.
+TEST_P(Door, is_open_to_ranks_however_many_strangers_stand_there) {
+  allow_many_sockets();
+  constexpr int64_t crowd = 2500, most_inside = 1024;
+  const int64_t files_before = num_open_files();
+  std::mt19937_64 chance(5);
+  std::vector<TcpSocket> strangers;
+  for (int64_t i = 0; i < crowd; ++i) {
+    const std::vector<std::byte> ours = hello(token(), 1);
+    switch (chance() % 5) {
+      case 0:
+        strangers.push_back(knock(door, bytes_of("GET / HTTP/1.1\r\nHost: rank-0\r\n\r\n")));
+        break;
+      case 1:
+        strangers.push_back(knock(door, hello(make_token(), 1)));
+        break;
+      case 2:  // as far as they may go without being known as a stranger
+        strangers.push_back(knock(door, {ours.begin(), ours.begin() + static_cast<int>(chance() % ours.size())}));
+        break;
+      default:
+        strangers.push_back(knock(door, {}));
+    }
+    EXPECT_TRUE(door.admit().empty());
+  }
+  EXPECT_LE(num_open_files() - files_before - crowd, most_inside);
+  // It is let in at once, and not when the strangers' time is over.
+  const TcpSocket rank = knock(door, hello(token(), 1));
+  std::vector<TcpDoor::Guest> guests;
+  for (int looks = 0; looks < 10 && guests.empty(); ++looks) guests = door.admit();
+  EXPECT_EQ(guests.size(), 1U);
 }
 
 TEST_P(Door, has_the_address_that_it_was_asked_for_and_no_other) {
@@ -107,6 +162,36 @@ INSTANTIATE_TEST_SUITE_P(hosts, Door, testing::Values("127.0.0.1", "::1"), [](co
 TEST(Addresses, that_are_not_here_are_refused) {
   EXPECT_THROW(TcpDoor("192.0.2.1", token(), 2), UserError);  // of the block for documentation, RFC 5737
   EXPECT_THROW(own_host_towards("no-such-host.invalid", 80), UserError);
+}
+
+TEST(Addresses, that_are_of_this_machine_alone_stay_so) {
+  EXPECT_EQ(own_host_towards("127.0.0.1", 80), "127.0.0.1");
+  EXPECT_EQ(own_host_towards("127.0.0.9", 80).substr(0, 4), "127.");
+  EXPECT_EQ(own_host_towards("::1", 80), "::1");
+  const std::string own = own_host_towards("localhost", 80);
+  EXPECT_TRUE(own == "::1" || own == "127.0.0.1") << own;
+}
+
+TEST(Listeners, are_waited_for_until_they_are_there_or_it_is_useless) {
+  const TcpDoor door("127.0.0.1", token(), 2);
+  EXPECT_TRUE(wait_for_listener("127.0.0.1", door.address().port, 10));
+  int64_t free_port = 0;
+  {
+    const TcpDoor gone("127.0.0.1", token(), 2);
+    free_port = gone.address().port;
+  }
+  EXPECT_FALSE(wait_for_listener("127.0.0.1", free_port, 0.1));
+  int64_t asked = 0;
+  EXPECT_FALSE(wait_for_listener("127.0.0.1", free_port, 1000, [&] { return ++asked == 3; }));
+  EXPECT_FALSE(wait_for_listener("no-such-host.invalid", 80, 1000, [] { return true; }));
+}
+
+TEST(Ports, are_taken_at_one_address_where_it_is_a_number) {
+  const TcpSocket taken = bind_to("127.0.0.1", 0);
+  ASSERT_TRUE(taken.is_open());
+  EXPECT_EQ(own_host_of(taken), "127.0.0.1");
+  EXPECT_FALSE(bind_to("192.0.2.1", 0).is_open());
+  EXPECT_FALSE(bind_to("localhost", 0).is_open()) << "which of its addresses?";
 }
 
 TEST(Addresses, of_one_s_own_name_lead_out_where_anything_does) {

@@ -26,6 +26,7 @@
 #include "copus/comm/health/shared_health.h"
 #include "copus/comm/health/watchdog.h"
 #include "copus/comm/job/launcher.h"
+#include "copus/comm/job/launcher_watch.h"
 #include "copus/comm/job/meeting_place.h"
 #include "copus/comm/job/membership.h"
 #include "copus/comm/world.h"
@@ -74,6 +75,7 @@ int run_rank(const RankEnvironment& environment, const Options& options) {
   if (options.get("--mistake-before", -1) == rank) throw UserError("there is no such file");
   if (options.get("--all-mistaken", 0) > 0) throw UserError("there is no such file");
   if (options.get("--absent", -1) == rank) std::this_thread::sleep_for(std::chrono::hours(1));
+  if (options.get("--stopped-before", -1) == rank) ::raise(SIGSTOP);
   take_signals();
 
   const auto world = join_world(environment, static_cast<double>(options.get("--wait", 60)));
@@ -247,6 +249,7 @@ int run_healing_rank(const RankEnvironment& environment, const Options& options)
   if (options.get("--mistake-before", -1) == environment.process) throw UserError("there is no such file");
   if (options.get("--newcomers-die", 0) > 0 && environment.process >= environment.world_size) ::raise(SIGKILL);
   take_signals();
+  watch_launcher(environment);
   return HealingRank(environment, options).run();
 }
 

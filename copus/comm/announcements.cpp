@@ -1,0 +1,18 @@
+#include "copus/comm/announcements.h"
+
+#include <atomic>
+
+namespace copus {
+
+namespace {
+
+// Of the whole process, as its stderr is.
+std::atomic<bool> all_is_told = false;
+
+}  // namespace
+
+void announce_no_more() { all_is_told = true; }
+
+bool may_announce() { return !all_is_told; }
+
+}  // namespace copus
