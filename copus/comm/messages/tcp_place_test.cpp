@@ -32,8 +32,8 @@ TEST(TcpPlace, RefusesOtherTextsAndKeepsThemSecret) {
   };
   for (const std::string& text :
        {std::string(), std::string("host"), "host port " + token, "host 0 " + token, "host 65536 " + token,
-        "host -1 " + token, "host 99999999999999999999 " + token, "host 4000 a", "host 4000 " + token + "a",
-        std::string("host 4000"), "host 4000 " + token + " more"}) {
+        "host -1 " + token, "host 99999999999999999999 " + token, std::string("host 4000 a"),
+        "host 4000 " + token + "a", std::string("host 4000"), "host 4000 " + token + " more"}) {
     EXPECT_THAT(message(text, true), AllOf(HasSubstr("rank 7"), Not(HasSubstr("aaaa")))) << text;
   }
   EXPECT_THAT(message("host 4000 " + token, false), HasSubstr("is no address"));
