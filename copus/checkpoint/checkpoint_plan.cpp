@@ -81,10 +81,11 @@ int64_t CheckpointTensor::bytes() const { return count_elements(shape) * size_of
 
 std::vector<CheckpointTensor> list_checkpoint_tensors(const ModelDescription& model) {
   std::vector<CheckpointTensor> tensors;
-  for (const char* prefix : {"", "exp_avg.", "exp_avg_sq."}) {
+  for (const char* name_prefix : {"", "exp_avg.", "exp_avg_sq."}) {
     for (const ParameterInfo& parameter : list_parameters(model)) {
-      tensors.push_back(
-          {.name = prefix + parameter.name, .shape = parameter.shape, .is_weight = std::string_view(prefix).empty()});
+      tensors.push_back({.name = name_prefix + parameter.name,
+                         .shape = parameter.shape,
+                         .is_weight = std::string_view(name_prefix).empty()});
     }
   }
   return tensors;

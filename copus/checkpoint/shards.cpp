@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
@@ -154,7 +155,8 @@ std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& direc
   std::set<std::string> names;
   for (const auto& [tensor, file] : index) names.insert(file);
   for (const std::string& name : names) {
-    if (!std::filesystem::exists(directory / name)) {
+    std::error_code unknown;  // such as of a name that is too long
+    if (!std::filesystem::exists(directory / name, unknown)) {
       throw UserError(concat(directory.string(), " is incomplete: ", name, ", which ", model_index_file_name,
                              " names, is missing. Download or copy the model again"));
     }

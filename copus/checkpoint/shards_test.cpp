@@ -83,6 +83,7 @@ TEST_F(ModelFilesTest, IndexThatDisagreesWithTheFiles) {
   }
   check(R"({"weight_map": {"a": )" + std::string(1000000, '[') + std::string(1000000, ']') + "}}", "too deeply");
   check(R"({"weight_map": {"a": 3}})", "expected the name of a file beside");
+  check(R"({"weight_map": {"a": ")" + std::string(5000, 'x') + "\"}}", "is incomplete");
   check(R"({"weight_map": {"d": "model-00001-of-00002.safetensors"}})", "it is in none of the files");
   check(R"({"weight_map": {"a": "model-00002-of-00002.safetensors"}})", "none of the files");
   check(R"({"weight_map": {"a": "model-00002-of-00002.safetensors", "b": "model-00001-of-00002.safetensors"}})",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
@@ -17,6 +18,12 @@ const ShippedFile* find_shipped(const std::vector<ShippedFile>& files, std::stri
   const auto found =
       std::find_if(files.begin(), files.end(), [&](const ShippedFile& file) { return file.name == name; });
   return found != files.end() ? &*found : nullptr;
+}
+
+// Nor is there a file whose name is too long for one.
+bool exists(const std::string& path) {
+  std::error_code unknown;
+  return std::filesystem::exists(path, unknown);
 }
 
 // Refuses a text that is neither a name nor a file; it may have been meant as either. `what` is "cluster" or "model".
@@ -61,7 +68,7 @@ ClusterDescription read_cluster_file(const std::string& path, const std::string&
 }
 
 ClusterDescription find_cluster(const std::string& name_or_path) {
-  if (find_shipped(shipped_clusters(), name_or_path) == nullptr && !std::filesystem::exists(name_or_path)) {
+  if (find_shipped(shipped_clusters(), name_or_path) == nullptr && !exists(name_or_path)) {
     refuse("cluster", name_or_path, ".toml", shipped_clusters());
   }
   return read_cluster_file(name_or_path, "--cluster");
@@ -72,13 +79,14 @@ ModelDescription read_model_file(const std::string& path, const std::string& ask
     return parse_model_description(file->text, concat(path, ".json"));
   }
   std::filesystem::path file = path;
-  if (std::filesystem::is_directory(file)) file /= "config.json";
+  std::error_code unknown;
+  if (std::filesystem::is_directory(file, unknown)) file /= "config.json";
   const std::string text = read_named_file(file, asked_by, "a Hugging Face config.json, or the folder that holds it");
   return parse_model_description(text, file.string());
 }
 
 ModelDescription find_model(const std::string& name_or_path) {
-  if (find_shipped(shipped_models(), name_or_path) == nullptr && !std::filesystem::exists(name_or_path)) {
+  if (find_shipped(shipped_models(), name_or_path) == nullptr && !exists(name_or_path)) {
     refuse("model", name_or_path, ".json", shipped_models());
   }
   return read_model_file(name_or_path, "--model");

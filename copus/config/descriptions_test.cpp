@@ -174,6 +174,13 @@ TEST(Descriptions, UnknownNamesListThoseThatThereAre) {
                     testing::Not(HasSubstr("did you mean"))));
 }
 
+TEST(Descriptions, ANameMayBeTooLongForAFile) {
+  const std::string name(5000, 'x');
+  EXPECT_THAT(user_error([&] { find_cluster(name); }), HasSubstr("there is no such file"));
+  EXPECT_THAT(user_error([&] { find_model(name); }), HasSubstr("there is no such file"));
+  EXPECT_THAT(user_error([&] { read_model_file(name, "cluster.stands_for"); }), HasSubstr("cluster.stands_for"));
+}
+
 TEST(Descriptions, AModelMayBeAFolder) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() / "config.json") << read_text_file(COPUS_SOURCE "/configs/models/llama-2-7b.json");

@@ -76,8 +76,8 @@ double LearningRate::at(const RunProgress& progress) const {
     case LearningRateSchedule::cosine: {
       // Cosine decay (Loshchilov & Hutter 2017, SGDR), one half period over what follows the warm-up. A warm-up that is
       // given in tokens is an unknown share of a run that is limited by time, and counts as none.
-      const bool unknown = optimizer_.warmup_tokens >= 1 && total_tokens_ == 0;
-      const double begin = unknown ? 0 : as_share(optimizer_.warmup_tokens, total_tokens_);
+      const bool is_unknown = optimizer_.warmup_tokens >= 1 && total_tokens_ == 0;
+      const double begin = is_unknown ? 0 : as_share(optimizer_.warmup_tokens, total_tokens_);
       const double done = begin < 1 ? (now - begin) / (1 - begin) : 0;
       return floor + (optimizer_.lr - floor) * 0.5 * (1 + std::cos(std::numbers::pi * done));
     }

@@ -117,7 +117,7 @@ class Follower {
  private:
   void events_after(int64_t step, Replay& replay) {
     for (; event_ != segment_.end && step_of(*event_) == step && !replay.difference; ++event_) {
-      if (auto what = std::visit([this](const auto& event) { return apply(event); }, *event_)) {
+      if (auto what = std::visit([this](const auto& event) { return this->apply(event); }, *event_)) {
         replay.difference = {step, std::move(*what)};
       }
       replay.decisions += std::holds_alternative<Decision>(*event_);

@@ -42,17 +42,17 @@ Watchdog::~Watchdog() {
 
 void Watchdog::watch() {
   auto looked = Clock::now();
-  std::optional<Clock::time_point> failed;
+  std::optional<Clock::time_point> failed_at;
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, interval, [this] { return stop_; })) {
     health_.beat();
     const auto now = Clock::now();
-    if (!failed) {
+    if (!failed_at) {
       if (const auto report = monitor_.look(std::chrono::duration<double>(now - looked).count())) {
         health_.report(*report);
       }
-      if (health_.failure()) failed = now;
-    } else if (after_failure_ == AfterFailure::end_process && now - *failed > grace) {
+      if (health_.failure()) failed_at = now;
+    } else if (after_failure_ == AfterFailure::end_process && now - *failed_at > grace) {
       ::_exit(exit_code_of_failure);
     }
     looked = now;

@@ -18,7 +18,7 @@ MachineProcesses::MachineProcesses(MachineOfJob machine, const std::vector<std::
     : machine_(std::move(machine)), processes_(arguments) {}
 
 std::vector<News> MachineProcesses::carry_out(const Order& order) {
-  return std::visit([this](const auto& one) { return carry_out_one(one); }, order);
+  return std::visit([this](const auto& one) { return this->carry_out_one(one); }, order);
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const BeginJob& order) {
