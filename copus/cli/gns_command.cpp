@@ -17,6 +17,7 @@
 #include "copus/cli/stored_model.h"
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
+#include "copus/description/configuration_fields.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/model/decoder.h"
 #include "copus/model/precision.h"
@@ -252,10 +253,10 @@ void add_gns(CLI::App& program, CommandAction& action) {
                   "Take samples from the beginning of another shuffle (default: the run's seed, or 1234)")
       ->check(at_least(0));
   command.add_option("--batches", options->batches, "Batches to measure; an error bar needs some")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
+      ->check(number_in(Range<int64_t>{2, int64_t{1} << 30}))
       ->capture_default_str();
   command.add_option("--large-batch", options->large_batch, "Sequences of a batch")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
+      ->check(number_in(Range<int64_t>{2, allowed_batches.high}))
       ->capture_default_str();
   add_named_option(command, "--precision", options->precision, "auto, fp32 or bf16");
   command.add_option("--device", options->device, "cpu or cuda[:N]")->capture_default_str();

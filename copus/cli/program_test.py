@@ -188,14 +188,14 @@ class BadInput(ProgramTest):
 
     def test_numbers_beyond_any_use(self):
         for setting, says in [("train.threads=2147483648", "at most 4096"), ("optimizer.lr=1e-320", "at least 1e-30"),
-                              ("model.hidden_size=2147483648", "1048576"),
+                              ("model.hidden_size=2147483648", "1048576, got"),
                               ("model.num_hidden_layers=1000000000", "4096"),
                               ("train.sequence_length=9223372036854775807", "2147483647"),
                               ("train.max_seconds=1e300", "at most 1e+09"), ("train.micro_batch=1e300", "whole number")]:
-            self.assert_run_refused(setting, says=[setting.split("=")[0], says])
+            self.assert_run_refused(setting, says=[setting.split("=")[0].split(".")[1], says])
 
     def test_a_model_that_no_machine_has_memory_for(self):
-        self.assert_run_refused("model.vocab_size=1000000000", says=["AdamW's moments take", "TiB", "are left", "[model]"])
+        self.assert_run_refused("model.vocab_size=1000000000", says=["AdamW's moments take 954 GiB", "are left", "[model]"])
 
     def test_a_limit_on_memory_or_threads(self):
         gigabytes = 24
