@@ -58,7 +58,7 @@ std::unique_ptr<TokenSource> open_token_source(const std::string& path, const st
                            has_tokens ? ".idx" : ".bin", " is missing; a tokenized corpus is the pair of both files"));
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
-    throw UserError(concat(path, ": is a directory; expected a UTF-8 text file or the prefix of a .bin/.idx pair"));
+    throw UserError(concat(path, ": it is a folder; expected a UTF-8 text file or the prefix of a .bin/.idx pair"));
   throw UserError(concat(path, ": no such corpus: looked for the text file ", path, " and for the pair ", path,
                          ".bin and ", path, ".idx"));
 }
