@@ -100,6 +100,12 @@ def script():
                    for i, step in enumerate(steps))
 
 
+def set_signals():
+    """A file that is too large is an error of write() then, and a shell that started this in the background has no say."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Failed(Exception):
     """A round that went otherwise than it should."""
 
@@ -128,8 +134,7 @@ class Job:
             command = [TORCHRUN, "--no-python", "--nproc-per-node", str(RANKS), "--master-port", free_port(), *command]
         self.output, self.errors = folder / f"{run}.out", folder / f"{run}.err"
         with open(self.output, "w", encoding="utf-8") as output, open(self.errors, "w", encoding="utf-8") as errors:
-            self.process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=errors,
-                                            preexec_fn=lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+            self.process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=errors, preexec_fn=set_signals)
         variable = "RANK" if launcher == "torchrun" else "COPUS_RANK"
         self.ranks = ranks_of(self.process.pid, RANKS, self.lives, variable)
         if self.ranks is None:
@@ -311,6 +316,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--launchers", default="own,torchrun" if os.path.exists(TORCHRUN) else "own")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # in order, with what was started
     with tempfile.TemporaryDirectory(prefix="copus_fault_rounds_") as folder:
         rounds = Rounds(pathlib.Path(folder), options.seed)
         ways = combinations(options.launchers.split(","))
