@@ -68,11 +68,12 @@ class CommandLine(ProgramTest):
 
 class ScarceMemory(ProgramTest):
     def test_is_told_as_such(self):
-        """A description of several gigabytes, of which the file system holds nothing, under a limit of one."""
+        """A description that is as large as may be, of which the file system holds nothing, under a limit below it."""
         with open(self.folder / "huge.json", "wb") as file:
-            file.truncate(8 << 30)
-        def limit():
-            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+            file.truncate(256 << 20)
+        def limit():  # of what a process takes for itself: what libraries map differs from build to build
+            resource.setrlimit(resource.RLIMIT_DATA, (200 << 20, 200 << 20))
+            resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))  # which is told
         self.assert_refused("plan", "--model", "huge.json", "--cluster", "h100-sxm", "--gpus", "8",
                             says=["there is not enough memory", "ulimit -v"], preexec_fn=limit)
 
