@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -257,15 +258,15 @@ class SeveralRanks(ProgramTest):
         """Rank 0 alone meets the failure, while the other trains on."""
         self.write_run("long.toml", steps=100000)
         process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.data_parallel=2", "--set",
-                             "checkpoint.interval=20")
-        self.wait_for_steps("r", 50, process)
-        checkpoints = self.folder / "r" / "checkpoints"
-        checkpoints.rename(self.folder / "gone")
-        checkpoints.write_text("in the way")
+                             "checkpoint.interval=20",
+                             preexec_fn=lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+        ranks = ranks_of(process.pid, 2, lambda: process.poll() is None)
+        # This stands in for a disk that is full: there is room for the log, and none for a checkpoint.
+        resource.prlimit(ranks[0], resource.RLIMIT_FSIZE, (50_000, 50_000))
         output, errors = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 2, output + errors)
         self.assertEqual(errors.count("copus:"), 1, errors)
-        self.assertIn("checkpoints", errors)
+        self.assertRegex(errors, r"cannot write [^\n]*checkpoints[^\n]*File too large")
 
     def test_a_mistake_that_one_rank_meets_is_told_once(self):
         """Rank 0 alone writes, while the other waits for it."""
