@@ -125,7 +125,7 @@ void CheckpointFolder::finish() {
   if (!pending_.valid()) return;
   try {
     pending_.get();
-  } catch (const UserError&) {
+  } catch (const std::runtime_error&) {  // also what the file system says of a folder that is gone
     if (is_in_place()) throw;
   }
 }

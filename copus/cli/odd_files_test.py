@@ -122,7 +122,7 @@ class Conversions(ProgramTest):
 class OddRuns(ProgramTest):
     """Runs to which something happens. What they compute stays that of a run to which nothing does."""
 
-    STEPS = 80
+    STEPS = 400  # so many that the run does not end before something is taken from it
     LAYOUTS = {"one rank": [], "two ranks": ["--set", "parallel.data_parallel=2"]}
 
     def setUp(self):

@@ -68,6 +68,7 @@ class DecisionLog {
   void append(const DecisionEvent& event);
 
   // As of LineLog.
+  bool is_in_place() const { return lines_.is_in_place(); }
   void put_back() { lines_.put_back(); }
   // Returns when the disk has all that was appended. Throws UserError as LineLog::sync.
   void sync() { lines_.sync(); }

@@ -107,6 +107,8 @@ void LineLog::put_back() {
     throw;
   }
   close(std::exchange(descriptor_, file.descriptor));
+  sync();
+  sync_directory(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 
 void LineLog::copy_lines_to(int descriptor) const {

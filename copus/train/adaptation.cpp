@@ -33,7 +33,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
   const int64_t after_step = state.step;
   std::optional<std::string> note;
   if (plan.resume) {
-    // What stands behind this step is going to be cut, whatever it is.
+    // What stands behind this step is going to be cut.
     const std::vector<DecisionEvent> events = read_decision_log(plan.directory / "decisions.jsonl", after_step);
     const std::filesystem::path run_log = plan.directory / "run.jsonl";
     const std::vector<StepRecord> records =

@@ -46,6 +46,8 @@ class Adaptation {
   // Returns when the disk has the log.
   void sync();
 
+  // Tells whether the log still is where it was.
+  bool has_log() const { return log_.is_in_place(); }
   // Makes the log again where somebody has deleted it. Throws UserError as LineLog::put_back.
   void put_back_log() { log_.put_back(); }
 

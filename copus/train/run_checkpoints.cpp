@@ -95,7 +95,7 @@ bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
 bool RunCheckpoints::begin(int64_t step, int64_t bytes) {
   try {
     if (folder_->is_in_place()) folder_->begin(step, bytes);
-  } catch (const UserError&) {
+  } catch (const std::runtime_error&) {  // also what the file system says of a folder that is gone
     if (folder_->is_in_place()) throw;
   }
   return folder_->has_begun();

@@ -58,7 +58,8 @@ void RunLeader::look(int64_t step, bool standing, Trainer& trainer) {
 }
 
 void RunLeader::keep_directory() {
-  wants_checkpoint_ |= output_->keep_directory([this] {
+  const bool has_decisions = !adaptation_ || adaptation_->has_log();
+  wants_checkpoint_ |= output_->keep_directory(has_decisions, [this] {
     if (adaptation_) adaptation_->put_back_log();
     control_->put_back_folder();
   });
@@ -105,8 +106,10 @@ void RunLeader::announce(const std::optional<SwitchIntent>& intent, Trainer& tra
 }
 
 void RunLeader::sync_logs() {
-  output_->sync();
-  if (adaptation_) adaptation_->sync();
+  output_->unless_gone([this] {
+    output_->sync();
+    if (adaptation_) adaptation_->sync();
+  });
 }
 
 Knowledge RunLeader::knowledge() const {

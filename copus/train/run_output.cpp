@@ -60,8 +60,10 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
   tell_of_missing_lines();
 }
 
-bool RunOutput::keep_directory(const std::function<void()>& put_back_more) {
-  if (log_.is_in_place() && checkpoints_.is_in_place()) return false;
+bool RunOutput::keep_directory(bool has_more, const std::function<void()>& put_back_more) {
+  if (has_more && log_.is_in_place() && checkpoints_.is_in_place() && fs::exists(directory_ / "config.toml")) {
+    return false;
+  }
   try {
     check_directory_is_ours();
     create_directories_durably(directory_);
@@ -98,8 +100,6 @@ void RunOutput::check_directory_is_ours() const {
   throw UserError("another run is in it now");
 }
 
-// Writes a file that the run could do without, unless the run directory is gone: whoever looks for that next makes it
-// again.
 void RunOutput::unless_gone(const std::function<void()>& write) const {
   try {
     write();

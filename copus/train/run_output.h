@@ -46,11 +46,14 @@ class RunOutput {
   void add(const SwitchReport& report);
   // Returns when the disk has the log of steps.
   void sync() { log_.sync(); }
+  // Writes what the run goes on without where the run directory is gone: whoever looks for that next makes it again.
+  void unless_gone(const std::function<void()>& write) const;
 
   // Looks whether somebody has deleted or moved the run directory, or what a run cannot be resumed without. Then makes
-  // it again, with the log so far, and returns true; `put_back_more` does the same for files of others in it. The
-  // checkpoints are lost. Where it cannot be made again, the user is told once, and the next call tries again.
-  bool keep_directory(const std::function<void()>& put_back_more);
+  // it again, with the log so far, and returns true. `has_more` says whether files of others in it are in place, and
+  // `put_back_more` makes these again. The checkpoints are lost. Where it cannot be made again, the user is told once,
+  // and the next call tries again.
+  bool keep_directory(bool has_more, const std::function<void()>& put_back_more);
 
   // The folder of this run's checkpoints.
   CheckpointFolder& checkpoints() { return checkpoints_; }
@@ -63,7 +66,6 @@ class RunOutput {
 
  private:
   void check_directory_is_ours() const;
-  void unless_gone(const std::function<void()>& write) const;
   void tell_of_missing_lines();
   void add_to_tensorboard(const StepRecord& record);
   void add_scalar(const char* tag, int64_t step, double value);

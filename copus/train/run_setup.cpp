@@ -74,20 +74,31 @@ void check_modelled_job(const RunPlan& plan) {
       "; begin in a layout that `copus plan` finds to fit ([parallel], train.micro_batch, ", "train.recompute)"));
 }
 
+StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank,
+                          int64_t local_ranks) {
+  const auto of = [&](int64_t one) {
+    const Placement placement = place(config.model, strategy, config.train.sequence_length, one);
+    return static_cast<double>(state_bytes(config.model, placement, compute_dtype(config.train.precision)));
+  };
+  double all = 0;
+  for (int64_t one = 0; one < strategy.world_size(); ++one) all += of(one);
+  const double share = std::min(1.0, static_cast<double>(local_ranks) / static_cast<double>(strategy.world_size()));
+  return {of(rank), all * share};
+}
+
 void check_state_fits(const RunConfig& config, const Configuration& configuration, at::Device device,
                       int64_t local_ranks, World& world) {
   const ParallelStrategy strategy = executed_configuration(config, configuration).strategy;
-  const Placement placement = place(config.model, strategy, config.train.sequence_length, world.rank());
-  const auto bytes = static_cast<double>(state_bytes(config.model, placement, compute_dtype(config.train.precision)));
-  const auto available = static_cast<double>(std::min(available_memory_bytes(), available_address_space_bytes()));
-  const double wanted = bytes * static_cast<double>(local_ranks);
+  const StateBytes bytes = state_bytes_of(config, strategy, world.rank(), local_ranks);
+  const auto left = static_cast<double>(available_memory_bytes());
+  const auto left_to_process = static_cast<double>(available_address_space_bytes());
   std::optional<Obstacle> lack;
-  if (device.is_cpu() && wanted > available) {
+  if (device.is_cpu() && (bytes.of_machine > left || bytes.of_rank > left_to_process)) {
     lack = Obstacle{
-        concat("weights, gradients and AdamW's moments take ", format_bytes(bytes), " on a rank",
-               local_ranks > 1 ? concat(", ", format_bytes(wanted), " on the ", local_ranks, " ranks of this machine")
-                               : "",
-               ", and ", format_bytes(available), " are left: train a smaller model ([model] has ",
+        concat("weights, gradients and AdamW's moments take ", format_bytes(bytes.of_rank), " on a rank",
+               local_ranks > 1 ? concat(", ", format_bytes(bytes.of_machine), " on the ranks of this machine") : "",
+               ", and ", format_bytes(std::min(left, left_to_process)),
+               " are left: train a smaller model ([model] has ",
                format_count(static_cast<double>(count_parameters(config.model))),
                " parameters), share it out over more machines ([parallel]), or free memory or raise its limit (ulimit "
                "-v)"),

@@ -19,6 +19,16 @@ bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ra
 // Checks that the job of a modelled clock could begin: its devices are not there to refuse. Throws UserError.
 void check_modelled_job(const RunPlan& plan);
 
+// Bytes of weights, gradients and moments.
+struct StateBytes {
+  double of_rank = 0;
+  double of_machine = 0;  // of all ranks of one machine
+};
+
+// What a rank holds, and the machine it is on. Ranks of a pipeline hold unequal parts; on several machines each counts
+// as one that has its share of all.
+StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank, int64_t local_ranks);
+
 // Checks, together with all ranks and before any of them takes memory, that the machine has enough for their training
 // state: where it has not, the system would end a process without a word. `local_ranks` share the machine. Throws
 // UserError that says how much is wanted. A GPU refuses by itself.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/health/process_state.h"
 #include "copus/comm/job/launcher.h"
 #include "copus/comm/job/launcher_watch.h"
 #include "copus/comm/job/meeting_place.h"
@@ -33,6 +34,8 @@ auto deadline_in(double seconds) {
   return [end] { return std::max(0.0, Seconds(end - Clock::now()).count()); };
 }
 
+// A launcher's store is there before the ranks are, unless the launcher is gone.
+constexpr double longest_wait_for_launchers_store = 30;
 // In this time a process is ended whose launcher is gone.
 constexpr std::chrono::seconds time_to_be_ended(2);
 
@@ -46,7 +49,9 @@ class RankStore {
       store_ = TcpStore::open({.host = environment.master_address,
                                .port = environment.master_port,
                                .serve = serves,
-                               .wait_seconds = wait_seconds});
+                               .wait_seconds = environment.launcher_serves_store
+                                                   ? std::min(wait_seconds, longest_wait_for_launchers_store)
+                                                   : wait_seconds});
     } catch (const UserError&) {
       // Rank 0 serves the store, and may not be there.
       if (!serves && !environment.launcher_serves_store) {
@@ -90,7 +95,10 @@ class RankStore {
 
   int64_t first_of_machine() const { return environment_.rank - environment_.local_rank; }
   // Who tells where the ranks cannot agree on it. Rank 0 may be what is missing.
-  bool is_next_to_first() const { return environment_.rank == std::max<int64_t>(first_of_machine(), 1); }
+  bool is_next_to_first() const {
+    const bool is_alone = environment_.local_world_size == 1;
+    return environment_.rank == (is_alone ? first_of_machine() : std::max<int64_t>(first_of_machine(), 1));
+  }
   bool is_first_to_tell() {
     if (!store_) return is_next_to_first();
     try {
@@ -143,6 +151,10 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
   int64_t process = 0;
   int descriptor = -1;
   std::istringstream(*place) >> process >> descriptor;
+  if (process_state(process) == ProcessState::gone) {
+    throw RankFailure(
+        store.told_once({0, "the start of the job", "its process ended, or is one of another container", process}));
+  }
   std::unique_ptr<World> world = join(SharedSegment::open(process, descriptor, environment.world_size));
   store.set(joined(environment.rank), "yes");
   return world;
