@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 #include <new>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -24,7 +25,7 @@ namespace {
 constexpr int our_bug = 1;
 constexpr int users_mistake = 2;
 
-int complain(const char* kind, const char* message, int exit_code) {
+int complain(const char* kind, std::string_view message, int exit_code) {
   std::cout.flush();
   std::cerr << "copus: " << kind << ": " << printable(message) << '\n';
   return exit_code;
@@ -42,12 +43,12 @@ int tell(const std::exception_ptr& end) {
   } catch (const RanksFailed& failed) {
     return failed.exit_code();
   } catch (const std::bad_alloc&) {
-    return complain("error", lack_of_memory_message().c_str(), users_mistake);
+    return complain("error", lack_of_memory_message(), users_mistake);
   } catch (const std::filesystem::filesystem_error& error) {
     return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
   } catch (const std::system_error& error) {
     const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;  // of all that throws this
-    if (is_thread) return complain("error", lack_of_threads_message().c_str(), users_mistake);
+    if (is_thread) return complain("error", lack_of_threads_message(), users_mistake);
     return complain("internal error", error.what(), our_bug);
   } catch (const std::exception& error) {
     return complain("internal error", error.what(), our_bug);
@@ -119,7 +120,7 @@ int run_program(int argc, const char* const* argv) {
     return action();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help and --version
-    return complain("error", concat(error.what(), " (see 'copus --help')").c_str(), users_mistake);
+    return complain("error", concat(error.what(), " (see 'copus --help')"), users_mistake);
   } catch (...) {
     return tell(std::current_exception());
   }

@@ -19,7 +19,7 @@ int64_t usable_cores() {
                                                           : std::max(1U, std::thread::hardware_concurrency());
 }
 
-std::string lack_of_threads_message() {
+std::string_view lack_of_threads_message() {
   return "the system lets this process start no further thread (Resource temporarily unavailable): raise the limit of "
          "processes and threads (ulimit -u, or pids.max of a container) or of memory (ulimit -v), or ask for fewer "
          "(train.threads, --threads, or fewer ranks on this machine)";

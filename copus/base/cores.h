@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 
 #include "copus/base/range.h"
 
@@ -19,6 +19,6 @@ inline constexpr Range<int64_t> allowed_threads{0, int64_t{1} << 12};
 void require_threads(int64_t count);
 
 // Tells a user to whom the system gives no further thread what to do.
-std::string lack_of_threads_message();
+std::string_view lack_of_threads_message();
 
 }  // namespace copus
