@@ -9,6 +9,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/text_distance.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/plan_options.h"
@@ -32,6 +33,7 @@ struct PlanOptions {
   std::string global_batch = "16..1024";
   int64_t micro_batch = 0;  // 0: any
   std::string precision = "bf16";
+  std::string system = "copus";
   std::vector<std::string> schedules;
   std::vector<std::string> recomputes;
   std::vector<int64_t> zero_stages;
@@ -50,7 +52,8 @@ PlanQuestion question_of(const PlanOptions& options) {
   question.model_name = short_name(options.model, ".json");
   question.cluster_name = short_name(options.cluster, ".toml");
   question.precision = options.precision;
-  question.system = options.precision == "bf16" ? copus_in_bf16() : copus_in_fp32();
+  question.program = planned_system(options.system, options.precision, options.profile);
+  question.system = options.precision == "bf16" ? describe(question.program) : copus_in_fp32();
   question.sequence_length = options.sequence_length;
   if (options.sequence_length > question.model.max_position_embeddings) {
     throw UserError(concat("--sequence-length ", options.sequence_length, " exceeds the max_position_embeddings of ",
@@ -58,18 +61,18 @@ PlanQuestion question_of(const PlanOptions& options) {
                            "); shorten the sequences or raise it in the model's description"));
   }
   check_can_be_planned(question.cluster, options.cluster);
-  question.space.world_size = number_of_gpus(question.cluster, options.cluster, options.gpus);
-  question.space.global_batches = parse_global_batches(options.global_batch);
-  question.space.max_tensor_parallel = question.cluster.ranks_per_node;
-  if (options.micro_batch > 0) question.space.micro_batches = {options.micro_batch};
-  if (!options.schedules.empty()) {
-    question.space.schedules = by_names<PipelineSchedule>(options.schedules);
-  }
-  if (!options.recomputes.empty()) question.space.recomputes = by_names<Recompute>(options.recomputes);
-  if (!options.zero_stages.empty()) question.space.zero_stages = options.zero_stages;
-  if (!options.sequence_parallel.empty()) {
-    question.space.sequence_parallel.assign(options.sequence_parallel.begin(), options.sequence_parallel.end());
-  }
+  SearchSpace& space = question.space;
+  space.world_size = number_of_gpus(question.cluster, options.cluster, options.gpus);
+  space.global_batches = parse_global_batches(options.global_batch);
+  space.max_tensor_parallel = question.cluster.ranks_per_node;
+  space = question.whole_space();
+  if (options.micro_batch > 0) space.micro_batches = {options.micro_batch};
+  const PlannedSystem program = question.program;
+  narrow(program, "--schedule", space.schedules, by_names<PipelineSchedule>(options.schedules));
+  narrow(program, "--recompute", space.recomputes, by_names<Recompute>(options.recomputes));
+  narrow(program, "--zero", space.zero_stages, options.zero_stages);
+  narrow(program, "--sp", space.sequence_parallel,
+         std::vector<bool>(options.sequence_parallel.begin(), options.sequence_parallel.end()));
   if (!options.profile.empty()) {
     question.knowledge = read_knowledge(
         options.profile,
@@ -105,7 +108,7 @@ int run_plan(const PlanOptions& options) {
     std::cout << to_json(question, plan, options.top, explanations) << '\n';
     return 0;
   }
-  std::cout << (asked ? to_text(explanations) : to_text(question, plan, options.top));
+  std::cout << (asked ? to_text(question, explanations) : to_text(question, plan, options.top));
   if (!options.plot.empty()) std::cout << "\nWrote " << options.plot.string() << ".\n";
   return 0;
 }
@@ -134,6 +137,10 @@ void add_plan(CLI::App& program, CommandAction& action) {
   command.add_option("--precision", options->precision, "What to train in")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
+  command
+      .add_option("--system", options->system,
+                  concat("The program that is to train: ", join(all_names<PlannedSystem>(), ", ")))
+      ->capture_default_str();
   command.add_option("--schedule", options->schedules, "Only these pipeline schedules (any)")
       ->delimiter(',')
       ->check(CLI::IsMember(all_names<PipelineSchedule>()));
@@ -158,6 +165,7 @@ void add_plan(CLI::App& program, CommandAction& action) {
       "Examples:\n"
       "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8\n"
       "  copus plan --model llama-2-13b --cluster h100-sxm --gpus 16 --global-batch 256 --explain d=16\n"
+      "  copus plan --model llama-2-13b --cluster h100-sxm --gpus 16 --global-batch 256 --system megatron\n"
       "  copus plan --model my/config.json --cluster my.toml --gpus 64 --plot plan.html");
   command.callback([options, &action] { action = [options] { return run_plan(*options); }; });
 }

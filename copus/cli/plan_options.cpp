@@ -3,7 +3,7 @@
 #include <charconv>
 #include <set>
 
-#include "copus/base/error.h"
+#include "copus/base/text_distance.h"
 #include "copus/description/configuration_fields.h"
 
 namespace copus {
@@ -91,6 +91,32 @@ void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& g
                            " draws throughput over the global batch, and --global-batch names ", "only ",
                            global_batches.front(), "; give several, for example 16..1024"));
   }
+}
+
+PlannedSystem planned_system(const std::string& name, const std::string& precision,
+                             const std::filesystem::path& profile) {
+  const std::optional<PlannedSystem> system = find_value<PlannedSystem>(name);
+  if (!system) {
+    throw UserError(concat("--system ", name, ": there is no such program; ",
+                           suggest(name, all_names<PlannedSystem>(), "those that a plan can be made for are")));
+  }
+  if (*system == PlannedSystem::copus) return *system;
+  if (precision != "bf16") {
+    throw UserError(concat("--precision ", precision, ": ", full_name(*system),
+                           " is described in bf16 alone; leave --precision out, or take --system copus"));
+  }
+  if (!profile.empty()) {
+    throw UserError(concat("--profile ", profile.string(), " holds what Copus measured of itself, and the plan is for ",
+                           full_name(*system), "; leave one of the two out"));
+  }
+  return *system;
+}
+
+void refuse_value(PlannedSystem system, const std::string& option, const std::string& value,
+                  const std::vector<std::string>& known) {
+  throw UserError(concat(option, " ", value, ": ", full_name(system),
+                         ", as it is described for plans, does not run with this, but with ", join(known, ", "),
+                         "; take one of these, or --system copus"));
 }
 
 std::string short_name(const std::filesystem::path& name_or_path, const char* extension) {

@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/base/error.h"
 #include "copus/description/cluster_description.h"
+#include "copus/plan/planned_system.h"
 
 namespace copus {
 
@@ -29,6 +31,36 @@ void check_can_be_planned(const ClusterDescription& cluster, const std::string& 
 
 // Checks that the file is an .svg or .html and that there are several batches to draw. Throws UserError otherwise.
 void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& global_batches);
+
+// Finds the program that --system names. Throws UserError for an unknown one, with the nearest there is, and for what
+// only Copus is described for: another precision than bf16, and a profile, which Copus measured.
+PlannedSystem planned_system(const std::string& name, const std::string& precision,
+                             const std::filesystem::path& profile);
+
+// Says that `option` asks the program for a value that it cannot run with, or is not described with.
+[[noreturn]] void refuse_value(PlannedSystem system, const std::string& option, const std::string& value,
+                               const std::vector<std::string>& known);
+
+// Keeps of the values that the program knows those that `option` asked for, all where it was not given. Throws
+// UserError for one that the program does not know.
+template <class Value>
+void narrow(PlannedSystem system, const std::string& option, std::vector<Value>& known,
+            const std::vector<Value>& asked) {
+  const auto in_words = [](const Value& value) {
+    if constexpr (HasNames<Value>) {
+      return std::string(to_string(value));
+    } else {
+      return concat(static_cast<int64_t>(value));
+    }
+  };
+  for (const Value value : asked) {
+    if (std::find(known.begin(), known.end(), value) != known.end()) continue;
+    std::vector<std::string> names;
+    for (const Value one : known) names.push_back(in_words(one));
+    refuse_value(system, option, in_words(value), names);
+  }
+  if (!asked.empty()) known = asked;
+}
 
 // Shortens a path or the name of a shipped file: "lab" for my/clusters/lab.toml, "mine" for mine/config.json and mine/.
 std::string short_name(const std::filesystem::path& name_or_path, const char* extension);

@@ -4,7 +4,8 @@
 #include <gmock/gmock.h>
 
 #include "copus/base/testing/test_support.h"
-#include "copus/description/parallel_strategy.h"
+#include "copus/config/run_config.h"
+#include "copus/plan/paste_text.h"
 
 namespace copus {
 namespace {
@@ -73,6 +74,67 @@ TEST(PlanOptions, ShortNames) {
 
 TEST(PlanOptions, ValuesByName) {
   EXPECT_THAT(by_names<Recompute>({"full", "none"}), ElementsAre(Recompute::none, Recompute::full));
+}
+
+TEST(PlanOptions, ProgramsByName) {
+  EXPECT_EQ(planned_system("copus", "fp32", "profile.json"), PlannedSystem::copus);
+  EXPECT_EQ(planned_system("nanotron", "bf16", ""), PlannedSystem::nanotron);
+  EXPECT_THAT(user_error([] { planned_system("megatrom", "bf16", ""); }),
+              AllOf(HasSubstr("--system megatrom"), HasSubstr("did you mean \"megatron\"?")));
+  EXPECT_THAT(user_error([] { planned_system("deepspeed", "bf16", ""); }),
+              HasSubstr("copus, megatron, nanotron, torchtitan"));
+  EXPECT_THAT(user_error([] { planned_system("megatron", "fp32", ""); }), HasSubstr("--precision fp32: Megatron-LM"));
+  EXPECT_THAT(user_error([] { planned_system("megatron", "bf16", "profile.json"); }),
+              HasSubstr("--profile profile.json"));
+}
+
+TEST(PlanOptions, OptionsNarrowWhatAProgramKnows) {
+  std::vector<int64_t> stages = {0, 1};
+  narrow(PlannedSystem::megatron, "--zero", stages, {});
+  EXPECT_THAT(stages, ElementsAre(0, 1));
+  narrow(PlannedSystem::megatron, "--zero", stages, {1});
+  EXPECT_THAT(stages, ElementsAre(1));
+  EXPECT_THAT(user_error([&] { narrow(PlannedSystem::megatron, "--zero", stages, {1, 3}); }),
+              AllOf(HasSubstr("--zero 3: Megatron-LM"), HasSubstr("but with 1; take one of these")));
+  std::vector<Recompute> recomputes = {Recompute::none, Recompute::full};
+  EXPECT_THAT(user_error([&] { narrow(PlannedSystem::nanotron, "--recompute", recomputes, {Recompute::attention}); }),
+              HasSubstr("--recompute attention: nanotron, as it is described for plans, does not run with this, but "
+                        "with none, full"));
+  std::vector<bool> shared = {true};
+  EXPECT_THAT(user_error([&] { narrow(PlannedSystem::torchtitan, "--sp", shared, {false}); }), HasSubstr("--sp 0"));
+}
+
+// Every kind of configuration that a plan may show is what a run makes of its lines.
+TEST(PlanOptions, ARunReadsBackWhatAPlanWrites) {
+  PlanQuestion question;
+  question.model = {.architecture = Architecture::llama,
+                    .vocab_size = 256,
+                    .hidden_size = 64,
+                    .intermediate_size = 96,
+                    .num_layers = 4,
+                    .num_heads = 4,
+                    .num_kv_heads = 4,
+                    .head_dim = 16,
+                    .rope_scaling = std::nullopt};
+  question.precision = "bf16";
+  question.sequence_length = 32;
+  question.space.world_size = 8;
+  question.space.global_batches = {32};
+  question.space.zero_replicas = {1, 2};
+  const std::string begin =
+      "[model]\nvocab_size = 256\nhidden_size = 64\nintermediate_size = 96\nnum_hidden_layers = 4\n"
+      "num_attention_heads = 4\n[data]\ntrain = 'a.txt'\n";
+  const std::vector<Configuration> all = enumerate(question.model, question.sequence_length, question.space);
+  EXPECT_GT(all.size(), 1000u);
+  for (size_t i = 0; i < all.size(); i += 7) {
+    const std::string lines = paste_texts(question, all[i]).front().text;
+    const RunConfig config = parse_run_config(concat(begin, lines, "max_steps = 5\n"), "run.toml");
+    EXPECT_EQ(config.parallel, all[i].strategy) << lines;
+    EXPECT_EQ(config.train.global_batch, all[i].global_batch);
+    EXPECT_EQ(config.train.micro_batch, all[i].micro_batch);
+    EXPECT_EQ(config.train.sequence_length, 32);
+    EXPECT_EQ(config.train.precision, Precision::bf16);
+  }
 }
 
 TEST(PlanOptions, ABatchIsAddedOnceInItsPlace) {

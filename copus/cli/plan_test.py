@@ -6,6 +6,7 @@ Usage: plan_test.py PATH_TO_COPUS [unittest options].
 import json
 import pathlib
 import sys
+import tomllib
 import unittest
 import xml.etree.ElementTree
 
@@ -123,6 +124,57 @@ class PlanTest(ProgramTest):
         self.refused("--model", "llama-3.1-70b", "--cluster", "h100-sxm", "--gpus", "32", "--global-batch", "32",
                      "--micro-batch", "1", "--zero", "0", "--schedule", "gpipe", "--recompute", "none", "--sp", "0",
                      says=["leave out --schedule and --recompute and --micro-batch and --zero and --sp"])
+
+    def test_other_programs_get_their_flags(self):
+        arguments = [*WORKLOAD, "--global-batch", "64"]
+        expected = {"copus": "[parallel]\n", "megatron": "--tensor-model-parallel-size ",
+                    "nanotron": "parallelism:\n", "torchtitan": "[parallelism]\n"}
+        for system, flags in expected.items():
+            with self.subTest(system=system):
+                text = self.planned(*arguments, "--system", system)
+                self.assertIn(flags, text)
+                self.assertEqual("trained by" in text, system != "copus")
+                plan = json.loads(self.planned(*arguments, "--system", system, "--json"))
+                self.assertEqual(plan["system"], system)
+                fastest = plan["batches"][0]["layouts"][0]
+                for form in fastest["flags"]:
+                    self.assertIn(form["text"], text)
+        self.assertEqual(self.planned(*arguments), self.planned(*arguments, "--system", "copus"))
+        self.assertNotIn("[parallel]", self.planned(*WORKLOAD, "--global-batch", "16,64"))
+
+    def test_torchtitans_toml_holds_the_layout(self):
+        plan = json.loads(self.planned(*WORKLOAD, "--global-batch", "64", "--system", "torchtitan", "--json"))
+        for layout in plan["batches"][0]["layouts"]:
+            settings = tomllib.loads(layout["flags"][0]["text"])
+            degrees, training = settings["parallelism"], settings["training"]
+            self.assertEqual(degrees["data_parallel_replicate_degree"] * degrees["data_parallel_shard_degree"],
+                             layout["data_parallel"])
+            self.assertEqual(degrees["tensor_parallel_degree"], layout["tensor_parallel"])
+            self.assertEqual(degrees["pipeline_parallel_degree"], layout["pipeline_parallel"])
+            rank_batch = training["local_batch_size"] * (
+                1 if layout["pipeline_parallel"] > 1 else layout["num_microbatches"])
+            self.assertEqual(rank_batch * layout["data_parallel"], training["global_batch_size"])
+            self.assertEqual((training["global_batch_size"], training["seq_len"]), (64, 2048))
+
+    def test_a_layout_that_is_asked_about_comes_with_its_flags(self):
+        arguments = [*WORKLOAD, "--global-batch", "64", "--system", "megatron", "--explain"]
+        self.assertIn("--pipeline-model-parallel-size 2", self.planned(*arguments, "d=4,p=2"))
+        text = self.planned(*arguments, "d=8,zero=3")
+        self.assertIn("Megatron-LM", text)
+        self.assertIn("zero 3", text)
+        self.assertNotIn("--micro-batch-size", text)
+
+    def test_what_other_programs_cannot(self):
+        self.refused(*WORKLOAD, "--system", "megatrom", says=["--system megatrom", 'did you mean "megatron"?'])
+        self.refused(*WORKLOAD, "--system", "olmo", says=["copus, megatron, nanotron, torchtitan"])
+        self.refused(*WORKLOAD, "--system", "megatron", "--zero", "0,3", says=["--zero 3: Megatron-LM", "with 0, 1"])
+        self.refused(*WORKLOAD, "--system", "nanotron", "--schedule", "zb-h1", says=["--schedule zb-h1", "gpipe, 1f1b"])
+        self.refused(*WORKLOAD, "--system", "torchtitan", "--sp", "0", says=["--sp 0: torchtitan"])
+        self.refused(*WORKLOAD, "--system", "megatron", "--precision", "fp32", says=["--precision fp32", "bf16"])
+        self.refused(*WORKLOAD, "--system", "megatron", "--profile", "profile.json",
+                     says=["--profile", "Copus measured"])
+        self.refused(*WORKLOAD, "--system", "torchtitan", "--global-batch", "1",
+                     says=["no layout of 8 GPUs", "torchtitan needs d of at least 2"])
 
     def test_a_model_in_a_folder_has_its_name(self):
         (self.folder / "mine").mkdir()

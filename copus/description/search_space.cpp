@@ -137,7 +137,8 @@ class Enumeration {
       const auto add = [&](int64_t micro_batch) {
         if (micro_batch < 1 || global_batch / unit % micro_batch != 0) return;
         const Configuration configuration{strategy, global_batch, micro_batch};
-        if (!infeasible_reason(model_, configuration, sequence_length_)) found_.push_back(configuration);
+        if (infeasible_reason(model_, configuration, sequence_length_)) return;
+        if (!space_.allows || space_.allows(configuration)) found_.push_back(configuration);
       };
       if (space_.micro_batches.empty()) {
         for (int64_t micro_batch = 1; micro_batch <= global_batch / unit; micro_batch *= 2) add(micro_batch);

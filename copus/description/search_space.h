@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "copus/description/parallel_strategy.h"
@@ -18,14 +19,15 @@ struct SearchSpace {
   std::vector<bool> sequence_parallel = {false, true};
   std::vector<int64_t> zero_stages = {0, 1, 2, 3};
   std::vector<bool> reshard_after_forward = {false, true};
-  std::vector<int64_t> zero_replicas = {1};  // where none of them goes with a layout: 1
-  int64_t max_tensor_parallel = 0;           // commonly a node's ranks; 0: no limit but the model's
+  std::vector<int64_t> zero_replicas = {1};          // where none of them goes with a layout: 1
+  int64_t max_tensor_parallel = 0;                   // commonly a node's ranks; 0: no limit but the model's
+  std::function<bool(const Configuration&)> allows;  // asked of what the model allows; empty: all are taken
 };
 
-// Lists all configurations that infeasible_reason allows, each once, by strategy, then by global batch, then by
-// micro-batch. Options that make no difference are listed once, whatever the lists say: without a pipeline the schedule
-// is 1f1b (gpipe would only keep more activations), with t = 1 there is no sequence parallelism, with d = 1 no ZeRO,
-// without ZeRO-3 nothing is gathered again.
+// Lists all configurations that infeasible_reason and the space allow, each once, by strategy, then by global batch,
+// then by micro-batch. Options that make no difference are listed once, whatever the lists say: without a pipeline the
+// schedule is 1f1b (gpipe would only keep more activations), with t = 1 there is no sequence parallelism, with d = 1 no
+// ZeRO, without ZeRO-3 nothing is gathered again.
 std::vector<Configuration> enumerate(const ModelDescription& model, int64_t sequence_length, const SearchSpace& space);
 
 }  // namespace copus

@@ -110,7 +110,7 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
     of.defers_weight_gradients = defers_weight_gradients(strategy, stage);
     of.reshards = strategy.reshard_after_forward;
     of.is_first = is_first;
-    of.overlaps = overlaps_reduction();
+    of.overlaps = overlaps_reduction(strategy);
     of.num_microbatches = configuration.num_microbatches();
     if (is_first) of.embedding = seconds_of(costs.blocks.embedding, buckets.embedding);
     if (is_last) of.head = seconds_of(costs.blocks.head, buckets.embedding);
@@ -214,8 +214,9 @@ StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& s
   const double reduce_turns = turns(strategy, t * reducers), gather_turns = turns(strategy, t * sharers),
                replica_turns = turns(strategy, t * d);
   const auto bytes_of = [](double parameters, double bytes) { return static_cast<int64_t>(parameters * bytes); };
-  const bool fills_buckets = system_.bucket_parameters > 0 && !strategy.cuts_gradients();
-  const double filled = fills_buckets ? std::min(system_.bucket_parameters, held_parameters(strategy, 0)) : 0;
+  const double bucket_parameters = system_.reduction_of(strategy).bucket_parameters;
+  const bool fills_buckets = bucket_parameters > 0 && !strategy.cuts_gradients();
+  const double filled = fills_buckets ? std::min(bucket_parameters, held_parameters(strategy, 0)) : 0;
   const auto cost = [&](double parameters) {
     // A block takes its share of the time of what is sent with it.
     const double together = fills_buckets ? filled : parameters, share = parameters / together;
@@ -257,7 +258,9 @@ bool StepTimeModel::defers_weight_gradients(const ParallelStrategy& strategy, in
 
 // Whether anything goes on beside computing. On ranks that share devices nothing does: the same processors move bytes
 // and compute.
-bool StepTimeModel::overlaps_reduction() const { return system_.overlaps_reduction && cluster_.devices_per_node == 0; }
+bool StepTimeModel::overlaps_reduction(const ParallelStrategy& strategy) const {
+  return system_.reduction_of(strategy).overlaps && cluster_.devices_per_node == 0;
+}
 
 // Whether the gradients of tied embeddings are added whole and reduced when the backward pass has ended.
 bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) const {
@@ -279,7 +282,7 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
   for (int64_t rank = 0; rank < p; ++rank) {
     // Buckets are complete only at the end of the schedule where it leaves the weights' gradients until then.
     const bool is_deferred = defers_weight_gradients(strategy, rank);
-    const bool overlaps = overlaps_reduction() && !is_deferred;
+    const bool overlaps = overlaps_reduction(strategy) && !is_deferred;
     double now = 0, reduced = 0, tied = 0;
     const auto add_bucket = [&](double reduction) { reduced = std::max(reduced, overlaps ? now : 0) + reduction; };
     const auto add_embedding = [&] {

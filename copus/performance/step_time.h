@@ -67,7 +67,7 @@ class StepTimeModel {
   template <class Visitor>
   void visit_buckets(const ParallelStrategy& strategy, int64_t rank, const BucketCosts& buckets, Visitor&& visit);
   static bool defers_weight_gradients(const ParallelStrategy& strategy, int64_t rank);
-  bool overlaps_reduction() const;
+  bool overlaps_reduction(const ParallelStrategy& strategy) const;
   bool reduces_tied_at_the_end(const Configuration& configuration) const;
   double bucket_communication(const Configuration& configuration, const Stages& costs);
   double end_of_step(const ParallelStrategy& strategy, const BucketCosts& buckets);

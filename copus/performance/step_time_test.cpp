@@ -244,20 +244,23 @@ double unhidden_communication(const TrainingSystem& system, int64_t zero_stage) 
 
 TEST(StepTime, BlocksThatAreSentTogetherShareTheLatency) {
   TrainingSystem system = silent_system();
-  system.overlaps_reduction = false;
+  system.reduction_without_zero.overlaps = system.reduction_with_zero.overlaps = false;
   const double parameters = 8 * (4 * 128 * 128 + 3 * 256 * 128 + 2 * 128) + 2 * 1000 * 128 + 128;
   const auto in_collectives = [&](double number) { return number * 6 * (1e-3 + 4 * parameters / number / 4 / 1e9); };
   // Ten buckets of their own.
   EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(10), 1e-5);
-  system.bucket_parameters = 1e12;
+  system.reduction_without_zero.bucket_parameters = 1e12;
   EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(1), 1e-5);
-  system.bucket_parameters = parameters / 3;
+  system.reduction_without_zero.bucket_parameters = parameters / 3;
   EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(3), 1e-5);
+  system.reduction_with_zero.bucket_parameters = 1e12;
+  EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(3), 1e-5);
+  EXPECT_NEAR(unhidden_communication(system, 1), in_collectives(1), 1e-5);
 }
 
 TEST(StepTime, ZeroOneMayReduceEverythingEverywhere) {
   TrainingSystem system = silent_system();
-  system.overlaps_reduction = false;
+  system.reduction_without_zero.overlaps = system.reduction_with_zero.overlaps = false;
   const double scattered = unhidden_communication(system, 1), reduced = unhidden_communication(system, 0);
   // Gradients and weights have as many bytes, so that scattering costs as much as gathering.
   EXPECT_NEAR(scattered, reduced, 1e-9);
@@ -588,7 +591,7 @@ TEST(StepTime, ThroughputAndUtilization) {
   EXPECT_TRUE(std::isnan(model_flops_utilization(small_model(), sequence_length, throughput, 0)));
 }
 
-TEST(CutStages, ByThresholdsAndEqually) {
+TEST(CutStages, ByThresholdsEquallyAndWithTheEnds) {
   TrainingSystem system;
   ModelDescription model = small_model();
   // A layer has 4 * 128^2 + 3 * 256 * 128 = 163,840 weights; this head has as many as 4 layers, so the total is 12
@@ -602,6 +605,11 @@ TEST(CutStages, ByThresholdsAndEqually) {
             (std::vector<LayerRange>{{0, 3}, {3, 5}, {5, 8}, {8, 8}, {8, 8}}));
   system.stage_cut = StageCut::equal;
   EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 2}, {2, 5}, {5, 8}}));
+  // Ten blocks, of which the first is the embedding and the last the head.
+  system.stage_cut = StageCut::ends_count;
+  EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 3}, {3, 6}, {6, 8}}));
+  EXPECT_EQ(cut_stages(system, model, sequence_length, 5),
+            (std::vector<LayerRange>{{0, 1}, {1, 3}, {3, 5}, {5, 7}, {7, 8}}));
 }
 
 }  // namespace

@@ -35,6 +35,19 @@ std::vector<LayerRange> cut_equally(const ModelDescription& model, int64_t num_s
   return stages;
 }
 
+// The first stages take what is left over. The layers that stand for the ends come off the first and the last stage.
+std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num_stages) {
+  const int64_t blocks = model.num_layers + 2, each = blocks / num_stages, left_over = blocks % num_stages;
+  std::vector<LayerRange> stages;
+  int64_t end = -1;  // of the blocks, of which the first is the embedding
+  for (int64_t stage = 0; stage < num_stages; ++stage) {
+    const int64_t begin = end;
+    end += each + (stage < left_over ? 1 : 0);
+    stages.push_back({std::max<int64_t>(begin, 0), std::min(end, model.num_layers)});
+  }
+  return stages;
+}
+
 }  // namespace
 
 MemoryUse copus_memory_use() {
@@ -115,6 +128,8 @@ std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDesc
       return cut_by_thresholds(model, num_stages);
     case StageCut::equal:
       return cut_equally(model, num_stages);
+    case StageCut::ends_count:
+      return cut_with_ends(model, num_stages);
   }
   fail_check("known stage cut", __FILE__, __LINE__, "");
 }

@@ -49,6 +49,7 @@ enum class StageCut {
   balanced,    // by balance_stages
   thresholds,  // a rank takes blocks until they reach its pth part of the operations; the head is the last block
   equal,       // the same number of layers everywhere
+  ends_count,  // the same number, where the embedding and the head count as a layer each
 };
 
 // Returns the memory use of Copus with its own kernels on a CPU and in single precision: see decoder_layer.h and
@@ -93,13 +94,18 @@ struct TrainingSystem {
   double attention_matrix_bytes = 0;  // moved per attention score and pass, where the scores are written to memory
 
   // Communication:
-  double reduced_bytes = 4;        // bytes of a gradient as it is sent
-  double agreement_bytes = 0;      // bytes that the ranks add up once a step, before they find the latest time
-  bool overlaps_reduction = true;  // whether gradients are reduced beside the last backward pass
+  double reduced_bytes = 4;    // bytes of a gradient as it is sent
+  double agreement_bytes = 0;  // bytes that the ranks add up once a step, before they find the latest time
+  struct Reduction {
+    bool overlaps = true;  // whether gradients are reduced beside the last backward pass
+    // Parameters of a rank that one collective reduces or gathers, without ZeRO-2 and 3; 0: those of a layer, the
+    // embedding or the head.
+    double bucket_parameters = 0;
+    bool operator==(const Reduction&) const = default;
+  };
+  Reduction reduction_without_zero = {};
+  Reduction reduction_with_zero = {};
   bool scatters_gradients = true;  // whether ZeRO-1 reduces by a reduce-scatter; otherwise by an all-reduce
-  // Parameters of a rank that one collective reduces or gathers, without ZeRO-2 and 3; 0: those of a layer, the
-  // embedding or the head.
-  double bucket_parameters = 0;
   // Launches by the host, for each layer and rank that shares its weights, to put gathered weights in their place.
   double gather_launches = 0;
   // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
@@ -117,6 +123,10 @@ struct TrainingSystem {
 
   MemoryUse memory = copus_memory_use();
 
+  const Reduction& reduction_of(const ParallelStrategy& strategy) const {
+    return strategy.zero_stage == 0 ? reduction_without_zero : reduction_with_zero;
+  }
+
   bool operator==(const TrainingSystem&) const = default;
 };
 
@@ -127,7 +137,7 @@ TrainingSystem copus_in_fp32(Processor processor = Processor::cpu);
 // Returns how much longer a step takes where its pipeline stalls.
 double stalled_seconds(const TrainingSystem& system, const Configuration& configuration);
 
-// Returns the layers of each stage under this system. Stages may come out empty under `thresholds` and `equal`.
+// Returns the layers of each stage under this system. Stages may come out empty under rules other than `balanced`.
 std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,
                                    int64_t num_stages);
 

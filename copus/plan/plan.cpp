@@ -17,6 +17,17 @@ bool is_faster(const PlannedConfiguration& one, const PlannedConfiguration& othe
 
 }  // namespace
 
+SearchSpace PlanQuestion::whole_space() const {
+  SearchSpace whole = abilities(program);
+  whole.world_size = space.world_size;
+  whole.global_batches = space.global_batches;
+  whole.max_tensor_parallel = space.max_tensor_parallel;
+  whole.allows = [who = program, what = model, length = sequence_length](const Configuration& configuration) {
+    return !unable_reason(who, what, configuration, length);
+  };
+  return whole;
+}
+
 std::string seconds_in_words(double seconds) {
   if (seconds < 0.00995) return format_number("%.2f ms", 1e3 * seconds);
   if (seconds < 0.9995) return format_number("%.0f ms", 1e3 * seconds);

@@ -9,6 +9,7 @@
 
 #include "copus/description/search_space.h"
 #include "copus/performance/table.h"
+#include "copus/plan/planned_system.h"
 
 namespace copus {
 
@@ -17,11 +18,15 @@ struct PlanQuestion {
   std::string cluster_name;
   ModelDescription model;
   ClusterDescription cluster;
-  TrainingSystem system;
-  std::string precision;  // "bf16" or "fp32"
+  PlannedSystem program = PlannedSystem::copus;  // what is to train, and
+  TrainingSystem system;                         // what it does in this precision
+  std::string precision;                         // "bf16" or "fp32"
   int64_t sequence_length = 0;
   SearchSpace space;  // with the number of GPUs as world_size, and global_batches that ascend
   Knowledge knowledge;
+
+  // All that the program can run on so many GPUs with these batches, whatever `space` leaves out of it.
+  SearchSpace whole_space() const;
 
   // What the job would run on: the device's name, or the cluster's where it has none.
   const std::string& device_name() const { return cluster.device.name.empty() ? cluster_name : cluster.device.name; }

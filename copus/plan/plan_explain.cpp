@@ -14,8 +14,9 @@ namespace copus {
 namespace {
 
 // Completes what was named with the plainest choice of the rest.
-Configuration completed(const ConfigurationChange& asked, int64_t global_batch) {
+Configuration completed(const PlanQuestion& question, const ConfigurationChange& asked, int64_t global_batch) {
   Configuration configuration = apply(asked, {});
+  take_what_is_usual(question.program, asked, configuration.strategy);
   configuration.global_batch = global_batch;
   if (configuration.strategy.virtual_stages > 1 && !asked.names("schedule")) {
     configuration.strategy.schedule = PipelineSchedule::interleaved_1f1b;
@@ -23,12 +24,17 @@ Configuration completed(const ConfigurationChange& asked, int64_t global_batch) 
   return configuration;
 }
 
+std::optional<std::string> why_impossible(const PlanQuestion& question, const Configuration& configuration) {
+  if (auto reason = infeasible_reason(question.model, configuration, question.sequence_length)) return reason;
+  return unable_reason(question.program, question.model, configuration, question.sequence_length);
+}
+
 // All configurations that the one asked for may be, whatever the plan's own options leave out.
 std::vector<Configuration> candidates(const PlanQuestion& question, const ConfigurationChange& asked,
                                       const Configuration& plain) {
-  SearchSpace space;
-  space.world_size = question.space.world_size;
+  SearchSpace space = question.whole_space();
   space.global_batches = {plain.global_batch};
+  space.max_tensor_parallel = 0;
   if (asked.names("b")) space.micro_batches = {plain.micro_batch};
   if (asked.names("replicas")) space.zero_replicas = {plain.strategy.zero_replicas};
   std::vector<Configuration> found = enumerate(question.model, question.sequence_length, space);
@@ -37,7 +43,7 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   });
   // Options that make no difference, such as ZeRO with d = 1, are enumerated in one form, which may not be the one
   // named.
-  if (found.empty() && !infeasible_reason(question.model, plain, question.sequence_length)) found.push_back(plain);
+  if (found.empty() && !why_impossible(question, plain)) found.push_back(plain);
   return found;
 }
 
@@ -116,7 +122,7 @@ std::string why_not(const PlanQuestion& question, const BatchPlan& batch, const 
 
 Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const ConfigurationChange& asked) {
   using Verdict = Explanation::Verdict;
-  const Configuration plain = completed(asked, batch.global_batch);
+  const Configuration plain = completed(question, asked, batch.global_batch);
   const std::string name = to_string(layout_of(plain.strategy));
   const int64_t size = plain.strategy.world_size();
   if (size != question.space.world_size) {
@@ -126,7 +132,7 @@ Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const 
   }
   const std::vector<Configuration> all = candidates(question, asked, plain);
   if (all.empty()) {
-    const auto reason = infeasible_reason(question.model, plain, question.sequence_length);
+    const auto reason = why_impossible(question, plain);
     return {batch.global_batch, Verdict::impossible,
             concat(name, " is impossible: ", reason.value_or("nothing goes with what was named"), "."), std::nullopt};
   }

@@ -5,6 +5,7 @@
 
 #include "copus/base/json_text.h"
 #include "copus/description/configuration_json.h"
+#include "copus/plan/paste_text.h"
 #include "copus/plan/plan_report.h"
 
 namespace copus {
@@ -19,7 +20,15 @@ Json layout_json(const ParallelStrategy& layout) {
           {"pipeline_parallel", layout.pipeline_parallel}};
 }
 
-Json to_json(const PlannedConfiguration& planned) {
+Json flags_json(const PlanQuestion& question, const Configuration& configuration) {
+  Json flags = Json::array();
+  for (const PasteText& paste : paste_texts(question, configuration)) {
+    flags.push_back({{"for", paste.where}, {"text", paste.text}});
+  }
+  return flags;
+}
+
+Json to_json(const PlanQuestion& question, const PlannedConfiguration& planned) {
   const MemoryParts& memory = planned.memory.parts;
   Json json = Json::parse(to_json(planned.configuration));
   json["num_microbatches"] = planned.configuration.num_microbatches();
@@ -35,6 +44,7 @@ Json to_json(const PlannedConfiguration& planned) {
                           {"optimizer", memory.optimizer}, {"activations", memory.activations},
                           {"logits", memory.logits},       {"workspace", memory.workspace},
                           {"total", memory.total()},       {"pipeline_rank", planned.memory.pipeline_rank}};
+  json["flags"] = flags_json(question, planned.configuration);
   return json;
 }
 
@@ -52,6 +62,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
   json["gpus"] = question.space.world_size;
   json["sequence_length"] = question.sequence_length;
   json["precision"] = question.precision;
+  json["system"] = to_string(question.program);
   json["training_flops_per_token"] = training_flops_per_token(question.model, question.sequence_length);
   json["peak_flops_per_second"] = known_or_null(question.cluster.device.peak_flops_per_second);
   json["device_memory_bytes"] = known_or_null(question.cluster.device.memory_bytes);
@@ -63,7 +74,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
     Json layouts = Json::array();
     for (const PlannedConfiguration& layout : batch.layouts) {
       if (static_cast<int64_t>(layouts.size()) == top) break;
-      layouts.push_back(to_json(layout));
+      layouts.push_back(to_json(question, layout));
     }
     json["batches"].push_back(
         {{"global_batch", batch.global_batch}, {"num_layouts", batch.layouts.size()}, {"layouts", layouts}});
@@ -81,7 +92,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
         {{"global_batch", explanation.global_batch},
          {"verdict", to_string(explanation.verdict)},
          {"text", explanation.text},
-         {"configuration", explanation.configuration ? to_json(*explanation.configuration) : Json()}});
+         {"configuration", explanation.configuration ? to_json(question, *explanation.configuration) : Json()}});
   }
   // Names come from paths, which may hold bytes that are no UTF-8.
   return json_text(json);

@@ -21,8 +21,9 @@ bool leaves_out(const std::vector<Value>& some, const std::vector<Value>& all) {
 }
 
 // The options that left something out: "--schedule and --micro-batch".
-std::string restricting_options(const SearchSpace& space) {
-  const SearchSpace all;
+std::string restricting_options(const PlanQuestion& question) {
+  const SearchSpace& space = question.space;
+  const SearchSpace all = question.whole_space();
   std::vector<std::string> options;
   if (leaves_out(space.schedules, all.schedules)) options.emplace_back("--schedule");
   if (leaves_out(space.recomputes, all.recomputes)) options.emplace_back("--recompute");
@@ -30,15 +31,6 @@ std::string restricting_options(const SearchSpace& space) {
   if (leaves_out(space.zero_stages, all.zero_stages)) options.emplace_back("--zero");
   if (leaves_out(space.sequence_parallel, all.sequence_parallel)) options.emplace_back("--sp");
   return join(options, " and ");
-}
-
-// The same question without what the options left out.
-SearchSpace unrestricted(const SearchSpace& space) {
-  SearchSpace all;
-  all.world_size = space.world_size;
-  all.global_batches = space.global_batches;
-  all.max_tensor_parallel = space.max_tensor_parallel;
-  return all;
 }
 
 std::string batches_in_words(const std::vector<int64_t>& batches) {
@@ -95,8 +87,8 @@ std::string why_nothing_is_possible(const PlanQuestion& question) {
     return !enumerate(question.model, question.sequence_length, space).empty();
   };
   std::vector<std::string> changes;
-  const std::string options = restricting_options(question.space);
-  const bool by_options = !options.empty() && possible(unrestricted(question.space));
+  const std::string options = restricting_options(question);
+  const bool by_options = !options.empty() && possible(question.whole_space());
   if (by_options) changes.push_back(concat("leave out ", options));
 
   const int64_t asked = question.space.world_size;
@@ -116,12 +108,14 @@ std::string why_nothing_is_possible(const PlanQuestion& question) {
     return possible(space);
   });
   if (!batches.empty()) changes.push_back(concat("take a global batch of ", joined_by_or(batches)));
+  const std::string asks_more = demands(question.program);
   return concat(
       "no layout of ", asked, " GPUs can train ", question.model_name, " with ",
       batches_in_words(question.space.global_batches), by_options ? concat(" and ", options) : "",
       ", however much memory there were: the degrees of data, tensor and pipeline parallelism must multiply ",
       "to the number of GPUs; data parallelism times the micro-batch must divide the batch, tensor parallelism ",
       "the heads, and the pipeline has no more ranks than there are layers",
+      asks_more.empty() ? "" : concat("; ", asks_more),
       changes.empty() ? "" : concat(". The smallest changes that help: ", join(changes, "; or ")));
 }
 
@@ -129,8 +123,8 @@ std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTabl
   COPUS_CHECK(table.smallest, "a table without cells or smallest one");
   const TableCell& smallest = *table.smallest;
   std::vector<std::string> changes;
-  const std::string options = restricting_options(question.space);
-  if (!options.empty() && something_fits(question, unrestricted(question.space))) {
+  const std::string options = restricting_options(question);
+  if (!options.empty() && something_fits(question, question.whole_space())) {
     changes.push_back(concat("leave out ", options));
   }
   if (const int64_t enough = enough_gpus(question); enough > 0) {

@@ -8,6 +8,7 @@
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
 #include "copus/performance/prediction_range.h"
+#include "copus/plan/paste_text.h"
 
 namespace copus {
 
@@ -73,6 +74,7 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
   text += steps == 0 ? ".\nAll times are predictions: none is corrected by a measurement (--profile).\n"
                      : concat(".\nPredictions are corrected by ", steps, " measured steps of ", cells.size(),
                               " configurations.\n");
+  if (const std::string basis = what_it_rests_on(question.program); !basis.empty()) text += basis + "\n";
   const ClusterDescription& cluster = question.cluster;
   const int64_t nodes = nodes_of(cluster, question.space.world_size);
   if (extrapolation_deviation(nodes, cluster.measured_nodes) > 0) {
@@ -115,6 +117,14 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
                 available > 0 ? concat(", of ", gibibytes(available)) : std::string(), "\n", memory.text());
 }
 
+std::string pasted(const PlanQuestion& question, const char* what, const Configuration& configuration) {
+  std::string text;
+  for (const PasteText& paste : paste_texts(question, configuration)) {
+    text += concat("\n", what, ", for ", paste.where, ":\n\n", paste.text);
+  }
+  return text;
+}
+
 std::string sweep_text(const Plan& plan) {
   std::vector<Configuration> fastest;
   for (const BatchPlan& batch : plan.batches) {
@@ -152,7 +162,8 @@ std::string sweep_text(const Plan& plan) {
 
 std::string title_of(const PlanQuestion& question) {
   return concat(question.model_name, " on ", question.space.world_size, " x ", question.device_name(),
-                ", sequences of ", question.sequence_length, ", ", question.precision);
+                ", sequences of ", question.sequence_length, ", ", question.precision,
+                question.program == PlannedSystem::copus ? "" : concat(", trained by ", full_name(question.program)));
 }
 
 std::string utilization_text(double model_flops_utilization) {
@@ -171,13 +182,18 @@ std::string with_commas(double number) {
 
 std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top) {
   const std::string begin = heading(question, plan);
-  return begin + (plan.batches.size() == 1 ? ranking_text(question, plan.batches.front(), top) : sweep_text(plan));
+  if (plan.batches.size() > 1) return begin + sweep_text(plan);
+  const BatchPlan& batch = plan.batches.front();
+  return concat(begin, ranking_text(question, batch, top),
+                pasted(question, "The first layout", batch.layouts.front().configuration));
 }
 
-std::string to_text(const std::vector<Explanation>& explanations) {
+std::string to_text(const PlanQuestion& question, const std::vector<Explanation>& explanations) {
   std::string text;
   for (const Explanation& explanation : explanations) {
     text += concat("\nGlobal batch ", explanation.global_batch, ": ", explanation.text, "\n");
+    if (explanation.verdict != Explanation::Verdict::fits) continue;
+    text += pasted(question, "It", explanation.configuration->configuration);
   }
   return text;
 }

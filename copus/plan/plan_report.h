@@ -11,11 +11,12 @@
 namespace copus {
 
 // Shows the `top` fastest layouts with their time and memory by part where the plan has one batch; where it has
-// several, the fastest layout of each and where it changes.
+// several, the fastest layout of each and where it changes. One batch's fastest layout is also written as the program
+// that is to train takes it.
 std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top);
 
-// Writes a paragraph for each batch.
-std::string to_text(const std::vector<Explanation>& explanations);
+// Writes a paragraph for each batch, and for what fits how the program takes it.
+std::string to_text(const PlanQuestion& question, const std::vector<Explanation>& explanations);
 
 // Writes one object (docs/plan.md) without a line's end: the `top` fastest layouts of every batch, the crossovers and
 // the explanations.

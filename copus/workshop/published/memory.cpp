@@ -5,38 +5,10 @@
 #include <utility>
 
 #include "copus/base/units.h"
+#include "copus/performance/other_systems.h"
 
 namespace copus {
 namespace {
-
-// Bytes of a logit where PyTorch's cross entropy works on all of them: bf16, fp32, the fp32 log-softmax, its fp32
-// gradient, and that in bf16.
-constexpr double eager_logit_bytes = 2 + 4 + 4 + 4 + 2;
-
-// A CUDA context and NCCL's buffers take about this much of a device.
-constexpr double cuda_bytes = gibibyte;
-
-// PyTorch's FSDP rounds the shares of the fp32 weights as it gathers them, and keeps no shares of rounded ones.
-constexpr double fsdp_optimizer_bytes = 12 - 2;
-
-// nanotron 0.5. Facts from its code: bf16 weights, fp32 sums of gradients beside the bf16 gradients of a micro-batch,
-// fp32 master weights and moments, which ZeRO-1 shares out; FlashAttention-2; an eager feed-forward block (gate, up,
-// silu(gate), product); the fp32 softmax overwrites its input, over the rank's part of the vocabulary. Of the hidden
-// and attention widths 9 tensors can be counted (both streams, both norms' results, q, k, v, output and its transposed
-// copy); 11 are counted, which was fitted to the memory that the runs took.
-TrainingSystem nanotron() {
-  TrainingSystem system;
-  system.name = "nanotron";
-  system.stage_cut = StageCut::thresholds;
-  MemoryUse& use = system.memory;
-  use = {};
-  use.kept = {.hidden = 4, .query = 4, .key_value = 3, .feed_forward = 4};
-  use.kept_without_attention = use.kept;
-  use.logit_bytes = eager_logit_bytes - 2;
-  use.gradient_copy_bytes = 2;
-  use.fixed_bytes = cuda_bytes;
-  return system;
-}
 
 // The Megatron-like program of Hagemann et al. 2023 (arXiv 2311.05610), later published as Aleph Alpha's "scaling".
 // Facts from its code: bf16 weights and gradients; ZeRO-1 throughout; a buffer of 500 million bf16 gradients to reduce;
@@ -73,27 +45,9 @@ TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   return system;
 }
 
-// Megatron-Core and what is built alike: fused norms, rotary embedding and attention; fp32 gradients; fp32 logits over
-// a part of the vocabulary, overwritten by their gradient. Layers' tensors as Korthikanti et al. 2022, section 4.1,
-// count them, without dropout: both streams and both norms' results; queries, keys, values and output; the
-// feed-forward's inner tensors.
-TrainingSystem megatron_memory() {
-  TrainingSystem system;
-  system.name = "megatron";
-  system.stage_cut = StageCut::equal;
-  MemoryUse& use = system.memory;
-  use = {};
-  use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward = 3};
-  use.kept_without_attention = use.kept;
-  use.working = {.hidden = 2, .feed_forward = 3};
-  use.logit_bytes = eager_logit_bytes - 4 - 2;
-  use.fixed_bytes = cuda_bytes;
-  return system;
-}
-
 // NVIDIA's recipes reduce gradients in bf16.
 TrainingSystem nemo() {
-  TrainingSystem system = megatron_memory();
+  TrainingSystem system = megatron();
   system.name = "nemo";
   system.gradient_bytes = 2;
   return system;
@@ -102,21 +56,11 @@ TrainingSystem nemo() {
 // MPT models take flash-attention's fused cross entropy by default: logits, their shifted copy and the gradient, bf16.
 // Its "PURE" mixed precision makes and reduces gradients in bf16.
 TrainingSystem llm_foundry() {
-  TrainingSystem system = megatron_memory();
+  TrainingSystem system = megatron();
   system.name = "llm-foundry";
   system.reduced_bytes = 2;
   system.optimizer_bytes = fsdp_optimizer_bytes;
   system.memory.logit_bytes = 3 * 2;
-  return system;
-}
-
-// Selective recompute per operation keeps attention's result and every other matrix product's.
-TrainingSystem torchtitan() {
-  TrainingSystem system = megatron_memory();
-  system.name = "torchtitan";
-  system.optimizer_bytes = fsdp_optimizer_bytes;
-  system.memory.kept_without_attention = {.hidden = 3, .query = 2, .key_value = 1, .feed_forward = 1};
-  system.memory.logit_bytes = eager_logit_bytes;
   return system;
 }
 
@@ -168,9 +112,12 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
     described.system = llm_foundry();
   } else if (contains(run.framework, "torchtitan")) {
     described.system = torchtitan();
+    described.system.stage_cut = StageCut::equal;  // as memory was compared
   } else {
-    described.system = megatron_memory();
+    described.system = megatron();
   }
+  // As memory was compared: inputs that a recompute gathers stay for the weights' gradients.
+  described.system.gathers_after_recompute = false;
   described.system.optimizer_group =
       run.zero_group > 0 ? run.zero_group : described.configuration.strategy.data_parallel * run.context_parallel;
   return described;

@@ -63,6 +63,10 @@ TEST(PublishedMemory, SystemsDifferInWhatTheyKeep) {
   nanotron.framework = "nanotron v0.5";
   EXPECT_EQ(needs(nanotron).gradients, 6 * parameters);
   EXPECT_EQ(needs(nanotron).optimizer, 12 * parameters);
+  PublishedRun torchtitan = flash;
+  torchtitan.framework = "torchtitan";
+  EXPECT_EQ(describe_published_memory(torchtitan).system.stage_cut, StageCut::equal);
+  EXPECT_FALSE(describe_published_memory(torchtitan).system.gathers_after_recompute);
   PublishedRun no_gate = nanotron;
   no_gate.gated = false;
   EXPECT_EQ(needs(no_gate).weights, 2 * (parameters - 40.0 * 5120 * 13824));

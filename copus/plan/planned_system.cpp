@@ -1,0 +1,219 @@
+// What the programs accept was read in their code: Megatron-LM of August 2026 (megatron/training/arguments.py and
+// megatron/core/transformer/transformer_config.py at d98e8a64), nanotron of April 2026 (config/, models/ and
+// parallel/pipeline_parallel/engine.py at 2411b022) and torchtitan 0.2.2 (models/llama3/infra/parallelize.py and
+// distributed/), whose pipelines are those of torch.distributed.pipelining.
+#include "copus/plan/planned_system.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/text_distance.h"
+#include "copus/performance/other_systems.h"
+
+namespace copus {
+
+namespace {
+
+using Reason = std::optional<std::string>;
+
+std::string in_words(int64_t value) { return std::to_string(value); }
+std::string in_words(bool value) { return value ? "1" : "0"; }
+template <HasNames Enum>
+std::string in_words(Enum value) {
+  return std::string(to_string(value));
+}
+
+template <class Value>
+Reason unknown(PlannedSystem system, const char* part, Value value, const std::vector<Value>& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return std::nullopt;
+  std::vector<std::string> names;
+  for (const Value one : known) names.push_back(in_words(one));
+  return concat(full_name(system), ", as it is described here, does not run with ", part, " ", in_words(value),
+                " (it does with ", join(names, ", "), ")");
+}
+
+// Looks at each part only where it makes a difference.
+Reason unknown_value(PlannedSystem system, const ParallelStrategy& strategy) {
+  const SearchSpace known = abilities(system);
+  Reason reason = unknown(system, "recompute", strategy.recompute, known.recomputes);
+  if (!reason && strategy.pipeline_parallel > 1) {
+    reason = unknown(system, "schedule", strategy.schedule, known.schedules);
+  }
+  if (!reason && strategy.virtual_stages > 1 && !known.virtual_stages.empty()) {
+    reason = unknown(system, "virtual stages", strategy.virtual_stages, known.virtual_stages);
+  }
+  if (!reason && strategy.tensor_parallel > 1) {
+    reason = unknown<bool>(system, "sp", strategy.sequence_parallel, known.sequence_parallel);
+  }
+  if (!reason && strategy.data_parallel > 1) reason = unknown(system, "zero", strategy.zero_stage, known.zero_stages);
+  return reason;
+}
+
+Reason misfit_in_megatron(const ModelDescription& model, const ParallelStrategy& strategy) {
+  if (strategy.zero_replicas > 1) return "copies of what ZeRO shares out are not described for Megatron-LM";
+  if (model.num_layers % strategy.num_stages() == 0) return std::nullopt;
+  return concat("Megatron-LM gives every stage as many layers, and ", strategy.num_stages(), " stages do not divide ",
+                model.num_layers, " layers");
+}
+
+Reason misfit_in_nanotron(const ModelDescription& model, const Configuration& configuration, int64_t sequence_length) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const int64_t p = strategy.pipeline_parallel;
+  if (strategy.zero_replicas > 1) return "nanotron shares the optimizer's state out among all data-parallel ranks";
+  if (model.num_kv_heads % strategy.tensor_parallel != 0) {
+    return concat("nanotron cuts key/value heads whole, and t=", strategy.tensor_parallel, " does not divide ",
+                  model.num_kv_heads);
+  }
+  if (strategy.schedule == PipelineSchedule::one_f_one_b && configuration.num_microbatches() < p - 1) {
+    return concat("nanotron's 1f1b needs ", p - 1, " micro-batches at least, and there are ",
+                  configuration.num_microbatches());
+  }
+  const std::vector<LayerRange> stages = cut_stages(describe(PlannedSystem::nanotron), model, sequence_length, p);
+  for (int64_t stage = 0; stage < p - 1; ++stage) {  // the last stage may have the head alone
+    if (stages[stage].end == stages[stage].begin) {
+      return concat("nanotron, which cuts by operations, leaves stage ", stage, " of ", p, " without a layer");
+    }
+  }
+  return std::nullopt;
+}
+
+Reason misfit_in_torchtitan(const ModelDescription& model, const Configuration& configuration,
+                            int64_t sequence_length) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const int64_t t = strategy.tensor_parallel, p = strategy.pipeline_parallel;
+  if (strategy.zero_shards() < 2) return "torchtitan trains in bf16 through FSDP2, which needs two ranks that share";
+  if (p == 1 && strategy.zero_stage != 3) return "FSDP2 without a pipeline is ZeRO-3 (zero=3)";
+  if (p > 1 && strategy.zero_stage != 1) {
+    return "in a pipeline FSDP2 keeps whole weights and gradients until the last micro-batch, as ZeRO-1 (zero=1)";
+  }
+  if (model.num_kv_heads % t != 0) {
+    return concat("torchtitan cuts key/value heads whole, and t=", t, " does not divide ", model.num_kv_heads);
+  }
+  if (sequence_length % (2 * t) != 0) {
+    return concat("torchtitan needs sequences that 2 x t = ", 2 * t, " divides, and these have ", sequence_length);
+  }
+  if (p == 1) return std::nullopt;
+  if (strategy.schedule == PipelineSchedule::one_f_one_b && configuration.num_microbatches() < p) {
+    return concat("PyTorch's 1f1b needs ", p, " micro-batches at least, and there are ",
+                  configuration.num_microbatches());
+  }
+  for (const LayerRange& stage :
+       cut_stages(describe(PlannedSystem::torchtitan), model, sequence_length, strategy.num_stages())) {
+    if (stage.end == stage.begin) return concat("torchtitan leaves one of ", strategy.num_stages(), " stages empty");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string full_name(PlannedSystem system) {
+  switch (system) {
+    case PlannedSystem::copus:
+      return "Copus";
+    case PlannedSystem::megatron:
+      return "Megatron-LM";
+    case PlannedSystem::nanotron:
+    case PlannedSystem::torchtitan:
+      break;
+  }
+  return std::string(to_string(system));
+}
+
+TrainingSystem describe(PlannedSystem system) {
+  switch (system) {
+    case PlannedSystem::copus:
+      return copus_in_bf16();
+    case PlannedSystem::megatron:
+      return megatron();
+    case PlannedSystem::nanotron:
+      return nanotron();
+    case PlannedSystem::torchtitan:
+      return torchtitan();
+  }
+  fail_check("known system", __FILE__, __LINE__, "");
+}
+
+std::string what_it_rests_on(PlannedSystem system) {
+  switch (system) {
+    case PlannedSystem::copus:
+      return "";
+    case PlannedSystem::megatron:
+    case PlannedSystem::nanotron:
+      return concat("Time and memory are those of ", full_name(system),
+                    ", as it is described to compare predictions with published runs.");
+    case PlannedSystem::torchtitan:
+      return "Memory is torchtitan's; times are those of Copus' own layers and communication, cut as torchtitan cuts.";
+  }
+  fail_check("known system", __FILE__, __LINE__, "");
+}
+
+SearchSpace abilities(PlannedSystem system) {
+  using enum PipelineSchedule;
+  SearchSpace known;
+  if (system == PlannedSystem::copus) return known;
+  known.recomputes = {Recompute::none, Recompute::full};
+  switch (system) {
+    case PlannedSystem::copus:
+      break;
+    case PlannedSystem::megatron:
+      known.schedules = {one_f_one_b, interleaved_1f1b};
+      known.zero_stages = {0, 1};
+      break;
+    case PlannedSystem::nanotron:
+      known.schedules = {gpipe, one_f_one_b};
+      known.zero_stages = {0, 1};
+      break;
+    case PlannedSystem::torchtitan:
+      known.schedules = {gpipe, one_f_one_b, interleaved_1f1b};
+      known.virtual_stages = {2};
+      known.sequence_parallel = {true};
+      known.zero_stages = {1, 3};
+      break;
+  }
+  return known;
+}
+
+std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescription& model,
+                                         const Configuration& configuration, int64_t sequence_length) {
+  if (system == PlannedSystem::copus) return std::nullopt;
+  const ParallelStrategy& strategy = configuration.strategy;
+  if (Reason reason = unknown_value(system, strategy)) return reason;
+  if (strategy.sequence_parallel && sequence_length % strategy.tensor_parallel != 0) {
+    return concat(full_name(system), " cuts each sequence by itself, and t=", strategy.tensor_parallel,
+                  " does not divide ", sequence_length, " tokens");
+  }
+  switch (system) {
+    case PlannedSystem::copus:
+      break;
+    case PlannedSystem::megatron:
+      return misfit_in_megatron(model, strategy);
+    case PlannedSystem::nanotron:
+      return misfit_in_nanotron(model, configuration, sequence_length);
+    case PlannedSystem::torchtitan:
+      return misfit_in_torchtitan(model, configuration, sequence_length);
+  }
+  return std::nullopt;
+}
+
+std::string demands(PlannedSystem system) {
+  switch (system) {
+    case PlannedSystem::copus:
+      break;
+    case PlannedSystem::megatron:
+      return "Megatron-LM gives every stage of a pipeline as many layers";
+    case PlannedSystem::nanotron:
+      return "nanotron cuts key/value heads whole, and its 1f1b needs p - 1 micro-batches";
+    case PlannedSystem::torchtitan:
+      return "torchtitan needs d of at least 2, t that divides the key/value heads, and for 1f1b p micro-batches";
+  }
+  return "";
+}
+
+void take_what_is_usual(PlannedSystem system, const ConfigurationChange& asked, ParallelStrategy& strategy) {
+  if (system != PlannedSystem::torchtitan) return;
+  if (!asked.names("zero")) strategy.zero_stage = strategy.pipeline_parallel > 1 ? 1 : 3;
+  if (!asked.names("sp")) strategy.sequence_parallel = strategy.tensor_parallel > 1;
+}
+
+}  // namespace copus

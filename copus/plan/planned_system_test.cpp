@@ -1,0 +1,143 @@
+// What each program can run.
+#include "copus/plan/planned_system.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "copus/plan/plan_explain.h"
+#include "copus/plan/plan_refusal.h"
+#include "copus/plan/testing/plan_test_support.h"
+
+namespace copus {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int64_t sequence_length = 1024;
+
+std::string unable(
+    PlannedSystem system, const Configuration& configuration,
+    const std::function<void(ModelDescription&)>& change = [](ModelDescription&) {}) {
+  ModelDescription model = small_question({64}).model;  // 20 layers, 16 heads
+  change(model);
+  EXPECT_EQ(infeasible_reason(model, configuration, sequence_length), std::nullopt);
+  return unable_reason(system, model, configuration, sequence_length).value_or("able");
+}
+
+ParallelStrategy interleaved(ParallelStrategy strategy, int64_t virtual_stages) {
+  strategy.virtual_stages = virtual_stages;
+  strategy.schedule = PipelineSchedule::interleaved_1f1b;
+  return strategy;
+}
+
+void share_heads(ModelDescription& model) { model.num_kv_heads = 2; }
+
+TEST(PlannedSystem, CopusCanAllThatTheModelAllows) {
+  EXPECT_EQ(unable(PlannedSystem::copus, {{.data_parallel = 8, .zero_stage = 2}, 64, 1}), "able");
+}
+
+TEST(PlannedSystem, MegatronHasEqualStagesAndNoZeroBeyondOne) {
+  constexpr PlannedSystem megatron = PlannedSystem::megatron;
+  const ParallelStrategy pipeline{.data_parallel = 2, .pipeline_parallel = 4, .zero_stage = 1};
+  EXPECT_EQ(unable(megatron, {pipeline, 64, 1}), "able");
+  EXPECT_EQ(unable(megatron, {interleaved(pipeline, 5), 64, 1}), "able");
+  EXPECT_THAT(unable(megatron, {interleaved(pipeline, 2), 64, 1}), HasSubstr("8 stages do not divide 20 layers"));
+  EXPECT_THAT(unable(megatron, {{.pipeline_parallel = 8}, 64, 1}), HasSubstr("8 stages do not divide 20 layers"));
+  EXPECT_EQ(unable(megatron, {{.tensor_parallel = 4}, 64, 1}, share_heads), "able");
+  EXPECT_THAT(unable(megatron, {{.data_parallel = 8, .zero_stage = 3}, 64, 1}),
+              HasSubstr("zero 3 (it does with 0, 1)"));
+  EXPECT_THAT(unable(megatron, {{.pipeline_parallel = 4, .schedule = PipelineSchedule::zb_h1}, 64, 1}),
+              HasSubstr("schedule zb-h1 (it does with 1f1b, interleaved)"));
+  EXPECT_THAT(unable(megatron, {{.data_parallel = 8, .recompute = Recompute::attention}, 64, 1}),
+              HasSubstr("recompute attention"));
+  EXPECT_THAT(unable(megatron, {{.data_parallel = 8, .zero_stage = 1, .zero_replicas = 2}, 64, 1}),
+              HasSubstr("copies"));
+}
+
+TEST(PlannedSystem, NanotronCutsHeadsWholeAndFillsItsPipeline) {
+  constexpr PlannedSystem nanotron = PlannedSystem::nanotron;
+  EXPECT_EQ(unable(nanotron, {{.tensor_parallel = 2, .pipeline_parallel = 4}, 64, 1}, share_heads), "able");
+  EXPECT_THAT(unable(nanotron, {{.tensor_parallel = 4}, 64, 1}, share_heads), HasSubstr("t=4 does not divide 2"));
+  EXPECT_EQ(unable(nanotron, {{.pipeline_parallel = 4}, 3, 1}), "able");
+  EXPECT_THAT(unable(nanotron, {{.pipeline_parallel = 4}, 2, 1}), HasSubstr("needs 3 micro-batches"));
+  EXPECT_EQ(unable(nanotron, {{.pipeline_parallel = 4, .schedule = PipelineSchedule::gpipe}, 2, 1}), "able");
+  EXPECT_THAT(unable(nanotron, {interleaved({.pipeline_parallel = 4}, 2), 64, 1}), HasSubstr("schedule interleaved"));
+  // A head that costs as much as many layers has the last stages for itself.
+  EXPECT_THAT(
+      unable(nanotron, {{.pipeline_parallel = 8}, 64, 1}, [](ModelDescription& model) { model.vocab_size = 1000000; }),
+      HasSubstr("without a layer"));
+}
+
+TEST(PlannedSystem, TorchtitanSharesByFsdp) {
+  constexpr PlannedSystem torchtitan = PlannedSystem::torchtitan;
+  EXPECT_EQ(unable(torchtitan, {{.data_parallel = 8, .zero_stage = 3}, 64, 1}), "able");
+  EXPECT_EQ(unable(torchtitan, {{.data_parallel = 2, .pipeline_parallel = 4, .zero_stage = 1}, 64, 1}), "able");
+  EXPECT_THAT(unable(torchtitan, {{.data_parallel = 8, .zero_stage = 1}, 64, 1}), HasSubstr("ZeRO-3"));
+  EXPECT_THAT(unable(torchtitan, {{.data_parallel = 2, .pipeline_parallel = 4, .zero_stage = 3}, 64, 1}),
+              HasSubstr("as ZeRO-1"));
+  EXPECT_THAT(unable(torchtitan, {{.tensor_parallel = 8, .sequence_parallel = true}, 64, 1}),
+              HasSubstr("two ranks that share"));
+  EXPECT_THAT(unable(torchtitan, {{.data_parallel = 2, .tensor_parallel = 4, .zero_stage = 3}, 64, 1}),
+              HasSubstr("sp 0 (it does with 1)"));
+  const ParallelStrategy tensor{.data_parallel = 2, .tensor_parallel = 4, .sequence_parallel = true, .zero_stage = 3};
+  EXPECT_THAT(unable(torchtitan, {tensor, 64, 1}, share_heads), HasSubstr("t=4 does not divide 2"));
+  const ParallelStrategy pipeline{.data_parallel = 2, .pipeline_parallel = 4, .zero_stage = 1};
+  EXPECT_THAT(unable(torchtitan, {pipeline, 6, 1}), HasSubstr("needs 4 micro-batches"));
+  EXPECT_EQ(unable(torchtitan, {interleaved(pipeline, 2), 64, 1}), "able");
+  EXPECT_THAT(unable(torchtitan, {interleaved(pipeline, 5), 64, 1}), HasSubstr("virtual stages 5 (it does with 2)"));
+}
+
+// What a plan shows of another program, that program can run; and Copus has more to choose from.
+TEST(PlannedSystem, APlanHoldsWhatTheProgramCanRun) {
+  const PlanQuestion ours = small_question({64});
+  const int64_t all = make_plan(ours).configurations + make_plan(ours).too_large;
+  for (const PlannedSystem system : {PlannedSystem::megatron, PlannedSystem::nanotron, PlannedSystem::torchtitan}) {
+    PlanQuestion question = ours;
+    question.program = system;
+    question.system = describe(system);
+    question.space = question.whole_space();
+    const Plan plan = make_plan(question);
+    EXPECT_LT(plan.configurations + plan.too_large, all) << full_name(system);
+    for (const PlannedConfiguration& layout : plan.batches.front().layouts) {
+      EXPECT_EQ(unable_reason(system, question.model, layout.configuration, question.sequence_length), std::nullopt);
+      EXPECT_EQ(
+          explain(question, plan.batches.front(), parse_configuration_change(to_string(layout.configuration))).verdict,
+          Explanation::Verdict::fits);
+    }
+  }
+}
+
+TEST(PlannedSystem, ExplainSaysWhatTheProgramCannot) {
+  PlanQuestion question = small_question({64});
+  question.program = PlannedSystem::megatron;
+  question.system = describe(question.program);
+  question.space = question.whole_space();
+  const Plan plan = make_plan(question);
+  const Explanation zero = explain(question, plan.batches.front(), parse_configuration_change("d=8,zero=3"));
+  EXPECT_EQ(zero.verdict, Explanation::Verdict::impossible);
+  EXPECT_THAT(zero.text, AllOf(HasSubstr("Megatron-LM"), HasSubstr("zero 3")));
+  const Explanation stages = explain(question, plan.batches.front(), parse_configuration_change("p=8"));
+  EXPECT_EQ(stages.verdict, Explanation::Verdict::impossible);
+  EXPECT_THAT(stages.text, HasSubstr("8 stages do not divide 20 layers"));
+  question.program = PlannedSystem::torchtitan;
+  question.system = describe(question.program);
+  question.space = question.whole_space();
+  const Explanation alone = explain(question, plan.batches.front(), parse_configuration_change("t=4,p=2"));
+  EXPECT_EQ(alone.verdict, Explanation::Verdict::impossible);
+  EXPECT_THAT(alone.text, HasSubstr("two ranks that share"));
+}
+
+TEST(PlannedSystem, ARefusalSaysWhatTheProgramAsks) {
+  PlanQuestion question = small_question({1});
+  question.program = PlannedSystem::torchtitan;
+  question.system = describe(question.program);
+  question.space = question.whole_space();
+  EXPECT_THAT(why_nothing_is_possible(question),
+              AllOf(HasSubstr("no layout of 8 GPUs"), HasSubstr("torchtitan needs d of at least 2"),
+                    HasSubstr("take a global batch of 2")));
+}
+
+}  // namespace
+}  // namespace copus
