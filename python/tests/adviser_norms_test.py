@@ -136,7 +136,7 @@ OF_TWO_RANKS = {
     ("ddp", 1, True): HALVES,
     ("fsdp", 2, False): HALVES[:1],
     ("fsdp", 1, True): HALVES,
-    ("fsdp", 2, True): PAIRS,
+    ("fsdp", 2, True): PAIRS[:2],
     ("tp", 2, False): HALVES[:1],
 }
 OF_FOUR_RANKS = {
