@@ -7,6 +7,7 @@
 
 #include "copus/orchestrator/controller.h"
 #include "copus/orchestrator/testing/synthetic_job.h"
+#include "copus/performance/relayout_forecast.h"
 #include "copus/placement/relayout_plan.h"
 
 namespace copus {
