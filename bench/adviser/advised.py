@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Whether following the adviser pays in plain PyTorch on the CPU: a constant batch against an advised one, paired seeds.
+"""Whether following the adviser pays, in plain PyTorch on the CPU: a constant batch against an advised one.
 
-See README.md beside it. Goes on from the results in --results; prints a table.
+Seeds are paired; see README.md beside it. Goes on from the results in --results; prints a table.
 """
 
 import argparse
@@ -116,7 +116,8 @@ def main() -> None:
             with results.open("a") as file:
                 file.write(json.dumps({"run": f"{arm} {seed}", "points": points}) + "\n")
     for name, values in ratios(runs).items():
-        print(f"{name} to the constant run's last loss, advised / constant: {', '.join(f'{each:.3f}' for each in values)}")
+        shown = ", ".join(f"{each:.3f}" for each in values)
+        print(f"{name} to the constant run's last loss, advised / constant: {shown}")
         logs = [math.log(each) for each in values]
         if len(logs) > 1 and all(map(math.isfinite, logs)):
             half = STUDENT[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
