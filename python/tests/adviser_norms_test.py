@@ -74,7 +74,9 @@ def cut_in_tensor_parallel(model: Tiny, mesh) -> None:
     )  # fmt: skip
 
     plan = {
-        "feed": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True),
+        "feed": PrepareModuleInput(
+            input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True
+        ),
         "feed.0": SequenceParallel(),  # whose gradients are partial sums
         "feed.1": ColwiseParallel(input_layouts=Shard(1)),
         "feed.3": RowwiseParallel(),
