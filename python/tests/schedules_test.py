@@ -9,11 +9,6 @@ import unittest
 
 from copus.integrations.schedules import BatchSchedule
 
-try:
-    from megatron.core.num_microbatches_calculator import StepBatchsizeNumMicroBatchesCalculator as MegatronCalculator
-except ImportError:
-    MegatronCalculator = None
-
 SCHEDULES = [
     BatchSchedule(((0, 768),), 4096),
     BatchSchedule(((0, 8), (56, 16), (88, 8), (1001, 32)), 128),
@@ -46,16 +41,6 @@ class Schedules(unittest.TestCase):
     def test_copus_reads_the_same_text_alike(self):
         for schedule in SCHEDULES:
             self.assertEqual(copus_reads(schedule.megatron(), schedule.sequence_length), schedule.pieces)
-
-    @unittest.skipIf(MegatronCalculator is None, "megatron-core with a step batch size schedule is not installed")
-    def test_megatron_itself_changes_at_the_same_samples(self):
-        for schedule in SCHEDULES:
-            calculator = MegatronCalculator(1, 1, False, 0, schedule.megatron(), schedule.sequence_length)
-            for start, _ in schedule.pieces:
-                for consumed in {max(0, start - 1), start, start + 1}:
-                    calculator.update(consumed, consistency_check=False)
-                    batch = calculator.get_current_global_batch_size()
-                    self.assertEqual(batch, schedule.batch_at(consumed), (start, consumed))
 
     def test_thresholds_are_as_short_as_they_can_be(self):
         # 250 B tokens are 61,035,156.25 sequences of 4096.

@@ -56,19 +56,19 @@ class RecordingAdviser(copus.Adviser):
         super().__init__(**options)
         self.steps: list[Step] = []
         self.seconds: list[float] = []
-        self._first = (0.0, 0)
+        self._measured_first = (0.0, 0)
 
     def first_micro_batch(self, parameters, samples, **options):
         parameters = list(parameters)
         scale = options.get("loss_scale", 1.0)
         gradients = [parameter.grad.double() for parameter in parameters if parameter.grad is not None]
         squares = sum(float(gradient.square().sum()) for gradient in gradients)
-        self._first = (squares / scale**2, samples)
+        self._measured_first = (squares / scale**2, samples)
         super().first_micro_batch(parameters, samples=samples, **options)
 
     def step(self, norm, *, samples, seconds, lr=None, loss=None, **options):
-        self.steps.append(Step(*self._first, float(norm), samples, lr, None if loss is None else float(loss)))
-        self._first = (0.0, 0)
+        self.steps.append(Step(*self._measured_first, float(norm), samples, lr, None if loss is None else float(loss)))
+        self._measured_first = (0.0, 0)
         self.seconds.append(seconds)
         return super().step(norm, samples=samples, seconds=seconds, lr=lr, loss=loss, **options)
 

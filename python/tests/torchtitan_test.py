@@ -15,6 +15,7 @@ from tiny_llama import LENGTH, RecordingAdviser, make_model, make_sequences, sta
 import copus
 
 try:
+    from torchtitan.components.loss import CrossEntropyLoss
     from torchtitan.trainer import Trainer
 except ImportError:
     Trainer = None
@@ -41,24 +42,24 @@ def make_trainer(accumulation: int):
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 4 else 0.5)
 
     class Optimizers(list):
-        def zero_grad(self):
-            optimizer.zero_grad()
+        def zero_grad(self, set_to_none):
+            optimizer.zero_grad(set_to_none)
 
         def step(self):
             optimizer.step()
 
     trainer.model_parts, trainer.optimizers = [model], Optimizers([optimizer])
-    trainer.lr_schedulers = types.SimpleNamespace(schedulers=[schedule], step=schedule.step)
+    trainer.lr_schedulers = types.SimpleNamespace(schedulers=[schedule], step=schedule.step, get_metrics=dict)
     trainer.parallel_dims = types.SimpleNamespace(
         dp_enabled=False, pp_enabled=False, cp_enabled=False, ep_enabled=False, dp_cp_enabled=False, tp_enabled=False,
         cp=1, get_optional_mesh=lambda name: None)
     trainer.config = types.SimpleNamespace(
-        training=types.SimpleNamespace(local_batch_size=LOCAL_BATCH, seq_len=LENGTH, max_norm=0.1))
+        training=types.SimpleNamespace(local_batch_size=LOCAL_BATCH, seq_len=LENGTH, max_norm=0.1, disable_cuda_graphs=True),
+        parallelism=types.SimpleNamespace(spmd_backend="default"))
     trainer.model_config, trainer.device, trainer.step = types.SimpleNamespace(), torch.device("cpu"), 0
-    trainer.gradient_accumulation_steps = accumulation
-    trainer.train_context, trainer.maybe_enable_amp = contextlib.nullcontext, contextlib.nullcontext()
-    trainer.loss_fn = lambda logits, labels: torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=-100)
+    trainer.gradient_accumulation_steps, trainer.num_pipeline_parallel_microbatches = accumulation, 1
+    trainer.ntokens_seen, trainer.train_context = 0, contextlib.nullcontext
+    trainer.loss_fn, trainer.fwd_bwd_fn = CrossEntropyLoss(CrossEntropyLoss.Config()), trainer._forward_backward_body
     trainer.checkpointer = types.SimpleNamespace(maybe_wait_for_staging=lambda: None)
     trainer.metrics_processor = types.SimpleNamespace(should_log=lambda step: False)
     return trainer
@@ -80,7 +81,7 @@ class AdvisingAdviser(RecordingAdviser):
     def step(self, norm, **told):
         super().step(norm, **told)
         if len(self.steps) == 2:
-            return types.SimpleNamespace(batch=2 * told["samples"], learning_rate_factor=1.5)
+            return types.SimpleNamespace(batch=2 * told["samples"], micro_batches=4, learning_rate_factor=1.5)
         return None
 
 
@@ -97,11 +98,11 @@ class Torchtitan(unittest.TestCase):
     def test_is_told_what_a_plain_loop_tells(self):
         trainer, batches = make_trainer(accumulation=4), micro_batches(16)
         with mock.patch.object(copus, "Adviser", RecordingAdviser):
-            following = Following(trainer)
+            following = Following(trainer, directory=None)
         data = as_torchtitan(batches)
         for _ in range(4):
             trainer.train_step(data)
-        adviser, model = RecordingAdviser(batch=8, sequence_length=LENGTH), make_model()
+        adviser, model = RecordingAdviser(batch=8, sequence_length=LENGTH, directory=None), make_model()
         steps = [batches[first:first + 4] for first in range(0, 16, 4)]
         train_plainly(model, steps, adviser, learning_rate=LEARNING_RATE, clip=0.1, by_tokens=True)
         self.assert_alike(following.adviser.steps, adviser.steps)
@@ -111,7 +112,7 @@ class Torchtitan(unittest.TestCase):
     def test_follows_advice_from_the_next_step_on(self):
         trainer, batches = make_trainer(accumulation=2), micro_batches(16)
         with mock.patch.object(copus, "Adviser", AdvisingAdviser):
-            following = Following(trainer)
+            following = Following(trainer, directory=None)
         data = as_torchtitan(batches)
         for _ in range(5):
             trainer.train_step(data)
@@ -119,7 +120,7 @@ class Torchtitan(unittest.TestCase):
         # The schedule's own halving, behind the fourth step, is in the rate of the fifth, and the factor only once.
         for step, factor in zip(following.adviser.steps, [1, 1, 1.5, 1.5, 0.75]):
             self.assertAlmostEqual(step.learning_rate, LEARNING_RATE * factor)
-        adviser, model = RecordingAdviser(batch=4, sequence_length=LENGTH), make_model()
+        adviser, model = RecordingAdviser(batch=4, sequence_length=LENGTH, directory=None), make_model()
         for steps, factor in (([batches[0:2], batches[2:4]], 1), ([batches[4:8], batches[8:12]], 1.5),
                               ([batches[12:16]], 0.75)):
             train_plainly(model, steps, adviser, learning_rate=factor * LEARNING_RATE, clip=0.1, by_tokens=True)
@@ -130,8 +131,8 @@ class Torchtitan(unittest.TestCase):
     def test_a_version_that_divides_by_the_first_accumulation_is_refused(self):
         trainer = make_trainer(accumulation=2)
         trainer.forward_backward_step = lambda input_dict, labels: None
-        with self.assertRaisesRegex(ValueError, "global_valid_tokens"):
-            Following(trainer)
+        with self.assertRaisesRegex(copus.UserError, "global_valid_tokens"):
+            Following(trainer, directory=None)
 
 
 if __name__ == "__main__":

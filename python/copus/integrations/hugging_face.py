@@ -11,7 +11,10 @@ every step, also where max_grad_norm is 0. The first micro-batch's gradient is r
 
 from __future__ import annotations
 
+import json
+import pathlib
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -19,24 +22,28 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 import copus
 
+_STATE_FILE = "copus_adviser.json"
+
 
 class AdviserCallback(TrainerCallback):
     """Feeds a copus.Adviser with Trainer's steps, and prints what it advises.
 
-    `advice` holds what it has advised so far. Options are those of copus.Adviser but for the batch, which is Trainer's:
-    per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks. The last step of an epoch is left
-    out where it may hold fewer sequences. Copus needs gradients of two sizes in each step; with one micro-batch a step
-    on one rank there is only one, and it says so.
+    `advice` holds what it has advised so far, `noise_scale` what it has measured at the end. Options are those of
+    copus.Adviser but for the batch, which is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x
+    data-parallel ranks. A step at the end of an epoch with fewer sequences is left out. Copus needs gradients of two
+    sizes in each step; with one micro-batch a step, it has them where DDP or FSDP2 reduces gradients of several ranks,
+    and says so on a single one. Its state is in Trainer's checkpoints.
     """
 
     def __init__(self, trainer: Trainer, *, sequence_length: int, **options: Any) -> None:
         if trainer.is_deepspeed_enabled:
-            raise ValueError("DeepSpeed keeps gradients to itself, where Copus cannot read them: use DDP or FSDP")
+            raise copus.UserError("DeepSpeed keeps gradients to itself, where Copus cannot read them: use DDP or FSDP")
         self._trainer = trainer
         self._options = {"sequence_length": sequence_length, **options}
         self.adviser: copus.Adviser | None = None  # from the beginning of the training on
         self.advice: list[copus.Advice] = []
-        self._batch = 0
+        self.noise_scale: tuple[float | None, float, float | None] | None = None
+        self._batch = 0  # sequences of a whole step
         self._micro_batches = 0  # of the step that is under way
         self._norm: torch.Tensor | float | None = None  # before clipping
         self._learning_rate: float | None = None
@@ -52,6 +59,15 @@ class AdviserCallback(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._batch = self._trainer.get_total_train_batch_size(args)
         self.adviser = copus.Adviser(batch=self._batch, **self._options)
+        saved = self._checkpoint(args, state) / _STATE_FILE
+        if state.global_step > 0 and saved.exists():
+            self.adviser.load_state_dict(json.loads(saved.read_text(encoding="utf-8")))
+        if args.gradient_accumulation_steps == 1 and args.world_size > 1:
+            self.adviser.watch(self._trainer.model_wrapped, loss_scale=self._loss_scale)
+        elif args.gradient_accumulation_steps == 1:
+            warnings.warn("with gradient_accumulation_steps=1 on one rank the noise scale is not measurable, and "
+                          "nothing is advised; halve per_device_train_batch_size and set "
+                          "gradient_accumulation_steps=2", copus.AdviserWarning, stacklevel=2)
         self._restart_clock()
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -60,10 +76,9 @@ class AdviserCallback(TrainerCallback):
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *,
                        model: torch.nn.Module, **_: Any) -> None:
-        if self._micro_batches == 1:
-            scaler = getattr(self._trainer.accelerator, "scaler", None)
-            self.adviser.first_micro_batch(model.parameters(), samples=args.train_batch_size,
-                                           loss_scale=scaler.get_scale() if scaler is not None else 1.0)
+        if self._micro_batches == 1 and self._has_all_micro_batches(args):
+            self.adviser.first_micro_batch(model.parameters(), samples=state.train_batch_size,
+                                           loss_scale=self._loss_scale())
         self._micro_batches += 1
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *,
@@ -74,9 +89,14 @@ class AdviserCallback(TrainerCallback):
                     train_dataloader: Any, **_: Any) -> None:
         seconds = time.perf_counter() - self._since
         self._restart_clock()
-        if self._norm is None or not self._is_whole(args, state, train_dataloader):
+        if not self._has_all_micro_batches(args):
             return
-        advice = self.adviser.step(self._norm, samples=self._batch, seconds=seconds, lr=self._learning_rate)
+        if self._norm is None:
+            raise copus.UserError("Trainer has clipped gradients in a way of its own for this model (its parameters are "
+                                  "on several device meshes), where Copus does not see their norm; train without "
+                                  "AdviserCallback")
+        samples = self._batch - self._missing_sequences(args, state, train_dataloader)
+        advice = self.adviser.step(self._norm, samples=samples, seconds=seconds, lr=self._learning_rate)
         if advice is None:
             return
         is_new = not self.advice or advice.batch != self.advice[-1].batch
@@ -92,7 +112,14 @@ class AdviserCallback(TrainerCallback):
         self._restart_clock()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.is_world_process_zero:
+            told = json.dumps(self.adviser.state_dict())
+            (self._checkpoint(args, state) / _STATE_FILE).write_text(told, encoding="utf-8")
         self._restart_clock()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.noise_scale = self.adviser.noise_scale()
+        self.adviser.close()
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._restart_clock()
@@ -100,14 +127,23 @@ class AdviserCallback(TrainerCallback):
     def _restart_clock(self) -> None:
         self._since = time.perf_counter()
 
-    def _is_whole(self, args: TrainingArguments, state: TrainerState, loader: Any) -> bool:
-        """Whether the step that has ended held as many sequences as the arguments say."""
-        if self._micro_batches < args.gradient_accumulation_steps:
-            return False
-        if args.dataloader_drop_last or state.epoch != int(state.epoch):
-            return True
+    def _loss_scale(self) -> float:
+        scaler = getattr(self._trainer.accelerator, "scaler", None)
+        return scaler.get_scale() if scaler is not None else 1.0
+
+    @staticmethod
+    def _checkpoint(args: TrainingArguments, state: TrainerState) -> pathlib.Path:
+        return pathlib.Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+    def _has_all_micro_batches(self, args: TrainingArguments) -> bool:
+        return self._trainer.current_gradient_accumulation_steps == args.gradient_accumulation_steps
+
+    @staticmethod
+    def _missing_sequences(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
+        """Sequences that the last micro-batch of an epoch lacks. Several ranks fill it up with those of its beginning."""
+        if args.dataloader_drop_last or args.world_size > 1 or state.epoch != int(state.epoch):
+            return 0
         try:
-            count = len(loader.dataset)
+            return -len(loader.dataset) % state.train_batch_size
         except TypeError:
-            return False  # nobody knows how many sequences the last micro-batch had
-        return count % (self._batch // args.gradient_accumulation_steps) == 0
+            return 0

@@ -5,9 +5,9 @@
     trainer.train()
 
 torchtitan reads trainer.gradient_accumulation_steps in every step and divides losses by the tokens of the step, so that
-accumulation may change between steps. Older versions divide by the accumulation that they began with, and are refused.
-The learning rate's schedule goes on by steps; the factor for the batch is put on it in every step, and is no part of a
-checkpoint.
+accumulation may change between steps. Versions that divide by the accumulation that they began with are refused. With
+an accumulation of 1 nothing can be measured, and advice to take it is not followed. The learning rate's schedule goes on
+by steps; the factor for the batch is put on it in every step and is no part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import copus
 class Following:
     """Feeds a copus.Adviser with the steps of a torchtitan Trainer, and changes its batch as advised.
 
-    `advice` holds what it has advised so far, all of which was followed. Options are those of copus.Adviser but for
-    batch and sequence_length, which are the trainer's.
+    `advice` holds the advice that was followed so far. Options are those of copus.Adviser but for batch and
+    sequence_length, which are the trainer's.
     """
 
     def __init__(self, trainer: Any, **options: Any) -> None:
         if "global_valid_tokens" not in inspect.signature(trainer.forward_backward_step).parameters:
-            raise ValueError("this torchtitan divides losses by the gradient accumulation that it began with, which "
-                             "cannot change then: expected a version whose forward_backward_step takes "
-                             "global_valid_tokens")
+            raise copus.UserError("this torchtitan divides losses by the gradient accumulation that it began with, which "
+                                  "cannot change then: expected a version whose forward_backward_step takes "
+                                  "global_valid_tokens")
         self._trainer = trainer
         self._forward_backward_step, self._train_step = trainer.forward_backward_step, trainer.train_step
         self._has_pipeline = trainer.parallel_dims.pp_enabled
@@ -56,7 +56,7 @@ class Following:
         if not self._losses and self._trainer.gradient_accumulation_steps > 1:
             parameters = [parameter for part in self._trainer.model_parts for parameter in part.parameters()]
             self.adviser.first_micro_batch(parameters, samples=self._sequences)
-        self._losses.append(loss.detach())
+        self._losses.append(loss.detach().clone())  # a replayed graph writes over its own
         return loss
 
     def _train(self, data_iterator: Iterator[Any]) -> None:
@@ -81,7 +81,8 @@ class Following:
         loss = None if self._has_pipeline else torch.stack(self._losses).sum() * self._replicas
         advice = self.adviser.step(self._norm, samples=self._batch, seconds=time.perf_counter() - begin,
                                    lr=learning_rate, loss=loss)
-        if advice is not None:
+        # With a single micro-batch a step torchtitan shows no gradient of a part of it, and measuring would end.
+        if advice is not None and advice.micro_batches > 1:
             self.advice.append(advice)
             self._trainer.gradient_accumulation_steps = advice.batch // (self._sequences * self._replicas)
             self._rate_factor = advice.learning_rate_factor
