@@ -24,7 +24,7 @@ from typing import Iterator, NamedTuple
 
 ROOMS = (
     "base description config schedule placement statistics performance page plan orchestrator simulate report "
-    "comm data checkpoint model train cli workshop"
+    "adviser comm data checkpoint model train cli workshop"
 ).split()
 # config reads the files that a run configuration names.
 PURE_ROOMS = [room for room in ROOMS[ROOMS.index("description") : ROOMS.index("simulate") + 1] if room != "config"]

@@ -87,8 +87,9 @@ int run_replay(const ReplayOptions& options) {
   const std::filesystem::path config_path = options.directory / "config.toml";
   std::vector<std::string> overrides = options.overrides;
   if (!options.policy.empty()) overrides.push_back("adapt.policy=" + options.policy);
-  const RunConfig config = parse_run_config(read_text_file(config_path), config_path.string(), overrides);
-  if (config.train.precision == Precision::automatic) {
+  const RunConfig config =
+      parse_run_config(read_text_file(config_path), config_path.string(), overrides, Trainers::any);
+  if (config.train.precision == Precision::automatic && !config.is_trained_elsewhere()) {
     throw UserError(concat(config_path.string(), ": train.precision is \"auto\", and a run writes the one that it has ",
                            "found there: this is no configuration that a run has written"));
   }

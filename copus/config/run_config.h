@@ -262,18 +262,24 @@ struct RunConfig {
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;
   LogConfig log;
+  // Whether another program trains: Copus only advises it, and knows nothing of its model.
+  bool is_trained_elsewhere() const { return !model.is_known(); }
   bool operator==(const RunConfig&) const = default;
 };
 
 // Returns every key that a run configuration may have, as "section.key", in the order in which to_toml writes them.
 std::vector<std::string> run_config_keys();
 
+// The programs that may train what a configuration describes: whoever only looks at runs takes those of any.
+enum class Trainers { copus, any };
+
 // Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths begin
 // at the working directory. `source` names the file in messages. The only files opened are the model's config.json and
 // the cluster's file. Throws UserError for malformed TOML (with line and column), an unknown key (naming the nearest),
-// a wrong type, a value out of range, a contradiction between values, and an impossible layout.
+// a wrong type, a value out of range, a contradiction between values, an impossible layout, and a run of a trainer that
+// is not wanted.
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
-                           const std::vector<std::string>& overrides = {});
+                           const std::vector<std::string>& overrides = {}, Trainers trainers = Trainers::copus);
 
 // Writes the resolved configuration as TOML that parse_run_config reads back to an equal value: with every key, and the
 // model and the cluster as inline fields.

@@ -144,7 +144,9 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
                            "switch the measurement on, or choose another policy"));
   }
   // Policies that do not weigh step times themselves still log the best candidates by Goodput, which needs step times.
-  if (adapt.policy != PolicyKind::none && !is_speed_known(config.cluster.as_timed())) {
+  // Those of a job that another program trains are measured.
+  if (adapt.policy != PolicyKind::none && !config.is_trained_elsewhere() &&
+      !is_speed_known(config.cluster.as_timed())) {
     throw UserError(concat(
         source, ": ", policy, " compares how long steps take, and nothing says how fast ",
         config.cluster.description == ClusterDescription{} ? "this machine" : "the cluster's devices",
@@ -168,9 +170,34 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
   }
 }
 
+// Checks a run that another program trains, of which batches alone are known.
+void check_trained_elsewhere(const RunConfig& config, const std::string& source) {
+  if (!config.adapt.advise) {
+    throw UserError(concat(source,
+                           ": another program trains (model.architecture \"other\"), and Copus can only advise ",
+                           "it; set adapt.advise = true"));
+  }
+  if (config.cluster.clock != ClockKind::real) {
+    throw UserError(concat(source, ": another program trains (model.architecture \"other\"), by the real clock alone, ",
+                           "and cluster.clock is \"", to_string(config.cluster.clock), "\"; leave it out"));
+  }
+  for (const int64_t batch : config.adapt.global_batches) {
+    Configuration other = configuration_of(config);
+    other.global_batch = batch;
+    const auto reason = infeasible_reason(config.model, other, config.train.sequence_length);
+    if (reason) throw UserError(concat(source, ": adapt.global_batches holds ", batch, ", and ", *reason));
+  }
+}
+
 }  // namespace
 
 void check_run_config(const RunConfig& config, const std::string& source) {
+  if (config.is_trained_elsewhere()) {
+    check_trained_elsewhere(config, source);
+    check_layout(config, source);
+    check_adaptation(config, source);
+    return;
+  }
   check_data(config.data, source);
   if (config.train.sequence_length > config.model.max_position_embeddings) {
     throw UserError(concat(source, ": train.sequence_length (", config.train.sequence_length,

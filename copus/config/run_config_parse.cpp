@@ -84,13 +84,18 @@ void refuse_unknown_keys(const Setting& root) {
 }  // namespace
 
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
-                           const std::vector<std::string>& overrides) {
+                           const std::vector<std::string>& overrides, Trainers trainers) {
   const Setting root = read_settings(toml_text, source, overrides);
   refuse_unknown_keys(root);
   RunConfig config;
   SettingsReader reader(root);
   visit_sections(config, reader);
   read_model_section(root, source, config);
+  if (config.is_trained_elsewhere() && trainers == Trainers::copus) {
+    throw UserError(concat(source, ": model.architecture is \"other\": another program trains this model, and Copus ",
+                           "only advises it; `copus replay` and `copus report` read such runs. What Copus is to ",
+                           "train is described by config.json's fields, a config.json or a directory"));
+  }
   read_cluster_section(root, source, config);
   check_run_config(config, source);
   return config;

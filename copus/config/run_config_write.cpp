@@ -123,7 +123,12 @@ std::vector<std::string> run_config_keys() {
 
 std::vector<WrittenField> write_fields(const RunConfig& config) {
   Writer writer;
-  visit_model(config, writer);
+  if (config.is_trained_elsewhere()) {
+    writer.section("model");
+    writer.field("architecture", config.model.architecture);
+  } else {
+    visit_model(config, writer);
+  }
   visit_sections(config, writer);
   return writer.take();
 }

@@ -44,6 +44,8 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
       return {32768, 32};
     case Architecture::mistral:
       return {131072, 8};
+    case Architecture::other:
+      break;
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
@@ -173,7 +175,7 @@ Architecture parse_architecture(const Fields& config) {
     config.fail("neither \"architectures\" nor \"model_type\" says what model this is; supported are ",
                 supported_classes);
   }
-  for (const Architecture architecture : all_values<Architecture>()) {
+  for (const Architecture architecture : {Architecture::llama, Architecture::qwen2, Architecture::mistral}) {
     if (class_name ? *class_name != causal_language_model_class(architecture) : *type != to_string(architecture)) {
       continue;
     }
@@ -402,6 +404,8 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
     case Architecture::mistral:
       config["sliding_window"] = nullptr;
       break;
+    case Architecture::other:
+      fail_check("known architecture", __FILE__, __LINE__, "");
   }
   return config.dump(2) + "\n";
 }

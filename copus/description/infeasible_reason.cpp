@@ -209,8 +209,8 @@ std::optional<std::string> infeasible_reason(const ModelDescription& model, cons
   Reason reason = check_ranges(configuration, sequence_length);
   if (!reason) reason = check_schedule_fits(strategy);
   if (!reason) reason = check_zero(strategy);
-  if (!reason) reason = check_tensor_parallel(model, strategy);
-  if (!reason) reason = check_stages(model, strategy);
+  if (!reason && model.is_known()) reason = check_tensor_parallel(model, strategy);
+  if (!reason && model.is_known()) reason = check_stages(model, strategy);
   if (!reason) reason = check_batches(configuration, sequence_length);
   if (!reason) reason = check_shared_rows(model, configuration, sequence_length);
   return reason;

@@ -95,7 +95,8 @@ std::string to_string(const Configuration& configuration);
 
 // Says why `configuration` cannot train `model` on sequences of this length, by the keys of a run's configuration and
 // with the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x
-// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at.
+// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at. Of a model that is
+// not known only the batches count.
 std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
                                              int64_t sequence_length);
 

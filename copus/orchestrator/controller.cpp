@@ -15,9 +15,6 @@ namespace copus {
 
 namespace {
 
-// Bytes per second that one core copies, used where links are not described: ranks then share a machine.
-constexpr double copied_bytes_per_second = 4e9;
-
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
 // The observation as it reads back from a log, which keeps values that are not finite as null.
@@ -30,13 +27,6 @@ Observation as_logged(Observation observation) {
 
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
-RelayoutForecast relayout_forecast(const RunConfig& config) {
-  const PredictedJob job = predicted_job(config);
-  const bool are_links_shown = config.cluster.clock != ClockKind::real;
-  return {job.model, job.sequence_length, config.cluster.description, training_system_of(config),
-          are_links_shown ? 0 : copied_bytes_per_second};
-}
-
 // Makes the policy with the other exponent of Goodput; null for policies that have none.
 std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& file) {
   if (config.adapt.policy != PolicyKind::copus && config.adapt.policy != PolicyKind::oracle) return nullptr;
@@ -46,20 +36,19 @@ std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& 
 
 }  // namespace
 
-Controller::Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge,
+Controller::Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
                        const std::string& file, std::optional<double> rate_factor)
     : config_(config),
       policy_(make_policy(config, file)),
       other_policy_(other_alpha_policy(config, file)),
-      table_(predicted_table(config, knowledge, initial.strategy.world_size())),
-      memory_(memory_model_of(config)),
-      learner_(config, initial, std::move(knowledge)),
+      job_(job_model_of(config, knowledge)),
+      table_(job_->table(knowledge, initial.strategy.world_size())),
+      learner_(job_, initial, knowledge),
       current_(initial),
       rate_cap_(rate_factor ? cap_of_factor(rate_rule_of(config), *rate_factor)
                             : initial_rate_cap(config, initial.global_batch)),
       rate_factor_(rate_factor.value_or(initial_rate_factor(config, initial.global_batch))),
       entered_({initial}),
-      forecast_(relayout_forecast(config)),
       outcomes_(config) {
   list_candidates();
   const PolicyKind policy = config.adapt.policy;
@@ -84,7 +73,7 @@ Reaction Controller::observe(const Observation& observation) {
   inputs_.add(latest_);
   updates_ += latest_.clipped.has_value();
   clipped_updates_ += latest_.clipped.value_or(false);
-  const bool is_finite = std::isfinite(latest_.loss) && std::isfinite(latest_.grad_norm);
+  const bool is_finite = job_->is_finite(latest_);
   if (is_finite) {
     learner_.add(latest_.step_seconds);
     ++steps_in_configuration_;
@@ -243,7 +232,7 @@ double Controller::critical_batch_at(double noise_scale) const {
 // A pause is what the plan takes and what comes on top, which does not grow with it: the ranks' agreement, allocations.
 // Where re-layouts were quicker than planned, the plan is what was wrong, and that by a factor.
 double Controller::pause_seconds(const ParallelStrategy& target) {
-  const double planned = forecast_.seconds(current_.strategy, target);
+  const double planned = job_->move_seconds(current_.strategy, target);
   std::vector<double> on_top, factors, of_no_state;
   for (const Pause& pause : pauses_) {
     if (pause.planned == 0) {
@@ -273,7 +262,7 @@ void Controller::report(const SwitchReport& report) {
   inputs_.add(report.pause_seconds);
   if (report.outcome == SwitchReport::Outcome::moved) {
     if (is_relayout(current_, report.to)) {
-      pauses_.push_back({report.pause_seconds, forecast_.seconds(current_.strategy, report.to.strategy)});
+      pauses_.push_back({report.pause_seconds, job_->move_seconds(current_.strategy, report.to.strategy)});
     }
     enter(report.to);
     rate_factor_ = report.rate_factor.value_or(rate_factor_in(report.to));
@@ -300,7 +289,7 @@ void Controller::ranks_changed(const RanksChanged& change) {
   inputs_.add(change.to);
   inputs_.add(change.pause_seconds);
   if (change.to.strategy.world_size() != current_.strategy.world_size()) {
-    table_ = predicted_table(config_, learner_.knowledge(), change.to.strategy.world_size());
+    table_ = job_->table(learner_.knowledge(), change.to.strategy.world_size());
   }
   infeasible_.clear();  // what these ranks could not do the others may
   enter(change.to);
@@ -328,7 +317,7 @@ void Controller::note_refusal(const SwitchReport& report) {
   if (!report.is_lack_of_memory) return;
   inputs_.add(int64_t{*report.is_lack_of_memory});
   if (!*report.is_lack_of_memory) return;
-  const double bytes = memory_.predict(report.to).parts.total();
+  const double bytes = job_->memory_bytes(report.to);
   if (!memory_refusal_ || bytes < memory_refusal_->bytes) memory_refusal_ = {report.to, bytes, report.reason};
 }
 
@@ -340,7 +329,7 @@ std::optional<std::string> Controller::why_refused(const Configuration& target) 
     return concat("it was tried and is not possible: ", refused->second);
   }
   if (!memory_refusal_ || entered_.contains(target)) return std::nullopt;
-  const double bytes = memory_.predict(target).parts.total();
+  const double bytes = job_->memory_bytes(target);
   if (bytes < memory_refusal_->bytes) return std::nullopt;
   return concat(to_string(target), " is predicted to need ", format_bytes(bytes), ", no less than the ",
                 format_bytes(memory_refusal_->bytes), " of ", to_string(memory_refusal_->configuration),
@@ -397,13 +386,9 @@ void Controller::check_feasible(const Configuration& target) {
     throw UserError(concat(to_string(target), " needs ", target.strategy.world_size(), " ranks, and the job trains on ",
                            current_.strategy.world_size()));
   }
-  const PredictedJob job = predicted_job(config_);
-  if (const auto reason = infeasible_reason(job.model, target, job.sequence_length)) {
-    throw UserError(*reason);
-  }
+  if (const auto reason = job_->infeasible_reason(target)) throw UserError(*reason);
   if (const auto reason = why_refused(target)) throw UserError(*reason);
-  const double available = config_.cluster.description.device.memory_bytes;
-  if (const auto reason = out_of_memory_reason(memory_.predict(target), available)) {
+  if (const auto reason = job_->out_of_memory_reason(target)) {
     throw UserError(concat(to_string(target), " ", *reason));
   }
 }

@@ -13,12 +13,12 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/input_hash.h"
+#include "copus/orchestrator/job_model.h"
 #include "copus/orchestrator/observation.h"
 #include "copus/orchestrator/policy.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/orchestrator/switch_outcomes.h"
 #include "copus/performance/learning.h"
-#include "copus/performance/relayout_forecast.h"
 #include "copus/performance/table.h"
 
 namespace copus {
@@ -66,8 +66,8 @@ class Controller {
   // named). `rate_factor` is the factor on the learning rate that the run has; empty: the one that a run begins with.
   // Throws UserError where there is nothing to choose among or nothing that says how fast the cluster computes, and
   // what make_policy throws.
-  Controller(const RunConfig& config, const Configuration& initial, Knowledge knowledge, const std::string& file = "",
-             std::optional<double> rate_factor = std::nullopt);
+  Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
+             const std::string& file = "", std::optional<double> rate_factor = std::nullopt);
 
   // Notes that the run goes on in a new process, whose first steps set up memory and caches and are not measured.
   // Decisions are due at the same steps as without, so that the learning rate follows as it would have.
@@ -93,9 +93,15 @@ class Controller {
   const Configuration& current() const { return current_; }
   // The factor on the learning rate from the next update on.
   double rate_factor() const { return rate_factor_; }
+  // Likewise in another configuration, by [optimizer] at the cap of the latest decision.
+  double rate_factor_in(const Configuration& configuration) const;
   Knowledge knowledge() const { return learner_.knowledge(); }
   // Expected seconds of a step in the current configuration.
   Corrected expected_step() const { return learner_.expected(); }
+  // Likewise in any feasible one.
+  Corrected expected_step(const Configuration& configuration) const {
+    return step_in(configuration, learner_.knowledge());
+  }
   // Expected seconds for which a move to this strategy, of as many ranks, would stop training: what its plan takes,
   // corrected by what earlier re-layouts took beside what their plans take. Where no state moves, what earlier moves
   // of none took.
@@ -116,15 +122,14 @@ class Controller {
   void restart_counting(double pause_seconds);
   void begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge);
   int64_t first_boundary(const Configuration& target) const;
-  double rate_factor_in(const Configuration& configuration) const;
   double critical_batch_at(double noise_scale) const;
   Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
 
   RunConfig config_;
   std::unique_ptr<Policy> policy_;
   std::unique_ptr<Policy> other_policy_;  // null where there is no other exponent
+  std::shared_ptr<JobModel> job_;
   PerformanceTable table_;  // uncorrected predictions, for the ranks that are used; the candidates are corrected
-  MemoryModel memory_;
   StepTimeLearner learner_;
   Configuration current_;
   double rate_cap_, rate_factor_;
@@ -155,7 +160,6 @@ class Controller {
     double planned;  // 0 where no state moved
   };
   std::vector<Pause> pauses_;  // of the re-layouts so far
-  RelayoutForecast forecast_;
   InputHash inputs_;
   SwitchOutcomes outcomes_;
 };

@@ -15,12 +15,6 @@ std::string describe(const Corrected& step) {
                 format_number("%.0f %%", 100 * step.relative_deviation));
 }
 
-std::unique_ptr<StepTimeModel> make_model(const RunConfig& config) {
-  const PredictedJob job = predicted_job(config);
-  return std::make_unique<StepTimeModel>(job.model, job.sequence_length, config.cluster.as_timed(),
-                                         training_system_of(config));
-}
-
 }  // namespace
 
 Processor processor_of(const RunConfig& config) {
@@ -41,11 +35,14 @@ MemoryModel memory_model_of(const RunConfig& config) {
   return {job.model, job.sequence_length, training_system_of(config)};
 }
 
-StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& initial, Knowledge known)
-    : model_(make_model(config)),
+StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& initial, const Knowledge& known)
+    : StepTimeLearner(job_model_of(config, known), initial, known) {}
+
+StepTimeLearner::StepTimeLearner(std::shared_ptr<JobModel> job, const Configuration& initial, const Knowledge& known)
+    : job_(std::move(job)),
       configuration_(initial),
-      parts_(model_->predict(initial)),
-      known_before_(std::move(known)),
+      parts_(job_->predict_step(initial)),
+      known_before_(known.under(job_->prior())),
       expected_at_first_(known_before_.correct(configuration_, parts_)),
       expected_(expected_at_first_) {}
 
@@ -67,7 +64,7 @@ void StepTimeLearner::add(double step_seconds) {
 void StepTimeLearner::change_configuration(const Configuration& configuration) {
   begin_anew();
   configuration_ = configuration;
-  parts_ = model_->predict(configuration);
+  parts_ = job_->predict_step(configuration);
   expected_at_first_ = expected_ = known_before_.correct(configuration_, parts_);
 }
 

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/orchestrator/job_model.h"
 #include "copus/performance/learning.h"
 #include "copus/performance/memory.h"
 #include "copus/performance/step_time.h"
+#include "copus/performance/training_system.h"
 
 namespace copus {
 
@@ -34,13 +36,15 @@ class StepTimeLearner {
   static constexpr int64_t steps_per_measurement = 10;
 
   // Begins in configuration `initial` of a run whose cluster's speed is known, with what is `known` already.
-  StepTimeLearner(const RunConfig& config, const Configuration& initial, Knowledge known);
+  StepTimeLearner(const RunConfig& config, const Configuration& initial, const Knowledge& known);
+  // Likewise, of a job that others predict as well.
+  StepTimeLearner(std::shared_ptr<JobModel> job, const Configuration& initial, const Knowledge& known);
 
   // Expected seconds of the next step on the run's clock, corrected by what is known: by every step at first, later by
   // every measurement.
   const Corrected& expected() const { return expected_; }
   // Predicts a step in any configuration that infeasible_reason allows, without corrections.
-  StepTimeParts predict(const Configuration& configuration) const { return model_->predict(configuration); }
+  StepTimeParts predict(const Configuration& configuration) const { return job_->predict_step(configuration); }
 
   // Adds the seconds of a step.
   void add(double step_seconds);
@@ -64,7 +68,7 @@ class StepTimeLearner {
  private:
   void begin_anew();
 
-  std::unique_ptr<StepTimeModel> model_;
+  std::shared_ptr<JobModel> job_;
   Configuration configuration_;
   StepTimeParts parts_;     // of a step, as predicted without corrections
   Knowledge known_before_;  // knowledge before the steps in window_

@@ -15,14 +15,6 @@ namespace {
 using Vector = std::array<double, num_factors>;
 using Matrix = std::array<Vector, num_factors>;
 
-// Standard deviations of the factors' logarithms before anything is measured. Curves of kernels that were measured on
-// another machine of the kind, or read off a data sheet, are commonly 1.5 times off; links more often than that, since
-// a network's speed depends on its neighbours and on how the ranks were placed. A pipeline's idle time is mostly the
-// other stages' computing, so it follows that factor; bubble_deviation is how much it deviates from it.
-constexpr double compute_deviation = 0.4;
-constexpr double link_deviation = 0.5;
-constexpr double bubble_deviation = 0.3;
-
 // The standard deviation of layouts that remains once the shared factors are right: 0.05 in 260 published runs of 11
 // sets that were at most 1.6 times slower than the fastest of their set (docs/decisions/performance.md). Calculon
 // (Isaev et al. 2023) names mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation
@@ -50,17 +42,17 @@ constexpr double layout_limit = 2;
 constexpr double quartile_distance = 1.349;
 constexpr double median_variance = std::numbers::pi / 2;
 
-Matrix prior_covariance() {
+Matrix covariance_of(const FactorPrior& deviations) {
   Matrix prior{};
   const auto at = [&prior](Factor row, Factor column) -> double& {
     return prior[static_cast<size_t>(row)][static_cast<size_t>(column)];
   };
-  const double compute = compute_deviation * compute_deviation;
+  const double compute = deviations.compute * deviations.compute;
   at(Factor::compute, Factor::compute) = compute;
   at(Factor::compute, Factor::bubble) = at(Factor::bubble, Factor::compute) = compute;
-  at(Factor::bubble, Factor::bubble) = compute + bubble_deviation * bubble_deviation;
-  at(Factor::tensor_links, Factor::tensor_links) = link_deviation * link_deviation;
-  at(Factor::data_links, Factor::data_links) = link_deviation * link_deviation;
+  at(Factor::bubble, Factor::bubble) = compute + deviations.bubble * deviations.bubble;
+  at(Factor::tensor_links, Factor::tensor_links) = deviations.links * deviations.links;
+  at(Factor::data_links, Factor::data_links) = deviations.links * deviations.links;
   return prior;
 }
 
@@ -256,7 +248,14 @@ double MeasuredCell::relative_noise() const {
 
 Knowledge::Knowledge() { learn(); }
 
-Knowledge::Knowledge(std::map<Configuration, MeasuredCell> cells) : cells_(std::move(cells)) { learn(); }
+Knowledge::Knowledge(std::map<Configuration, MeasuredCell> cells, const FactorPrior& prior)
+    : prior_(prior), cells_(std::move(cells)) {
+  learn();
+}
+
+Knowledge Knowledge::under(const FactorPrior& prior) const {
+  return prior == prior_ ? *this : Knowledge(cells_, prior);
+}
 
 int64_t Knowledge::measured_steps(const Configuration& configuration) const {
   const auto cell = cells_.find(configuration);
@@ -313,7 +312,7 @@ void Knowledge::learn() {
     return fits;
   };
 
-  const Matrix prior = inverse(prior_covariance());
+  const Matrix prior = inverse(covariance_of(prior_));
   const auto loss = [&](const Vector& theta, const std::vector<LayoutFit>& fits) {
     return std::accumulate(fits.begin(), fits.end(), dot(theta, times(prior, theta)) / 2,
                            [](double sum, const LayoutFit& fit) { return sum + fit.loss; });
@@ -393,7 +392,7 @@ Knowledge observe(const Knowledge& before, const Configuration& configuration, c
   cell.parts = parts;
   cell.measurements.push_back(measurement);
   if (std::ssize(cell.measurements) > max_measurements) cell.measurements.erase(cell.measurements.begin());
-  return Knowledge(std::move(cells));
+  return Knowledge(std::move(cells), before.prior_);
 }
 
 }  // namespace copus

@@ -27,6 +27,17 @@ struct Measurement {
   bool operator==(const Measurement&) const = default;
 };
 
+// Standard deviations of the factors' logarithms before anything is measured. Curves of kernels that were measured on
+// another machine of the kind, or read off a data sheet, are commonly 1.5 times off; links more often than that, since
+// a network's speed depends on its neighbours and on how the ranks were placed. A pipeline's idle time is mostly the
+// other stages' computing, so it follows that factor; `bubble` is how much it deviates from it.
+struct FactorPrior {
+  double compute = 0.4;
+  double links = 0.5;  // tensor links and data links alike
+  double bubble = 0.3;
+  bool operator==(const FactorPrior&) const = default;
+};
+
 // Summarises these steps (one at least; seconds > 0). The spread is read off the quartiles, so that a few steps that an
 // outside disturbance has slowed down do not count.
 Measurement measurement_of(const std::vector<double>& step_seconds);
@@ -59,7 +70,10 @@ class Knowledge {
   // Knows no measurement: factors are 1, with the uncertainty of the prior.
   Knowledge();
   // Learns from these measurements. Every cell has one at least; seconds and the sum of the parts are > 0.
-  explicit Knowledge(std::map<Configuration, MeasuredCell> cells);
+  explicit Knowledge(std::map<Configuration, MeasuredCell> cells, const FactorPrior& prior = {});
+
+  // Learns from the same measurements under this prior.
+  Knowledge under(const FactorPrior& prior) const;
 
   const std::map<Configuration, MeasuredCell>& cells() const { return cells_; }
   // Returns the number of measured steps of this configuration.
@@ -105,6 +119,10 @@ class Knowledge {
 
   void learn();
 
+  friend Knowledge observe(const Knowledge& before, const Configuration& configuration, const StepTimeParts& parts,
+                           const Measurement& measurement);
+
+  FactorPrior prior_;
   std::map<Configuration, MeasuredCell> cells_;
   std::map<Configuration, Evidence> evidence_;
   std::map<Layout, LayoutEvidence> layouts_;

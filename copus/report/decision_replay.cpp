@@ -136,6 +136,11 @@ class Follower {
 
   std::optional<std::string> apply(const SwitchReport& report) {
     const std::optional<SwitchIntent>& intent = controller_.under_way();
+    if (!intent && is_of_somebody_else(report)) {
+      check_possible(config_, report);
+      controller_.report(report);
+      return std::nullopt;
+    }
     if (!intent) return "the log has a switch that the replay has not announced";
     if (intent->configuration != report.to || intent->commit_after_step != report.after_step) {
       return concat("the log has a switch, and the replay has announced another one, after step ",
@@ -181,6 +186,12 @@ class Follower {
     check_possible(config_, change);
     controller_.ranks_changed(change);
     return std::nullopt;
+  }
+
+  // A job that is only advised is moved by whoever trains it.
+  bool is_of_somebody_else(const SwitchReport& report) const {
+    return config_.adapt.advise && report.outcome == SwitchReport::Outcome::moved &&
+           report.from == controller_.current();
   }
 
   static std::optional<std::string> apply(const ControllerBegin&) {

@@ -1,8 +1,9 @@
 // Writes and reads the members of a record as the fields of a JSON object. A record lists its fields once, in a
 // function fields(record, visitor) that calls visitor(name, member) for each; both directions use that list.
-// Private to the .cpp files of this room: nlohmann/json stays out of every header that others include.
+// Private to .cpp files of this room and of the adviser's: nlohmann/json stays out of every header that others include.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -25,6 +26,11 @@ inline constexpr Range<int64_t> json_count_from_one{1, int64_t{1} << 62};
 inline constexpr Range<double> json_not_negative{0.0};
 inline constexpr Range<double> json_positive{.low = 0.0, .above_low = true};
 inline constexpr Range<double> json_seconds{0.0, longest_duration};
+
+// The range of a number that may be null instead, a NaN.
+struct OrNull {
+  Range<double> range;
+};
 
 // The member of an object that has this name. Throws UserError where there is none.
 inline const nlohmann::json& json_member(const nlohmann::json& object, const char* name) {
@@ -57,6 +63,7 @@ class JsonFieldWriter {
   void operator()(const char* name, const Value& value, const Range<Number>&) {
     (*this)(name, value);
   }
+  void operator()(const char* name, double value, const OrNull&) { (*this)(name, value); }
 
   const nlohmann::ordered_json& object() const { return object_; }
 
@@ -107,6 +114,10 @@ class JsonFieldReader {
   void operator()(const char* name, Number& value, const Range<Number>& range) const {
     (*this)(name, value);
     if (!range.contains(value)) reject(name, describe(range).c_str());
+  }
+  void operator()(const char* name, double& value, const OrNull& range) const {
+    (*this)(name, value);
+    if (!std::isnan(value) && !range.range.contains(value)) reject(name, describe(range.range).c_str());
   }
   template <class Number>
   void operator()(const char* name, std::optional<Number>& value, const Range<Number>& range) const {

@@ -16,7 +16,7 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("consumed_tokens", record.consumed_tokens, json_count);
   visit("loss_tokens", record.loss_tokens, json_count);
   visit("loss", record.loss);
-  visit("lr", record.lr, json_not_negative);
+  visit("lr", record.lr, OrNull{json_not_negative});
   visit("rate_factor", record.rate_factor, json_positive);
   visit("phase", record.phase);
   visit("grad_norm", record.grad_norm);

@@ -2,7 +2,27 @@
 
 #include <algorithm>
 
+#include "copus/orchestrator/rate_rule.h"
+#include "copus/statistics/efficiency.h"
+
 namespace copus {
+
+void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record) {
+  const std::optional<NoiseScale> noise = noise_scale(average);
+  if (!noise) return;
+  record.noise_scale = noise->value;
+  record.noise_scale_low = noise->low;
+  record.noise_scale_high = noise->high;
+  if (!noise->value) return;
+  constexpr double reference_batch = 1;
+  const auto batch = static_cast<double>(record.global_batch);
+  const double critical =
+      critical_batch(critical_batch_rule_of(config), *noise->value, static_cast<double>(record.consumed_samples));
+  record.noise_scale_tokens = *noise->value * static_cast<double>(config.train.sequence_length);
+  record.critical_batch = critical;
+  record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);
+  record.goodput = batch / record.step_seconds * *record.statistical_efficiency;
+}
 
 Observation observation_of(const StepRecord& record, const RunConfig& config) {
   return {.step = record.step,

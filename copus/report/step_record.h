@@ -8,6 +8,7 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/observation.h"
+#include "copus/statistics/noise_scale.h"
 
 namespace copus {
 
@@ -21,7 +22,7 @@ struct StepRecord {
   // in logs of earlier versions.
   std::optional<int64_t> loss_tokens;
   double loss = 0;  // mean training loss of this step, nats per token; not finite on a skipped step and without tokens
-  double lr = 0;
+  double lr = 0;    // NaN where another program trains and does not tell
   std::optional<double> rate_factor;   // part of lr: its factor for the batch, that of the ramp left out
   std::optional<SchedulePhase> phase;  // of the schedule of lr; empty in logs of earlier versions
   double grad_norm = 0;                // global norm before clipping
@@ -48,9 +49,14 @@ struct StepRecord {
 
   // Tells whether the step had nothing to learn from: none of its tokens carries loss.
   bool lacks_loss() const { return loss_tokens == 0; }
-  // Tells whether the step changed no weight, because its loss or gradient was not finite.
-  bool skipped() const { return !lacks_loss() && (!std::isfinite(loss) || !std::isfinite(grad_norm)); }
+  // Tells whether the step changed no weight, because its loss or gradient was not finite. A step that says whether its
+  // update was scaled down had one: another program that trains may not tell its loss.
+  bool skipped() const { return !lacks_loss() && !clipped && (!std::isfinite(loss) || !std::isfinite(grad_norm)); }
 };
+
+// Adds to a step's record what the averages after it tell: noise scale, critical batch, statistical efficiency,
+// Goodput.
+void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record);
 
 // Makes the observation that a controller is told of a step: in the run and in a replay alike.
 Observation observation_of(const StepRecord& record, const RunConfig& config);

@@ -1,0 +1,28 @@
+// What an adviser has to know of a job that another program trains, and the run configuration that says so.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/config/run_config.h"
+
+namespace copus {
+
+struct AdviserSettings {
+  int64_t batch = 0;        // sequences of the first step, all ranks together
+  int64_t micro_batch = 0;  // sequences of one rank's forward and backward pass
+  int64_t sequence_length = 0;
+  // The layout. Batches are shared by `replicas`, the data-parallel ranks; the other two are for the log alone.
+  int64_t replicas = 1, tensor_parallel = 1, pipeline_parallel = 1;
+  std::optional<int64_t> reference_batch;  // that the learning rate is for; empty: `batch`
+  std::vector<int64_t> batches;            // to choose among; empty: doublings (orchestrator/candidates.h)
+  int64_t max_steps = 0, max_tokens = 0;   // of the job; 0: not known
+  std::vector<std::string> more;  // "section.key=value" of [noise_scale], [adapt], [optimizer]; train.clip_norm
+};
+
+// Throws UserError as parse_run_config, and for a key that does not concern an adviser.
+RunConfig run_config_of(const AdviserSettings& settings);
+
+}  // namespace copus

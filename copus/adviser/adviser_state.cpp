@@ -1,0 +1,128 @@
+#include "copus/adviser/adviser_state.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/json_text.h"
+#include "copus/description/configuration_json.h"
+#include "copus/report/json_fields.h"
+
+namespace copus {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t current_version = 1;
+
+template <class Average, class Visitor>
+void noise_fields(Average& noise, Visitor&& visit) {
+  visit("steps", noise.steps, json_count);
+  visit("samples", noise.samples, json_not_negative);
+  visit("weight", noise.weight, json_not_negative);
+  visit("squared_gradient", noise.squared_gradient);
+  visit("trace", noise.trace);
+  visit("square_weight", noise.square_weight, json_not_negative);
+  visit("fourth_weight", noise.fourth_weight, json_not_negative);
+  visit("square_squared_gradient", noise.square_squared_gradient);
+  visit("square_trace", noise.square_trace);
+  visit("squared_gradient_squared", noise.squared_gradient_squared);
+  visit("trace_squared", noise.trace_squared);
+  visit("product", noise.product);
+}
+
+template <class State, class Visitor>
+void state_fields(State& state, Visitor&& visit) {
+  visit("step", state.step, json_count);
+  visit("consumed_samples", state.consumed_samples, json_count);
+  visit("skipped_samples", state.skipped_samples, json_count);
+  visit("observed_samples", state.observed_samples, json_count);
+  visit("elapsed_seconds", state.elapsed_seconds, json_seconds);
+}
+
+// The norms of a step that were measured and of which an update was made.
+std::optional<NormObservation> norms_of(const StepRecord& record) {
+  if (!record.small_batch || !record.small_batch_squared_norm || record.skipped()) return std::nullopt;
+  return NormObservation{*record.small_batch, *record.small_batch_squared_norm,
+                         static_cast<double>(record.global_batch), record.grad_norm * record.grad_norm};
+}
+
+}  // namespace
+
+void AdviserState::complete(const RunConfig& config, StepRecord& record) {
+  step += 1;
+  consumed_samples += record.global_batch;
+  elapsed_seconds += record.step_seconds;
+  if (record.skipped()) skipped_samples += record.global_batch;
+  if (const std::optional<NormObservation> norms = norms_of(record)) {
+    const NoiseWindow window{.samples = config.noise_scale.window_samples};
+    const int64_t used = consumed_samples - skipped_samples;
+    const auto samples = static_cast<double>(used - std::exchange(observed_samples, used));
+    noise = observe(noise, *norms, samples, window);
+  }
+  record.step = step;
+  record.consumed_samples = consumed_samples;
+  record.consumed_tokens = consumed_samples * config.train.sequence_length;
+  record.skipped_samples = skipped_samples;
+  record.elapsed_seconds = elapsed_seconds;
+  add_noise_scale(config, noise, record);
+}
+
+void AdviserState::repeat(const RunConfig& config, const StepRecord& record) {
+  const AdviserState before = *this;
+  StepRecord again = record;
+  again.noise_scale_low.reset();
+  complete(config, again);
+  if (again.noise_scale_low && !record.noise_scale_low) {
+    *this = before;
+    noise = {};
+    complete(config, again);
+  }
+  // Where lines are missing the counters go on from the record's.
+  step = record.step;
+  consumed_samples = record.consumed_samples;
+  skipped_samples = record.skipped_samples;
+  elapsed_seconds = record.elapsed_seconds;
+  configuration.global_batch = record.global_batch;
+}
+
+std::string to_text(const KeptState& kept) {
+  JsonFieldWriter writer;
+  state_fields(kept.state, writer);
+  Json object{{"version", current_version}};
+  object.update(writer.object());
+  object["configuration"] = Json::parse(to_json(kept.state.configuration));
+  JsonFieldWriter noise;
+  noise_fields(kept.state.noise, noise);
+  object["noise_average"] = noise.object();
+  object["begin"] = kept.begin ? Json::parse(to_line(*kept.begin)) : Json(nullptr);
+  return json_text(object);
+}
+
+KeptState kept_state_from_text(const std::string& text) {
+  try {
+    const nlohmann::json object = parse_json(text);
+    JsonFieldReader reader(object);
+    int64_t version = 0;
+    reader("version", version);
+    if (version != current_version) {
+      throw UserError(concat("its version is ", version, ", and this Copus reads version ", current_version));
+    }
+    KeptState kept;
+    state_fields(kept.state, reader);
+    kept.state.configuration = configuration_from_json(json_member(object, "configuration").dump());
+    noise_fields(kept.state.noise, JsonFieldReader(json_member(object, "noise_average")));
+    const nlohmann::json& begin = json_member(object, "begin");
+    if (begin.is_null()) return kept;
+    const DecisionEvent event = decision_event_from_line(begin.dump());
+    if (!std::holds_alternative<ControllerBegin>(event)) throw UserError("\"begin\" is another event");
+    kept.begin = std::get<ControllerBegin>(event);
+    return kept;
+  } catch (const UserError& error) {
+    throw UserError(
+        concat("the adviser's state cannot be read: ", error.what(), ". Expected the text that Adviser.state() gave"));
+  }
+}
+
+}  // namespace copus

@@ -1,0 +1,264 @@
+// Tests advice to jobs whose noise scale and step times are known, and the logs of it.
+#include "copus/adviser/adviser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "copus/adviser/testing/advised_job.h"
+#include "copus/base/durable_file.h"
+#include "copus/base/error.h"
+#include "copus/report/decision_replay.h"
+#include "copus/report/html_report.h"
+#include "copus/report/testing/test_directory.h"
+
+namespace copus {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class AdviserTest : public TestDirectory {
+ protected:
+  Adviser adviser(int64_t batch = 16) { return Adviser(job_.settings(batch), {.directory = directory_}); }
+  Adviser silent_adviser(int64_t batch = 16) const { return Adviser(job_.settings(batch), {}); }
+
+  std::vector<StepRecord> records() const { return read_run_log(directory_ / "run.jsonl"); }
+  std::vector<DecisionEvent> events() const { return read_decision_log(directory_ / "decisions.jsonl"); }
+  RunConfig config() const {
+    return parse_run_config(read_text_file(directory_ / "config.toml"), "config.toml", {}, Trainers::any);
+  }
+  Replay replayed() const { return replay(config(), records(), events()); }
+
+  template <class Event>
+  std::vector<Event> all() const {
+    std::vector<Event> found;
+    for (const DecisionEvent& event : events()) {
+      if (const auto* one = std::get_if<Event>(&event)) found.push_back(*one);
+    }
+    return found;
+  }
+
+  AdvisedJob job_;
+};
+
+// B_c = c phi with c = 1, and step times by which the highest Goodput is at B = B_c.
+TEST_F(AdviserTest, AdviceApproachesTheCriticalBatch) {
+  for (const double noise_scale : {512.0, 1024.0}) {
+    job_.noise_scale = noise_scale;
+    job_.seconds_per_micro_batch = 16 / noise_scale;
+    ASSERT_DOUBLE_EQ(job_.best_batch(), noise_scale);
+    for (const int64_t begin : {int64_t{16}, int64_t{8192}}) {
+      Adviser adviser = silent_adviser(begin);
+      const std::vector<Advice> advice = job_.train(adviser, 1500, begin);
+      ASSERT_FALSE(advice.empty()) << noise_scale << " from " << begin;
+      EXPECT_NEAR(*advice.back().critical_batch / noise_scale, 1, 0.25) << " from " << begin;
+      const double reached = static_cast<double>(adviser.batch()) / noise_scale;
+      EXPECT_TRUE(reached >= 0.5 && reached <= 2) << adviser.batch() << " from " << begin;
+      EXPECT_LT(adviser.noise()->low, noise_scale);
+      EXPECT_GT(adviser.noise()->high, noise_scale);
+    }
+  }
+}
+
+TEST_F(AdviserTest, AnAdviceSaysWhatItRestsOn) {
+  Adviser adviser = silent_adviser();
+  const std::vector<Advice> advice = job_.train(adviser, 300, 16);
+  ASSERT_FALSE(advice.empty());
+  const Advice& first = advice.front();
+  EXPECT_GT(first.batch, 16);
+  EXPECT_EQ(first.micro_batches, first.batch / 16);
+  EXPECT_NEAR(first.learning_rate_factor, std::sqrt(static_cast<double>(first.batch) / 16), 0.5);
+  EXPECT_LT(*first.gain_low, first.gain);
+  EXPECT_GT(*first.gain_high, first.gain);
+  EXPECT_LT(*first.noise_scale_low, job_.noise_scale);
+  EXPECT_THAT(first.reason, HasSubstr("Goodput"));
+}
+
+// One batch cannot tell what a step has once: the interval of an advice holds what it does bring, though the guess is
+// wrong in either direction.
+TEST_F(AdviserTest, TheGainOfTheFirstAdviceIsWithinItsInterval) {
+  for (const double once : {0.08, 0.25, 1.0}) {
+    job_.seconds_once = once;
+    job_.seconds_per_micro_batch = 1;
+    Adviser adviser = silent_adviser();
+    std::optional<Advice> advice;
+    while (!advice && adviser.steps() < 400) advice = adviser.step(job_.step(adviser.steps() + 1, 16));
+    ASSERT_TRUE(advice) << once;
+    const auto worth = [&](int64_t batch) {
+      return static_cast<double>(batch) / job_.seconds(batch) / (job_.noise_scale + static_cast<double>(batch));
+    };
+    const double truth = worth(advice->batch) / worth(16) - 1;
+    EXPECT_LE(*advice->gain_low, truth) << once;
+    EXPECT_GE(*advice->gain_high, truth) << once;
+  }
+}
+
+TEST_F(AdviserTest, TwoBatchesTellHowLongStepsOfOthersTake) {
+  job_.seconds_once = 3;
+  Adviser adviser = silent_adviser();
+  EXPECT_FALSE(adviser.expected_step(16));
+  for (const int64_t batch : {16, 128}) {
+    for (int i = 0; i < 40; ++i) adviser.step(job_.step(adviser.steps() + 1, batch));
+  }
+  for (const int64_t batch : {16, 32, 64, 128, 512}) {
+    const Corrected step = *adviser.expected_step(batch);
+    EXPECT_LT(std::abs(std::log(step.seconds / job_.seconds(batch))), 2 * step.relative_deviation) << batch;
+    EXPECT_NEAR(step.seconds / job_.seconds(batch), 1, 0.05) << batch;
+  }
+  EXPECT_THAT(user_error([&] { (void)adviser.expected_step(17); }), HasSubstr("multiple of the micro-batch of 8 x 2"));
+}
+
+TEST_F(AdviserTest, ItsLogsReplayToTheSameDecisions) {
+  {
+    Adviser advised = adviser();
+    job_.train(advised, 400, 16);
+  }
+  const Replay replay = replayed();
+  EXPECT_FALSE(replay.difference) << replay.difference->what;
+  EXPECT_GT(replay.decisions, 20);
+  EXPECT_GT(replay.switches, 0);
+  EXPECT_EQ(records().size(), 400);
+  write_html_report(directory_);
+  EXPECT_TRUE(read_text_file(directory_ / "report.html").find("Switches") != std::string::npos);
+}
+
+// A step in another batch, whether advised or not, is a switch at the boundary before it.
+TEST_F(AdviserTest, TheSamplesOfAStepTellWhatTheJobDoes) {
+  {
+    Adviser advised = adviser();
+    for (int i = 0; i < 60; ++i) advised.step(job_.step(advised.steps() + 1, i < 30 ? 16 : 48));
+    EXPECT_EQ(advised.batch(), 48);
+    EXPECT_EQ(advised.consumed_samples(), 30 * 16 + 30 * 48);
+  }
+  const std::vector<SwitchReport> switches = all<SwitchReport>();
+  ASSERT_EQ(switches.size(), 1);
+  EXPECT_EQ(switches[0].after_step, 30);
+  EXPECT_EQ(switches[0].from.global_batch, 16);
+  EXPECT_EQ(switches[0].to.global_batch, 48);
+  EXPECT_NEAR(*switches[0].rate_factor, std::sqrt(3.0), 0.75);
+  EXPECT_EQ(records()[30].global_batch, 48);
+  const Replay replay = replayed();
+  EXPECT_FALSE(replay.difference) << replay.difference->what;
+}
+
+TEST_F(AdviserTest, AReplayRefusesASwitchToABatchThatTheRanksCannotShare) {
+  {
+    Adviser advised = adviser();
+    for (int i = 0; i < 60; ++i) advised.step(job_.step(advised.steps() + 1, i < 30 ? 16 : 48));
+  }
+  std::vector<DecisionEvent> damaged = events();
+  for (DecisionEvent& event : damaged) {
+    if (auto* report = std::get_if<SwitchReport>(&event)) report->to.global_batch = 49;
+  }
+  EXPECT_THAT(user_error([&] { replay(config(), records(), damaged); }), HasSubstr("damaged"));
+}
+
+TEST_F(AdviserTest, PartialBatchesAreLeftOutOfEverything) {
+  Adviser with = adviser(32), without = silent_adviser(32);
+  for (int64_t i = 1; i <= 100; ++i) {
+    if (i % 10 == 0) {
+      AdvisedStep partial = job_.step(i, 32);
+      partial.samples = 20;
+      partial.small_batch = 4;
+      partial.gradient_norm = 1e6;
+      EXPECT_FALSE(with.step(partial));
+    }
+    EXPECT_EQ(with.step(job_.step(i, 32)).has_value(), without.step(job_.step(i, 32)).has_value());
+  }
+  EXPECT_EQ(with.steps(), 100);
+  EXPECT_EQ(with.consumed_samples(), without.consumed_samples());
+  EXPECT_EQ(with.noise()->value, without.noise()->value);
+  EXPECT_FALSE(replayed().difference);
+}
+
+TEST_F(AdviserTest, StepsThatAreNotFiniteAreSkipped) {
+  {
+    Adviser with = adviser(32), without = silent_adviser(32);
+    for (int64_t i = 1; i <= 100; ++i) {
+      if (i % 10 == 0) {
+        AdvisedStep skipped = job_.step(i, 32);
+        skipped.gradient_norm = std::numeric_limits<double>::infinity();
+        skipped.seconds *= 100;
+        with.step(skipped);
+      }
+      with.step(job_.step(i, 32));
+      without.step(job_.step(i, 32));
+    }
+    EXPECT_EQ(with.steps(), 110);
+    EXPECT_EQ(with.noise()->value, without.noise()->value);
+    EXPECT_NEAR(with.expected_step(64)->seconds, without.expected_step(64)->seconds, 0.02);
+  }
+  EXPECT_EQ(records().back().skipped_samples, 10 * 32);
+  EXPECT_TRUE(records()[9].skipped());
+  EXPECT_FALSE(records()[10].skipped());
+  EXPECT_FALSE(replayed().difference);
+}
+
+// What a job does not tell is null in its log, and no step that was skipped.
+TEST_F(AdviserTest, AJobNeedNotTellItsLossOrLearningRate) {
+  int advised = 0;
+  {
+    Adviser told = adviser();
+    for (int64_t i = 1; i <= 200; ++i) {
+      AdvisedStep step = job_.step(i, 16);
+      step.loss.reset();
+      step.learning_rate.reset();
+      advised += told.step(step).has_value();
+    }
+  }
+  EXPECT_GT(advised, 0);
+  EXPECT_TRUE(std::isnan(records().back().lr));
+  EXPECT_TRUE(std::isnan(records().back().loss));
+  EXPECT_FALSE(records().back().skipped());
+  EXPECT_FALSE(replayed().difference);
+  write_html_report(directory_);
+  EXPECT_TRUE(read_text_file(directory_ / "report.html").find("none skipped") != std::string::npos);
+}
+
+TEST_F(AdviserTest, StepsThatMeasureNothingAreAdvisedByOthers) {
+  Adviser adviser = silent_adviser();
+  for (int64_t i = 1; i <= 200; ++i) {
+    AdvisedStep step = job_.step(i, 16);
+    if (i % 4 != 0) {
+      step.small_batch.reset();
+      step.small_squared_norm.reset();
+    }
+    adviser.step(step);
+  }
+  ASSERT_TRUE(adviser.noise());
+  EXPECT_LT(adviser.noise()->low, job_.noise_scale);
+  EXPECT_GT(adviser.noise()->low, 0);
+}
+
+TEST_F(AdviserTest, ADirectoryHasOneJobAndOneWriter) {
+  Adviser first = adviser();
+  first.step(job_.step(1, 16));
+  EXPECT_THAT(user_error([&] { adviser(); }), HasSubstr("a log of a job already"));
+  EXPECT_THAT(user_error([&] { Adviser(job_.settings(), {.directory = directory_, .after_step = 1}); }),
+              HasSubstr("another process is writing"));
+  first.close();
+  EXPECT_THAT(user_error([&] { first.step(job_.step(2, 16)); }), HasSubstr("closed"));
+  EXPECT_EQ(Adviser(job_.settings(), {.directory = directory_, .after_step = 1}).steps(), 1);
+}
+
+TEST_F(AdviserTest, NumbersThatNoStepHasAreRefused) {
+  Adviser adviser = silent_adviser();
+  const auto refusal = [&](auto change) {
+    AdvisedStep step = job_.step(1, 16);
+    change(step);
+    return user_error([&] { adviser.step(step); });
+  };
+  EXPECT_THAT(refusal([](AdvisedStep& step) { step.samples = 0; }), HasSubstr("samples of a step is 0"));
+  EXPECT_THAT(refusal([](AdvisedStep& step) { step.seconds = 0; }), HasSubstr("seconds"));
+  EXPECT_THAT(refusal([](AdvisedStep& step) { step.gradient_norm = -1; }), HasSubstr("grad_norm"));
+  EXPECT_THAT(refusal([](AdvisedStep& step) { step.small_batch = 16; }),
+              AllOf(HasSubstr("small_batch"), HasSubstr("fewer than the step's 16")));
+  EXPECT_THAT(refusal([](AdvisedStep& step) { step.small_batch.reset(); }), HasSubstr("both or neither"));
+  EXPECT_THAT(refusal([](AdvisedStep& step) { step.learning_rate = -1; }), HasSubstr("lr"));
+  EXPECT_EQ(adviser.steps(), 0);
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,147 @@
+#include "copus/orchestrator/job_model.h"
+
+#include <cmath>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/orchestrator/candidates.h"
+#include "copus/orchestrator/step_time_learner.h"
+#include "copus/performance/accumulation_time.h"
+#include "copus/performance/memory.h"
+#include "copus/performance/relayout_forecast.h"
+#include "copus/performance/step_time.h"
+
+namespace copus {
+
+namespace {
+
+// Bytes per second that one core copies, used where links are not described: ranks then share a machine.
+constexpr double copied_bytes_per_second = 4e9;
+
+RelayoutForecast relayout_forecast(const RunConfig& config) {
+  const PredictedJob job = predicted_job(config);
+  const bool are_links_shown = config.cluster.clock != ClockKind::real;
+  return {job.model, job.sequence_length, config.cluster.description, training_system_of(config),
+          are_links_shown ? 0 : copied_bytes_per_second};
+}
+
+std::unique_ptr<StepTimeModel> step_time_model(const RunConfig& config) {
+  const PredictedJob job = predicted_job(config);
+  return std::make_unique<StepTimeModel>(job.model, job.sequence_length, config.cluster.as_timed(),
+                                         training_system_of(config));
+}
+
+// A job of Copus' own. Its models are made when they are first asked, since a cluster may be too little described for
+// some.
+class OwnJob : public JobModel {
+ public:
+  explicit OwnJob(const RunConfig& config) : config_(config) {}
+
+  std::optional<std::string> infeasible_reason(const Configuration& configuration) const override {
+    const PredictedJob job = predicted_job(config_);
+    return copus::infeasible_reason(job.model, configuration, job.sequence_length);
+  }
+
+  std::optional<std::string> out_of_memory_reason(const Configuration& configuration) override {
+    return copus::out_of_memory_reason(memory().predict(configuration),
+                                       config_.cluster.description.device.memory_bytes);
+  }
+
+  double memory_bytes(const Configuration& configuration) override {
+    return memory().predict(configuration).parts.total();
+  }
+
+  StepTimeParts predict_step(const Configuration& configuration) override {
+    if (!time_) time_ = step_time_model(config_);
+    return time_->predict(configuration);
+  }
+
+  FactorPrior prior() const override { return {}; }
+
+  PerformanceTable table(const Knowledge& known, int64_t ranks) override {
+    return predicted_table(config_, known, ranks);
+  }
+
+  double move_seconds(const ParallelStrategy& from, const ParallelStrategy& to) override {
+    if (!moves_) moves_.emplace(relayout_forecast(config_));
+    return moves_->seconds(from, to);
+  }
+
+  bool is_finite(const Observation& step) const override {
+    return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
+  }
+
+ private:
+  MemoryModel& memory() {
+    if (!memory_) memory_.emplace(memory_model_of(config_));
+    return *memory_;
+  }
+
+  RunConfig config_;
+  std::optional<MemoryModel> memory_;
+  std::unique_ptr<StepTimeModel> time_;
+  std::optional<RelayoutForecast> moves_;
+};
+
+// A job that another program trains. It stays in its layout and micro-batch, whose memory it has: batches are what can
+// be chosen. It need not tell its loss.
+class ForeignJob : public JobModel {
+ public:
+  ForeignJob(const RunConfig& config, AccumulationTime time) : config_(config), time_(time) {}
+
+  std::optional<std::string> infeasible_reason(const Configuration& configuration) const override {
+    const Configuration own = configuration_of(config_);
+    if (configuration.strategy != own.strategy || configuration.micro_batch != own.micro_batch) {
+      return concat(to_string(configuration), " has another layout or micro-batch than the program that trains");
+    }
+    return copus::infeasible_reason(config_.model, configuration, config_.train.sequence_length);
+  }
+
+  std::optional<std::string> out_of_memory_reason(const Configuration& /*configuration*/) override {
+    return std::nullopt;
+  }
+
+  double memory_bytes(const Configuration& /*configuration*/) override { return 0; }
+
+  StepTimeParts predict_step(const Configuration& configuration) override { return time_.predict(configuration); }
+
+  FactorPrior prior() const override { return accumulation_prior; }
+
+  PerformanceTable table(const Knowledge& known, int64_t ranks) override {
+    const Knowledge knowledge = known.under(prior());
+    PerformanceTable table;
+    for (const int64_t batch : search_space_of(config_, ranks).global_batches) {
+      Configuration configuration = configuration_of(config_);
+      configuration.global_batch = batch;
+      if (infeasible_reason(configuration)) continue;
+      const StepTimeParts parts = time_.predict(configuration);
+      table.cells.push_back({.configuration = configuration,
+                             .parts = parts,
+                             .memory = {},
+                             .step = knowledge.correct(configuration, parts),
+                             .measured_steps = knowledge.measured_steps(configuration)});
+    }
+    return table;
+  }
+
+  double move_seconds(const ParallelStrategy& /*from*/, const ParallelStrategy& /*to*/) override { return 0; }
+
+  bool is_finite(const Observation& step) const override { return std::isfinite(step.grad_norm); }
+
+ private:
+  RunConfig config_;
+  AccumulationTime time_;
+};
+
+}  // namespace
+
+std::unique_ptr<JobModel> job_model_of(const RunConfig& config, const Knowledge& known) {
+  if (!config.is_trained_elsewhere()) return std::make_unique<OwnJob>(config);
+  const std::optional<AccumulationTime> time = AccumulationTime::of(known);
+  if (!time) {
+    throw UserError("no step of the job was measured, and nothing else says how long steps of another program take");
+  }
+  return std::make_unique<ForeignJob>(config, *time);
+}
+
+}  // namespace copus

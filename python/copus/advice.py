@@ -1,0 +1,45 @@
+"""What the adviser advises."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """Another batch, what it would bring, and why. The same on all ranks, but for the reason, which rank 0 has.
+
+    Batches and noise scales are in sequences. Gains are relative: 0.1 is a tenth more progress by the second.
+    """
+
+    batch: int  # sequences of a step, over all ranks
+    micro_batches: int  # of each rank in such a step
+    learning_rate_factor: float  # on your schedule as it was tuned for reference_batch
+    gain: float
+    gain_low: float | None  # at the ends of the noise scale's 95 % interval
+    gain_high: float | None
+    noise_scale: float | None
+    noise_scale_low: float | None
+    noise_scale_high: float | None
+    critical_batch: float | None
+    reason: str
+    step: int  # after which it holds
+
+    def __str__(self) -> str:
+        gain = f"{self.gain * 100:+.0f} %{_interval(self.gain_low, self.gain_high, 100)} progress by the second"
+        noise = "unknown" if self.noise_scale is None else f"{self.noise_scale:.3g}"
+        return (
+            f"take batch {self.batch} ({self.micro_batches} micro-batches a rank), learning rate x "
+            f"{self.learning_rate_factor:.3g}: {gain}; noise scale {noise}"
+            f"{_interval(self.noise_scale_low, self.noise_scale_high)}" + (f"; {self.reason}" if self.reason else "")
+        )
+
+
+def _interval(low: float | None, high: float | None, factor: float = 1) -> str:
+    if low is None and high is None:
+        return ""
+    return f" ({_end(low, factor)} .. {_end(high, factor)})"
+
+
+def _end(value: float | None, factor: float) -> str:
+    return "?" if value is None else f"{value * factor:.3g}"

@@ -1,0 +1,94 @@
+"""One small message of every rank to every rank in each step, which nobody waits for before the next step."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import itertools
+import time
+
+import torch
+
+from copus._core import UserError
+
+_meetings = itertools.count()  # every rank makes its advisers in the same order
+_SECONDS_TO_NAME_THE_MISSING = 2.0
+
+
+class Exchange:
+    """Gathers a row of numbers from every rank, on the processor, over Gloo connections of its own.
+
+    So it stands in no one's way: neither the device's streams nor the trainer's collectives wait for it. `send` returns
+    at once; `receive` returns the rows that were sent before, oldest first, and waits for the others at most `seconds`.
+    Every rank has to send the same number of rows.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._sent: collections.deque[tuple[torch.distributed.Work, torch.Tensor, torch.Tensor]] = collections.deque()
+        self._group = None
+        self._met = 0
+
+    @property
+    def ranks(self) -> int:
+        return torch.distributed.get_world_size()
+
+    @property
+    def rank(self) -> int:
+        return torch.distributed.get_rank()
+
+    def connect(self) -> None:
+        """Connects the ranks; each has to call it, within the deadline."""
+        if self._group is not None:
+            return
+        self._name = f"copus/adviser/{next(_meetings)}"
+        self._store = torch.distributed.distributed_c10d._get_default_store()
+        missing = self._missing("begin", self.seconds)
+        if missing:
+            raise UserError(
+                f"Adviser.step: {_named(missing)} of {self.ranks} called no step within {self.seconds:g} s; every rank has "
+                "to call first_micro_batch and step in every step"
+            )
+        self._group = torch.distributed.new_group(
+            backend="gloo", timeout=datetime.timedelta(seconds=self.seconds), group_desc="copus adviser"
+        )
+
+    def send(self, row: list[float]) -> None:
+        mine = torch.tensor(row, dtype=torch.float64)
+        rows = torch.empty(self.ranks * len(row), dtype=torch.float64)
+        work = torch.distributed.all_gather_into_tensor(rows, mine, group=self._group, async_op=True)
+        self._sent.append((work, rows, mine))
+
+    def receive(self) -> list[list[list[float]]]:
+        """The rows of every rank, of each step that was sent."""
+        received = []
+        while self._sent:
+            work, rows, _ = self._sent.popleft()
+            try:
+                work.wait()
+            except RuntimeError as error:
+                self._sent.clear()
+                missing = self._missing(f"row {self._met}", _SECONDS_TO_NAME_THE_MISSING)
+                raise UserError(
+                    f"Adviser.step: {_named(missing) if missing else 'a rank'} of {self.ranks} did not take part within "
+                    f"{self.seconds:g} s, or has ended; every rank has to call step in every step ({error})"
+                ) from error
+            self._met += 1
+            received.append(rows.view(self.ranks, -1).tolist())
+        return received
+
+    def _missing(self, meeting: str, seconds: float) -> list[int]:
+        """The ranks that do not come to a meeting in time."""
+        self._store.set(f"{self._name}/{meeting}/{self.rank}", "here")
+        keys = [f"{self._name}/{meeting}/{rank}" for rank in range(self.ranks)]
+        deadline = time.monotonic() + seconds
+        while not self._store.check(keys):
+            if time.monotonic() > deadline:
+                return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            time.sleep(0.01)
+        return []
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+    return ("rank " if len(ranks) == 1 else "ranks ") + shown

@@ -1,0 +1,207 @@
+"""The share of this rank in the squared norm of a gradient, whatever parallelism holds the parameters.
+
+The shares of all ranks add up to the mean, over the copies of the gradient that the job holds, of its squared norm; every
+number of the model counts once. A copy is a whole gradient: data parallelism holds one on each rank, FSDP2 one on all of
+them, tensor parallelism one on the ranks of each replica. Where the copies are equal, since they were reduced already,
+the mean is the squared norm itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+try:
+    from torch.distributed.tensor import DTensor, Replicate
+except ImportError:  # PyTorch without its distributed package
+    DTensor = Replicate = None  # type: ignore[assignment, misc]
+
+from copus._core import UserError
+
+# Names of the dimensions of a mesh along which ranks read different samples. What other dimensions do is taken for
+# model parallelism, but only where all have names.
+DATA_PARALLEL_NAMES = frozenset(
+    "dp data data_parallel ddp fsdp dp_shard dp_replicate dp_shard_cp shard replicate hsdp batch replica".split()
+)
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Which of a job's ranks read which samples."""
+
+    ranks: int = 1
+    replicas: int = 1  # of the model: the ranks of different replicas read different samples
+    shards: int = 1  # replicas that hold one gradient among them, in shards, which is reduced as it is written (FSDP2)
+    pipeline_stages: int = 1
+
+    @property
+    def copies(self) -> int:
+        """Gradients in the job. Those of local gradients differ, those that were reduced are equal."""
+        return self.replicas // self.shards
+
+    @property
+    def tensor_parallel(self) -> int:
+        return self.ranks // (self.replicas * self.pipeline_stages)
+
+
+def distinct(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
+    """Returns the parameters that require a gradient, each once, in their order."""
+    if isinstance(parameters, torch.nn.Module):
+        raise UserError("first_micro_batch was given a module; expected its parameters: give model.parameters()")
+    if isinstance(parameters, Tensor):
+        parameters = [parameters]
+    found = {id(parameter): parameter for parameter in parameters if parameter.requires_grad}
+    return list(found.values())
+
+
+def find_layout(
+    parameters: list[Tensor], ranks: int, data_parallel: int | None = None, pipeline_stages: int = 1
+) -> Layout:
+    """Finds out how many replicas of the model `ranks` ranks hold, by the parameters' meshes.
+
+    Where that cannot be told, `data_parallel` has to be given.
+    """
+    sharded_by_fsdp = _data_parallelism_of_fsdp()
+    model_parallel, shards = 1, 1
+    for parameter in parameters:
+        if not isinstance(parameter, DTensor):
+            continue
+        if id(parameter) in sharded_by_fsdp:
+            replicas, shards_here = sharded_by_fsdp[id(parameter)]
+            shards = max(shards, shards_here)
+            model_parallel = max(model_parallel, parameter.device_mesh.size() // replicas)
+        elif data_parallel is None:
+            model_parallel = max(model_parallel, _model_parallelism(parameter.device_mesh))
+    if data_parallel is None:
+        data_parallel, rest = divmod(ranks, model_parallel * pipeline_stages)
+        if rest:
+            raise UserError(
+                f"{ranks} ranks are no multiple of tensor parallelism {model_parallel} x pipeline_parallel "
+                f"{pipeline_stages}: give Adviser(data_parallel=...), the number of ranks that read different samples"
+            )
+    elif ranks % (data_parallel * pipeline_stages) or data_parallel % shards:
+        raise UserError(
+            f"data_parallel={data_parallel} and pipeline_parallel={pipeline_stages} do not fit {ranks} ranks"
+            + (f" of which {shards} share out the parameters by FSDP" if shards > 1 else "")
+        )
+    return Layout(ranks, data_parallel, shards, pipeline_stages)
+
+
+def _data_parallelism_of_fsdp() -> dict[int, tuple[int, int]]:
+    """Of each parameter that fully_shard manages, by its id: its data-parallel ranks, and how many shards these hold.
+
+    PyTorch marks neither the parameters nor their meshes; its register of the modules is its own and may go.
+    """
+    try:
+        from torch.distributed._composable_state import _module_state_mapping
+    except ImportError:
+        return {}
+    found = {}
+    for reference in list(_module_state_mapping.values()):
+        for group in getattr(reference(), "_fsdp_param_groups", ()):
+            replicas, shards = group.mesh_info.mesh.size(), getattr(group.mesh_info, "shard_mesh_size", 1)
+            for managed in group.fsdp_params:
+                found[id(managed.sharded_param)] = replicas, shards
+    return found
+
+
+def _model_parallelism(mesh: "torch.distributed.DeviceMesh") -> int:
+    """How many ranks of a mesh hold one replica among them."""
+    names = mesh.mesh_dim_names
+    if names is None:
+        if mesh.ndim == 1:
+            return mesh.size()  # a mesh that parallelize_module was given alone
+        raise UserError(
+            f"the parameters lie on a mesh of {mesh.ndim} dimensions without names: give them names, such as "
+            'mesh_dim_names=("dp", "tp"), or say Adviser(data_parallel=...), the number of ranks that read different '
+            "samples"
+        )
+    size = 1
+    for dimension, name in enumerate(names):
+        if name not in DATA_PARALLEL_NAMES:
+            size *= mesh.size(dimension)
+    return size
+
+
+def squared_norm_share(parameters: list[Tensor], layout: Layout) -> Tensor | None:
+    """Returns this rank's share, a float64 scalar on the gradients' device; None where no parameter has a gradient.
+
+    A parameter without a gradient counts as zero. Norms of single tensors are accumulated in float32, their squares in
+    float64. Nothing waits for the device. Gradients that are partial sums over a mesh (those of sequence-parallel
+    weights) are summed first, by a collective of the ranks of that mesh: call it on all of them.
+    """
+    by_weight: dict[float, list[Tensor]] = {}
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        local, weight = _local_part(gradient, layout)
+        by_weight.setdefault(weight, []).append(local)
+    if not by_weight:
+        return None
+    shares = [weight * squared_norm(tensors) for weight, tensors in by_weight.items()]
+    return sum(shares[1:], start=shares[0])
+
+
+def _local_part(gradient: Tensor, layout: Layout) -> tuple[Tensor, float]:
+    """This rank's part of a gradient, and what its squares count for, so that every number counts once."""
+    if DTensor is not None and isinstance(gradient, DTensor):
+        if any(placement.is_partial() for placement in gradient.placements):
+            gradient = gradient.redistribute(
+                placements=[Replicate() if placement.is_partial() else placement for placement in gradient.placements]
+            )
+        parts = 1
+        for dimension, placement in enumerate(gradient.placements):
+            if not placement.is_replicate():
+                parts *= gradient.device_mesh.size(dimension)
+        return gradient.to_local(), weight_of_part(parts, layout)
+    if gradient.layout != torch.strided:
+        raise UserError(
+            f"a gradient of shape {tuple(gradient.shape)} is sparse, which is not supported: build the embedding with "
+            "sparse=False"
+        )
+    return gradient, weight_of_part(1, layout)
+
+
+def weight_of_part(parts: int, layout: Layout) -> float:
+    """The weight of a rank's squares, where a copy of the tensor is cut into `parts`: one over the number of copies.
+
+    With a pipeline a tensor is on the ranks of one stage alone.
+    """
+    return parts * layout.pipeline_stages / layout.ranks
+
+
+def squared_norm(tensors: list[Tensor]) -> Tensor:
+    """The sum of all squares: a float64 scalar on the device of the first tensor, without waiting for it.
+
+    Each tensor's norm is taken as clip_grad_norm_ takes it. On processors float32 loses up to 0.2 % of it in tensors of
+    tens of millions of numbers: the same for both norms, so that their ratio keeps little of it.
+    """
+    narrow = [tensor for tensor in tensors if tensor.dtype in (torch.bfloat16, torch.float16)]
+    wide = [tensor for tensor in tensors if tensor.dtype not in (torch.bfloat16, torch.float16)]
+    norms = list(torch._foreach_norm(narrow, 2, dtype=torch.float32)) if narrow else []
+    norms += torch._foreach_norm(wide, 2) if wide else []
+    device = tensors[0].device
+    stacked = torch.stack([norm.double().to(device, non_blocking=True) for norm in norms])
+    return stacked.square().sum()
+
+
+def norm_and_share(norm: Tensor | float, layout: Layout) -> tuple[Tensor | float | None, Tensor | float | None]:
+    """Returns the norm where it is that of the whole gradient, else None and this rank's share of its square.
+
+    FSDP2's clip_grad_norm_ returns a DTensor of partial norms; its parts are taken as they are, without a collective.
+    """
+    if DTensor is None or not isinstance(norm, DTensor):
+        return norm, None
+    parts = 1
+    for dimension, placement in enumerate(norm.placements):
+        if placement.is_partial():
+            if getattr(placement, "norm_type", 2) != 2:
+                raise UserError("step was given a norm of another order; expected the 2-norm of the gradient")
+            parts *= norm.device_mesh.size(dimension)
+    local = norm.to_local()
+    if parts == 1:
+        return local, None
+    return None, local.double().square() * weight_of_part(parts, layout)

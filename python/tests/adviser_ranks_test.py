@@ -1,0 +1,115 @@
+"""All ranks get the same advice in the same step, and ranks that call different things are named instead of waited for."""
+
+from __future__ import annotations
+
+import time
+import unittest
+
+import torch
+
+import copus
+from processes import run_on_ranks
+from recording_core import advises_after, made, recording
+
+BATCH, LENGTH = 8, 16
+
+
+def step_of(adviser: copus.Adviser, samples: int = BATCH, first: int | None = 2, norm: float = 1.0):
+    """A step whose local gradients differ from rank to rank."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.full((3,), 1.0 + torch.distributed.get_rank())
+    if first is not None:
+        adviser.first_micro_batch([parameter], samples=first)
+    return adviser.step(norm, samples=samples, seconds=1.0, lr=0.1, loss=1.0 + torch.distributed.get_rank())
+
+
+def outcome_of(run) -> str:
+    started = time.monotonic()
+    try:
+        return str(run())
+    except copus.UserError as error:
+        assert time.monotonic() - started < 30
+        return str(error)
+
+
+def on_each_rank() -> dict[str, object]:
+    rank = torch.distributed.get_rank()
+    found: dict[str, object] = {}
+
+    def adviser(seconds: float = 60.0) -> copus.Adviser:
+        return copus.Adviser(batch=BATCH, sequence_length=LENGTH, directory=None, timeout_seconds=seconds)
+
+    with recording():
+        advises_after.add(2)
+        one = adviser()
+        found["advice"] = [step_of(one) for _ in range(5)]
+        found["state"] = one.state_dict()["core"]
+        found["told"] = made[0].steps if made else None
+        found["settings"] = made[0].settings if made else None
+
+        two = adviser()
+        step_of(two, samples=BATCH if rank == 0 else 2 * BATCH)
+        found["different samples"] = outcome_of(lambda: step_of(two))
+        three = adviser()
+        step_of(three, first=2 if rank == 0 else None)
+        found["first_micro_batch on one rank"] = outcome_of(lambda: step_of(three))
+        four = adviser()
+        step_of(four, norm=1.0 + rank)
+        found["different norms"] = outcome_of(lambda: step_of(four))
+
+        five = adviser(seconds=2.0)
+        found["no step on rank 1"] = outcome_of(lambda: step_of(five)) if rank == 0 else ""
+        if rank == 1:
+            five._exchange = None  # rank 1 made the adviser, as every rank has to, and never calls step
+            from copus import exchange
+
+            next(exchange._meetings)
+        torch.distributed.barrier()
+        six = adviser(seconds=2.0)
+        step_of(six)
+        found["rank 1 stops"] = ""
+        if rank == 0:
+            step_of(six)
+            found["rank 1 stops"] = outcome_of(lambda: step_of(six))
+        torch.distributed.barrier()
+    return found
+
+
+class Ranks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.ranks = run_on_ranks(2, on_each_rank)
+
+    def test_get_the_same_advice_in_the_same_step(self):
+        for rank, found in enumerate(self.ranks):
+            given = [step for step, advice in enumerate(found["advice"], start=1) if advice is not None]
+            self.assertEqual(given, [4])  # of step 2, known at step 3, told with it
+            advice = found["advice"][3]
+            self.assertEqual((advice.batch, advice.learning_rate_factor, advice.gain_high), (16, 1.5, None))
+            self.assertEqual(advice.reason, "because" if rank == 0 else "")
+
+    def test_put_their_shares_together(self):
+        told, settings = self.ranks[0]["told"][0], self.ranks[0]["settings"]
+        # Local gradients of two of four samples a rank: twice as long as they were added up for the mean.
+        self.assertEqual(told["small_batch"], 2)
+        self.assertAlmostEqual(told["small_squared_norm"], (3 * 1 + 3 * 4) / 2 * 4, delta=1e-5)
+        self.assertEqual((told["norm"], told["lr"], told["loss"]), (1.0, 0.1, 1.5))
+        self.assertEqual((settings["replicas"], settings["micro_batch"]), (2, 2))
+        self.assertIsNone(self.ranks[1]["told"])
+
+    def test_a_state_holds_every_step(self):
+        self.assertEqual([found["state"] for found in self.ranks], ["state after 5", None])
+
+    def test_that_differ_are_named_on_all(self):
+        for found in self.ranks:
+            self.assertIn("rank 0 has 8, rank 1 has 16", found["different samples"])
+            self.assertIn("rank 0 has 2, rank 1 has none", found["first_micro_batch on one rank"])
+            self.assertIn("norm", found["different norms"])
+
+    def test_that_are_missing_are_named(self):
+        self.assertIn("rank 1 of 2 called no step within 2 s", self.ranks[0]["no step on rank 1"])
+        self.assertIn("rank 1 of 2 did not take part within 2 s", self.ranks[0]["rank 1 stops"])
+
+
+if __name__ == "__main__":
+    unittest.main()
