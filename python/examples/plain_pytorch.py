@@ -1,8 +1,9 @@
 """A plain PyTorch loop that changes its gradient accumulation as Copus advises.
 
-A byte model of 0.1 million parameters learns the sources of Python's own standard library. Its batch begins small; once
-the gradient noise scale says that a larger one pays, Copus says so with its reason and an interval, and the loop takes
-it: more micro-batches a step, and a learning rate that goes with them. Runs in under a minute on a laptop:
+A byte model of 0.1 million parameters learns the sources of Python's own standard library. Its batch is too large for so
+early in a run. Once the gradient noise scale shows it, Copus says which batch makes more progress by the second, with
+its reason and an interval, and the loop takes it: fewer micro-batches a step, and the learning rate that goes with
+them. Runs in seconds on a laptop:
 
     python plain_pytorch.py --directory runs/example
     copus report runs/example
@@ -32,7 +33,7 @@ class Model(torch.nn.Module):
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         mask = torch.nn.Transformer.generate_square_subsequent_mask(text.shape[1])
-        return self.head(self.layers(self.bytes(text) + self.places.weight[:text.shape[1]], mask=mask, is_causal=True))
+        return self.head(self.layers(self.bytes(text) + self.places.weight, mask=mask, is_causal=True))
 
 
 def standard_library() -> torch.Tensor:
@@ -42,15 +43,16 @@ def standard_library() -> torch.Tensor:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--steps", type=int, default=400)
+    arguments.add_argument("--steps", type=int, default=150)
     arguments.add_argument("--directory", help="where Copus logs the run, for `copus report` and `copus replay`")
     options = arguments.parse_args()
 
     torch.manual_seed(1)
     text, model = standard_library(), Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    accumulation = 2
-    adviser = copus.Adviser(batch=MICRO_BATCH * accumulation, sequence_length=LENGTH, directory=options.directory)
+    accumulation = 16
+    adviser = copus.Adviser(batch=MICRO_BATCH * accumulation, sequence_length=LENGTH, directory=options.directory,
+                             batches=[8, 16, 32, 64, 128])
     for step in range(1, options.steps + 1):
         begin = time.perf_counter()
         step_loss = 0.0
@@ -67,10 +69,11 @@ def main() -> None:
         optimizer.zero_grad()
         advice = adviser.step(norm, samples=MICRO_BATCH * accumulation, seconds=time.perf_counter() - begin,
                               lr=optimizer.param_groups[0]["lr"], loss=step_loss)
-        if step % 50 == 0:
+        if step % 25 == 0:
             print(f"step {step}: loss {step_loss:.3f}, batch {MICRO_BATCH * accumulation}")
         if advice is not None:
             print(f"step {step}: {advice}")
+            # A step needs two micro-batches to be measured, as the batches above have.
             accumulation = advice.batch // MICRO_BATCH
             for group in optimizer.param_groups:
                 group["lr"] = LEARNING_RATE * advice.learning_rate_factor

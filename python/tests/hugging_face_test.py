@@ -58,9 +58,9 @@ class HuggingFace(unittest.TestCase):
                              (plain.first_samples, plain.samples, plain.learning_rate))
 
     def test_is_told_what_a_plain_loop_tells(self):
-        callback, seen, model = self.train(make_sequences(160))
+        callback, seen, model = self.train(make_sequences(480))
         adviser, plain = self.plainly(seen)
-        self.assertEqual(len(adviser.steps), 20)
+        self.assertEqual(len(adviser.steps), 60)
         self.assertTrue(all(step.norm > 0.1 for step in adviser.steps))  # all of them are clipped
         self.assert_alike(callback.adviser.steps, adviser.steps)
         for one, other in zip(model.parameters(), plain.parameters()):

@@ -46,11 +46,11 @@ class Lightning(unittest.TestCase):
         return callback, module
 
     def test_is_told_what_a_plain_loop_tells(self):
-        callback, module = self.train(make_sequences(160))
+        callback, module = self.train(make_sequences(480))
         steps = [module.seen[first:first + ACCUMULATION] for first in range(0, len(module.seen), ACCUMULATION)]
         adviser, model = RecordingAdviser(batch=MICRO_BATCH * ACCUMULATION, sequence_length=LENGTH, directory=None), make_model()
         train_plainly(model, steps, adviser, learning_rate=LEARNING_RATE, clip=0.1, by_tokens=False)
-        self.assertEqual(len(callback.adviser.steps), 20)
+        self.assertEqual(len(callback.adviser.steps), 60)
         for step, plain in zip(callback.adviser.steps, adviser.steps):
             self.assertGreater(plain.norm, 0.1)
             self.assertAlmostEqual(step.norm / plain.norm, 1, delta=1e-5)

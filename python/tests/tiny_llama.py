@@ -23,7 +23,7 @@ def make_sequences(count: int, seed: int = 3) -> list[dict[str, torch.Tensor]]:
     sequences = []
     for _ in range(count):
         start, stride, kept = (int(torch.randint(low, high, (1,), generator=generator))
-                               for low, high in ((0, VOCABULARY), (1, 5), (LENGTH // 8, LENGTH + 1)))
+                               for low, high in ((0, 7), (1, 3), (LENGTH // 8, LENGTH + 1)))
         tokens = (start + stride * torch.arange(LENGTH)) % VOCABULARY
         noise = torch.rand(LENGTH, generator=generator) < 0.2
         tokens = torch.where(noise, torch.randint(VOCABULARY, (LENGTH,), generator=generator), tokens)
