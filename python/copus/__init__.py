@@ -1,5 +1,25 @@
-"""Copus for other trainers: how large a batch still pays, measured in a job that another program trains."""
+"""Copus for other trainers: how large a batch still pays, measured in a job that another program trains.
+
+The adviser needs PyTorch, which is imported when it is first named; the rest of the package does without.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from ._core import UserError, __version__
 
-__all__ = ["UserError", "__version__"]
+if TYPE_CHECKING:
+    from .advice import Advice
+    from .adviser import Adviser, AdviserWarning
+
+__all__ = ["Advice", "Adviser", "AdviserWarning", "UserError", "__version__"]
+
+_MODULES = {"Advice": "advice", "Adviser": "adviser", "AdviserWarning": "adviser"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'copus' has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)

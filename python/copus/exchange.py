@@ -11,6 +11,9 @@ import torch
 
 from copus._core import UserError
 
+# PyTorch has renamed it.
+_all_gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor
+
 _meetings = itertools.count()  # every rank makes its advisers in the same order
 _SECONDS_TO_NAME_THE_MISSING = 2.0
 
@@ -56,7 +59,7 @@ class Exchange:
     def send(self, row: list[float]) -> None:
         mine = torch.tensor(row, dtype=torch.float64)
         rows = torch.empty(self.ranks * len(row), dtype=torch.float64)
-        work = torch.distributed.all_gather_into_tensor(rows, mine, group=self._group, async_op=True)
+        work = _all_gather(rows, mine, group=self._group, async_op=True)
         self._sent.append((work, rows, mine))
 
     def receive(self) -> list[list[list[float]]]:

@@ -4,8 +4,6 @@ Behind the reduction local gradients are gone; before it every rank holds the gr
 communication hook see its buckets then, FSDP2 a reduce-scatter of one's own its buffers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
