@@ -233,7 +233,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps({"ways": rows, "gns": reference, "agree": agree}))
     else:
-        print("| trained by | small batch | noise scale of all steps | relative to the first | published, 95 % | meets gns |")
+        print("| trained by | small batch | noise scale of all steps | to the first | published, 95 % | meets gns |")
         print("| --- | --- | --- | --- | --- | --- |")
         for way, row in rows.items():
             published = " .. ".join("?" if value is None else f"{value:.4g}" for value in row["published"])

@@ -6,9 +6,9 @@
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     advice = adviser.step(norm, samples=512, seconds=dt, lr=lr)
 
-Every rank of the job makes both calls. The steps' norms reach the other ranks while the next step trains, so advice comes
-a step after the one that it rests on; two where the gradients are on an accelerator. In a single process on the processor
-it comes at once.
+Every rank of the job makes both calls. The steps' norms reach the other ranks while the next step trains, and what rank
+0 makes of them with the step after that, so advice comes two steps after the one that it rests on; three where the
+gradients are on an accelerator. In a single process on the processor it comes at once, on an accelerator a step later.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Adviser:
         settings: any of Copus' [noise_scale], [adapt] and [optimizer], such as {"adapt.interval_samples": 512}.
         timeout_seconds: how long to wait for another rank's numbers before the ranks that are missing are named.
 
-    Raises copus.UserError for calls and arguments that cannot be right, on all ranks in the same step; says what keeps it
-    from measuring by an AdviserWarning, once.
+    Raises copus.UserError for calls and arguments that cannot be right; where ranks differ, on all of them in the same
+    step. Says what keeps it from measuring by an AdviserWarning, once.
     """
 
     def __init__(
@@ -179,8 +179,8 @@ class Adviser:
         """
         if self._first is not None:
             raise UserError(
-                f"first_micro_batch was called twice in step {self._steps + 1}; call it once, after the first micro-batch's "
-                "backward, and call step also where an update is skipped (with the norm, or with nan)"
+                f"first_micro_batch was called twice in step {self._steps + 1}; call it once, after the first "
+                "micro-batch's backward, and call step also where an update is skipped (with the norm, or with nan)"
             )
         _positive("samples", samples, "first_micro_batch")
         self._look_at(distinct(parameters))
@@ -210,8 +210,8 @@ class Adviser:
         """
         if self._ranks() == 1:
             raise UserError(
-                "Adviser.watch: a single rank reduces no gradients, so with one micro-batch a step the noise scale is not "
-                "measurable; cut the batch into two micro-batches at least and call first_micro_batch"
+                "Adviser.watch: a single rank reduces no gradients, so with one micro-batch a step the noise scale is "
+                "not measurable; cut the batch into two micro-batches at least and call first_micro_batch"
             )
         if self._watch is not None:
             raise UserError("Adviser.watch was called before; one model is watched, for as long as it trains")
@@ -227,9 +227,9 @@ class Adviser:
             watch_fsdp(model, watch)
         else:
             raise UserError(
-                "Adviser.watch was given a model that is neither of DistributedDataParallel nor of fully_shard, so nothing "
-                "tells when its gradients are reduced: not measurable with one micro-batch a step; cut it into two and "
-                "call first_micro_batch"
+                "Adviser.watch was given a model that is neither of DistributedDataParallel nor of fully_shard, so "
+                "nothing tells when its gradients are reduced: not measurable with one micro-batch a step; cut it into "
+                "two and call first_micro_batch"
             )
         self._watch = watch
 
@@ -245,8 +245,8 @@ class Adviser:
         """Tells of a finished step; returns advice where another batch pays, else None. The same on all ranks.
 
         Args:
-            norm: 2-norm of the whole gradient before clipping, as clip_grad_norm_ returns it (for FSDP2 a DTensor, as it
-                is); with a gradient scaler after unscale_. Not finite: the step counts as skipped.
+            norm: 2-norm of the whole gradient before clipping, as clip_grad_norm_ returns it (for FSDP2 a DTensor, as
+                it is); with a gradient scaler after unscale_. Not finite: the step counts as skipped.
             samples: sequences of the step, over all ranks and micro-batches.
             seconds: that the step took.
             lr, loss, loss_tokens: for the log; the loss as the loop has it, in nats per token. A tensor is read a step
@@ -264,7 +264,8 @@ class Adviser:
         small_samples, small_share = self._first if self._first is not None else (None, None)
         watched = self._watch.take() if self._watch is not None else None
         values = {
-            "samples": operator.index(samples), "seconds": seconds, "small_samples": small_samples, "small_share": small_share,
+            "samples": operator.index(samples), "seconds": seconds,
+            "small_samples": small_samples, "small_share": small_share,
             "norm": whole_norm, "norm_share": norm_share, "watched_share": watched.share if watched else None,
             "watched_passes": watched.passes if watched else None, "loss": loss, "changed": float(self._changed),
         }  # fmt: skip
@@ -389,7 +390,7 @@ class Adviser:
         norm = rows[0].norm if math.isnan(rows[0].norm_share) else math.sqrt(sum(row.norm_share for row in rows))
         small = self._small_batch(rows, samples)
         if any(row.changed == 1 for row in rows):
-            self._say("other parameters are trained than before: the averages of the noise scale begin anew", repeat=True)
+            self._say("other parameters are trained than before: the noise scale is averaged anew", repeat=True)
             self._checks = InputChecks()
             if self._core is not None:
                 self._core.forget_noise()
@@ -477,8 +478,8 @@ class Adviser:
             return "first_micro_batch is not called, so nothing is measured and nothing advised"
         return (
             f"in {_STEPS_BEFORE_A_COMPLAINT} steps no gradient of a part of the batch could be measured, so nothing is "
-            "advised. Needed is a batch smaller than the step's: two micro-batches at least, with first_micro_batch after "
-            "the first, or several data-parallel ranks and adviser.watch(model); that also where FSDP2's "
+            "advised. Needed is a batch smaller than the step's: two micro-batches at least, with first_micro_batch "
+            "after the first, or several data-parallel ranks and adviser.watch(model); that also where FSDP2's "
             "set_requires_gradient_sync(False) leaves no gradient in p.grad"
         )
 
@@ -536,7 +537,9 @@ def _refuse_different_calls(rows: list[_Row]) -> None:
         values = [getattr(row, name) for row in rows]
         other = next(rank for rank, value in enumerate(values) if not _same(value, values[0]))
         shown = ["none" if math.isnan(values[rank]) else f"{values[rank]:.9g}" for rank in (0, other)]
-        raise UserError(f"the ranks differ in {what}: rank 0 has {shown[0]}, rank {other} has {shown[1]}; expected the same")
+        raise UserError(
+            f"the ranks differ in {what}: rank 0 has {shown[0]}, rank {other} has {shown[1]}; expected the same"
+        )
 
     for name, what in (
         ("samples", "the samples of adviser.step"),

@@ -49,8 +49,8 @@ class Exchange:
         missing = self._missing("begin", self.seconds)
         if missing:
             raise UserError(
-                f"Adviser.step: {_named(missing)} of {self.ranks} called no step within {self.seconds:g} s; every rank has "
-                "to call first_micro_batch and step in every step"
+                f"Adviser.step: {_named(missing)} of {self.ranks} called no step within {self.seconds:g} s; every rank "
+                "has to call first_micro_batch and step in every step"
             )
         self._group = torch.distributed.new_group(
             backend="gloo", timeout=datetime.timedelta(seconds=self.seconds), group_desc="copus adviser"
@@ -73,8 +73,8 @@ class Exchange:
                 self._sent.clear()
                 missing = self._missing(f"row {self._met}", _SECONDS_TO_NAME_THE_MISSING)
                 raise UserError(
-                    f"Adviser.step: {_named(missing) if missing else 'a rank'} of {self.ranks} did not take part within "
-                    f"{self.seconds:g} s, or has ended; every rank has to call step in every step ({error})"
+                    f"Adviser.step: {_named(missing) if missing else 'a rank'} of {self.ranks} did not take part "
+                    f"within {self.seconds:g} s, or has ended; every rank has to call step in every step ({error})"
                 ) from error
             self._met += 1
             received.append(rows.view(self.ranks, -1).tolist())

@@ -1,9 +1,9 @@
 """The share of this rank in the squared norm of a gradient, whatever parallelism holds the parameters.
 
-The shares of all ranks add up to the mean, over the copies of the gradient that the job holds, of its squared norm; every
-number of the model counts once. A copy is a whole gradient: data parallelism holds one on each rank, FSDP2 one on all of
-them, tensor parallelism one on the ranks of each replica. Where the copies are equal, since they were reduced already,
-the mean is the squared norm itself.
+The shares of all ranks add up to the mean, over the copies of the gradient that the job holds, of its squared norm;
+every number of the model counts once. A copy is a whole gradient: data parallelism holds one on each rank, FSDP2 one on
+all of them, tensor parallelism one on the ranks of each replica. Where the copies are equal, since they were
+reduced already, the mean is the squared norm itself.
 """
 
 from __future__ import annotations

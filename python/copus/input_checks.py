@@ -31,13 +31,13 @@ class InputChecks:
     def objection(self) -> str:
         if _pile_up(self._norms):
             return (
-                f"step was given the same norm, {max(self._norms):.6g}, in most of the last {WINDOW} steps, so it seems "
-                "to be that after clipping; expected that before clipping, which clip_grad_norm_ returns"
+                f"step was given the same norm, {max(self._norms):.6g}, in most of the last {WINDOW} steps, so it "
+                "seems to be that after clipping; expected that before clipping, which clip_grad_norm_ returns"
             )
         if _pile_up(self._small):
             return (
-                f"the gradient at first_micro_batch had the same norm in most of the last {WINDOW} steps, so it seems to "
-                "have been clipped; call first_micro_batch before anything changes the gradients"
+                f"the gradient at first_micro_batch had the same norm in most of the last {WINDOW} steps, so it seems "
+                "to have been clipped; call first_micro_batch before anything changes the gradients"
             )
         if len(self._ratios) == WINDOW:
             small, large, bound = (sum(values) for values in zip(*self._ratios))

@@ -52,7 +52,9 @@ class Watch:
         return Reading(sum(shares[1:], start=shares[0]) / self._scale**2, passes.pop())
 
 
-def watch_ddp(model: torch.nn.parallel.DistributedDataParallel, watch: Watch, hook: Callable | None, state: Any) -> None:
+def watch_ddp(
+    model: torch.nn.parallel.DistributedDataParallel, watch: Watch, hook: Callable | None, state: Any
+) -> None:
     """Registers a hook that reads each bucket and hands it to `hook`, or to DDP's own way of averaging."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -68,8 +70,8 @@ def watch_ddp(model: torch.nn.parallel.DistributedDataParallel, watch: Watch, ho
         model.register_comm_hook(None, copus_reading_hook)
     except RuntimeError as error:
         raise UserError(
-            "Adviser.watch: the model has a communication hook already, and DDP takes one alone. Do not register yours, "
-            "give it here: watch(model, hook=..., state=...)"
+            "Adviser.watch: the model has a communication hook already, and DDP takes one alone. Do not register "
+            "yours, give it here: watch(model, hook=..., state=...)"
         ) from error
 
 
@@ -96,10 +98,8 @@ def watch_fsdp(model: torch.nn.Module, watch: Watch) -> None:
         if not isinstance(module, FSDPModule):
             continue
         for group in module._get_fsdp_state()._fsdp_param_groups:
-            columns = [
-                (_columns(managed.sharded_param, group.mesh_info), _weight(managed.sharded_param, group.mesh_info, watch))
-                for managed in group.fsdp_params
-            ]
+            mesh_info, parameters = group.mesh_info, [managed.sharded_param for managed in group.fsdp_params]
+            columns = [(_columns(each, mesh_info), _weight(each, mesh_info, watch)) for each in parameters]
             group._reduce_scatter_comm = ReadingReduceScatter(group._reduce_scatter_comm, columns)
 
 

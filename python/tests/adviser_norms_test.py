@@ -74,7 +74,9 @@ def cut_in_tensor_parallel(model: Tiny, mesh) -> None:
     )  # fmt: skip
 
     plan = {
-        "feed": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True),
+        "feed": PrepareModuleInput(
+            input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True
+        ),
         "feed.0": SequenceParallel(),  # whose gradients are partial sums
         "feed.1": ColwiseParallel(input_layouts=Shard(1)),
         "feed.3": RowwiseParallel(),
@@ -136,7 +138,7 @@ OF_TWO_RANKS = {
     ("ddp", 1, True): HALVES,
     ("fsdp", 2, False): HALVES[:1],
     ("fsdp", 1, True): HALVES,
-    ("fsdp", 2, True): PAIRS,
+    ("fsdp", 2, True): PAIRS[:2],
     ("tp", 2, False): HALVES[:1],
 }
 OF_FOUR_RANKS = {

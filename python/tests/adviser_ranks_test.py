@@ -1,4 +1,4 @@
-"""All ranks get the same advice in the same step, and ranks that call different things are named instead of waited for."""
+"""All ranks get the same advice in the same step; ranks that call different things are named instead of waited for."""
 
 from __future__ import annotations
 
