@@ -92,8 +92,8 @@ class AdviserCallback(TrainerCallback):
         if not self._has_all_micro_batches(args):
             return
         if self._norm is None:
-            raise copus.UserError("Trainer has clipped gradients in a way of its own for this model (its parameters are "
-                                  "on several device meshes), where Copus does not see their norm; train without "
+            raise copus.UserError("Trainer has clipped gradients in a way of its own for this model (its parameters "
+                                  "are on several device meshes), where Copus does not see their norm; train without "
                                   "AdviserCallback")
         samples = self._batch - self._missing_sequences(args, state, train_dataloader)
         advice = self.adviser.step(self._norm, samples=samples, seconds=seconds, lr=self._learning_rate)
@@ -140,7 +140,7 @@ class AdviserCallback(TrainerCallback):
 
     @staticmethod
     def _missing_sequences(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
-        """Sequences that the last micro-batch of an epoch lacks. Several ranks fill it up with those of its beginning."""
+        """Sequences that the last micro-batch of an epoch lacks. Several ranks fill it up from its beginning."""
         if args.dataloader_drop_last or args.world_size > 1 or state.epoch != int(state.epoch):
             return 0
         try:

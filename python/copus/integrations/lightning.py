@@ -21,11 +21,11 @@ import copus
 class AdviserCallback(Callback):
     """Feeds a copus.Adviser with the trainer's steps, and prints what it advises.
 
-    `advice` holds what it has advised so far, `noise_scale` what it has measured at the end. Options are those of copus.Adviser but for the batch, which is
-    Lightning's: sequences of a micro-batch (the first dimension of its first tensor) x accumulate_grad_batches x
-    data-parallel ranks. A step at the end of an epoch with fewer sequences is left out. Copus needs gradients of two
-    sizes in each step; with one micro-batch a step, it has them where DDP reduces gradients of several ranks, and says
-    so on a single one. Its state is in the checkpoints.
+    `advice` holds what it has advised so far, `noise_scale` what it has measured at the end. Options are those of
+    copus.Adviser but for the batch, which is Lightning's: sequences of a micro-batch (the first dimension of its first
+    tensor) x accumulate_grad_batches x data-parallel ranks. A step at the end of an epoch with fewer sequences is left
+    out. Copus needs gradients of two sizes in each step; with one micro-batch a step, it has them where DDP reduces
+    gradients of several ranks, and says so on a single one. Its state is in the checkpoints.
     """
 
     def __init__(self, *, sequence_length: int, **options: Any) -> None:
@@ -47,8 +47,8 @@ class AdviserCallback(Callback):
             raise copus.UserError("AdviserCallback needs automatic optimization; with a manual one, call copus.Adviser "
                                   "yourself")
         if trainer.accumulate_grad_batches == 1 and trainer.world_size == 1:
-            warnings.warn("with accumulate_grad_batches=1 on one rank the noise scale is not measurable, and nothing is "
-                          "advised; halve the loader's batch_size and set accumulate_grad_batches=2",
+            warnings.warn("with accumulate_grad_batches=1 on one rank the noise scale is not measurable, and nothing "
+                          "is advised; halve the loader's batch_size and set accumulate_grad_batches=2",
                           copus.AdviserWarning, stacklevel=2)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -70,7 +70,8 @@ class AdviserCallback(Callback):
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._counts and len(self._sizes) == 1 and trainer.accumulate_grad_batches > 1:
-            self.adviser.first_micro_batch(pl_module.parameters(), samples=self._sizes[0], loss_scale=_loss_scale(trainer))
+            self.adviser.first_micro_batch(pl_module.parameters(), samples=self._sizes[0],
+                                           loss_scale=_loss_scale(trainer))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule,
                                  optimizer: torch.optim.Optimizer) -> None:

@@ -6,8 +6,8 @@
 
 torchtitan reads trainer.gradient_accumulation_steps in every step and divides losses by the tokens of the step, so that
 accumulation may change between steps. Versions that divide by the accumulation that they began with are refused. With
-an accumulation of 1 nothing can be measured, and advice to take it is not followed. The learning rate's schedule goes on
-by steps; the factor for the batch is put on it in every step and is no part of a checkpoint.
+an accumulation of 1 nothing can be measured, and advice to take it is not followed. The learning rate's schedule goes
+on by steps; the factor for the batch is put on it in every step and is no part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Following:
 
     def __init__(self, trainer: Any, **options: Any) -> None:
         if "global_valid_tokens" not in inspect.signature(trainer.forward_backward_step).parameters:
-            raise copus.UserError("this torchtitan divides losses by the gradient accumulation that it began with, which "
-                                  "cannot change then: expected a version whose forward_backward_step takes "
+            raise copus.UserError("this torchtitan divides losses by the gradient accumulation that it began with, "
+                                  "which cannot change then: expected a version whose forward_backward_step takes "
                                   "global_valid_tokens")
         self._trainer = trainer
         self._forward_backward_step, self._train_step = trainer.forward_backward_step, trainer.train_step

@@ -45,7 +45,8 @@ class HuggingFace(unittest.TestCase):
 
     def plainly(self, seen, accumulation=ACCUMULATION, clip=0.1):
         steps = [seen[first:first + accumulation] for first in range(0, len(seen), accumulation)]
-        adviser, model = RecordingAdviser(batch=MICRO_BATCH * accumulation, sequence_length=LENGTH, directory=None), make_model()
+        model = make_model()
+        adviser = RecordingAdviser(batch=MICRO_BATCH * accumulation, sequence_length=LENGTH, directory=None)
         train_plainly(model, steps, adviser, learning_rate=LEARNING_RATE, clip=clip, by_tokens=True)
         return adviser, model
 

@@ -48,7 +48,8 @@ class Lightning(unittest.TestCase):
     def test_is_told_what_a_plain_loop_tells(self):
         callback, module = self.train(make_sequences(480))
         steps = [module.seen[first:first + ACCUMULATION] for first in range(0, len(module.seen), ACCUMULATION)]
-        adviser, model = RecordingAdviser(batch=MICRO_BATCH * ACCUMULATION, sequence_length=LENGTH, directory=None), make_model()
+        model = make_model()
+        adviser = RecordingAdviser(batch=MICRO_BATCH * ACCUMULATION, sequence_length=LENGTH, directory=None)
         train_plainly(model, steps, adviser, learning_rate=LEARNING_RATE, clip=0.1, by_tokens=False)
         self.assertEqual(len(callback.adviser.steps), 60)
         for step, plain in zip(callback.adviser.steps, adviser.steps):

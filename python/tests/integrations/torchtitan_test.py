@@ -54,7 +54,8 @@ def make_trainer(accumulation: int):
         dp_enabled=False, pp_enabled=False, cp_enabled=False, ep_enabled=False, dp_cp_enabled=False, tp_enabled=False,
         cp=1, get_optional_mesh=lambda name: None)
     trainer.config = types.SimpleNamespace(
-        training=types.SimpleNamespace(local_batch_size=LOCAL_BATCH, seq_len=LENGTH, max_norm=0.1, disable_cuda_graphs=True),
+        training=types.SimpleNamespace(local_batch_size=LOCAL_BATCH, seq_len=LENGTH, max_norm=0.1,
+                                       disable_cuda_graphs=True),
         parallelism=types.SimpleNamespace(spmd_backend="default"))
     trainer.model_config, trainer.device, trainer.step = types.SimpleNamespace(), torch.device("cpu"), 0
     trainer.gradient_accumulation_steps, trainer.num_pipeline_parallel_microbatches = accumulation, 1
