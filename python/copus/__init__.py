@@ -13,10 +13,11 @@ from ._core import UserError, __version__
 if TYPE_CHECKING:
     from .advice import Advice
     from .adviser import Adviser, AdviserWarning
+    from .integrations.calibrate import calibrate
 
-__all__ = ["Advice", "Adviser", "AdviserWarning", "UserError", "__version__"]
+__all__ = ["Advice", "Adviser", "AdviserWarning", "UserError", "__version__", "calibrate"]
 
-_MODULES = {"Advice": "advice", "Adviser": "adviser", "AdviserWarning": "adviser"}
+_MODULES = {"Advice": "advice", "Adviser": "adviser", "AdviserWarning": "adviser", "calibrate": "integrations.calibrate"}
 
 
 def __getattr__(name: str) -> object:

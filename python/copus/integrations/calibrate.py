@@ -1,0 +1,200 @@
+"""What a batch is worth to a model that another trainer trains: `copus calibrate` over two things that you bring.
+
+You bring a checkpoint and a function that goes on from it, with another batch and learning rate, and says which
+held-out loss that leads to. Branches of the reference batch over several lengths are a ladder, which turns every other
+branch's loss into the samples of the reference batch that would have done as much; from these follows c in: critical
+batch = c x noise scale. The branches are those of `copus calibrate`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable
+
+from copus import _core
+
+# A branch has as few updates as an optimizer's averages allow, or more.
+_MULTIPLES = (2, 4, 8)
+_FEWEST_UPDATES = 32
+
+# Rungs of the ladder in eighths of a branch of the largest batch: where smaller ones end too, there is a rung. The
+# highest is longer, so that the noise of a batch which is worth nearly as much as the reference does not leave the
+# ladder.
+_RUNGS = (1, 2, 4, 8, 12)
+
+_NEEDED_REPETITIONS, _MOST_REPETITIONS = 2, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    batch: int  # sequences
+    rate_exponent: float  # e of the learning rate's factor (batch / reference batch)^e
+    samples: int  # sequences that it reads
+    repetition: int  # branches are compared with the ladder of their own repetition
+
+    def learning_rate_factor(self, reference_batch: int) -> float:
+        return (self.batch / reference_batch) ** self.rate_exponent
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A value with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    calibration: Estimate  # critical batch / noise scale, with alpha as given
+    free_calibration: Estimate  # the same and alpha, fitted together
+    free_alpha: Estimate
+    deviation: float  # root mean square of what the fit leaves of the logarithm of a branch's efficiency
+    rate_exponent: Estimate | None  # the best one, with those that are not significantly worse; None: too few branches
+    branches: int
+    outside: int  # branches whose loss lay beyond the ladder: nothing is known of them
+    reference_batch: int
+    noise_scale: float
+    consumed_samples: int
+    alpha: float
+    critical_updates: float
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a calibration.json, which the setting noise_scale.calibration takes as its value."""
+        fit = {"calibration": self.calibration.value, "calibration_low": self.calibration.low,
+               "calibration_high": self.calibration.high, "alpha": self.alpha,
+               "critical_updates": self.critical_updates, "deviation": self.deviation,
+               "free_fit": {"calibration": dataclasses.asdict(self.free_calibration),
+                            "alpha": dataclasses.asdict(self.free_alpha)},
+               "rate_exponent": dataclasses.asdict(self.rate_exponent) if self.rate_exponent else None,
+               "noise_scale": self.noise_scale, "reference_batch": self.reference_batch, "branches": self.branches,
+               "outside": self.outside, "consumed_samples": self.consumed_samples}
+        whole = pathlib.Path(path)
+        partial = whole.with_name(whole.name + ".partial")
+        partial.write_text(json.dumps(fit, indent=2) + "\n", encoding="utf-8")
+        partial.replace(whole)
+
+
+def plan_branches(reference_batch: int, repetitions: int = _MOST_REPETITIONS) -> list[Branch]:
+    """The branches in the order in which they run: whenever one stops, those that have run say as much as they can."""
+    largest = _samples_at(_MULTIPLES[-1], reference_batch)
+    branches = []
+
+    def add_all(exponent: float, repetition: int) -> None:
+        for multiple in _MULTIPLES:
+            samples = _samples_at(multiple, reference_batch)
+            branches.append(Branch(multiple * reference_batch, exponent, samples, repetition))
+
+    def add_ladder_and_root(repetition: int) -> None:
+        for rung in _RUNGS:
+            branches.append(Branch(reference_batch, 0.5, largest * rung // _MULTIPLES[-1], repetition))
+        add_all(0.5, repetition)
+
+    for repetition in range(min(_NEEDED_REPETITIONS, repetitions)):
+        add_ladder_and_root(repetition)
+    for repetition in range(repetitions):
+        if repetition >= _NEEDED_REPETITIONS:
+            add_ladder_and_root(repetition)
+        for exponent in (0.25, 0.0):
+            add_all(exponent, repetition)
+    return branches
+
+
+def samples_per_repetition(reference_batch: int) -> int:
+    """Sequences that the longest branch reads: a repetition that begins so many behind the one before shares none."""
+    return _samples_at(_MULTIPLES[-1], reference_batch) * _RUNGS[-1] // _MULTIPLES[-1]
+
+
+def calibrate(branch: Callable[[int, float, int, int], float], *, reference_batch: int, noise_scale: float,
+              consumed_samples: int, file: str | os.PathLike[str], repetitions: int = _MOST_REPETITIONS,
+              seconds: float = math.inf, alpha: float = 0.0, updates: float = 0.0,
+              report: Callable[[str], None] = print) -> Calibration:
+    """Runs branches and fits what they say.
+
+    branch(batch, learning_rate_factor, samples, repetition) goes back to the checkpoint, weights and optimizer state,
+    trains on `samples` further sequences in batches of `batch` at the learning rate of the reference batch times the
+    factor, constant, and returns the held-out loss. All branches of a repetition read the same sequences from their
+    first on; a repetition begins `samples_per_repetition(reference_batch)` sequences behind the one before.
+
+    noise_scale and consumed_samples are those of the checkpoint, in sequences. `file` has a line for each branch that
+    ended, so that an interrupted calibration goes on by the same call. No branch begins that would end after `seconds`,
+    once the 16 are done that an interval needs. `alpha` and `updates` are the run's adapt.alpha and
+    noise_scale.critical_updates.
+
+    Raises ValueError where `file` is of another calibration, or where nothing can be fitted.
+    """
+    if reference_batch < 1 or not noise_scale > 0 or repetitions < _NEEDED_REPETITIONS:
+        raise ValueError(f"reference_batch is {reference_batch}, noise_scale {noise_scale} and repetitions "
+                         f"{repetitions}: expected a batch of at least 1, a noise scale above 0 and at "
+                         f"least {_NEEDED_REPETITIONS} repetitions")
+    planned = plan_branches(reference_batch, repetitions)
+    needed = _NEEDED_REPETITIONS * (len(_RUNGS) + len(_MULTIPLES))
+    path = pathlib.Path(file)
+    done = _read(path, planned)
+    begin, trained = time.monotonic(), 0
+    with path.open("a", encoding="utf-8") as lines:
+        for number, planned_branch in enumerate(planned):
+            if planned_branch in done:
+                continue
+            spent = time.monotonic() - begin
+            predicted = planned_branch.samples * spent / trained if trained else 0.0
+            if number >= needed and spent + predicted > seconds:
+                break
+            factor = planned_branch.learning_rate_factor(reference_batch)
+            loss = float(branch(planned_branch.batch, factor, planned_branch.samples, planned_branch.repetition))
+            trained += planned_branch.samples
+            done[planned_branch] = loss
+            line = dataclasses.asdict(planned_branch) | {"loss": loss if math.isfinite(loss) else None}
+            lines.write(json.dumps(line) + "\n")
+            lines.flush()
+            os.fsync(lines.fileno())
+            report(f"copus: {len(done)} of {len(planned)} branches: batch {planned_branch.batch}, learning rate x "
+                   f"{factor:.3g}, {planned_branch.samples} sequences: held-out loss {loss:.6g}")
+    outcomes = [dataclasses.asdict(known) | {"loss": loss} for known, loss in done.items()]
+    fit = _core.fit_calibration(outcomes, reference_batch=reference_batch, noise_scale=noise_scale,
+                                consumed_samples=consumed_samples, updates=updates, alpha=alpha)
+    if fit is None:
+        raise ValueError(f"nothing can be fitted to the {len(done)} branches in {path}: too many ended beyond the "
+                         "losses of the reference batch. The learning rate may be too high: calibrate at a lower one, "
+                         "in another file")
+    best_exponent = _core.best_rate_exponent(outcomes, reference_batch=reference_batch)
+    return Calibration(calibration=Estimate(**fit["calibration"]), free_calibration=Estimate(**fit["free_calibration"]),
+                       free_alpha=Estimate(**fit["free_alpha"]), deviation=fit["deviation"],
+                       rate_exponent=Estimate(**best_exponent) if best_exponent else None, branches=len(done),
+                       outside=fit["outside"], reference_batch=reference_batch, noise_scale=noise_scale,
+                       consumed_samples=consumed_samples, alpha=alpha, critical_updates=updates)
+
+
+def _samples_at(multiple: int, reference_batch: int) -> int:
+    """Branches of smaller batches are half as long as the largest's: they have as many updates, and time is scarce."""
+    return _FEWEST_UPDATES * max(multiple, _MULTIPLES[-1] // 2) * reference_batch
+
+
+def _read(path: pathlib.Path, planned: list[Branch]) -> dict[Branch, float]:
+    """The branches that have ended. A last line without a line end was cut by whatever ended its writer: it goes."""
+    if not path.exists():
+        return {}
+    text = path.read_bytes()
+    whole = text[:text.rfind(b"\n") + 1]
+    if len(whole) < len(text):
+        os.truncate(path, len(whole))
+    known, done = set(planned), {}
+    for number, line in enumerate(whole.decode("utf-8").splitlines(), start=1):
+        try:
+            fields = json.loads(line)
+            loss = fields.pop("loss")
+            branch = Branch(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ValueError(f"{path}:{number} is no branch of a calibration: {line}") from None
+        if branch not in known:
+            raise ValueError(f"{path}:{number} is a branch of another calibration (batch {branch.batch}, "
+                             f"{branch.samples} sequences): give each reference batch, checkpoint and learning rate a "
+                             "file of its own")
+        done[branch] = math.nan if loss is None else float(loss)
+    return done
