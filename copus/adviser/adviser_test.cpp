@@ -110,6 +110,20 @@ TEST_F(AdviserTest, TwoBatchesTellHowLongStepsOfOthersTake) {
   EXPECT_THAT(user_error([&] { (void)adviser.expected_step(17); }), HasSubstr("multiple of the micro-batch of 8 x 2"));
 }
 
+// Nothing could be measured there any more, and no other batch be advised.
+TEST_F(AdviserTest, StepsOfOneMicroBatchAreAdvisedOnlyWhereTheyAreListed) {
+  job_.noise_scale = 4;  // so small that the smallest batch is best
+  job_.seconds_once = 0.01;
+  for (const bool listed : {false, true}) {
+    AdviserSettings settings = job_.settings(64);
+    if (listed) settings.batches = {16, 32, 64};
+    Adviser adviser(settings, {});
+    const std::vector<Advice> followed = job_.train(adviser, 400, 64);
+    ASSERT_FALSE(followed.empty());
+    EXPECT_EQ(followed.back().batch, listed ? 16 : 32);
+  }
+}
+
 TEST_F(AdviserTest, ItsLogsReplayToTheSameDecisions) {
   {
     Adviser advised = adviser();

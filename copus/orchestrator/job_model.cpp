@@ -109,11 +109,12 @@ class ForeignJob : public JobModel {
 
   PerformanceTable table(const Knowledge& known, int64_t ranks) override {
     const Knowledge knowledge = known.under(prior());
+    const Configuration own = configuration_of(config_);
     PerformanceTable table;
     for (const int64_t batch : search_space_of(config_, ranks).global_batches) {
-      Configuration configuration = configuration_of(config_);
+      Configuration configuration = own;
       configuration.global_batch = batch;
-      if (infeasible_reason(configuration)) continue;
+      if (infeasible_reason(configuration) || may_be_blind(configuration, own)) continue;
       const StepTimeParts parts = time_.predict(configuration);
       table.cells.push_back({.configuration = configuration,
                              .parts = parts,
@@ -129,6 +130,12 @@ class ForeignJob : public JobModel {
   bool is_finite(const Observation& step) const override { return std::isfinite(step.grad_norm); }
 
  private:
+  // A step of one micro-batch shows the noise scale only where its reduction is watched. Whoever lists such a batch, or
+  // begins in it, knows that.
+  bool may_be_blind(const Configuration& configuration, const Configuration& own) const {
+    return configuration.num_microbatches() == 1 && own.num_microbatches() > 1 && config_.adapt.global_batches.empty();
+  }
+
   RunConfig config_;
   AccumulationTime time_;
 };
