@@ -210,13 +210,13 @@ def main() -> None:
         write_corpus(pathlib.Path(corpus))
         logs = {}
         for way in arguments.only or [*WAYS, "Copus"]:
-            print(f"  {way} ...", file=sys.stderr)
             if way == "Copus":
                 logs[way] = run_copus(arguments.program, folder, corpus, arguments.steps)
             elif WAYS[way][0] == 1:
                 logs[way] = measure(way, folder, corpus, arguments.steps)
             else:
                 logs[way] = run_on_ranks(WAYS[way][0], measure, way, folder, corpus, arguments.steps)[0]
+            print(f"  {way}: {ratio(logs[way]):.9g}", file=sys.stderr, flush=True)
         reference = run_gns(arguments.program, folder, corpus)
     rows = {
         way: {"small_batch": lines[0]["small_batch"], "noise_scale": ratio(lines),

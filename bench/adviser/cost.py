@@ -76,6 +76,7 @@ def measure(shape: Shape, pairs: int, threads: int) -> dict:
             (advised, own), (plain, _) = (one, two) if first_advised else (two, one)
             ratios.append(100 * (advised / plain - 1))
             shares.append(100 * own / plain)
+            print(f"  {ratios[-1]:+.2f} % {shares[-1]:.3f} %", file=sys.stderr, flush=True)
         loop.adviser.close()
     return {
         "pairs": pairs, "seconds_per_step": loop.seconds, "cost_percent": statistics.median(ratios),
