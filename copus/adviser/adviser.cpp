@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
@@ -157,7 +158,14 @@ ControllerBegin Adviser::begin_event(const Knowledge& known, std::optional<doubl
 
 std::optional<Advice> Adviser::step(const AdvisedStep& step) {
   check(step);
-  if (!is_whole(step.samples)) return std::nullopt;
+  if (!is_whole(step.samples)) {
+    if (!std::exchange(has_told_of_parts_, true)) {
+      notes_.push_back(concat("a step of ", step.samples,
+                              " samples is left out, as all such are: it is no multiple of ", "the micro-batch of ",
+                              config_.train.micro_batch, " x ", config_.parallel.data_parallel, " replicas"));
+    }
+    return std::nullopt;
+  }
   if (step.samples != batch()) change_batch(step.samples);
   StepRecord record = record_of(step);
   AdviserState next = state_;

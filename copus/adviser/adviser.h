@@ -109,6 +109,7 @@ class Adviser {
   std::optional<DecisionLog> decision_log_;
   std::optional<DecisionEvent> first_event_;  // that waits for its log to be opened
   std::vector<std::string> notes_;
+  bool has_told_of_parts_ = false;
   bool is_closed_ = false;
 };
 

@@ -17,6 +17,7 @@ namespace copus {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 
 class AdviserTest : public TestDirectory {
@@ -181,6 +182,7 @@ TEST_F(AdviserTest, PartialBatchesAreLeftOutOfEverything) {
     }
     EXPECT_EQ(with.step(job_.step(i, 32)).has_value(), without.step(job_.step(i, 32)).has_value());
   }
+  EXPECT_THAT(with.take_notes(), Contains(HasSubstr("a step of 20 samples is left out")).Times(1));
   EXPECT_EQ(with.steps(), 100);
   EXPECT_EQ(with.consumed_samples(), without.consumed_samples());
   EXPECT_EQ(with.noise()->value, without.noise()->value);

@@ -163,6 +163,7 @@ class Adviser:
         self._advice: Advice | None = None
         self._steps = 0
         self._unmeasured = 0
+        self._lags = False
         self._said: set[str] = set()
 
     def first_micro_batch(
@@ -271,12 +272,12 @@ class Adviser:
         }  # fmt: skip
         self._pending.append(_pending(values, lr, loss_tokens))
         self._first, self._changed = None, False
-        self._advice = None
         if self._ranks() > 1:
             self._step_of_many()
         else:
             self._step_of_one()
-        return self._advice
+        advice, self._advice = self._advice, None  # state_dict may have received it before this step
+        return advice
 
     def noise_scale(self) -> tuple[float | None, float, float | None] | None:
         """The noise scale in sequences and the ends of its 95 % interval, on rank 0; None while too little is known."""
@@ -317,10 +318,10 @@ class Adviser:
 
     def close(self) -> None:
         """Writes what is known of the last steps. Without it, the last one or two are missing in the logs."""
-        self._finish()
+        state = self.state_dict()
         if self._core is not None:
             self._core.close()
-            self._core = None
+            self._core, self._loaded = None, state
 
     def _ranks(self) -> int:
         has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -358,7 +359,9 @@ class Adviser:
 
     def _known(self) -> Iterator[_Pending]:
         """The steps whose numbers are known; on an accelerator the latest step's are still being computed."""
-        computing = 1 if self._pending[-1].copied is not None else 0
+        # Once on an accelerator, always a step late: ranks must not differ by what they happen to tell of a step.
+        self._lags |= self._pending[-1].copied is not None or any(each.device.type != "cpu" for each in self._parameters)
+        computing = 1 if self._lags else 0
         while len(self._pending) > computing:
             yield self._pending.popleft()
 

@@ -100,11 +100,19 @@ def _data_parallelism_of_fsdp() -> dict[int, tuple[int, int]]:
         return {}
     found = {}
     for reference in list(_module_state_mapping.values()):
-        for group in getattr(reference(), "_fsdp_param_groups", ()):
+        for group in fsdp_groups(reference()):
             replicas, shards = group.mesh_info.mesh.size(), getattr(group.mesh_info, "shard_mesh_size", 1)
             for managed in group.fsdp_params:
                 found[id(managed.sharded_param)] = replicas, shards
     return found
+
+
+def fsdp_groups(state: object) -> list:
+    """The parameter groups of a module's FSDP2 state; PyTorch before 2.13 may know a single one."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [getattr(state, "_fsdp_param_group", None)]
+    return [group for group in groups if group is not None]
 
 
 def _model_parallelism(mesh: "torch.distributed.DeviceMesh") -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from copus._core import UserError
-from copus.gradient_norms import Layout, squared_norm, weight_of_part
+from copus.gradient_norms import Layout, fsdp_groups, squared_norm, weight_of_part
 
 
 class Reading(NamedTuple):
@@ -97,7 +97,7 @@ def watch_fsdp(model: torch.nn.Module, watch: Watch) -> None:
     for module in model.modules():
         if not isinstance(module, FSDPModule):
             continue
-        for group in module._get_fsdp_state()._fsdp_param_groups:
+        for group in fsdp_groups(module._get_fsdp_state()):
             mesh_info, parameters = group.mesh_info, [managed.sharded_param for managed in group.fsdp_params]
             columns = [(_columns(each, mesh_info), _weight(each, mesh_info, watch)) for each in parameters]
             group._reduce_scatter_comm = ReadingReduceScatter(group._reduce_scatter_comm, columns)

@@ -232,6 +232,13 @@ class Traps(unittest.TestCase):
         with self.assertRaisesRegex(copus.UserError, "before the first one"):
             restarted.load_state_dict(state)
 
+    def test_a_state_outlives_the_end(self):
+        adviser = self.adviser(directory="runs/of-a-test")
+        self.train_step(adviser)
+        state = adviser.state_dict()
+        adviser.close()
+        self.assertEqual(adviser.state_dict(), state)
+
     def test_advice_is_one_line_with_its_intervals(self):
         adviser = self.adviser()
         self.train_step(adviser)

@@ -103,10 +103,11 @@ class Runs(unittest.TestCase):
     def test_what_was_advised(self):
         def decision(consumed, batch):
             target = None if batch is None else {"global_batch": batch, "micro_batch": 4}
-            return {"event": "decision", "step": 1, "consumed_samples": consumed, "target": target, "moves": False}
+            return {"event": "decision", "step": 1, "consumed_samples": consumed, "current": {"global_batch": 8},
+                    "target": target, "moves": False}
 
         begin = {"event": "begin", "step": 0, "configuration": {"global_batch": 8}}
-        self.write("decisions.jsonl", [begin, decision(40, None), decision(80, 16), decision(120, 16), decision(160, 8),
+        self.write("decisions.jsonl", [begin, decision(40, None), decision(80, 16), decision(120, 16), decision(160, None),
                                        {"event": "resumed", "step": 20}])
         self.assertEqual(BatchSchedule.advised(self.run_directory), BatchSchedule(((0, 8), (80, 16), (160, 8)), 128))
 

@@ -62,6 +62,8 @@ class AdviserCallback(TrainerCallback):
         saved = self._checkpoint(args, state) / _STATE_FILE
         if state.global_step > 0 and saved.exists():
             self.adviser.load_state_dict(json.loads(saved.read_text(encoding="utf-8")))
+        elif state.global_step > 0:
+            warnings.warn(f"there is no {saved}: the adviser begins anew", copus.AdviserWarning, stacklevel=2)
         if args.gradient_accumulation_steps == 1 and args.world_size > 1:
             self.adviser.watch(self._trainer.model_wrapped, loss_scale=self._loss_scale)
         elif args.gradient_accumulation_steps == 1:

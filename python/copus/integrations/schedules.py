@@ -78,8 +78,8 @@ class BatchSchedule:
         for event in _records(pathlib.Path(directory) / "decisions.jsonl"):
             if event["event"] == "begin" and not pieces:
                 pieces.append((0, event["configuration"]["global_batch"]))
-            elif event["event"] == "decision" and event["target"] is not None and pieces:
-                start, batch = event["consumed_samples"], event["target"]["global_batch"]
+            elif event["event"] == "decision" and pieces:  # without a target it says to stay
+                start, batch = event["consumed_samples"], (event["target"] or event["current"])["global_batch"]
                 if batch != pieces[-1][1] and start > pieces[-1][0]:
                     pieces.append((start, batch))
         if not pieces:
