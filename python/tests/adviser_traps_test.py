@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import copus
+from copus.input_checks import InputChecks
 from recording_core import advises_after, made, recording
 
 BATCH, LENGTH = 8, 16
@@ -231,6 +232,17 @@ class Traps(unittest.TestCase):
         self.assertEqual(made[1].directory, "runs/of-a-test")
         with self.assertRaisesRegex(copus.UserError, "before the first one"):
             restarted.load_state_dict(state)
+
+    def test_a_sequence_with_a_huge_gradient_is_no_mistake(self):
+        checks = InputChecks()
+        for number in range(16):
+            norm = 30.0 if number == 5 else 1.0 + number / 100  # that of the second of two micro-batches
+            checks.observe(norm, samples=8, small_batch=4, small_squared_norm=1.5 + number / 100)
+        self.assertEqual(checks.objection(), "")
+        checks = InputChecks()
+        for number in range(16):
+            checks.observe(1.0 + number / 100, samples=8, small_batch=4, small_squared_norm=0.3 + number / 1000)
+        self.assertIn("where 1 to 2 is possible", checks.objection())
 
     def test_a_state_outlives_the_end(self):
         adviser = self.adviser(directory="runs/of-a-test")
