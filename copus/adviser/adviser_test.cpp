@@ -193,7 +193,7 @@ TEST_F(AdviserTest, StepsThatAreNotFiniteAreSkipped) {
   {
     Adviser with = adviser(32), without = silent_adviser(32);
     for (int64_t i = 1; i <= 100; ++i) {
-      if (i % 10 == 0) {
+      if (i % 2 == 0) {
         AdvisedStep skipped = job_.step(i, 32);
         skipped.gradient_norm = std::numeric_limits<double>::infinity();
         skipped.seconds *= 100;
@@ -202,13 +202,13 @@ TEST_F(AdviserTest, StepsThatAreNotFiniteAreSkipped) {
       with.step(job_.step(i, 32));
       without.step(job_.step(i, 32));
     }
-    EXPECT_EQ(with.steps(), 110);
+    EXPECT_EQ(with.steps(), 150);
     EXPECT_EQ(with.noise()->value, without.noise()->value);
     EXPECT_NEAR(with.expected_step(64)->seconds, without.expected_step(64)->seconds, 0.02);
   }
-  EXPECT_EQ(records().back().skipped_samples, 10 * 32);
-  EXPECT_TRUE(records()[9].skipped());
-  EXPECT_FALSE(records()[10].skipped());
+  EXPECT_EQ(records().back().skipped_samples, 50 * 32);
+  EXPECT_TRUE(records()[1].skipped());
+  EXPECT_FALSE(records()[2].skipped());
   EXPECT_FALSE(replayed().difference);
 }
 
@@ -233,19 +233,27 @@ TEST_F(AdviserTest, AJobNeedNotTellItsLossOrLearningRate) {
   EXPECT_TRUE(read_text_file(directory_ / "report.html").find("none skipped") != std::string::npos);
 }
 
-TEST_F(AdviserTest, StepsThatMeasureNothingAreAdvisedByOthers) {
-  Adviser adviser = silent_adviser();
-  for (int64_t i = 1; i <= 200; ++i) {
+// A measured step stands for those before it that were not.
+TEST_F(AdviserTest, NotEveryStepNeedMeasure) {
+  AdviserSettings settings = job_.settings();
+  settings.more.push_back("noise_scale.window_samples=2048");
+  Adviser adviser(settings, {});
+  NoiseAverage expected;
+  for (int64_t i = 1; i <= 1000; ++i) {
     AdvisedStep step = job_.step(i, 16);
     if (i % 4 != 0) {
       step.small_batch.reset();
       step.small_squared_norm.reset();
+    } else {
+      const NormObservation norms{8, *step.small_squared_norm, 16, step.gradient_norm * step.gradient_norm};
+      expected = observe(expected, norms, 4 * 16, {.samples = 2048});
     }
     adviser.step(step);
   }
   ASSERT_TRUE(adviser.noise());
-  EXPECT_LT(adviser.noise()->low, job_.noise_scale);
   EXPECT_GT(adviser.noise()->low, 0);
+  EXPECT_EQ(adviser.noise()->low, noise_scale(expected)->low);
+  EXPECT_EQ(adviser.noise()->squared_gradient.value, noise_scale(expected)->squared_gradient.value);
 }
 
 TEST_F(AdviserTest, ADirectoryHasOneJobAndOneWriter) {
