@@ -23,10 +23,6 @@ constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 // Half the width of a 95 % interval, in standard deviations.
 constexpr double deviations_of_interval = 1.96;
 
-std::string file_text(const RunConfig& config) {
-  return config.adapt.file.empty() ? "" : read_text_file(config.adapt.file);
-}
-
 // What a first measurement in one batch tells.
 Knowledge first_knowledge(const Configuration& configuration, const Measurement& measurement) {
   const AccumulationTime guess = AccumulationTime::guess(configuration, measurement.median_seconds);
@@ -46,7 +42,7 @@ void set_interval(Advice& advice, const RankedCandidate& target, double step_tim
 }  // namespace
 
 Adviser::Adviser(const AdviserSettings& settings, const Start& start)
-    : config_(run_config_of(settings)), file_(file_text(config_)), directory_(start.directory) {
+    : config_(run_config_of(settings)), file_(policy_file_text(config_)), directory_(start.directory) {
   state_.configuration = configuration_of(config_);
   check_choice();
   const bool goes_on = start.after_step || start.state;
@@ -114,10 +110,9 @@ void Adviser::follow_logs(const std::vector<StepRecord>& records) {
     first_event_ = ControllerResumed{state_.step};
     return;
   }
-  notes_.push_back(concat("the adviser decides afresh: ",
-                          replayed->difference ? concat("what was decided before cannot be decided again, from step ",
-                                                        replayed->difference->step, " on: ", replayed->difference->what)
-                                               : concat("the job was in ", to_string(current))));
+  notes_.push_back(concat("the adviser decides afresh: ", replayed->difference
+                                                              ? describe(*replayed->difference)
+                                                              : concat("the job was in ", to_string(current))));
   go_on_with(replayed->controller.knowledge(), std::nullopt);
 }
 
@@ -161,8 +156,7 @@ std::optional<Advice> Adviser::step(const AdvisedStep& step) {
   if (!is_whole(step.samples)) {
     if (!std::exchange(has_told_of_parts_, true)) {
       notes_.push_back(concat("a step of ", step.samples,
-                              " samples is left out, as all such are: it is no multiple of ", "the micro-batch of ",
-                              config_.train.micro_batch, " x ", config_.parallel.data_parallel, " replicas"));
+                              " samples is left out, as all such are: it is no multiple of ", least_step()));
     }
     return std::nullopt;
   }
@@ -205,6 +199,11 @@ void Adviser::check(const AdvisedStep& step) const {
 // Tells whether the ranks can share so many samples in whole micro-batches.
 bool Adviser::is_whole(int64_t samples) const {
   return samples > 0 && samples % (config_.train.micro_batch * config_.parallel.data_parallel) == 0;
+}
+
+std::string Adviser::least_step() const {
+  return concat("the micro-batch of ", config_.train.micro_batch, " x ", config_.parallel.data_parallel,
+                " data-parallel ranks");
 }
 
 bool Adviser::is_own_layout(const Configuration& configuration) const {
@@ -299,9 +298,7 @@ void Adviser::forget_noise() {
 
 std::optional<Corrected> Adviser::expected_step(int64_t samples) const {
   if (!is_whole(samples)) {
-    throw UserError(concat("a step of ", samples,
-                           " samples is not possible: expected a multiple of the micro-batch of ",
-                           config_.train.micro_batch, " x ", config_.parallel.data_parallel, " data-parallel ranks"));
+    throw UserError(concat("a step of ", samples, " samples is not possible: expected a multiple of ", least_step()));
   }
   return controller_ ? std::optional(controller_->expected_step(in_batch(samples))) : std::nullopt;
 }

@@ -94,6 +94,7 @@ class Adviser {
   void check(const AdvisedStep& step) const;
   Configuration in_batch(int64_t samples) const;
   bool is_whole(int64_t samples) const;
+  std::string least_step() const;
   bool is_own_layout(const Configuration& configuration) const;
   StepRecord record_of(const AdvisedStep& step) const;
   std::optional<Advice> advice_of(const Decision& decision);

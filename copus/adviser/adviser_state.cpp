@@ -1,6 +1,7 @@
 #include "copus/adviser/adviser_state.h"
 
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -18,18 +19,15 @@ constexpr int64_t current_version = 1;
 
 template <class Average, class Visitor>
 void noise_fields(Average& noise, Visitor&& visit) {
-  visit("steps", noise.steps, json_count);
-  visit("samples", noise.samples, json_not_negative);
-  visit("weight", noise.weight, json_not_negative);
-  visit("squared_gradient", noise.squared_gradient);
-  visit("trace", noise.trace);
-  visit("square_weight", noise.square_weight, json_not_negative);
-  visit("fourth_weight", noise.fourth_weight, json_not_negative);
-  visit("square_squared_gradient", noise.square_squared_gradient);
-  visit("square_trace", noise.square_trace);
-  visit("squared_gradient_squared", noise.squared_gradient_squared);
-  visit("trace_squared", noise.trace_squared);
-  visit("product", noise.product);
+  visit_noise_average(noise, [&](const char* name, auto& value, NoiseSum sum) {
+    if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(value)>>) {
+      visit(name, value, json_count);
+    } else if (sum == NoiseSum::never_negative) {
+      visit(name, value, json_not_negative);
+    } else {
+      visit(name, value);
+    }
+  });
 }
 
 template <class State, class Visitor>

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <set>
 
+#include "copus/base/error.h"
 #include "copus/base/text_distance.h"
 #include "copus/description/configuration_fields.h"
 

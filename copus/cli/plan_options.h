@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "copus/base/error.h"
 #include "copus/description/cluster_description.h"
+#include "copus/description/configuration_text.h"
 #include "copus/plan/planned_system.h"
 
 namespace copus {
@@ -46,18 +46,11 @@ PlannedSystem planned_system(const std::string& name, const std::string& precisi
 template <class Value>
 void narrow(PlannedSystem system, const std::string& option, std::vector<Value>& known,
             const std::vector<Value>& asked) {
-  const auto in_words = [](const Value& value) {
-    if constexpr (HasNames<Value>) {
-      return std::string(to_string(value));
-    } else {
-      return concat(static_cast<int64_t>(value));
-    }
-  };
   for (const Value value : asked) {
     if (std::find(known.begin(), known.end(), value) != known.end()) continue;
     std::vector<std::string> names;
-    for (const Value one : known) names.push_back(in_words(one));
-    refuse_value(system, option, in_words(value), names);
+    for (const Value one : known) names.push_back(value_text(one));
+    refuse_value(system, option, value_text(value), names);
   }
   if (!asked.empty()) known = asked;
 }

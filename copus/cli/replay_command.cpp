@@ -32,10 +32,6 @@ struct ReplayOptions {
   bool is_open_loop() const { return !policy.empty() || !overrides.empty(); }
 };
 
-std::string policy_file(const RunConfig& config) {
-  return config.adapt.file.empty() ? "" : read_text_file(config.adapt.file);
-}
-
 int print_replay(const Replay& result, const ReplayOptions& options) {
   if (options.json) {
     nlohmann::ordered_json object{{"same", !result.difference},
@@ -99,7 +95,7 @@ int run_replay(const ReplayOptions& options) {
   if (config.adapt.policy == PolicyKind::none) {
     throw UserError("--policy none decides nothing: name another one, such as \"copus\" or \"static\"");
   }
-  return print_open_loop(replay_open_loop(config, policy_file(config), records, events),
+  return print_open_loop(replay_open_loop(config, policy_file_text(config), records, events),
                          std::string(to_string(config.adapt.policy)), options);
 }
 

@@ -31,15 +31,6 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return number;
 }
 
-template <class Value>
-std::string value_text(const Value& value) {
-  if constexpr (HasNames<Value>) {
-    return std::string(to_string(value));
-  } else {
-    return std::to_string(static_cast<int64_t>(value));
-  }
-}
-
 // Writes parts, degrees and batches before options.
 class TextWriter {
  public:

@@ -14,6 +14,16 @@
 
 namespace copus {
 
+// Writes the value of a field: a name, a number, 1 or 0.
+template <class Value>
+std::string value_text(const Value& value) {
+  if constexpr (HasNames<Value>) {
+    return std::string(to_string(value));
+  } else {
+    return std::to_string(static_cast<int64_t>(value));
+  }
+}
+
 // Some fields of a configuration: what a person has named, or what differs between two.
 struct ConfigurationChange {
   Configuration values;                         // of fields that are not named, the defaults

@@ -17,19 +17,12 @@ namespace {
 
 using Reason = std::optional<std::string>;
 
-std::string in_words(int64_t value) { return std::to_string(value); }
-std::string in_words(bool value) { return value ? "1" : "0"; }
-template <HasNames Enum>
-std::string in_words(Enum value) {
-  return std::string(to_string(value));
-}
-
 template <class Value>
 Reason unknown(PlannedSystem system, const char* part, Value value, const std::vector<Value>& known) {
   if (std::find(known.begin(), known.end(), value) != known.end()) return std::nullopt;
   std::vector<std::string> names;
-  for (const Value one : known) names.push_back(in_words(one));
-  return concat(full_name(system), ", as it is described here, does not run with ", part, " ", in_words(value),
+  for (const Value one : known) names.push_back(value_text(one));
+  return concat(full_name(system), ", as it is described here, does not run with ", part, " ", value_text(value),
                 " (it does with ", join(names, ", "), ")");
 }
 

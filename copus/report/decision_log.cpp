@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 
 namespace copus {
@@ -16,6 +17,10 @@ DecisionEvent event_from_line(const std::string& line) {
 }
 
 }  // namespace
+
+std::string policy_file_text(const RunConfig& config) {
+  return config.adapt.file.empty() ? "" : read_text_file(config.adapt.file);
+}
 
 int64_t step_of(const DecisionEvent& event) {
   return std::visit(

@@ -30,6 +30,9 @@ struct ControllerBegin {
   std::optional<double> rate_factor = {};
 };
 
+// Reads adapt.file for a controller; empty where none is named. Throws UserError where it cannot be read.
+std::string policy_file_text(const RunConfig& config);
+
 // The resumption of a run by a new process, whose controller knows what the one before it knew.
 struct ControllerResumed {
   int64_t step = 0;  // the step after which it goes on

@@ -236,6 +236,11 @@ void require_all_steps(const std::vector<StepRecord>& records, const DecisionEve
 
 }  // namespace
 
+std::string describe(const ReplayDifference& difference) {
+  return concat("what was decided before cannot be decided again, from step ", difference.step,
+                " on: ", difference.what);
+}
+
 std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
                                                    const std::vector<DecisionEvent>& events, int64_t until_step) {
   const auto begin = latest_begin(events, until_step);

@@ -19,6 +19,9 @@ struct ReplayDifference {
   std::string what;  // "the log holds, the replay moves", ...
 };
 
+// Says that a controller which is to go on has to begin anew, and why.
+std::string describe(const ReplayDifference& difference);
+
 // Makes the controller of the log's latest beginning at or before the boundary `until_step`, and tells it everything up
 // to there. A switch that was announced and not reported by then is its under_way(), to be announced again. Empty: the
 // log has no such beginning. `difference` is set where its decisions differ from the log's, since the run's

@@ -34,6 +34,28 @@ struct NoiseAverage {
   bool operator==(const NoiseAverage&) const = default;
 };
 
+// What a sum of NoiseAverage may be: weights and counts are never negative.
+enum class NoiseSum { never_negative, any };
+
+// Calls visit(name, value, NoiseSum) for every member, with its name in JSON files.
+template <class Average, class Visitor>
+void visit_noise_average(Average& average, Visitor&& visit) {
+  using enum NoiseSum;
+  static_assert(sizeof(NoiseAverage) == 12 * sizeof(double), "as many members as are listed here");
+  visit("steps", average.steps, never_negative);
+  visit("samples", average.samples, never_negative);
+  visit("weight", average.weight, never_negative);
+  visit("squared_gradient", average.squared_gradient, any);
+  visit("trace", average.trace, any);
+  visit("square_weight", average.square_weight, never_negative);
+  visit("fourth_weight", average.fourth_weight, never_negative);
+  visit("square_squared_gradient", average.square_squared_gradient, any);
+  visit("square_trace", average.square_trace, any);
+  visit("squared_gradient_squared", average.squared_gradient_squared, any);
+  visit("trace_squared", average.trace_squared, any);
+  visit("product", average.product, any);
+}
+
 // Adds one step to the averages. A step whose norms are far beyond what the average expects for their batches counts
 // less, by one factor for both estimates, but never nothing, so that the average follows a lasting change; a step that
 // is not finite does not count at all, not even in `steps`.

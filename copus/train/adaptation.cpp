@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
@@ -14,10 +13,6 @@
 namespace copus {
 
 namespace {
-
-std::string file_text(const RunConfig& config) {
-  return config.adapt.file.empty() ? "" : read_text_file(config.adapt.file);
-}
 
 std::string signed_percent(double share) { return format_number("%+.0f %%", 100 * share); }
 
@@ -40,8 +35,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
         std::filesystem::exists(run_log) ? read_run_log(run_log, after_step) : std::vector<StepRecord>();
     if (auto replayed = bring_up_to_date(plan.config, records, events, after_step)) {
       if (replayed->difference) {
-        note = concat("what was decided before cannot be decided again, from step ", replayed->difference->step,
-                      " on: ", replayed->difference->what);
+        note = describe(*replayed->difference);
       } else if (replayed->controller.current() != plan.start) {
         note = "the run goes on in another configuration than it was in";
       } else {
@@ -51,7 +45,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
     }
   }
   const AdaptConfig& adapt = plan.config.adapt;
-  std::string text = file_text(plan.config);
+  std::string text = policy_file_text(plan.config);
   Controller controller(plan.config, plan.start, known, text, state.rate_factor);
   return {std::move(controller),
           ControllerBegin{after_step, std::string(to_string(adapt.policy)), adapt.advise, plan.start, known,

@@ -25,23 +25,6 @@ void for_each_field(State& state, Visit visit) {
   visit("data_fingerprint", state.data_fingerprint);
 }
 
-static_assert(sizeof(NoiseAverage) == 12 * sizeof(double), "as many fields as are listed here");
-template <class Average, class Visit>
-void for_each_average(Average& average, Visit visit) {
-  visit("steps", average.steps);
-  visit("samples", average.samples);
-  visit("weight", average.weight);
-  visit("squared_gradient", average.squared_gradient);
-  visit("trace", average.trace);
-  visit("square_weight", average.square_weight);
-  visit("fourth_weight", average.fourth_weight);
-  visit("square_squared_gradient", average.square_squared_gradient);
-  visit("square_trace", average.square_trace);
-  visit("squared_gradient_squared", average.squared_gradient_squared);
-  visit("trace_squared", average.trace_squared);
-  visit("product", average.product);
-}
-
 constexpr const char* noise_average = "noise_average";
 
 // Visits the fields that only a run that changes its configuration needs.
@@ -85,8 +68,8 @@ constexpr const char* critical_batch_name = "critical_batch";
 std::string to_json(const TrainingState& state) {
   nlohmann::ordered_json json;
   for_each_field(state, [&](const char* name, const auto& field) { json[name] = field; });
-  for_each_average(state.noise_average,
-                   [&](const char* name, const auto& field) { json[noise_average][name] = field; });
+  visit_noise_average(state.noise_average,
+                      [&](const char* name, const auto& field, NoiseSum) { json[noise_average][name] = field; });
   for_each_adaptive_field(state, [&](const char* name, const auto& field) { json[name] = field; });
   if (state.rate_factor) json[rate_factor_name] = *state.rate_factor;
   if (state.beta2_product) json[beta2_product_name] = *state.beta2_product;
@@ -115,7 +98,8 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
   // Older checkpoints have no averages, which then begin with the run's next step.
   if (json.contains(noise_average)) {
     const nlohmann::json& average = json.at(noise_average);
-    for_each_average(state.noise_average, [&](const char* name, auto& field) { read(average, name, field); });
+    visit_noise_average(state.noise_average,
+                        [&](const char* name, auto& field, NoiseSum) { read(average, name, field); });
   }
   if (!json.contains(configuration_name)) {  // nor a configuration, which could not change then
     state.observed_samples = state.consumed_samples - state.skipped_samples;

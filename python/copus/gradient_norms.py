@@ -27,6 +27,7 @@ DATA_PARALLEL_NAMES = frozenset(
     "dp data data_parallel ddp fsdp dp_shard dp_replicate dp_shard_cp shard replicate hsdp batch replica".split()
 )
 
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Which of a job's ranks read which samples."""
