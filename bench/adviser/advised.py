@@ -21,8 +21,9 @@ sys.path.insert(0, str(ROOT / "python"))
 
 import copus  # noqa: E402
 
-LENGTH, BATCH, MICRO_BATCH, RATE = 64, 8, 4, 3e-3
-SEQUENCES, EVALUATE = 4096, 1024
+LENGTH, MICRO_BATCH = 64, 4
+REFERENCE_BATCH, REFERENCE_RATE = 8, 3e-3  # other batches begin at the rate that the root of the batch makes of it
+EVALUATE = 1024  # sequences from one measurement of the held-out loss to the next
 # Student's t for 95 %, by degrees of freedom.
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
 
@@ -43,8 +44,10 @@ def held_out_loss(model: torch.nn.Module, rows: torch.Tensor) -> float:
     return statistics.fmean(loss_of(model, part).item() for part in rows.split(64))
 
 
-def train(seed: int, is_advised: bool, rows: torch.Tensor, held_out: torch.Tensor, sequences: int) -> list[dict]:
-    """A point every EVALUATE sequences: seconds of training, held-out loss, batch."""
+def train(
+    seed: int, is_advised: bool, batch: int, warmup: float, rows: torch.Tensor, held_out: torch.Tensor, sequences: int
+) -> list[dict]:
+    """A point every EVALUATE sequences: processor seconds of training, held-out loss, batch."""
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
         vocab_size=256, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
@@ -52,12 +55,13 @@ def train(seed: int, is_advised: bool, rows: torch.Tensor, held_out: torch.Tenso
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config).train()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    adviser = copus.Adviser(batch=BATCH, sequence_length=LENGTH, directory=None)
-    batch, factor, consumed, seconds, points = BATCH, 1.0, 0, 0.0, []
+    first_rate = REFERENCE_RATE * math.sqrt(batch / REFERENCE_BATCH)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=first_rate, betas=(0.9, 0.95), weight_decay=0.1)
+    adviser = copus.Adviser(batch=batch, sequence_length=LENGTH, directory=None)
+    factor, consumed, seconds, points = 1.0, 0, 0.0, []
     while consumed < sequences:
-        begin = time.perf_counter()
-        rate = RATE * factor * min(1.0, (consumed + batch) / (SEQUENCES / 8))
+        begin = time.process_time()
+        rate = first_rate * factor * min(1.0, (consumed + batch) / warmup)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad()
@@ -68,10 +72,10 @@ def train(seed: int, is_advised: bool, rows: torch.Tensor, held_out: torch.Tenso
                 adviser.first_micro_batch(model.parameters(), samples=MICRO_BATCH)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        took, advice = time.perf_counter() - begin, None
+        took, advice = time.process_time() - begin, None
         if is_advised:
             advice = adviser.step(norm, samples=batch, seconds=took, lr=rate)
-        seconds += time.perf_counter() - begin
+        seconds += time.process_time() - begin
         before, consumed = consumed, consumed + batch
         if consumed // EVALUATE > before // EVALUATE:
             points.append({"sequences": consumed, "seconds": seconds, "loss": held_out_loss(model, held_out),
@@ -98,6 +102,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", default="data/gcide", help="of scripts/fetch-corpus")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=REFERENCE_BATCH, help="that both begin with")
+    parser.add_argument("--sequences", type=int, default=4096, help="of the constant run; the advised one's limit is twice")
     parser.add_argument("--results", default="bench/adviser/advised.jsonl")
     arguments = parser.parse_args()
     warnings.simplefilter("error", copus.AdviserWarning)
@@ -105,13 +111,14 @@ def main() -> None:
     results = pathlib.Path(arguments.results)
     lines = results.read_text().splitlines() if results.exists() else []
     runs = {line["run"]: line["points"] for line in map(json.loads, lines)}
-    rows = read(pathlib.Path(arguments.corpus, "train.txt"))[: 4 * SEQUENCES]
+    rows = read(pathlib.Path(arguments.corpus, "train.txt"))[: 2 * arguments.sequences]
     held_out = read(pathlib.Path(arguments.corpus, "held_out.txt"))[:256]
     for seed in range(1, arguments.seeds + 1):
         for arm in ("constant", "advised") if seed % 2 else ("advised", "constant"):
             if f"{arm} {seed}" in runs:
                 continue
-            points = train(seed, arm == "advised", rows, held_out, SEQUENCES * (2 if arm == "advised" else 1))
+            limit = arguments.sequences * (2 if arm == "advised" else 1)
+            points = train(seed, arm == "advised", arguments.batch, arguments.sequences / 8, rows, held_out, limit)
             runs[f"{arm} {seed}"] = points
             with results.open("a") as file:
                 file.write(json.dumps({"run": f"{arm} {seed}", "points": points}) + "\n")
