@@ -432,6 +432,22 @@ class Interruptions(ProgramTest):
         process.communicate(timeout=TIMEOUT)
         self.assertIn(process.returncode, [130, -signal.SIGINT])
 
+    def test_a_long_step_tells_of_a_signal_at_once_and_a_second_one_ends_it(self):
+        for run, end, ranks, code in [("term", signal.SIGTERM, 1, -signal.SIGTERM), ("int", signal.SIGINT, 1, -signal.SIGINT),
+                                      ("job", signal.SIGTERM, 2, 75), ("ctrl_c", signal.SIGINT, 2, 130)]:
+            process = self.start("train", "run.toml", "--run-dir", run, "--set", "train.global_batch=200000", "--set",
+                                 f"parallel.data_parallel={ranks}")
+            while not (line := process.stdout.readline()).startswith("run "):
+                self.assertTrue(line, "the run did not begin")
+            process.send_signal(end)
+            while "stops after this step" not in (line := process.stdout.readline()):
+                self.assertTrue(line, "the run ended and did not tell of the signal")
+            time.sleep(1.1)  # a second SIGTERM that comes sooner may be the first one, sent twice
+            process.send_signal(end)
+            process.communicate(timeout=TIMEOUT)
+            self.assertEqual(process.returncode, code)
+            self.assertEqual(list((self.folder / run / "checkpoints").glob("step-*")), [])
+
     def test_two_processes_do_not_share_a_run(self):
         process = self.start("train", "long.toml", "--run-dir", "r", "--set", "train.max_steps=1000000")
         try:

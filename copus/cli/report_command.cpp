@@ -1,7 +1,9 @@
 // `copus report`: writes the web page of a run, of several, or of an experiment.
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -19,11 +21,29 @@ struct ReportOptions {
   fs::path output;
 };
 
+// A folder of runs is what `copus train` leaves in runs/, and easily taken for a run.
+void refuse_folder_of_runs(const fs::path& directory) {
+  if (!fs::is_directory(directory)) {
+    throw UserError(concat("copus report ", directory.string(), ": there is no such folder; give a run directory"));
+  }
+  if (fs::exists(directory / "run.jsonl") || is_experiment_directory(directory)) return;
+  std::vector<std::string> runs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (fs::exists(entry.path() / "run.jsonl")) runs.push_back(entry.path().string());
+  }
+  std::sort(runs.begin(), runs.end());
+  throw UserError(concat("copus report ", directory.string(), ": this is no run (it has no run.jsonl)",
+                         runs.empty() ? ", and there is none in it; give a run directory"
+                                      : concat(" but a folder of ", runs.size(), "; give one or several: ", runs.back(),
+                                               runs.size() > 1 ? ", for example" : "")));
+}
+
 int write_report(const ReportOptions& options) {
   const std::vector<fs::path>& directories = options.directories;
   fs::path file = options.output;
   if (file.empty()) file = directories.size() == 1 ? directories.front() / "report.html" : fs::path("report.html");
   for (const fs::path& directory : directories) {
+    refuse_folder_of_runs(directory);
     if (directories.size() > 1 && is_experiment_directory(directory)) {
       throw UserError(concat(directory.string(), " is an experiment; give it alone, or runs of it: ",
                              (directory / "runs" / "ARM" / "seed-N").string()));

@@ -53,7 +53,7 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
       ->check(at_least(0))
       ->type_name("STEPS");
   command.footer(
-      "Ctrl-C and SIGTERM finish the step, write a checkpoint and say how to go on; a second Ctrl-C ends at once.\n"
+      "Ctrl-C and SIGTERM finish the step, write a checkpoint and say how to go on; a second one ends at once.\n"
       "A layout of several ranks ([parallel]) is started as so many processes, or by torchrun --no-python, srun, "
       "mpirun.\n"
       "Exit codes: 0 done, 2 a mistake in what was given, 75 SIGTERM or --max-time, 130 Ctrl-C.\n"

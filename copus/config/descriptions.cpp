@@ -31,7 +31,11 @@ bool exists(const std::string& path) {
                          const std::vector<ShippedFile>& shipped) {
   std::vector<std::string> names;
   for (const ShippedFile& file : shipped) names.emplace_back(file.name);
-  const auto similar = nearest(text, names);
+  auto similar = nearest(text, names);
+  // Who writes "h100" leaves out what tells the kinds apart; the plain hardware's name begins with it.
+  const auto longer =
+      std::find_if(names.rbegin(), names.rend(), [&](const std::string& name) { return name.starts_with(text + "-"); });
+  if (!similar && longer != names.rend()) similar = *longer;
   throw UserError(concat("--", what, " ", text, ": there is no such file, and no such ", what,
                          " ships with the program; ",
                          similar ? concat("did you mean ", *similar, "? Expected") : "expected", " the path of a ",

@@ -62,7 +62,7 @@ class HealingRun {
     while (true) {
       std::unique_ptr<World> members = membership_.join_next();
       if (members == nullptr) return RunEnd::done;
-      if (!stop_) stop_.emplace(max_seconds_, start_);
+      if (!stop_) stop_.emplace(max_seconds_, start_, /*speaks=*/members->rank() == 0);
       try {
         const std::optional<RunEnd> end = run_epoch(members);
         leave();

@@ -1,8 +1,14 @@
 #include "copus/train/stop_request.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
+#include <ctime>
+#include <string_view>
 
 #include "copus/base/error.h"
+#include "copus/base/write_all.h"
 
 namespace copus {
 
@@ -10,20 +16,65 @@ namespace {
 
 // Global because a signal handler can reach nothing else.
 volatile std::sig_atomic_t noted_signal = 0;
+volatile std::sig_atomic_t speaks_to_user = 0;
+volatile std::sig_atomic_t is_on_terminal = 0;
+timespec noted_at{};
 
-extern "C" void note_signal(int signal) { noted_signal = signal; }
+constexpr double repeated_within_seconds = 1;
+
+timespec now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time;
+}
+
+double seconds_since_noted() {
+  const timespec time = now();
+  return static_cast<double>(time.tv_sec - noted_at.tv_sec) +
+         1e-9 * static_cast<double>(time.tv_nsec - noted_at.tv_nsec);
+}
+
+void say_what_it_does(int signal) {
+  constexpr std::string_view interrupt = "Ctrl-C: stops after this step; a second one ends it at once, ";
+  constexpr std::string_view terminate = "SIGTERM: stops after this step; a second one ends it at once, ";
+  if (is_on_terminal != 0) write_all(STDOUT_FILENO, "\n");  // below the live line
+  write_all(STDOUT_FILENO, signal == SIGINT ? interrupt : terminate);
+  write_all(STDOUT_FILENO, "without a checkpoint\n");
+}
+
+// Calls async-signal-safe functions alone. A process sends itself SIGTERM where its launcher is gone, which is no
+// user's impatience.
+extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
+  const int before = errno;
+  if (noted_signal == 0) {
+    noted_signal = signal;
+    noted_at = now();
+    if (speaks_to_user != 0) say_what_it_does(signal);
+  } else {
+    const bool by_itself = sent->si_code == SI_USER && sent->si_pid == getpid();
+    const bool is_repeated = signal == SIGTERM && seconds_since_noted() < repeated_within_seconds;
+    if (!by_itself && !is_repeated) {
+      std::signal(signal, SIG_DFL);
+      std::raise(signal);  // it comes when this handler returns, and ends the process
+    }
+  }
+  errno = before;
+}
 
 }  // namespace
 
-StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_point start)
+StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_point start, bool speaks)
     : start_(start), max_seconds_(max_seconds) {
   noted_signal = 0;
+  speaks_to_user = speaks ? 1 : 0;
+  is_on_terminal = isatty(STDOUT_FILENO);
   struct sigaction action{};
-  action.sa_handler = note_signal;
+  action.sa_sigaction = note_signal;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
+  sigaddset(&action.sa_mask, SIGINT);
+  sigaddset(&action.sa_mask, SIGTERM);
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   COPUS_CHECK(sigaction(SIGTERM, &action, nullptr) == 0);
-  action.sa_flags |= SA_RESETHAND;  // lets a second SIGINT end the process
   COPUS_CHECK(sigaction(SIGINT, &action, nullptr) == 0);
 }
 

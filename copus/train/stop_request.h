@@ -10,12 +10,15 @@ namespace copus {
 enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint };
 
 // Notes SIGINT and SIGTERM while it lives, instead of letting them end the process, so that a run can finish its step
-// and write a checkpoint. A second SIGINT ends the process at once. There is one of these at a time.
+// and write a checkpoint. A second signal ends the process at once, within a step too: a SIGTERM a second after the
+// first signal or later, since launchers and schedulers may both send it. There is one of these at a time.
 class StopRequest {
  public:
-  // `max_seconds`: of wall clock since `start`; 0: no limit.
+  // `max_seconds`: of wall clock since `start`; 0: no limit. `speaks`: the user is told on stdout, as soon as a signal
+  // comes, what it does.
   explicit StopRequest(double max_seconds,
-                       std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
+                       std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now(),
+                       bool speaks = false);
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;

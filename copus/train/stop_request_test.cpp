@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <thread>
 
 namespace copus {
 namespace {
@@ -27,6 +30,18 @@ TEST(StopRequest, ASecondInterruptEndsTheProcess) {
     std::raise(SIGINT);
   };
   EXPECT_EXIT(interrupt_twice(), ::testing::KilledBySignal(SIGINT), "");
+}
+
+TEST(StopRequest, ASecondTerminateEndsTheProcessUnlessItIsTheFirstOnceMore) {
+  const auto terminate_twice = [](std::chrono::milliseconds pause) {
+    const StopRequest stop(0);
+    std::raise(SIGTERM);
+    std::this_thread::sleep_for(pause);
+    std::raise(SIGTERM);
+    std::exit(stop.reason(0) == StopReason::terminate ? 0 : 1);
+  };
+  EXPECT_EXIT(terminate_twice(std::chrono::milliseconds(0)), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(terminate_twice(std::chrono::milliseconds(1100)), ::testing::KilledBySignal(SIGTERM), "");
 }
 
 TEST(StopRequest, TheTimeLimitLeavesTheReserve) {
