@@ -5,10 +5,10 @@
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## install what is missing: Debian packages, and Python packages in .venv
+setup: ## install what tests and tools need as well: Debian packages, and Python packages in .venv
 	@scripts/setup $(ARGS)
 
-build: ## set up and build everything (Release) into build/
+build: ## set up and build the program (Release) into build/; ARGS=all builds the tests too
 	@scripts/build $(ARGS)
 
 quickstart: ## set up, build, fetch a corpus, train a small model for three minutes, sample from it
