@@ -1,5 +1,5 @@
 # The commands of the project, each a script in scripts/. ARGS goes to the script: make test ARGS='-R tokenizer'
-.PHONY: help setup build quickstart test bench format lint sanitize fuzz
+.PHONY: help setup build quickstart test bench format lint sanitize fuzz dist
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -31,3 +31,6 @@ sanitize: ## test under the address, undefined-behaviour and thread sanitizers; 
 
 fuzz: ## run every fuzz target for a minute; ARGS='manifest run_log' for some of them
 	@scripts/fuzz $(ARGS)
+
+dist: ## pack the sources of the last commit into dist/copus-VERSION.tar.gz
+	@scripts/dist

@@ -74,7 +74,8 @@ foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
     "-Wl,--push-state,--no-as-needed,${TORCH_ROOT}/lib/lib${LIBRARY}.so,--pop-state")
 endforeach()
 target_link_libraries(copus_libtorch INTERFACE ${TORCH_OPENMP_LIBRARY})
-target_link_options(copus_libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
+# Where programs look for it; those that are installed have places of their own (apps/copus).
+set(CMAKE_BUILD_RPATH ${TORCH_ROOT}/lib)
 if(COPUS_TORCH_PLATFORM)
   # libtorch finds cuBLAS and its like beside itself when the program starts; the linker need not find them.
   target_link_options(copus_libtorch INTERFACE -Wl,--allow-shlib-undefined)
