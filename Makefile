@@ -1,14 +1,14 @@
 # The commands of the project, each a script in scripts/. ARGS goes to the script: make test ARGS='-R tokenizer'
-.PHONY: help setup build quickstart test bench format lint sanitize fuzz
+.PHONY: help setup build quickstart test bench format lint sanitize fuzz dist
 .DEFAULT_GOAL := help
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## install what is missing: Debian packages, and Python packages in .venv
+setup: ## install what tests and tools need as well: Debian packages, and Python packages in .venv
 	@scripts/setup $(ARGS)
 
-build: ## set up and build everything (Release) into build/
+build: ## set up and build the program (Release) into build/; ARGS=all builds the tests too
 	@scripts/build $(ARGS)
 
 quickstart: ## set up, build, fetch a corpus, train a small model for three minutes, sample from it
@@ -31,3 +31,6 @@ sanitize: ## test under the address, undefined-behaviour and thread sanitizers; 
 
 fuzz: ## run every fuzz target for a minute; ARGS='manifest run_log' for some of them
 	@scripts/fuzz $(ARGS)
+
+dist: ## pack the sources of the last commit into dist/copus-VERSION.tar.gz
+	@scripts/dist

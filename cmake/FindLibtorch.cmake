@@ -1,16 +1,20 @@
-# Finds libtorch as the target copus_libtorch: the one given by -DTorch_DIR, else the pip wheel in the project's .venv.
+# Finds libtorch as the target copus_libtorch: the one given by -DTorch_DIR, else the pip wheel: all of it in .venv
+# (`make setup`), or its CPU parts in .cache/libtorch (`make build`).
 # Sets COPUS_TORCH_PLATFORM to "cuda", "hip" or "" (CPUs only) and, for CUDA, COPUS_TORCH_CUDA_VERSION.
 #
 # libtorch's own TorchConfig.cmake is not used: that of a CUDA wheel asks for every library that PyTorch itself was
 # built with (cuBLAS, cuDNN, ...), none of which Copus calls.
 if(NOT Torch_DIR)
   file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)
+  if(NOT WHEEL_TORCH)
+    file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/.cache/libtorch/torch/share/cmake/Torch)
+  endif()
   if(WHEEL_TORCH)
     set(Torch_DIR ${WHEEL_TORCH} CACHE PATH "Folder with TorchConfig.cmake")
   endif()
 endif()
 if(NOT EXISTS ${Torch_DIR}/TorchConfigVersion.cmake)
-  message(FATAL_ERROR "libtorch was not found. Run `make setup` (installs the pip wheel into .venv), "
+  message(FATAL_ERROR "libtorch was not found. Run `make build` (which downloads the pip wheel), "
     "give -DTorch_DIR=<folder with TorchConfig.cmake>, or build the rooms that need none with -DCOPUS_WITH_TORCH=OFF.")
 endif()
 file(STRINGS ${Torch_DIR}/TorchConfigVersion.cmake TORCH_VERSION REGEX "PACKAGE_VERSION \"" LIMIT_COUNT 1)
@@ -21,7 +25,8 @@ if(TORCH_VERSION VERSION_LESS 2.11)
 endif()
 get_filename_component(TORCH_ROOT ${Torch_DIR}/../../.. ABSOLUTE)
 
-set(TORCH_LIBRARIES torch torch_cpu c10)
+# Not libtorch.so, which is empty and, in a CUDA wheel, loads CUDA.
+set(TORCH_LIBRARIES torch_cpu c10)
 set(COPUS_TORCH_PLATFORM "")
 if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   set(COPUS_TORCH_PLATFORM cuda)
@@ -69,7 +74,8 @@ foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
     "-Wl,--push-state,--no-as-needed,${TORCH_ROOT}/lib/lib${LIBRARY}.so,--pop-state")
 endforeach()
 target_link_libraries(copus_libtorch INTERFACE ${TORCH_OPENMP_LIBRARY})
-target_link_options(copus_libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
+# Where programs look for it; those that are installed have places of their own (apps/copus).
+set(CMAKE_BUILD_RPATH ${TORCH_ROOT}/lib)
 if(COPUS_TORCH_PLATFORM)
   # libtorch finds cuBLAS and its like beside itself when the program starts; the linker need not find them.
   target_link_options(copus_libtorch INTERFACE -Wl,--allow-shlib-undefined)

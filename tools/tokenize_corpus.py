@@ -111,14 +111,17 @@ def read_jsonl(path, key, on_bytes):
             if not line.strip():
                 continue
             try:
-                text = json.loads(line)[key]
+                record = json.loads(line)
             except UnicodeDecodeError as error:
                 raise CorpusError(f"{path}:{number}: is not UTF-8 text") from error
             except json.JSONDecodeError as error:
                 raise CorpusError(f"{path}:{number}: is not JSON: {error.msg} at column {error.colno}") from error
-            except (KeyError, TypeError) as error:
-                raise CorpusError(
-                    f'{path}:{number}: is not an object with the key "{key}"; name it by --json-key') from error
+            if not isinstance(record, dict):
+                raise CorpusError(f"{path}:{number}: is not an object; expected one with the text under \"{key}\"")
+            if key not in record:
+                raise CorpusError(f'{path}:{number}: has no key "{key}"; name the one of the text by --json-key: '
+                                  f'there {"is" if len(record) == 1 else "are"} {", ".join(record) or "none"}')
+            text = record[key]
             if not isinstance(text, str):
                 raise CorpusError(f'{path}:{number}: the value of "{key}" is not a string')
             yield text

@@ -114,7 +114,9 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertIn("is empty", self.refused(self.write("e.txt", ""), *good))
         self.assertIn("offset 4", self.refused(self.write("l.txt", b"one|\xe9"), "--document-separator", "|", *good))
         self.assertIn("a.jsonl:2: is not JSON", self.refused(self.write("a.jsonl", '{"text": "a"}\n{'), *good))
-        self.assertIn("--json-key", self.refused(self.write("b.jsonl", '{"body": "a"}\n'), *good))
+        self.assertIn("--json-key: there are id, body",
+                      self.refused(self.write("b.jsonl", '{"id": 1, "body": "a"}\n'), *good))
+        self.assertIn("b.jsonl:1: is not an object", self.refused(self.write("b.jsonl", "[1]\n"), *good))
         self.assertIn("not a string", self.refused(self.write("c.jsonl", '{"text": 3}\n'), *good))
         self.assertIn("--eod-token", self.refused(text, *good[:2]))
         self.assertIn("'<none>'", self.refused(text, *good[:2], "--eod-token", "<none>"))

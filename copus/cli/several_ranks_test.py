@@ -89,11 +89,11 @@ class SeveralRanks(ProgramTest):
             self.assert_done("train", "--resume", "--run-dir", name)
             self.assertEqual(self.losses(name), self.losses("expected"))
 
-    def start_under_torchrun(self, run, ranks):
+    def start_under_torchrun(self, run, ranks, *, torchrun=(), more=()):
         if not os.path.exists(TORCHRUN):
             self.skipTest(f"there is no {TORCHRUN}")
-        command = [TORCHRUN, "--no-python", "--nproc-per-node", str(ranks), "--master-port", free_port(), COPUS, "train",
-                   "long.toml", "--run-dir", run, "--set", f"parallel.pipeline_parallel={ranks}"]
+        command = [TORCHRUN, "--no-python", "--nproc-per-node", str(ranks), "--master-port", free_port(), *torchrun,
+                   COPUS, "train", "long.toml", "--run-dir", run, "--set", f"parallel.pipeline_parallel={ranks}", *more]
         process = subprocess.Popen(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         pids = ranks_of(process.pid, ranks, lambda: process.poll() is None, "RANK")
         self.assertIsNotNone(pids)
@@ -116,6 +116,16 @@ class SeveralRanks(ProgramTest):
             self.assertTrue((self.folder / name / "checkpoints" / f"step-{steps:08}").exists())
             self.assert_done("train", "--resume", "--run-dir", name)
             self.assertEqual(self.losses(name), self.losses("expected"))
+
+    def test_torchrun_restarts_a_run_whose_rank_is_killed_and_it_goes_on_from_its_checkpoint(self):
+        self.write_run("long.toml", steps=400, checkpoint_interval=2)
+        self.assert_done("train", "long.toml", "--run-dir", "expected")
+        process, pids = self.start_under_torchrun("r", 2, torchrun=["--max-restarts", "1"], more=["--resume"])
+        os.kill(pids[1], signal.SIGKILL)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 0, output + errors)
+        self.assertEqual(output.count("resumed    after step"), 1, output)
+        self.assertEqual(self.losses("r"), self.losses("expected"))
 
     def test_a_killed_rank_is_named_and_the_run_goes_on(self):
         self.write_run("long.toml", steps=200, checkpoint_interval=10)
