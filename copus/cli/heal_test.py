@@ -81,12 +81,6 @@ class HealingTest(ProgramTest):
     def records(self, run):
         return [json.loads(line) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
 
-    def wait_for_checkpoint(self, run, step):
-        deadline = time.monotonic() + TIMEOUT
-        while not (self.folder / run / "checkpoints" / f"step-{step:08}").exists():
-            self.assertLess(time.monotonic(), deadline, "no checkpoint was written")
-            time.sleep(0.005)
-
     def living_ranks(self, process):
         return [pid for pid in children(process.pid) if not is_gone(pid) and rank_of(pid) is not None]
 

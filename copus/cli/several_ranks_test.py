@@ -118,9 +118,10 @@ class SeveralRanks(ProgramTest):
             self.assertEqual(self.losses(name), self.losses("expected"))
 
     def test_torchrun_restarts_a_run_whose_rank_is_killed_and_it_goes_on_from_its_checkpoint(self):
-        self.write_run("long.toml", steps=400, checkpoint_interval=2)
+        self.write_run("long.toml", steps=400, checkpoint_interval=40)
         self.assert_done("train", "long.toml", "--run-dir", "expected")
         process, pids = self.start_under_torchrun("r", 2, torchrun=["--max-restarts", "1"], more=["--resume"])
+        self.wait_for_checkpoint("r", 40)
         os.kill(pids[1], signal.SIGKILL)
         output, errors = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 0, output + errors)

@@ -120,6 +120,12 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(sorted(found), list(range(1, len(found) + 1)))
         return found
 
+    def wait_for_checkpoint(self, run, step):
+        deadline = time.monotonic() + TIMEOUT
+        while not (self.folder / run / "checkpoints" / f"step-{step:08}").exists():
+            self.assertLess(time.monotonic(), deadline, "no checkpoint was written")
+            time.sleep(0.005)
+
     def wait_for_steps(self, run, steps, process):
         log = self.folder / run / "run.jsonl"
         deadline = time.monotonic() + TIMEOUT
