@@ -284,6 +284,22 @@ def write_atomically(path, documents):
     temporary.rename(path)
 
 
+def write_corpus(documents, folder):
+    """Writes train.txt and held_out.txt."""
+    train, held_out, held_out_bytes = [], [], 0
+    for index, document in enumerate(documents):
+        size = len(document.encode()) + len(DOCUMENT_SEPARATOR)
+        if index % HELD_OUT_INTERVAL == HELD_OUT_INTERVAL - 1 and held_out_bytes + size <= HELD_OUT_MAX_BYTES:
+            held_out.append(document)
+            held_out_bytes += size
+        else:
+            train.append(document)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "held_out.txt", held_out)
+    write_atomically(folder / "train.txt", train)
+    print(f"{len(train)} documents in train.txt, {len(held_out)} in held_out.txt")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dictionary", type=Path, help="gcide.dict.dz, or the same uncompressed")
@@ -300,18 +316,7 @@ def main():
     documents = [document for document in map(clean_entry, split_entries(text)) if document]
     if not documents:
         parser.error(f"{arguments.dictionary}: no entries found; expected the dictd edition of GCIDE")
-    train, held_out, held_out_bytes = [], [], 0
-    for index, document in enumerate(documents):
-        size = len(document.encode()) + len(DOCUMENT_SEPARATOR)
-        if index % HELD_OUT_INTERVAL == HELD_OUT_INTERVAL - 1 and held_out_bytes + size <= HELD_OUT_MAX_BYTES:
-            held_out.append(document)
-            held_out_bytes += size
-        else:
-            train.append(document)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    write_atomically(arguments.output / "held_out.txt", held_out)
-    write_atomically(arguments.output / "train.txt", train)
-    print(f"{len(train)} entries in train.txt, {len(held_out)} in held_out.txt")
+    write_corpus(documents, arguments.output)
     return 0
 
 
