@@ -377,8 +377,8 @@ def main():
         print("\nstopped; the same command goes on with what is done", file=sys.stderr)
         return 130
     except BrokenProcessPool:
-        print("a process ended before its time, perhaps for want of memory; the same command, with fewer --processes too, "
-              "goes on with what is done", file=sys.stderr)
+        print("a process ended before its time, perhaps for want of memory; the same command, "
+              "with fewer --processes too, goes on with what is done", file=sys.stderr)
         return 1
     return 0
 
