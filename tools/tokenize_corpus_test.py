@@ -5,10 +5,14 @@ Run by CTest with the path of the program print_documents, which prints a docume
 (skipped) where transformers is not installed.
 """
 
+import gzip
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -46,9 +50,11 @@ class TokenizeCorpusTest(unittest.TestCase):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
-    def run_tool(self, *arguments, output="out"):
-        command = [sys.executable, TOOL, "--output", self.folder / output, *arguments]
-        return subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    def command(self, *arguments, output="out"):
+        return [str(part) for part in [sys.executable, TOOL, "--output", self.folder / output, *arguments]]
+
+    def run_tool(self, *arguments, output="out", **options):
+        return subprocess.run(self.command(*arguments, output=output), capture_output=True, text=True, **options)
 
     def tokenize(self, *arguments):
         result = self.run_tool(*arguments)
@@ -95,6 +101,56 @@ class TokenizeCorpusTest(unittest.TestCase):
         lines = self.write("a.jsonl", "".join(json.dumps({"body": text}) + "\n" for text in DOCUMENTS))
         self.tokenize(lines, "--json-key", "body", "--tokenizer", self.folder / "hf")
         self.assertEqual(self.read_back(300), self.expected)
+
+    def test_compressed_files_may_be_joined_ones(self):
+        lines = [json.dumps({"text": text}).encode() + b"\n" for text in DOCUMENTS]
+        packed = gzip.compress(b"".join(lines[:4])[:-3]) + gzip.compress(b"".join(lines[:4])[-3:] + b"".join(lines[4:]))
+        self.tokenize(self.write("a.jsonl.gz", packed), *self.json_tokenizer())
+        self.assertEqual(self.read_back(300), self.expected)
+        for path in self.folder.glob("out*"):
+            path.unlink()
+        self.assertIn("is cut off", self.refused(self.write("a.jsonl.gz", packed[:-12]), *self.json_tokenizer()))
+        self.assertIn("no .gz file", self.refused(self.write("a.jsonl.gz", lines[0]), *self.json_tokenizer()))
+
+    def test_neither_processes_nor_a_kill_change_a_byte(self):
+        words = {f"w{i}": i for i in range(1000)}
+        tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.save(str(self.folder / "words.json"))
+        # 10 million characters: three pieces.
+        row = [f"w{i * i % 999}" for i in range(6000)]
+        texts = [" ".join(row[i:i + 4000]) for i in range(600)]
+        lines = self.write("a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
+        options = [lines, "--tokenizer", self.folder / "words.json", "--eod-token", "w999", "--processes"]
+
+        def pair(output):
+            return [(self.folder / f"{output}{suffix}").read_bytes() for suffix in (".bin", ".idx")]
+
+        self.assertEqual(self.run_tool(*options, 1, output="one").returncode, 0)
+        killed = subprocess.Popen(self.command(*options, 1), stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while not (self.folder / "out.parts/000000").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        killed.kill()
+        self.assertEqual(killed.wait(), -signal.SIGKILL)
+        self.assertFalse((self.folder / "out.idx").exists())
+        changed = self.run_tool(*options, 1, "--json-key", "body")
+        self.assertEqual(changed.returncode, 2)
+        self.assertIn("was begun with other input", changed.stderr)
+        result = self.run_tool(*options, 3)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(pair("out"), pair("one"))
+        self.assertEqual(sorted(path.name for path in self.folder.glob("o*")),
+                         ["one.bin", "one.idx", "out.bin", "out.idx"])
+
+    def test_a_missing_package_is_named(self):
+        for package in ("pyarrow", "zstandard"):
+            self.write(f"{package}.py", "raise ImportError")
+        environment = os.environ | {"PYTHONPATH": str(self.folder)}
+        for name, package in [("a.parquet", "pyarrow"), ("a.jsonl.zst", "zstandard")]:
+            result = self.run_tool(self.write(name, "x"), *self.json_tokenizer(), env=environment)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(f"{name} needs the Python package {package}", result.stderr)
 
     def test_large_vocabularies_need_four_bytes(self):
         words = {f"w{i}": i for i in range(70000)}

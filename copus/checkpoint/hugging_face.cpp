@@ -1,6 +1,7 @@
 #include "copus/checkpoint/hugging_face.h"
 
 #include <algorithm>
+#include <array>
 
 #include "copus/base/error.h"
 #include "copus/checkpoint/checkpoint_files.h"
@@ -11,6 +12,10 @@ namespace copus {
 namespace {
 
 constexpr std::string_view head_name = "lm_head.weight";
+
+constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
+                                             "added_tokens.json", "tokenizer.model",       "vocab.json",
+                                             "merges.txt",        "chat_template.jinja",   "generation_config.json"};
 
 // Lists names as "a, b, c and 4 more".
 std::string list_names(const std::vector<std::string>& names) {
@@ -119,8 +124,19 @@ HuggingFaceModel open_hugging_face(const std::filesystem::path& directory) {
   return model;
 }
 
+TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory) {
+  TokenizerFiles files;
+  for (const char* name : tokenizer_file_names) {
+    const std::filesystem::path path = directory / name;
+    // A link that leads nowhere is there too, and refused.
+    if (std::filesystem::exists(std::filesystem::symlink_status(path))) files.emplace(name, read_text_file(path));
+  }
+  return files;
+}
+
 void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
-                        std::span<const TensorView> weights, DType dtype, int64_t shard_bytes) {
+                        std::span<const TensorView> weights, DType dtype, const TokenizerFiles& tokenizer,
+                        int64_t shard_bytes) {
   COPUS_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, torch_name(dtype));
   const std::filesystem::path target = without_trailing_slash(directory);
   if (std::filesystem::exists(target) &&
@@ -133,9 +149,11 @@ void write_hugging_face(const std::filesystem::path& directory, const ModelDescr
   std::vector<TensorView> ordered;
   for (const ParameterInfo& parameter : list_parameters(model)) ordered.push_back(matched.at(parameter.name));
 
-  const uint64_t expected_bytes = static_cast<uint64_t>(count_parameters(model) * size_of(dtype));
+  auto expected_bytes = static_cast<uint64_t>(count_parameters(model) * size_of(dtype));
+  for (const auto& [name, content] : tokenizer) expected_bytes += content.size();
   write_directory_durably(target, expected_bytes, [&](const std::filesystem::path& partial) {
     write_file_durably(partial / model_config_file_name, to_hugging_face_config(model, torch_name(dtype)));
+    for (const auto& [name, content] : tokenizer) write_file_durably(partial / name, content);
     write_model_files(partial, ordered, dtype, shard_bytes);
   });
 }

@@ -48,13 +48,19 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
+// The files of a Hugging Face folder that turn text into tokens and steer generation, by name, as they are. Names that
+// are not there are left out. Throws UserError for one that is no regular file, or is larger than a text may be.
+using TokenizerFiles = std::map<std::string, std::string>;
+TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
+
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
-// Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16). The folder appears whole
-// or not at all; `directory` must not exist, or be empty. Needs memory for one shard where weights are converted.
-// Throws UserError when the folder is not empty, the weights are not the model's, or the disk refuses.
+// Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16), with `tokenizer` beside
+// them. The folder appears whole or not at all; `directory` must not exist, or be empty. Needs memory for one shard
+// where weights are converted. Throws UserError when the folder is not empty, the weights are not the model's, or the
+// disk refuses.
 void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
-                        std::span<const TensorView> weights, DType dtype,
+                        std::span<const TensorView> weights, DType dtype, const TokenizerFiles& tokenizer = {},
                         int64_t shard_bytes = hugging_face_shard_bytes);
 
 }  // namespace copus

@@ -51,7 +51,7 @@ TEST_F(HuggingFaceTest, ReadsWhatItWroteInEveryTypeAndCut) {
   const TestModel model = make_test_model(3);
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (int64_t shard_bytes : {int64_t{500}, hugging_face_shard_bytes}) {
-      write_hugging_face(directory_, model.description, model.views(), dtype, shard_bytes);
+      write_hugging_face(directory_, model.description, model.views(), dtype, {}, shard_bytes);
       EXPECT_EQ(std::filesystem::exists(directory_ / "model.safetensors.index.json"), shard_bytes == 500);
       expect_same_weights(open_hugging_face(directory_), model, dtype);
       EXPECT_THAT(list_directory(folder_.path()), ElementsAre("model"));
@@ -134,6 +134,29 @@ TEST_F(HuggingFaceTest, WritesOnlyIntoNewOrEmptyFolders) {
   const auto again = [&] { write_hugging_face(directory_, model.description, model.views(), DType::bf16); };
   EXPECT_THAT(user_error(again), AllOf(HasSubstr(directory_.string()), HasSubstr("not an empty folder")));
   expect_same_weights(open_hugging_face(directory_), model, DType::f32);
+}
+
+TEST_F(HuggingFaceTest, TokenizerFilesAreTakenOver) {
+  const TestModel model = make_test_model(3);
+  const auto source = folder_.path() / "source";
+  std::filesystem::create_directory(source);
+  const TokenizerFiles files = {{"generation_config.json", "{}\n"}, {"tokenizer.model", std::string("\0\xff\r\n", 4)}};
+  for (const auto& [name, content] : files) write_file_durably(source / name, content);
+  write_file_durably(source / "README.md", "not of the tokenizer");
+  EXPECT_EQ(read_tokenizer_files(source), files);
+
+  write_hugging_face(directory_, model.description, model.views(), DType::f32, read_tokenizer_files(source));
+  EXPECT_THAT(list_directory(directory_),
+              ElementsAre("config.json", "generation_config.json", "model.safetensors", "tokenizer.model"));
+  EXPECT_EQ(read_tokenizer_files(directory_), files);
+  expect_same_weights(open_hugging_face(directory_), model, DType::f32);
+
+  EXPECT_TRUE(read_tokenizer_files(folder_.path() / "nowhere").empty());
+  std::filesystem::create_directory(source / "vocab.json");
+  EXPECT_THAT(user_error([&] { read_tokenizer_files(source); }), HasSubstr("vocab.json"));
+  std::filesystem::remove(source / "vocab.json");
+  std::filesystem::create_symlink("nowhere", source / "merges.txt");
+  EXPECT_THAT(user_error([&] { read_tokenizer_files(source); }), HasSubstr("merges.txt: no such file"));
 }
 
 TEST_F(HuggingFaceTest, RefusesWeightsOfAnotherModel) {

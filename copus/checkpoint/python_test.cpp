@@ -85,7 +85,7 @@ TEST(Python, TransformersLoadsExportsAndCheckpoints) {
   }
   const auto path = [&](const char* name) { return folder.path() / name; };
   write_hugging_face(path("llama"), llama.description, llama.views(), DType::f32);
-  write_hugging_face(path("tied"), tied.description, tied.views(), DType::bf16, 1000);
+  write_hugging_face(path("tied"), tied.description, tied.views(), DType::bf16, {}, 1000);
   write_hugging_face(path("qwen"), qwen.description, qwen.views(), DType::f16);
   CheckpointWriter writer(path("checkpoints"), 1, {.file_bytes = 1000, .bytes_per_writer = 1}, /*num_ranks=*/3);
   writer.write(make_test_snapshot(7));

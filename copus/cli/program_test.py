@@ -122,6 +122,17 @@ class BadModels(ProgramTest):
         self.assertEqual(sorted(path.name for path in (self.folder / "out").iterdir()),
                          ["config.json", "model.safetensors"])
 
+    def test_tokenizer_files_come_along_or_nothing_does(self):
+        self.assertIn("no tokenizer files in hf", self.assert_done("convert", "--from", "hf", "--to", "bare").stdout)
+        self.write("hf/tokenizer.json", "{}")
+        self.write("hf/notes.txt", "")
+        self.assertIn("Copied from hf: tokenizer.json.",
+                      self.assert_done("convert", "--from", "hf", "--to", "whole").stdout)
+        self.assertEqual(sorted(path.name for path in (self.folder / "whole").iterdir()),
+                         ["config.json", "model.safetensors", "tokenizer.json"])
+        (self.folder / "hf/vocab.json").mkdir()
+        self.assert_model_refused("hf/vocab.json")
+
     def test_configurations(self):
         self.write_config(architectures=["MambaForCausalLM"], model_type="mamba")
         self.assert_model_refused("config.json", "MambaForCausalLM", "LlamaForCausalLM")
@@ -340,6 +351,10 @@ class Runs(ProgramTest):
         self.assert_done("generate", "--checkpoint", "hf", "--prompt", "the", "--tokens", "5")
         self.assert_done("train", "run.toml", "--run-dir", "r2", "--set", 'model.init_from="hf"')
         self.assertLess(float(self.losses("r2")[1][0]), float(self.losses("r")[1][0]) - 0.5)
+        self.write("hf/tokenizer.json", "{}")
+        self.write("hf/config.json", "of another model by now")
+        self.assert_done("convert", "--from", "r2", "--to", "hf2")
+        self.assertEqual((self.folder / "hf2/tokenizer.json").read_text(), "{}")
         (run / "report.html").unlink()
         self.assert_done("report", "r")
         self.assertTrue((run / "report.html").exists())

@@ -1,0 +1,200 @@
+"""Reads the documents of a corpus, one text after the other: text, JSONL, both compressed too, parquet, and folders of
+`datasets.save_to_disk`.
+
+Everything is read as a stream. Beside its texts a reader tells how much of its files it has read, in bytes on the disk.
+"""
+
+import json
+import zlib
+from pathlib import Path
+
+READ_BYTES = 1 << 20
+READ_ROWS = 1000
+COMPRESSED = (".gz", ".zst")
+
+
+class CorpusError(Exception):
+    """A mistake in what the user gave."""
+
+
+def new_decompressor(path):
+    if path.suffix == ".gz":
+        return zlib.decompressobj(wbits=31)
+    try:
+        import zstandard
+    except ImportError as error:
+        raise CorpusError(f"{path} needs the Python package zstandard (pip install zstandard)") from error
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+def read_blocks(path, on_bytes):
+    """Yields what a file holds, decompressed where its name ends in .gz or .zst, in blocks of any size."""
+    decompressor = None
+    with open(path, "rb") as file:
+        while block := file.read(READ_BYTES):
+            on_bytes(len(block))
+            if path.suffix not in COMPRESSED:
+                yield block
+            while block and path.suffix in COMPRESSED:  # files that were compressed apart may be joined
+                if decompressor is None or decompressor.eof:
+                    decompressor = new_decompressor(path)
+                try:
+                    yield decompressor.decompress(block)
+                except Exception as error:  # zlib.error or zstandard.ZstdError
+                    raise CorpusError(f"{path}: is damaged, or no {path.suffix} file: {error}") from error
+                block = decompressor.unused_data
+    if decompressor is not None and not decompressor.eof:
+        raise CorpusError(f"{path}: is cut off: its compressed data do not end")
+
+
+def read_lines(path, on_bytes):
+    pending = b""
+    for block in read_blocks(path, on_bytes):
+        *lines, pending = (pending + block).split(b"\n")
+        yield from lines
+    yield pending
+
+
+def decode(path, data, offset):
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}: is not UTF-8 text: bad byte at offset {offset + error.start}") from error
+
+
+def read_text(path, separator, on_bytes):
+    """Yields the documents of a text file, without the separators; empty ones too."""
+    mark = separator.encode()
+    pending, offset, searched = b"", 0, 0  # bytes of the current document, where it starts, bytes searched
+    for block in read_blocks(path, on_bytes):
+        pending += block
+        if not mark:
+            continue
+        begin = 0
+        while (end := pending.find(mark, max(begin, searched))) >= 0:
+            yield decode(path, pending[begin:end], offset + begin)
+            begin = end + len(mark)
+        pending, offset = pending[begin:], offset + begin
+        searched = max(0, len(pending) - len(mark) + 1)
+    yield decode(path, pending, offset)
+
+
+def no_such_key(where, key, names):
+    return CorpusError(f'{where}: has no key "{key}"; name the one of the text by --json-key: '
+                       f'there {"is" if len(names) == 1 else "are"} {", ".join(names) or "none"}')
+
+
+def read_jsonl(path, key, on_bytes):
+    """Yields the text of every line."""
+    for number, line in enumerate(read_lines(path, on_bytes), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except UnicodeDecodeError as error:
+            raise CorpusError(f"{path}:{number}: is not UTF-8 text") from error
+        except json.JSONDecodeError as error:
+            raise CorpusError(f"{path}:{number}: is not JSON: {error.msg} at column {error.colno}") from error
+        if not isinstance(record, dict):
+            raise CorpusError(f"{path}:{number}: is not an object; expected one with the text under \"{key}\"")
+        if key not in record:
+            raise no_such_key(f"{path}:{number}", key, list(record))
+        if not isinstance(record[key], str):
+            raise CorpusError(f'{path}:{number}: the value of "{key}" is not a string')
+        yield record[key]
+
+
+def import_pyarrow(path):
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise CorpusError(f"{path} needs the Python package pyarrow (pip install pyarrow)") from error
+    return pyarrow
+
+
+def texts_of(path, schema, batches, key):
+    """Yields the texts in a column of tables, and the rows read so far."""
+    if key not in schema.names:
+        raise no_such_key(path, key, schema.names)
+    rows = 0
+    for batch in batches:
+        for text in batch.column(batch.schema.get_field_index(key)).to_pylist():
+            rows += 1
+            if not isinstance(text, str):
+                raise CorpusError(f'{path}, row {rows}: the value of "{key}" is not a string')
+            yield text, rows
+
+
+def read_parquet(path, key, on_bytes):
+    pyarrow = import_pyarrow(path)
+    read, size = 0, path.stat().st_size
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            batches = file.iter_batches(READ_ROWS, columns=[key])
+            for text, rows in texts_of(path, file.schema_arrow, batches, key):
+                now = size * rows // file.metadata.num_rows
+                on_bytes(now - read)
+                read = now
+                yield text
+    except (pyarrow.ArrowException, OSError) as error:
+        raise CorpusError(f"{path}: cannot be read as parquet: {error}") from error
+
+
+def files_of_dataset(folder):
+    """Returns the Arrow files of a folder that `datasets.save_to_disk` wrote."""
+    splits = folder / "dataset_dict.json"
+    if splits.is_file():
+        names = json.loads(splits.read_text())["splits"]
+        raise CorpusError(f"{folder}: holds the splits {', '.join(names)}; name those to read, as {folder / names[0]}")
+    state = folder / "state.json"
+    if not state.is_file():
+        raise CorpusError(f"{folder}: is a directory, and none that datasets.save_to_disk wrote, without a "
+                          "state.json; name the files in it")
+    try:
+        return [folder / Path(entry["filename"]).name for entry in json.loads(state.read_text())["_data_files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorpusError(f"{state}: is not as datasets.save_to_disk writes it") from error
+
+
+def counted(batches, size, on_bytes):
+    """Passes the batches of a file on. They lie in it as they are, but for what describes them."""
+    for batch in batches:
+        now = min(batch.nbytes, size)
+        on_bytes(now)
+        size -= now
+        yield batch
+    on_bytes(size)
+
+
+def read_dataset(folder, key, on_bytes):
+    for path in files_of_dataset(folder):
+        pyarrow = import_pyarrow(path)
+        try:
+            with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as reader:
+                batches = counted(reader, path.stat().st_size, on_bytes)
+                for text, _ in texts_of(path, reader.schema, batches, key):
+                    yield text
+        except (pyarrow.ArrowException, OSError) as error:
+            raise CorpusError(f"{path}: cannot be read as a file of datasets: {error}") from error
+
+
+def files_of(path):
+    """Returns the files that are read for an input."""
+    if path.is_dir():
+        return files_of_dataset(path)
+    if not path.is_file():
+        raise CorpusError(f"{path}: no such file")
+    return [path]
+
+
+def read_documents(path, key, separator, on_bytes):
+    """Yields the documents of a file or folder. `key` names the text of a record, `separator` ends one in a text."""
+    if path.is_dir():
+        return read_dataset(path, key, on_bytes)
+    kind = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+    if kind == ".parquet":
+        return read_parquet(path, key, on_bytes)
+    if kind in (".jsonl", ".json"):
+        return read_jsonl(path, key, on_bytes)
+    return read_text(path, separator, on_bytes)
