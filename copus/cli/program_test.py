@@ -207,7 +207,8 @@ class BadInput(ProgramTest):
             self.assert_run_refused(setting, says=[setting.split("=")[0].split(".")[1], says])
 
     def test_a_model_that_no_machine_has_memory_for(self):
-        self.assert_run_refused("model.vocab_size=1000000000", says=["AdamW's moments take 954 GiB", "are left", "[model]"])
+        self.assert_run_refused("model.vocab_size=1000000000",
+                                says=["are left", "AdamW's moments alone take 954 GiB", "[model]"])
 
     def test_a_limit_on_memory_or_threads(self):
         gigabytes = 24
@@ -397,6 +398,47 @@ class Runs(ProgramTest):
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+class Forecast(ProgramTest):
+    """What a run is said to take before it begins."""
+
+    def dry_run(self, *settings):
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        told = self.assert_done("train", "run.toml", "--run-dir", "r", "--dry-run", *overrides).stdout
+        self.assertFalse((self.folder / "r").exists(), "a dry run writes nothing")
+        return told
+
+    def test_a_dry_run_tells_memory_and_that_the_speed_is_not_known(self):
+        told = self.dry_run("parallel.pipeline_parallel=2")
+        self.assertRegex(told, r"memory +[\d.]+ [KM]iB on each rank of pipeline rank 0\n"
+                               r"memory +[\d.]+ [KM]iB on each rank of pipeline rank 1\n +[\d.]+ [KM]iB on all ranks; ")
+        self.assertIn("speed      not known", told)
+
+    def test_a_dry_run_tells_the_end_by_tokens_or_by_time_whichever_comes_first(self):
+        described = ["cluster.config=h100-sxm", "cluster.clock=virtual"]
+        self.assertRegex(self.dry_run(*described), r"speed +[\d.]+ [kMG]? ?tokens/s, a step .*\nends +after ")
+        self.assertIn("ends       after 5.00 s\n",
+                      self.dry_run(*described, "train.max_steps=1000000000", "train.max_seconds=5"))
+
+    def test_a_dry_run_for_a_gpu_that_is_not_here_tells_what_it_can(self):
+        told = self.dry_run("train.device=cuda:4000")
+        self.assertRegex(told, r"memory +[\d.]+ [GM]iB on each rank of pipeline rank 0")
+        self.assertIn("warning    the run cannot begin here: train.device = \"cuda:4000\"", told)
+
+    def test_a_run_that_cannot_fit_is_refused_with_what_fits(self):
+        huge = ["train.sequence_length=512", "train.global_batch=1000000", "train.micro_batch=1000000"]
+        for dry in ([], ["--dry-run"]):
+            self.assert_refused("train", "run.toml", "--run-dir", "r", *dry,
+                                *(part for setting in huge for part in ("--set", setting)),
+                                says=["the run needs", "are left on this machine: train.micro_batch = ", "fits"])
+
+    def test_more_ranks_than_cores_are_said_aloud(self):
+        result = self.copus("train", "run.toml", "--run-dir", "r", "--set", "parallel.data_parallel=2",
+                            preexec_fn=lambda: os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(result.stdout.startswith("warning    2 ranks share 1 core and take turns"), result.stdout)
+
+
+@unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Interruptions(ProgramTest):
     STEPS = 120
 
@@ -448,7 +490,8 @@ class Interruptions(ProgramTest):
         self.assertIn(process.returncode, [130, -signal.SIGINT])
 
     def test_a_long_step_tells_of_a_signal_at_once_and_a_second_one_ends_it(self):
-        for run, end, ranks, code in [("term", signal.SIGTERM, 1, -signal.SIGTERM), ("int", signal.SIGINT, 1, -signal.SIGINT),
+        for run, end, ranks, code in [("term", signal.SIGTERM, 1, -signal.SIGTERM),
+                                      ("int", signal.SIGINT, 1, -signal.SIGINT),
                                       ("job", signal.SIGTERM, 2, 75), ("ctrl_c", signal.SIGINT, 2, 130)]:
             process = self.start("train", "run.toml", "--run-dir", run, "--set", "train.global_batch=200000", "--set",
                                  f"parallel.data_parallel={ranks}")

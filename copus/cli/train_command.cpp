@@ -42,6 +42,8 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
       ->type_name("DIR");
   command.add_flag("--resume", options->request.resume,
                    "Go on with the run in --run-dir from its newest checkpoint, bitwise as if never interrupted");
+  command.add_flag("--dry-run", options->request.dry_run,
+                   "Tell what the run would take, memory and time, and write nothing; exit code 2 where it cannot fit");
   command
       .add_option("--max-time", options->max_time,
                   "Stop in time to have written a checkpoint after this long, such as 90m or 1h30m; exit code 75")

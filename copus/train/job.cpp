@@ -17,6 +17,7 @@
 #include "copus/train/device.h"
 #include "copus/train/healing_run.h"
 #include "copus/train/run.h"
+#include "copus/train/run_forecast.h"
 
 namespace copus {
 
@@ -148,6 +149,7 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
             const std::vector<std::string>& arguments) {
   const std::optional<RankEnvironment> environment = read_rank_environment();
   if (environment) watch_launcher(*environment);
+  if (request.dry_run && environment && environment->rank > 0) return 0;  // rank 0 tells
   if (environment && environment->control >= 0) return run_member(request, max_seconds, start, *environment);
   std::optional<RunPlan> plan;
   std::exception_ptr mistake;
@@ -159,8 +161,13 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
         environment ? starts_ranks_of_machine(plan->config, *environment) : num_training_ranks(plan->config) > 1;
     if (environment && !starts_ranks) check_ranks(plan->config, *environment);
     check_healing(plan->config, starts_ranks && can_heal(plan->config));
+    if (request.dry_run) {
+      tell_forecast(std::move(*plan), /*checks_machine=*/!environment);
+      return 0;
+    }
+    if (!environment) check_machine(*plan);
   } catch (const UserError&) {
-    if (!environment) throw;
+    if (!environment || request.dry_run) throw;
     mistake = std::current_exception();  // the ranks decide together which of them reports it
   }
 

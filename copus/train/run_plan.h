@@ -16,6 +16,7 @@ struct RunRequest {
   std::vector<std::string> overrides;  // "section.key=value"
   std::string run_directory;           // empty: runs/<config name>-<date>-<time>
   bool resume = false;
+  bool dry_run = false;           // tells what the run would take, and writes nothing
   int64_t trace_steps = 0;        // number of steps that a timeline is written of
   std::string program = "copus";  // name it was called by, for the commands that a run suggests at its end
 };

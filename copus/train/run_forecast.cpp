@@ -1,0 +1,186 @@
+#include "copus/train/run_forecast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <limits>
+#include <vector>
+
+#include "copus/base/available_memory.h"
+#include "copus/base/cores.h"
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/data/dataset.h"
+#include "copus/model/precision.h"
+#include "copus/orchestrator/starting_configuration.h"
+#include "copus/orchestrator/step_time_learner.h"
+#include "copus/performance/memory.h"
+#include "copus/report/performance_profile.h"
+#include "copus/train/device.h"
+#include "copus/train/modelled_job.h"
+#include "copus/train/run_output.h"
+#include "copus/train/run_setup.h"
+#include "copus/train/training_state.h"
+
+namespace copus {
+
+namespace {
+
+// Their evidence is in docs/decisions/train.md.
+constexpr double certain_share = 0.9;                // of the forecast, which every run needs
+constexpr double process_bytes = 100.0 * (1 << 20);  // that a rank's process takes beside it
+
+// Of the processes that train, which hold config.model whatever job a modelled clock stands for.
+std::vector<MemoryParts> memory_by_pipeline_rank(const RunConfig& config, const Configuration& configuration) {
+  const Processor processor = processor_of(config);
+  const bool is_bf16 = config.train.precision == Precision::bf16;
+  MemoryModel model(config.model, config.train.sequence_length,
+                    is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor));
+  return model.predict_every_rank(executed_configuration(config, configuration));
+}
+
+// Adds up what `bytes` takes of each rank's parts.
+template <typename Bytes>
+double sum_over_ranks(RunConfig config, const Configuration& configuration, const Bytes& bytes) {
+  if (config.train.precision == Precision::automatic) {  // the run will choose: the one that needs less
+    config.train.precision = Precision::bf16;
+    const double in_bf16 = sum_over_ranks(config, configuration, bytes);
+    config.train.precision = Precision::fp32;
+    return std::min(in_bf16, sum_over_ranks(config, configuration, bytes));
+  }
+  double sum = 0;
+  for (const MemoryParts& parts : memory_by_pipeline_rank(config, configuration)) sum += bytes(parts);
+  const ParallelStrategy layout = executed_configuration(config, configuration).strategy;
+  return sum * static_cast<double>(layout.data_parallel * layout.tensor_parallel);
+}
+
+double bytes_of_all(const RunConfig& config, const Configuration& configuration) {
+  return sum_over_ranks(config, configuration, [](const MemoryParts& parts) { return parts.total(); });
+}
+
+std::string what_fits(const RunConfig& config, const Configuration& configuration, double left) {
+  const double state = sum_over_ranks(config, configuration, [](const MemoryParts& parts) {
+    return parts.weights + parts.gradients + parts.optimizer;
+  });
+  if (state > left) {
+    return concat("weights, gradients and AdamW's moments alone take ", format_bytes(state),
+                  "; train a smaller model ([model] has ",
+                  format_count(static_cast<double>(count_parameters(config.model))),
+                  " parameters), or share it out over more machines ([parallel])");
+  }
+  const auto fits = [&](const Configuration& other) {
+    return !infeasible_reason(config.model, other, config.train.sequence_length) && bytes_of_all(config, other) <= left;
+  };
+  Configuration other = configuration;
+  const int64_t sequences = configuration.global_batch / configuration.strategy.data_parallel;
+  while (--other.micro_batch > 0) {
+    if (sequences % other.micro_batch != 0) continue;
+    if (fits(other)) return concat("train.micro_batch = ", other.micro_batch, " fits");
+  }
+  other.micro_batch = 1;
+  other.strategy.recompute = Recompute::full;
+  if (fits(other)) return "train.recompute = \"full\" with train.micro_batch = 1 fits";
+  return "no train.micro_batch fits; take shorter sequences (train.sequence_length) or a smaller model";
+}
+
+// Chooses the precision as the run will. Returns why its device cannot be asked here, where that is a GPU; a choice
+// that is left to it is taken for bf16 then.
+std::optional<std::string> resolve(TrainConfig& train) {
+  try {
+    train.precision = resolve_precision(train.precision, find_device(train.device));
+    return std::nullopt;
+  } catch (const UserError& error) {
+    if (!train.device.starts_with("cuda")) throw;
+    if (train.precision == Precision::automatic) train.precision = Precision::bf16;
+    return error.what();
+  }
+}
+
+// Seconds until the run ends by tokens or by time, whichever comes first.
+double seconds_to_end(const RunPlan& plan, double step_seconds) {
+  const TrainConfig& train = plan.config.train;
+  TrainingState done;
+  if (plan.checkpoint) done = parse_training_state(plan.checkpoint->training_state(), "training_state.json");
+  double seconds = std::numeric_limits<double>::infinity();
+  if (const int64_t tokens = limit_in_tokens(train); tokens > 0) {
+    const auto tokens_a_step = static_cast<double>(plan.start.global_batch * train.sequence_length);
+    seconds = std::ceil(static_cast<double>(tokens - done.consumed_tokens) / tokens_a_step) * step_seconds;
+  }
+  if (train.max_seconds > 0) seconds = std::min(seconds, train.max_seconds - done.elapsed_seconds);
+  return std::max(0.0, seconds);
+}
+
+std::string speed_and_time(const RunPlan& plan) {
+  const auto known = knowledge_of_run(plan.config, plan.resume ? profile_path(plan) : std::filesystem::path());
+  if (!known) {
+    const double limit = plan.config.train.max_seconds;
+    return concat("not known: nothing says how fast this machine computes (copus profile --machine here.toml, then ",
+                  "--set cluster.config=here.toml)",
+                  limit > 0 ? concat("\nends       after at most ", format_duration(limit)) : "");
+  }
+  const StepTimeLearner learner(plan.config, plan.start, known->profile.knowledge);
+  const double step_seconds = learner.expected().seconds;
+  const auto tokens = static_cast<double>(plan.start.global_batch * predicted_job(plan.config).sequence_length);
+  return concat(format_rate(tokens / step_seconds, "tokens"), ", a step ", learner.introduction(), "; ", known->grounds,
+                "\nends       after ", format_duration(seconds_to_end(plan, step_seconds)));
+}
+
+}  // namespace
+
+std::optional<std::string> check_memory(const RunConfig& config, const Configuration& configuration, double left) {
+  const double needed = bytes_of_all(config, configuration);
+  const auto ranks = static_cast<double>(num_training_ranks(config));
+  if (needed + ranks * process_bytes <= left) return std::nullopt;
+  const std::string reason = concat("the run needs ", format_bytes(needed), " in ", to_string(configuration), ", and ",
+                                    format_bytes(left), " are left on this machine: ");
+  if (certain_share * needed > left) throw UserError(concat(reason, what_fits(config, configuration, left)));
+  return concat(reason, "it may be ended by the system; a smaller train.micro_batch needs less");
+}
+
+std::optional<std::string> why_ranks_take_turns(int64_t ranks, int64_t cores) {
+  if (ranks <= cores) return std::nullopt;
+  return concat(ranks, " ranks share ", cores, cores == 1 ? " core" : " cores",
+                " and take turns: steps take longer than on as many ranks as cores");
+}
+
+void check_machine(const RunPlan& plan) {
+  const RunConfig& config = plan.config;
+  if (config.train.device != "cpu") return;  // GPUs refuse by themselves, and wait for no core
+  const auto warn = [](const std::optional<std::string>& reason) {
+    if (reason) std::cout << "warning    " << *reason << '\n' << std::flush;
+  };
+  warn(why_ranks_take_turns(num_training_ranks(config), usable_cores()));
+  // A run that adapts chooses its layout later, within the memory that its cluster's description tells.
+  if (config.adapt.policy != PolicyKind::none) return;
+  warn(check_memory(config, plan.start, static_cast<double>(available_memory_bytes())));
+}
+
+void tell_forecast(RunPlan plan, bool checks_machine) {
+  const RunConfig& config = plan.config;
+  const TrainConfig& train = config.train;
+  const std::optional<std::string> no_device = resolve(plan.config.train);
+  if (!plan.checkpoint) plan.start = starting_configuration(config);
+  check_modelled_job(plan);
+  const Dataset dataset(config.data, train.sequence_length, config.model.vocab_size, train.seed);
+  const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
+  const int64_t ranks = plan.start.strategy.world_size();
+  std::cout << "model      " << count(count_parameters(config.model)) << " parameters\n"
+            << "data       " << count(dataset.train_tokens()) << " tokens to train on\n"
+            << "training   " << to_string(train.precision) << " on " << train.device << ", " << plan.start.global_batch
+            << " x " << train.sequence_length << " tokens a step\n"
+            << "runs in    " << to_string(plan.start) << " on " << ranks << (ranks == 1 ? " rank\n" : " ranks\n");
+  const std::vector<MemoryParts> memory = memory_by_pipeline_rank(config, plan.start);
+  for (size_t rank = 0; rank < memory.size(); ++rank) {
+    std::cout << "memory     " << format_bytes(memory[rank].total()) << " on each rank of pipeline rank " << rank
+              << '\n';
+  }
+  std::cout << "           " << format_bytes(bytes_of_all(config, plan.start)) << " on all ranks";
+  if (train.device == "cpu") {
+    std::cout << "; " << format_bytes(static_cast<double>(available_memory_bytes())) << " are left on this machine";
+  }
+  std::cout << "\nspeed      " << speed_and_time(plan) << '\n' << std::flush;
+  if (no_device) std::cout << "warning    the run cannot begin here: " << *no_device << '\n' << std::flush;
+  if (checks_machine) check_machine(plan);
+}
+
+}  // namespace copus
