@@ -192,8 +192,11 @@ void add_decision(const std::vector<DecisionEvent>& events, Frame& frame) {
   const auto& decision = std::get<Decision>(*found);
   const std::string change =
       decision.choice.target ? concat(" ", describe_change(decision.current, *decision.choice.target)) : "";
-  const char* what = decision.moves ? "moves" : decision.choice.target ? "advises" : "holds";
-  frame.value("decision", concat("after step ", decision.step, ": ", what, change, ": ", decision.choice.reason),
+  // The reason to hold says so itself.
+  const std::string what = decision.moves           ? concat("moves", change, ": ")
+                           : decision.choice.target ? concat("advises", change, ": ")
+                                                    : "";
+  frame.value("decision", concat("after step ", decision.step, ": ", what, decision.choice.reason),
               most_lines_of_a_reason);
 }
 

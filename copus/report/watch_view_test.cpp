@@ -57,7 +57,8 @@ WatchedRun some_run() {
   decision.step = 990;
   decision.current = {{.data_parallel = 2, .zero_stage = 1}, 8, 4};
   decision.choice.reason =
-      "the best candidate d=2,t=1,p=1,B=12,b=6,zero=1 has Goodput +1.2 %, and a move pays from +3.0 % on, since it "
+      "holds: the best candidate d=2,t=1,p=1,B=12,b=6,zero=1 has Goodput +1.2 %, and a move pays from +3.0 % on, since "
+      "it "
       "costs 0.8 s of the 100 s that are left";
   run.events.emplace_back(decision);
   return run;
@@ -72,12 +73,17 @@ SwitchReport switch_after(int64_t step) {
 }
 
 TEST(WatchView, AFrameOf80Columns) {
-  EXPECT_THAT(watch_lines(some_run(), 80),
-              ElementsAre("runs/a  running",
-                          "[============>           ]  50%  step 1000, 1 min 40 s of training, 1 min 40 s left", "loss",
-                          "held-out  1.100 after step 800", "batch     B=8, b=4  learning rate 9.10e-04  gradient norm",
-                          "layout    d=2,t=1,p=1,zero=1", "speed", "phi       118 (97-142) samples  critical batch 237",
-                          "Goodput   70.7 samples/s  statistical efficiency 88%", "decision", "", ""));
+  EXPECT_THAT(
+      watch_lines(some_run(), 80),
+      ElementsAre("runs/a  running", "[=========>        ]  50%  step 1000, 1 min 40 s of training, 1 min 40 s left",
+                  "loss      1.032  █▄▃▂▂▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  1000 steps, 1.032 to 2.000",
+                  "held-out  1.100 after step 800", "batch     B=8, b=4  learning rate 9.10e-04  gradient norm 0.523",
+                  "layout    d=2,t=1,p=1,zero=1", "speed     20.5 k tokens/s  0.1 s a step  2.0 M tokens so far",
+                  "phi       118 (97-142) samples  critical batch 237",
+                  "Goodput   70.7 samples/s  statistical efficiency 88%",
+                  "decision  after step 990: holds: the best candidate d=2,t=1,p=1,B=12,b=6,zero=1",
+                  "          has Goodput +1.2 %, and a move pays from +3.0 % on, since it costs 0.8",
+                  "          s of the 100 s that are left"));
 }
 
 TEST(WatchView, FitsEveryWidth) {
@@ -151,7 +157,9 @@ class WatchedFiles : public testing::Test {
  protected:
   void SetUp() override {
     write_file_durably(folder_.path() / "config.toml",
-                       "[model]\narchitecture = \"other\"\n[adapt]\nadvise = true\n[train]\nmax_steps = 5\n");
+                       "[model]\nvocab_size = 256\nhidden_size = 32\nintermediate_size = 64\nnum_hidden_layers = 2\n"
+                       "num_attention_heads = 4\nnum_key_value_heads = 2\n"
+                       "[data]\ntrain = \"a.txt\"\n[train]\nmax_steps = 5\n");
   }
   TemporaryFolder folder_;
 };
