@@ -141,6 +141,7 @@ int run_program(int argc, const char* const* argv) {
       "  copus train RUN.toml --set optimizer.lr=3e-4 --run-dir r1   change a setting, name the run\n"
       "  copus train --resume --run-dir r1                           go on with an interrupted run\n"
       "  copus ctl r1 force B=64                                     change a running job's batch or layout\n"
+      "  copus watch r1                                              look at a run while it goes on\n"
       "  copus generate --checkpoint r1 --prompt 'The sea '          let the model write\n"
       "  copus convert --from r1 --to r1-hf --dtype bf16             export for Hugging Face transformers\n"
       "  copus replay r1                                             check that its decisions follow from its log\n"
@@ -155,6 +156,7 @@ int run_program(int argc, const char* const* argv) {
   add_generate(program, action);
   add_convert(program, action);
   add_ctl(program, action);
+  add_watch(program, action);
   add_report(program, action);
   add_replay(program, action);
   add_gns(program, action);

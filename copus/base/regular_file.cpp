@@ -1,6 +1,7 @@
 #include "copus/base/regular_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +54,14 @@ bool is_file_at(int descriptor, const std::filesystem::path& path) {
   return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
+bool is_file_locked(const std::filesystem::path& path) {
+  const int descriptor = open_regular_file(path, O_RDONLY).descriptor;
+  if (descriptor < 0) return false;
+  const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return locked;
+}
+
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
   const OpenedFile file = open_regular_file(path_, O_RDONLY);
   if (file.descriptor < 0) {
@@ -65,6 +74,12 @@ InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
 }
 
 InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::skip_to(uint64_t offset) {
+  if (::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) < 0) {
+    throw UserError(concat("cannot read ", path_.string(), ": ", system_words(errno)));
+  }
+}
 
 size_t InputFile::read(std::span<char> buffer) {
   while (true) {

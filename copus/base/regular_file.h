@@ -27,6 +27,10 @@ std::string obstacle_to_file(const std::filesystem::path& path);
 // the system cannot tell.
 bool is_file_at(int descriptor, const std::filesystem::path& path);
 
+// Tells whether a process holds the file locked (flock) as its only writer. False too where there is no such file.
+// Tries a shared lock and releases it at once, so that the question blocks nobody for longer than a moment.
+bool is_file_locked(const std::filesystem::path& path);
+
 // A file that is read from its beginning.
 class InputFile {
  public:
@@ -38,6 +42,8 @@ class InputFile {
 
   // Bytes when it was opened; 0 too where the system makes the content up when it is read, as in /proc.
   uint64_t size() const { return size_; }
+  // Goes on reading `offset` bytes behind the beginning.
+  void skip_to(uint64_t offset);
   // Reads the next bytes into `buffer`, at least one where there are any, and returns how many; 0 at the end. Throws
   // UserError where the disk reports an error.
   size_t read(std::span<char> buffer);

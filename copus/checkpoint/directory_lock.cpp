@@ -27,13 +27,6 @@ DirectoryLock::~DirectoryLock() { ::close(descriptor_); }
 
 bool DirectoryLock::is_in_place() const { return is_file_at(descriptor_, file_); }
 
-// Tries a shared lock and releases it at once, so that the question blocks nobody for longer than a moment.
-bool is_locked(const std::filesystem::path& directory) {
-  const int descriptor = open_regular_file(directory / ".lock", O_RDONLY).descriptor;
-  if (descriptor < 0) return false;
-  const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(descriptor);
-  return locked;
-}
+bool is_locked(const std::filesystem::path& directory) { return is_file_locked(directory / ".lock"); }
 
 }  // namespace copus

@@ -16,6 +16,7 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
 void add_generate(CLI::App& program, CommandAction& action);
 void add_convert(CLI::App& program, CommandAction& action);
 void add_ctl(CLI::App& program, CommandAction& action);
+void add_watch(CLI::App& program, CommandAction& action);
 void add_report(CLI::App& program, CommandAction& action);
 void add_replay(CLI::App& program, CommandAction& action);
 void add_compare(CLI::App& program, CommandAction& action);

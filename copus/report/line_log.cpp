@@ -154,15 +154,21 @@ void LineLog::sync() {
   }
 }
 
-void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit) {
+void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
+                   uint64_t last_bytes) {
   InputFile file(path);
+  // The line that is cut there is left out.
+  bool in_cut_line = file.size() > last_bytes;
+  const std::string which_lines = in_cut_line ? concat(" of its last ", last_bytes, " bytes") : "";
+  if (in_cut_line) file.skip_to(file.size() - last_bytes);
   int64_t line_number = 0;
   const auto visit_line = [&](const std::string& line) {
     ++line_number;
+    if (std::exchange(in_cut_line, false)) return true;
     try {
       return visit(line);
     } catch (const UserError& error) {
-      throw UserError(concat(path.string(), ", line ", line_number, ": damaged: ", error.what()));
+      throw UserError(concat(path.string(), ", line ", line_number, which_lines, ": damaged: ", error.what()));
     }
   };
   std::string line;  // as far as it has been read

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -89,8 +90,10 @@ class LineLog {
 };
 
 // Calls visit(line, without its line end) for every whole line until it returns false. A last line without its line end
-// is left out: its writer is busy or was killed.
-// Throws UserError: no such file, or `visit` threw one; the message then names the file and the line, as damaged.
-void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit);
+// is left out: its writer is busy or was killed. Of a longer file only the lines that begin in its last `last_bytes`
+// are read, all but the first of them. Throws UserError: no such file, or `visit` threw one; the message then names the
+// file and the line, as damaged.
+void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
+                   uint64_t last_bytes = std::numeric_limits<uint64_t>::max());
 
 }  // namespace copus

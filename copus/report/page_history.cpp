@@ -28,18 +28,6 @@ std::string pause_text(double seconds) {
   return seconds < 1 ? format_number("%.3g ms", 1000 * seconds) : format_duration(seconds);
 }
 
-std::string outcome_of(const SwitchReport& report) {
-  switch (report.outcome) {
-    case SwitchReport::Outcome::moved:
-      return "moved";
-    case SwitchReport::Outcome::vetoed:
-      return concat("refused: ", report.reason);
-    case SwitchReport::Outcome::rolled_back:
-      return concat("moved back: ", report.reason);
-  }
-  fail_check("known outcome", __FILE__, __LINE__, "");
-}
-
 const Decision* held(const DecisionEvent& event) {
   const auto* decision = std::get_if<Decision>(&event);
   return decision != nullptr && !decision->moves ? decision : nullptr;
@@ -83,11 +71,6 @@ std::string command_text(const Command& command) {
   fail_check("known command", __FILE__, __LINE__, "");
 }
 
-std::string change_of_ranks(const RanksChanged& change) {
-  return concat("with ", change.ranks, change.ranks == 1 ? " rank" : " ranks",
-                change.from == change.to ? "" : concat(": ", describe_change(change.from, change.to)));
-}
-
 // The cells of an event's row: after which step, what, the gain, the noise scale, why. Empty for what other tables
 // show.
 struct EventRow {
@@ -118,6 +101,23 @@ struct EventRow {
 };
 
 }  // namespace
+
+std::string outcome_of(const SwitchReport& report) {
+  switch (report.outcome) {
+    case SwitchReport::Outcome::moved:
+      return "moved";
+    case SwitchReport::Outcome::vetoed:
+      return concat("refused: ", report.reason);
+    case SwitchReport::Outcome::rolled_back:
+      return concat("moved back: ", report.reason);
+  }
+  fail_check("known outcome", __FILE__, __LINE__, "");
+}
+
+std::string change_of_ranks(const RanksChanged& change) {
+  return concat("with ", change.ranks, change.ranks == 1 ? " rank" : " ranks",
+                change.from == change.to ? "" : concat(": ", describe_change(change.from, change.to)));
+}
 
 std::vector<ReportedSwitch> switches_of(const std::vector<DecisionEvent>& events) {
   std::vector<ReportedSwitch> switches;

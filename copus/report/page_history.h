@@ -23,6 +23,12 @@ struct ReportedSwitch {
 
 std::vector<ReportedSwitch> switches_of(const std::vector<DecisionEvent>& events);
 
+// Whether the job moved, or why it did not.
+std::string outcome_of(const SwitchReport& report);
+
+// "with 3 ranks: d=4 -> d=3".
+std::string change_of_ranks(const RanksChanged& change);
+
 // The switches for the chart: a list of {"label", "step", "tokens", "seconds", "change", "outcome", "reason"}. Switches
 // are numbered from 1 on, as in their table.
 nlohmann::json switch_marks(const std::vector<ReportedSwitch>& switches, const std::vector<StepRecord>& records);

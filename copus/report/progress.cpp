@@ -1,13 +1,12 @@
 #include "copus/report/progress.h"
 
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "copus/base/error.h"
 #include "copus/base/printable.h"
+#include "copus/base/terminal_size.h"
 #include "copus/base/write_all.h"
 
 namespace copus {
@@ -16,11 +15,6 @@ namespace {
 constexpr double smoothing_window = 20;  // steps
 constexpr auto time_between_draws = std::chrono::milliseconds(100);
 constexpr std::string_view erase_to_line_end = "\x1b[K";
-
-int terminal_width(int descriptor) {
-  winsize size{};
-  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
 
 }  // namespace
 
@@ -94,7 +88,7 @@ void Progress::finish() {
 
 // Leaves one column free: a character in the last one makes some terminals start a new line.
 void Progress::draw_live_line() {
-  write_all(descriptor_, concat("\r", live_line(state_, terminal_width(descriptor_) - 1), erase_to_line_end));
+  write_all(descriptor_, concat("\r", live_line(state_, terminal_size(descriptor_).columns - 1), erase_to_line_end));
   live_ = true;
   pending_ = false;
   next_draw_ = std::chrono::steady_clock::now() + time_between_draws;

@@ -31,29 +31,12 @@ std::string loss_text(const char* name, const std::optional<double>& loss) {
 }
 
 std::string eta_text(const ProgressState& state) {
-  if (state.eta_seconds < 0) return "";
-  const std::string time = state.eta_seconds < 59.5 ? format_number("%.0f s", state.eta_seconds)
-                                                    : format_duration(std::round(state.eta_seconds));
-  return concat(time, " left");
+  return state.eta_seconds < 0 ? "" : concat(time_left_text(state.eta_seconds), " left");
 }
 
-// Formats a number of samples with two digits where format_count would round a small number away.
-std::string samples_text(double samples) {
-  return std::abs(samples) < 9.95 ? format_number("%.2g", samples)
-                                  : format_count(std::abs(samples) < 999.5 ? std::round(samples) : samples);
-}
-
-std::string noise_scale_text(const ProgressState& state) {
-  if (state.record.noise_scale) {
-    std::string text = concat("noise scale ", samples_text(*state.record.noise_scale));
-    if (state.record.noise_scale_low && state.record.noise_scale_high) {
-      text += concat(" (", samples_text(*state.record.noise_scale_low), "-",
-                     samples_text(*state.record.noise_scale_high), ")");
-    }
-    return text;
-  }
-  const bool bounded = state.record.noise_scale_low && *state.record.noise_scale_low > 0;
-  return bounded ? concat("noise scale >", samples_text(*state.record.noise_scale_low)) : "";
+std::string noise_scale_part(const ProgressState& state) {
+  const std::string text = noise_scale_text(state.record);
+  return text.empty() ? "" : concat("noise scale ", text);
 }
 
 std::string critical_batch_text(const ProgressState& state) {
@@ -65,7 +48,9 @@ std::string efficiency_text(const ProgressState& state) {
                                              : "";
 }
 
-std::string bar(double done, size_t width) {
+}  // namespace
+
+std::string progress_bar(double done, size_t width) {
   const size_t cells = width - 2;
   const auto full = static_cast<size_t>(done * static_cast<double>(cells));
   std::string text(cells, ' ');
@@ -74,7 +59,26 @@ std::string bar(double done, size_t width) {
   return concat("[", text, "]");
 }
 
-}  // namespace
+std::string noise_scale_text(const StepRecord& record) {
+  if (record.noise_scale) {
+    std::string text = samples_text(*record.noise_scale);
+    if (record.noise_scale_low && record.noise_scale_high) {
+      text += concat(" (", samples_text(*record.noise_scale_low), "-", samples_text(*record.noise_scale_high), ")");
+    }
+    return text;
+  }
+  const bool bounded = record.noise_scale_low && *record.noise_scale_low > 0;
+  return bounded ? concat(">", samples_text(*record.noise_scale_low)) : "";
+}
+
+std::string time_left_text(double seconds) {
+  return seconds < 59.5 ? format_number("%.0f s", seconds) : format_duration(std::round(seconds));
+}
+
+std::string samples_text(double samples) {
+  return std::abs(samples) < 9.95 ? format_number("%.2g", samples)
+                                  : format_count(std::abs(samples) < 999.5 ? std::round(samples) : samples);
+}
 
 std::string live_line(const ProgressState& state, int width) {
   // Step of the bar's size, which is coarse so that the bar does not jump when a number gets a digit longer.
@@ -90,7 +94,7 @@ std::string live_line(const ProgressState& state, int width) {
       {1, step_text(state)},
       {3, loss_text("loss", state.loss)},
       {6, state.record.held_out_loss ? loss_text("held-out", state.record.held_out_loss) : ""},
-      {7, noise_scale_text(state)},
+      {7, noise_scale_part(state)},
       {9, critical_batch_text(state)},
       {8, efficiency_text(state)},
       {10, format_count(static_cast<double>(state.record.consumed_tokens)) + " tokens"},
@@ -110,7 +114,7 @@ std::string live_line(const ProgressState& state, int width) {
   }
   std::string line;
   const size_t bar_width = std::min((room - std::min(room, used + 1)) / bar_step * bar_step, largest_bar);
-  if (bar_width > 0) line = bar(fraction(state), bar_width);
+  if (bar_width > 0) line = progress_bar(fraction(state), bar_width);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!shown[i]) continue;
     if (!line.empty()) line += i == 0 ? std::string_view(" ") : gap;
@@ -124,7 +128,7 @@ std::string plain_line(const ProgressState& state) {
   if (state.record.held_out_loss) line += concat(loss_text("held-out", state.record.held_out_loss), gap);
   line += concat("lr ", format_number("%.2e", state.record.lr), gap, "grad norm ",
                  format_number("%.3g", state.record.grad_norm), gap);
-  for (const std::string& text : {noise_scale_text(state), critical_batch_text(state), efficiency_text(state)}) {
+  for (const std::string& text : {noise_scale_part(state), critical_batch_text(state), efficiency_text(state)}) {
     if (!text.empty()) line += concat(text, gap);
   }
   line += concat(format_count(static_cast<double>(state.record.consumed_tokens)), " tokens", gap,

@@ -22,6 +22,14 @@ struct ProgressState {
 // fit, the most important first.
 std::string live_line(const ProgressState& state, int width);
 
+// Parts of these lines, for other views of a run: a bar of this many columns, at least 3; "118 (97-142)", with the ends
+// of the interval, or ">97", empty where the noise scale is not known; "1 min 20 s"; a number of samples with two
+// digits where format_count would round a small one away.
+std::string progress_bar(double done, size_t width);
+std::string noise_scale_text(const StepRecord& record);
+std::string time_left_text(double seconds);
+std::string samples_text(double samples);
+
 // Makes one line with all numbers.
 std::string plain_line(const ProgressState& state);
 

@@ -59,4 +59,11 @@ double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double e
   return std::max(0.0, left);
 }
 
+double share_done(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds) {
+  const auto limit = static_cast<double>(limit_in_tokens(limits));
+  const double by_tokens = limit > 0 ? static_cast<double>(consumed_tokens) / limit : 0;
+  const double by_time = limits.max_seconds > 0 ? elapsed_seconds / limits.max_seconds : 0;
+  return std::min(1.0, std::max(by_tokens, by_time));
+}
+
 }  // namespace copus

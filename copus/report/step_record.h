@@ -68,4 +68,7 @@ bool is_evaluation_due(const StepRecord& record, const RunConfig& config);
 // Seconds of training left until the first of a run's limits, at the pace so far; infinite where no limit is known.
 double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds);
 
+// The share of the run that is done, by the limit that is nearest; at most 1, and 0 where no limit is known.
+double share_done(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds);
+
 }  // namespace copus

@@ -367,10 +367,7 @@ bool Trainer::finished() const {
 }
 
 double Trainer::share_done() const {
-  const auto limit = static_cast<double>(limit_in_tokens(config_.train));
-  const double by_tokens = limit > 0 ? static_cast<double>(state_.consumed_tokens) / limit : 0;
-  const double by_time = config_.train.max_seconds > 0 ? state_.elapsed_seconds / config_.train.max_seconds : 0;
-  return std::min(1.0, std::max(by_tokens, by_time));
+  return copus::share_done(config_.train, state_.consumed_tokens, state_.elapsed_seconds);
 }
 
 double Trainer::seconds_left() const {
