@@ -160,6 +160,8 @@ int run_program(int argc, const char* const* argv) {
   add_gns(program, action);
   add_calibrate(program, action);
   add_plan(program, action);
+  add_models(program, action);
+  add_clusters(program, action);
   add_simulate(program, action);
   add_compare(program, action);
   RankJobs jobs;

@@ -72,6 +72,22 @@ class PlanTest(ProgramTest):
         self.assertIn("d=1,t=1,p=8,B=64,", text)
         self.assertIn("GPUs (d x t x p), and the plan is for 8", self.planned(*WORKLOAD, "--explain", "d=3"))
 
+    def test_the_models_and_clusters_that_it_knows(self):
+        models = json.loads(self.assert_done("models", "--json").stdout)
+        clusters = json.loads(self.assert_done("clusters", "--json").stdout)
+        configs = pathlib.Path(__file__).resolve().parents[2] / "configs"
+        self.assertEqual([model["name"] for model in models], sorted(p.stem for p in configs.glob("models/*.json")))
+        self.assertEqual([one["name"] for one in clusters], sorted(p.stem for p in configs.glob("clusters/*.toml")))
+        llama = next(model for model in models if model["name"] == "llama-3.1-8b")
+        self.assertEqual((llama["parameters"], llama["num_hidden_layers"], llama["vocab_size"]),
+                         (8030261248, 32, 128256))
+        h100 = next(cluster for cluster in clusters if cluster["name"] == "h100-sxm")
+        self.assertEqual((h100["gpus"], h100["gpus_per_node"], h100["peak_flops_per_second"]), (None, 8, 989.4e12))
+        self.assertEqual(h100["between_nodes"]["bytes_per_second"], 50e9)
+        self.assertRegex(self.assert_done("models").stdout, r"llama-3.1-8b +8.0 B +32 +4096 +32 +8 +128256 +131072")
+        self.assertRegex(self.assert_done("clusters").stdout,
+                         r"h100-sxm +any +8 +84.9 +989.4 +794.5 +367.2 +50 +8 +512 +H100 SXM 80GB")
+
     def test_a_cluster_of_ones_own_without_a_peak(self):
         self.write("lab.toml", CLUSTER.format(device=DEVICE))
         text = self.planned("--model", "llama-3.2-3b", "--cluster", "lab.toml", "--gpus", "8", "--global-batch", "64")

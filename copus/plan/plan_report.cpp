@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "copus/base/error.h"
+#include "copus/base/text_table.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
 #include "copus/performance/prediction_range.h"
@@ -13,33 +14,6 @@
 namespace copus {
 
 namespace {
-
-// A table whose columns are as wide as they need be, aligned to the right.
-class TextTable {
- public:
-  explicit TextTable(std::vector<std::string> header) { add(std::move(header)); }
-  void add(std::vector<std::string> row) {
-    COPUS_CHECK(rows_.empty() || row.size() == rows_.front().size(), row.size(), " cells");
-    rows_.push_back(std::move(row));
-  }
-  std::string text() const {
-    std::vector<size_t> widths(rows_.front().size(), 0);
-    for (const auto& row : rows_) {
-      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    std::string text;
-    for (const auto& row : rows_) {
-      for (size_t i = 0; i < row.size(); ++i) {
-        text += concat(i == 0 ? "" : "  ", std::string(widths[i] - row[i].size(), ' '), row[i]);
-      }
-      text += '\n';
-    }
-    return text;
-  }
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
 
 // Shows three digits at least.
 std::string throughput_text(double tokens_per_second) {
