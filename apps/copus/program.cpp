@@ -91,12 +91,15 @@ std::string explain(const CLI::ParseError& error, CLI::App& program) {
     unknown.insert(unknown.end(), more.begin(), more.end());
   }
   const std::string help = concat(" (see '", words, " --help')");
+  const bool has_settings = asked->get_option_no_throw("--set") != nullptr;
   for (const std::string& word : unknown) {
     if (!word.starts_with("--")) continue;
     const std::string option = word.substr(0, word.find('='));
     const auto similar = nearest(option, names_of_options(*asked));
-    return concat(words, ": there is no option ", option, similar ? concat("; did you mean ", *similar, "?") : "",
-                  help);
+    const std::string hint = similar        ? concat("; did you mean ", *similar, "?")
+                             : has_settings ? "; what a run's file sets is changed by --set section.key=value"
+                                            : "";
+    return concat(words, ": there is no option ", option, hint, help);
   }
   const std::vector<std::string> commands = names_of_commands(*asked);
   if (!unknown.empty() && !commands.empty()) {
@@ -115,6 +118,9 @@ std::string explain(const CLI::ParseError& error, CLI::App& program) {
     const std::string option = text.substr(0, text.size() - required.size());
     return concat(text, "; \"", unknown.front(), "\" has no option before it: write ", option, " ", unknown.front(),
                   help);
+  }
+  if (unknown.size() == 1 && has_settings && unknown.front().find('=') != std::string::npos) {
+    return concat(words, ": \"", unknown.front(), "\" has no option before it: write --set ", unknown.front(), help);
   }
   if (unknown.empty() && !commands.empty()) return concat("give a command: ", join(commands, ", "), help);
   return text + help;
@@ -162,6 +168,8 @@ int run_program(int argc, const char* const* argv) {
   add_gns(program, action);
   add_calibrate(program, action);
   add_plan(program, action);
+  add_models(program, action);
+  add_clusters(program, action);
   add_simulate(program, action);
   add_compare(program, action);
   RankJobs jobs;

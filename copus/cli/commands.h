@@ -23,6 +23,8 @@ void add_compare(CLI::App& program, CommandAction& action);
 void add_gns(CLI::App& program, CommandAction& action);
 void add_calibrate(CLI::App& program, CommandAction& action);
 void add_plan(CLI::App& program, CommandAction& action);
+void add_models(CLI::App& program, CommandAction& action);
+void add_clusters(CLI::App& program, CommandAction& action);
 void add_simulate(CLI::App& program, CommandAction& action);
 
 // Adds a stand-in for a command that a build without libtorch does not have, so that the answer is helpful. `program`

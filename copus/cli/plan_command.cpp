@@ -13,6 +13,7 @@
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/plan_options.h"
+#include "copus/cli/plan_run_file.h"
 #include "copus/config/descriptions.h"
 #include "copus/description/configuration_fields.h"
 #include "copus/plan/plan.h"
@@ -41,6 +42,8 @@ struct PlanOptions {
   std::filesystem::path profile;
   std::filesystem::path plot;
   std::string explain;
+  std::string tokens;
+  std::filesystem::path run_file;
   int64_t top = 10;
   bool json = false;
 };
@@ -55,6 +58,7 @@ PlanQuestion question_of(const PlanOptions& options) {
   question.program = planned_system(options.system, options.precision, options.profile);
   question.system = options.precision == "bf16" ? describe(question.program) : copus_in_fp32();
   question.sequence_length = options.sequence_length;
+  if (!options.tokens.empty()) question.tokens = parse_tokens(options.tokens);
   if (options.sequence_length > question.model.max_position_embeddings) {
     throw UserError(concat("--sequence-length ", options.sequence_length, " exceeds the max_position_embeddings of ",
                            options.model, " (", question.model.max_position_embeddings,
@@ -97,6 +101,7 @@ int run_plan(const PlanOptions& options) {
   PlanQuestion question = question_of(options);
   if (asked && asked->names("B")) add_batch(question.space.global_batches, asked->values.global_batch);
   if (!options.plot.empty()) check_plot(options.plot, question.space.global_batches);
+  if (!options.run_file.empty()) check_run_file(options.run_file, question);
   const Plan plan = make_plan(question);
   std::vector<Explanation> explanations;
   for (const BatchPlan& batch : plan.batches) {
@@ -104,12 +109,19 @@ int run_plan(const PlanOptions& options) {
     explanations.push_back(explain(question, batch, *asked));
   }
   if (!options.plot.empty()) write_plot(options, question, plan);
+  if (!options.run_file.empty()) {
+    write_run_file(options.run_file, options.model, question, plan.batches.front().layouts.front());
+  }
   if (options.json) {
     std::cout << to_json(question, plan, options.top, explanations) << '\n';
     return 0;
   }
   std::cout << (asked ? to_text(question, explanations) : to_text(question, plan, options.top));
   if (!options.plot.empty()) std::cout << "\nWrote " << options.plot.string() << ".\n";
+  if (!options.run_file.empty()) {
+    std::cout << "\nWrote " << options.run_file.string()
+              << ": put the path of your data in, and start it by `copus train " << options.run_file.string() << "`.\n";
+  }
   return 0;
 }
 
@@ -155,16 +167,23 @@ void add_plan(CLI::App& program, CommandAction& action) {
       ->check(CLI::Range(0, 1));
   command.add_option("--profile", options->profile, "What was measured (profile.json), to correct the predictions by");
   command.add_option("--top", options->top, "How many layouts to show")->check(at_least(1))->capture_default_str();
-  command.add_option("--explain", options->explain,
-                     concat("Say why a configuration is not the one to take: PART=VALUE,...; d, t and p are 1 where "
-                            "they are left out, the rest as it is fastest. Parts: ",
-                            configuration_parts()));
+  CLI::Option* const tokens = command.add_option(
+      "--tokens", options->tokens, "Say how many days and GPU-hours training on so many takes: 300B, 1T, 15e12");
+  command.add_option("--write", options->run_file,
+                     "Write a run of so many tokens in the fastest layout, for `copus train`, into FILE.toml");
+  command
+      .add_option("--explain", options->explain,
+                  concat("Say why a configuration is not the one to take: PART=VALUE,...; d, t and p are 1 where "
+                         "they are left out, the rest as it is fastest. Parts: ",
+                         configuration_parts()))
+      ->excludes(tokens);
   command.add_option("--plot", options->plot, "Draw throughput over the global batch, into FILE.svg or FILE.html");
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(
       "Examples:\n"
       "  copus plan --model llama-3.2-3b --cluster h100-sxm --gpus 8\n"
       "  copus plan --model llama-2-13b --cluster h100-sxm --gpus 16 --global-batch 256 --explain d=16\n"
+      "  copus plan --model llama-2-13b --cluster h100-sxm --gpus 16 --global-batch 256 --tokens 1T --write run.toml\n"
       "  copus plan --model llama-2-13b --cluster h100-sxm --gpus 16 --global-batch 256 --system megatron\n"
       "  copus plan --model my/config.json --cluster my.toml --gpus 64 --plot plan.html");
   command.callback([options, &action] { action = [options] { return run_plan(*options); }; });

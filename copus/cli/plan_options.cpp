@@ -1,6 +1,7 @@
 #include "copus/cli/plan_options.h"
 
 #include <charconv>
+#include <cmath>
 #include <set>
 
 #include "copus/base/error.h"
@@ -58,6 +59,23 @@ std::vector<int64_t> parse_global_batches(std::string_view text) {
 void add_batch(std::vector<int64_t>& global_batches, int64_t batch) {
   const auto place = std::lower_bound(global_batches.begin(), global_batches.end(), batch);
   if (place == global_batches.end() || *place != batch) global_batches.insert(place, batch);
+}
+
+int64_t parse_tokens(std::string_view text) {
+  constexpr std::string_view suffixes = "KMBT";
+  constexpr double most = 1e18;
+  double tokens = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, tokens);
+  const size_t thousands = rest == end ? 0 : suffixes.find(*rest) + 1;  // no such suffix: npos + 1, which is 0 too
+  tokens *= std::pow(1000.0, static_cast<double>(thousands));
+  const bool is_number = error == std::errc() && rest + (thousands > 0 ? 1 : 0) == end;
+  if (!is_number || !(tokens >= 1 && tokens <= most)) {
+    throw UserError(concat("--tokens ", text,
+                           ": expected a number of tokens from 1 to 1e18, such as 300B, 1T or 15e12 ",
+                           "(K, M, B and T are thousand, million, billion, trillion)"));
+  }
+  return std::llround(tokens);
 }
 
 int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& cluster_name, int64_t asked) {

@@ -34,6 +34,16 @@ TEST(PlanOptions, GlobalBatchesThatAreNone) {
   EXPECT_THAT(user_error([&] { parse_global_batches(many); }), HasSubstr("65 batches"));
 }
 
+TEST(PlanOptions, Tokens) {
+  EXPECT_EQ(parse_tokens("1T"), 1'000'000'000'000);
+  EXPECT_EQ(parse_tokens("2.5M"), 2'500'000);
+  EXPECT_EQ(parse_tokens("15e12"), 15'000'000'000'000);
+  EXPECT_EQ(parse_tokens("7"), 7);
+  for (const char* text : {"", "T", "-1T", "0", "0.5", "1TB", "1 T", "1X", "1e30", "nan", "inf", "1,000"}) {
+    EXPECT_THAT(user_error([&] { parse_tokens(text); }), HasSubstr(concat("--tokens ", text, ": expected"))) << text;
+  }
+}
+
 TEST(PlanOptions, NumberOfGpus) {
   ClusterDescription cluster{.ranks_per_node = 8};
   EXPECT_EQ(number_of_gpus(cluster, "c", 12), 12);

@@ -10,7 +10,7 @@ import tomllib
 import unittest
 import xml.etree.ElementTree
 
-from program_test_support import ProgramTest
+from program_test_support import WITH_TORCH, ProgramTest
 
 WORKLOAD = ["--model", "llama-3.2-3b", "--cluster", "h100-sxm", "--gpus", "8"]
 CLUSTER = """
@@ -71,6 +71,22 @@ class PlanTest(ProgramTest):
         text = self.planned(*WORKLOAD, "--global-batch", "64", "--explain", "d=1,t=1,p=8")
         self.assertIn("d=1,t=1,p=8,B=64,", text)
         self.assertIn("GPUs (d x t x p), and the plan is for 8", self.planned(*WORKLOAD, "--explain", "d=3"))
+
+    def test_the_models_and_clusters_that_it_knows(self):
+        models = json.loads(self.assert_done("models", "--json").stdout)
+        clusters = json.loads(self.assert_done("clusters", "--json").stdout)
+        configs = pathlib.Path(__file__).resolve().parents[2] / "configs"
+        self.assertEqual([model["name"] for model in models], sorted(p.stem for p in configs.glob("models/*.json")))
+        self.assertEqual([one["name"] for one in clusters], sorted(p.stem for p in configs.glob("clusters/*.toml")))
+        llama = next(model for model in models if model["name"] == "llama-3.1-8b")
+        self.assertEqual((llama["parameters"], llama["num_hidden_layers"], llama["vocab_size"]),
+                         (8030261248, 32, 128256))
+        h100 = next(cluster for cluster in clusters if cluster["name"] == "h100-sxm")
+        self.assertEqual((h100["gpus"], h100["gpus_per_node"], h100["peak_flops_per_second"]), (None, 8, 989.4e12))
+        self.assertEqual(h100["between_nodes"]["bytes_per_second"], 50e9)
+        self.assertRegex(self.assert_done("models").stdout, r"llama-3.1-8b +8.0 B +32 +4096 +32 +8 +128256 +131072")
+        self.assertRegex(self.assert_done("clusters").stdout,
+                         r"h100-sxm +any +8 +84.9 +989.4 +794.5 +367.2 +50 +8 +512 +H100 SXM 80GB")
 
     def test_a_cluster_of_ones_own_without_a_peak(self):
         self.write("lab.toml", CLUSTER.format(device=DEVICE))
@@ -163,6 +179,42 @@ class PlanTest(ProgramTest):
         self.assertIn("Megatron-LM", text)
         self.assertIn("zero 3", text)
         self.assertNotIn("--micro-batch-size", text)
+
+    def test_how_long_training_takes(self):
+        sweep = self.planned(*WORKLOAD, "--global-batch", "64,128", "--tokens", "300B")
+        self.assertIn("Training on 300.0 B tokens", sweep)
+        self.assertIn("+-: one standard deviation, assumed", sweep)
+        plan = json.loads(self.planned(*WORKLOAD, "--global-batch", "64", "--tokens", "15e12", "--json"))
+        for layout in plan["batches"][0]["layouts"]:
+            seconds = plan["tokens"] / (layout["tokens_per_second_per_gpu"] * 8)
+            self.assertAlmostEqual(layout["days"] * 86400 / seconds, 1, places=6)
+            self.assertAlmostEqual(layout["gpu_hours"], layout["days"] * 24 * 8)
+        self.refused(*WORKLOAD, "--tokens", "many", says=["--tokens many", "300B"])
+
+    def test_a_run_that_is_written_can_be_trained(self):
+        arguments = ["--model", "tiny-llama", "--cluster", "cpu-2-cores", "--gpus", "2", "--precision", "fp32",
+                     "--sequence-length", "32"]
+        batch = ["--global-batch", "4", "--tokens", "1024"]
+        text = self.planned(*arguments, *batch, "--write", "planned.toml")
+        self.assertIn("Wrote planned.toml", text)
+        settings = tomllib.loads((self.folder / "planned.toml").read_text())
+        plan = json.loads(self.planned(*arguments, *batch, "--json"))
+        fastest = plan["batches"][0]["layouts"][0]
+        self.assertEqual(settings["train"]["micro_batch"], fastest["micro_batch"])
+        self.assertEqual(settings["parallel"]["data_parallel"], fastest["data_parallel"])
+        if WITH_TORCH:
+            self.assert_refused("train", "planned.toml", "--run-dir", "r", says=["PUT-THE-PATH-OF-YOUR-DATA-HERE"])
+            self.assert_done("train", "planned.toml", "--run-dir", "r", "--set", "data.train=corpus.txt")
+            self.assertEqual(len(self.losses("r")), 8)
+
+        self.refused(*arguments, *batch, "--write", "planned.toml", says=["there is such a file"])
+        self.refused(*arguments, "--global-batch", "4", "--write", "a.toml", says=["--tokens 300B"])
+        self.refused(*arguments, "--global-batch", "4,8", "--tokens", "1M", "--write", "a.toml",
+                     says=["one batch", "--global-batch 4"])
+        self.refused(*WORKLOAD, "--global-batch", "64", "--tokens", "1M", "--system", "megatron", "--write", "a.toml",
+                     says=["only a run of Copus", "Megatron-LM"])
+        self.refused(*arguments, *batch, "--write", "no/such/a.toml", says=["--write", "a.toml", "expected"])
+        self.assertFalse((self.folder / "a.toml").exists())
 
     def test_what_other_programs_cannot(self):
         self.refused(*WORKLOAD, "--system", "megatrom", says=["--system megatrom", 'did you mean "megatron"?'])

@@ -43,12 +43,12 @@ int write_report(const ReportOptions& options) {
   fs::path file = options.output;
   if (file.empty()) file = directories.size() == 1 ? directories.front() / "report.html" : fs::path("report.html");
   for (const fs::path& directory : directories) {
-    refuse_folder_of_runs(directory);
     if (directories.size() > 1 && is_experiment_directory(directory)) {
       throw UserError(concat(directory.string(), " is an experiment; give it alone, or runs of it: ",
                              (directory / "runs" / "ARM" / "seed-N").string()));
     }
   }
+  for (const fs::path& directory : directories) refuse_folder_of_runs(directory);
   if (is_experiment_directory(directories.front())) {
     write_experiment_report(directories.front(), file);
   } else {

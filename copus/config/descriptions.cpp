@@ -20,6 +20,12 @@ const ShippedFile* find_shipped(const std::vector<ShippedFile>& files, std::stri
   return found != files.end() ? &*found : nullptr;
 }
 
+std::vector<std::string> names_of(const std::vector<ShippedFile>& files) {
+  std::vector<std::string> names;
+  for (const ShippedFile& file : files) names.emplace_back(file.name);
+  return names;
+}
+
 // Nor is there a file whose name is too long for one.
 bool exists(const std::string& path) {
   std::error_code unknown;
@@ -29,8 +35,7 @@ bool exists(const std::string& path) {
 // Refuses a text that is neither a name nor a file; it may have been meant as either. `what` is "cluster" or "model".
 [[noreturn]] void refuse(const char* what, const std::string& text, const char* extension,
                          const std::vector<ShippedFile>& shipped) {
-  std::vector<std::string> names;
-  for (const ShippedFile& file : shipped) names.emplace_back(file.name);
+  const std::vector<std::string> names = names_of(shipped);
   auto similar = nearest(text, names);
   // Who writes "h100" leaves out what tells the kinds apart; the plain hardware's name begins with it.
   const auto longer =
@@ -43,6 +48,9 @@ bool exists(const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<std::string> names_of_shipped_clusters() { return names_of(shipped_clusters()); }
+std::vector<std::string> names_of_shipped_models() { return names_of(shipped_models()); }
 
 std::string read_named_file(const std::filesystem::path& path, const std::string& asked_by,
                             const std::string& expected) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
@@ -32,6 +33,10 @@ std::string to_toml(const ClusterDescription& cluster);
 // (listing the names, or the nearest), and what parse_cluster and parse_model_description throw.
 ClusterDescription find_cluster(const std::string& name_or_path);
 ModelDescription find_model(const std::string& name_or_path);
+
+// Lists the names that ship with the program, sorted.
+std::vector<std::string> names_of_shipped_clusters();
+std::vector<std::string> names_of_shipped_models();
 
 // Reads the critical batch / noise scale that `copus calibrate` has found, from its calibration.json. Throws UserError,
 // which begins with `asked_by`, where the file cannot be read or holds no such number.

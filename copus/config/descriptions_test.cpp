@@ -123,19 +123,14 @@ TEST(Descriptions, ACalibrationIsANumberInAFile) {
 }
 
 TEST(Descriptions, EveryShippedFileIsReadByItsName) {
-  const auto names_of = [](const std::vector<ShippedFile>& files) {
-    std::vector<std::string> names;
-    for (const ShippedFile& file : files) names.emplace_back(file.name);
-    return names;
-  };
-  const std::vector<std::string> clusters = names_of(shipped_clusters());
+  const std::vector<std::string> clusters = names_of_shipped_clusters();
   EXPECT_THAT(clusters, testing::IsSupersetOf({"a100-sxm", "h100-sxm", "mi210", "two-small-nodes"}));
   for (const std::string& name : clusters) {
     const std::string path = concat(COPUS_SOURCE "/configs/clusters/", name, ".toml");
     EXPECT_EQ(find_cluster(name), read_cluster_file(path, "test")) << name;
     EXPECT_EQ(find_cluster(path), find_cluster(name)) << name;
   }
-  const std::vector<std::string> models = names_of(shipped_models());
+  const std::vector<std::string> models = names_of_shipped_models();
   EXPECT_THAT(models, testing::IsSupersetOf({"llama-3.2-3b", "llama-2-13b", "qwen2.5-32b", "llama-2-7b"}));
   for (const std::string& name : models) {
     const std::string path = concat(COPUS_SOURCE "/configs/models/", name, ".json");

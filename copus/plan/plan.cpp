@@ -1,6 +1,7 @@
 #include "copus/plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "copus/base/error.h"
@@ -32,6 +33,14 @@ std::string seconds_in_words(double seconds) {
   if (seconds < 0.00995) return format_number("%.2f ms", 1e3 * seconds);
   if (seconds < 0.9995) return format_number("%.0f ms", 1e3 * seconds);
   return format_number(seconds < 999.995 ? "%.2f s" : "%.0f s", seconds);
+}
+
+TrainingTime training_time(const PlanQuestion& question, const PlannedConfiguration& planned) {
+  const auto batch = static_cast<double>(planned.configuration.global_batch);
+  const double steps =
+      std::ceil(static_cast<double>(question.tokens) / (batch * static_cast<double>(question.sequence_length)));
+  const double hours = steps * planned.seconds / 3600;
+  return {steps, hours / 24, hours * static_cast<double>(question.space.world_size)};
 }
 
 PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question) {

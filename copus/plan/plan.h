@@ -22,7 +22,8 @@ struct PlanQuestion {
   TrainingSystem system;                         // what it does in this precision
   std::string precision;                         // "bf16" or "fp32"
   int64_t sequence_length = 0;
-  SearchSpace space;  // with the number of GPUs as world_size, and global_batches that ascend
+  int64_t tokens = 0;  // of the whole training, to say how long it takes; 0: not asked
+  SearchSpace space;   // with the number of GPUs as world_size, and global_batches that ascend
   Knowledge knowledge;
 
   // All that the program can run on so many GPUs with these batches, whatever `space` leaves out of it.
@@ -45,6 +46,14 @@ struct PlannedConfiguration {
 
   ParallelStrategy layout() const { return layout_of(configuration.strategy); }
 };
+
+// What training takes at a configuration: steps alone, with no evaluation, checkpoint or interruption.
+struct TrainingTime {
+  double steps = 0;
+  double days = 0;
+  double gpu_hours = 0;
+};
+TrainingTime training_time(const PlanQuestion& question, const PlannedConfiguration& planned);
 
 // A step's time as tables show it: "5.31 ms", "362 ms", "16.75 s", "3510 s".
 std::string seconds_in_words(double seconds);

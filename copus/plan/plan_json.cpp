@@ -33,6 +33,12 @@ Json to_json(const PlanQuestion& question, const PlannedConfiguration& planned) 
   Json json = Json::parse(to_json(planned.configuration));
   json["num_microbatches"] = planned.configuration.num_microbatches();
   json["step_seconds"] = planned.seconds;
+  if (question.tokens > 0) {
+    const TrainingTime time = training_time(question, planned);
+    json["steps"] = time.steps;
+    json["days"] = time.days;
+    json["gpu_hours"] = time.gpu_hours;
+  }
   json["relative_deviation"] = planned.relative_deviation;
   json["beyond_measured"] = planned.beyond_measured;
   json["measured_steps"] = planned.measured_steps;
@@ -61,6 +67,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
   json["device"] = question.cluster.device.name;
   json["gpus"] = question.space.world_size;
   json["sequence_length"] = question.sequence_length;
+  if (question.tokens > 0) json["tokens"] = question.tokens;
   json["precision"] = question.precision;
   json["system"] = to_string(question.program);
   json["training_flops_per_token"] = training_flops_per_token(question.model, question.sequence_length);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "copus/base/error.h"
+#include "copus/base/text_table.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
 #include "copus/performance/prediction_range.h"
@@ -14,37 +15,9 @@ namespace copus {
 
 namespace {
 
-// A table whose columns are as wide as they need be, aligned to the right.
-class TextTable {
- public:
-  explicit TextTable(std::vector<std::string> header) { add(std::move(header)); }
-  void add(std::vector<std::string> row) {
-    COPUS_CHECK(rows_.empty() || row.size() == rows_.front().size(), row.size(), " cells");
-    rows_.push_back(std::move(row));
-  }
-  std::string text() const {
-    std::vector<size_t> widths(rows_.front().size(), 0);
-    for (const auto& row : rows_) {
-      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    std::string text;
-    for (const auto& row : rows_) {
-      for (size_t i = 0; i < row.size(); ++i) {
-        text += concat(i == 0 ? "" : "  ", std::string(widths[i] - row[i].size(), ' '), row[i]);
-      }
-      text += '\n';
-    }
-    return text;
-  }
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
-
 // Shows three digits at least.
-std::string throughput_text(double tokens_per_second) {
-  if (tokens_per_second >= 99.95) return with_commas(tokens_per_second);
-  return format_number(tokens_per_second < 9.995 ? "%.2f" : "%.1f", tokens_per_second);
+std::string three_digits(double number) {
+  return number >= 99.95 ? with_commas(number) : format_number("%#.3g", number);
 }
 
 std::string percent(double share) { return format_number("%.0f %%", 100 * share); }
@@ -101,7 +74,7 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
     const auto share = [&](double part) { return percent(part / row.seconds); };
     times.add(joined(
         joined({std::to_string(i + 1)}, rows[i + 1]),
-        {seconds_in_words(row.seconds), percent(row.relative_deviation), throughput_text(row.tokens_per_second_per_gpu),
+        {seconds_in_words(row.seconds), percent(row.relative_deviation), three_digits(row.tokens_per_second_per_gpu),
          utilization_text(row.model_flops_utilization), share(row.parts.compute), share(row.parts.tensor_communication),
          share(row.parts.bubble), share(row.parts.data_communication), share(row.parts.optimizer)}));
     const MemoryParts& parts = row.memory.parts;
@@ -115,6 +88,24 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
                 question.knowledge.cells().empty() ? assumed_deviation : "",
                 "\nMemory of the rank that needs most, GiB",
                 available > 0 ? concat(", of ", gibibytes(available)) : std::string(), "\n", memory.text());
+}
+
+// How long the whole training takes: in the first layouts of one batch, or in the fastest of each of several.
+std::string training_time_text(const PlanQuestion& question, const Plan& plan, int64_t top) {
+  const bool one_batch = plan.batches.size() == 1;
+  TextTable table({"B", "layout", "steps", "days", "+-", "GPU-hours"});
+  for (const BatchPlan& batch : plan.batches) {
+    const size_t count = std::min(batch.layouts.size(), static_cast<size_t>(one_batch ? top : 1));
+    for (size_t i = 0; i < count; ++i) {
+      const PlannedConfiguration& row = batch.layouts[i];
+      const TrainingTime time = training_time(question, row);
+      table.add({std::to_string(batch.global_batch), to_string(row.layout()), with_commas(time.steps),
+                 three_digits(time.days), percent(row.relative_deviation), three_digits(time.gpu_hours)});
+    }
+  }
+  return concat("\nTraining on ", format_count(static_cast<double>(question.tokens)),
+                " tokens: steps alone, without evaluation, checkpoints and interruptions\n", table.text(),
+                one_batch || !question.knowledge.cells().empty() ? "" : assumed_deviation);
 }
 
 std::string pasted(const PlanQuestion& question, const char* what, const Configuration& configuration) {
@@ -142,7 +133,7 @@ std::string sweep_text(const Plan& plan) {
     const PlannedConfiguration& best = batch.layouts.front();
     const bool alone = batch.layouts.size() == 1;
     table.add(
-        joined(*++row, {seconds_in_words(best.seconds), throughput_text(best.tokens_per_second_per_gpu),
+        joined(*++row, {seconds_in_words(best.seconds), three_digits(best.tokens_per_second_per_gpu),
                         utilization_text(best.model_flops_utilization), gibibytes(best.memory.parts.total()),
                         alone ? "-" : to_string(batch.layouts[1].layout()),
                         alone ? "-" : format_number("%.1f %%", 100 * (batch.layouts[1].seconds / best.seconds - 1))}));
@@ -182,9 +173,10 @@ std::string with_commas(double number) {
 
 std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top) {
   const std::string begin = heading(question, plan);
-  if (plan.batches.size() > 1) return begin + sweep_text(plan);
+  const std::string training = question.tokens > 0 ? training_time_text(question, plan, top) : "";
+  if (plan.batches.size() > 1) return begin + sweep_text(plan) + training;
   const BatchPlan& batch = plan.batches.front();
-  return concat(begin, ranking_text(question, batch, top),
+  return concat(begin, ranking_text(question, batch, top), training,
                 pasted(question, "The first layout", batch.layouts.front().configuration));
 }
 

@@ -42,6 +42,22 @@ TEST(PlanReport, SeveralBatchesShowTheFastestOfEachAndItsChanges) {
   EXPECT_THAT(text, HasSubstr("Between 16 and 64 the fastest layout changes from d=2,t=4,p=1 to d=8,t=1,p=1."));
 }
 
+// 10^9 tokens in batches of 16 sequences of 1024 are 61,036 steps of a second on 8 GPUs.
+TEST(PlanReport, SaysHowLongTrainingTakes) {
+  PlanQuestion question = small_question({16});
+  EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("GPU-hours")));
+  question.tokens = 1'000'000'000;
+  const std::string text = to_text(question, one_batch(), 10);
+  EXPECT_THAT(text, HasSubstr("Training on 1.0 B tokens"));
+  EXPECT_THAT(text, HasSubstr("16  d=2,t=4,p=1  61,036  0.706  0 %        136\n"));
+  EXPECT_THAT(text, HasSubstr("16  d=8,t=1,p=1  61,036  0.883  0 %        170\n"));
+  const auto json = nlohmann::json::parse(to_json(question, one_batch(), 1, {}));
+  EXPECT_EQ(json["tokens"], 1'000'000'000);
+  EXPECT_EQ(json["batches"][0]["layouts"][0]["steps"], 61036);
+  EXPECT_DOUBLE_EQ(json["batches"][0]["layouts"][0]["days"], 61036 / 86400.0);
+  EXPECT_DOUBLE_EQ(json["batches"][0]["layouts"][0]["gpu_hours"], 8 * 61036 / 3600.0);
+}
+
 TEST(PlanReport, WithoutAPeakUtilizationIsNotAvailable) {
   EXPECT_EQ(utilization_text(0.4123), "41.2 %");
   EXPECT_EQ(utilization_text(std::nan("")), "n/a");
