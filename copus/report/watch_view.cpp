@@ -126,9 +126,9 @@ void add_progress(const WatchedRun& run, Frame& frame) {
   if (std::isfinite(left) && run.is_running) text += concat(", ", time_left_text(left), " left");
   if (std::isfinite(left)) {
     text = concat(format_number("%.0f%%", std::floor(100 * done)), "  ", text);
-    constexpr size_t gap = 2, least_bar = 10, largest_bar = 60;
+    constexpr size_t space = 2, least_bar = 10, largest_bar = 60;
     const size_t room = frame.value_columns() + label_columns;
-    const size_t needed = columns_of(text) + gap;
+    const size_t needed = columns_of(text) + space;
     const size_t bar = std::min(room > needed ? room - needed : 0, largest_bar) / 10 * 10;
     if (bar >= least_bar) text = concat(progress_bar(done, bar), "  ", text);
   }

@@ -43,7 +43,7 @@ void write_export(const fs::path& directory, const HuggingFaceModel& model, cons
     weights.push_back(std::move(weight));
     views.push_back(weights.back().view());
   }
-  write_hugging_face(directory, model.description(), views, how.dtype, how.shard_bytes);
+  write_hugging_face(directory, model.description(), views, how.dtype, {}, how.shard_bytes);
 }
 
 void expect_same_weights(const HuggingFaceModel& model, const HuggingFaceModel& original, const Export& how) {
