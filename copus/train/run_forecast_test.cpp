@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "copus/base/error.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/orchestrator/testing/small_run.h"
