@@ -66,7 +66,8 @@ std::string what_fits(const RunConfig& config, const Configuration& configuratio
     return concat("weights, gradients and AdamW's moments alone take ", format_bytes(state),
                   "; train a smaller model ([model] has ",
                   format_count(static_cast<double>(count_parameters(config.model))),
-                  " parameters), or share it out over more machines ([parallel])");
+                  " parameters), share it out over more machines ([parallel]), or free memory or raise its limit "
+                  "(ulimit -v)");
   }
   const auto fits = [&](const Configuration& other) {
     return !infeasible_reason(config.model, other, config.train.sequence_length) && bytes_of_all(config, other) <= left;
