@@ -27,14 +27,14 @@ int64_t available_in_system() {
 }
 
 // Reads what the control group leaves that a container sees as the root (cgroup v2). Files that are cached for the
-// group count as free, since the kernel can drop them.
+// group, lately read or not, and what the kernel keeps to find them count as free, since it can drop them.
 int64_t available_in_container() {
   int64_t most = 0, used = 0, bytes = 0;
   if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> most)) return unlimited;  // without a limit the file says "max"
   if (!(std::ifstream("/sys/fs/cgroup/memory.current") >> used)) return unlimited;
   std::ifstream statistics("/sys/fs/cgroup/memory.stat");
   for (std::string name; statistics >> name >> bytes;) {
-    if (name == "inactive_file") used -= bytes;
+    if (name == "inactive_file" || name == "active_file" || name == "slab_reclaimable") used -= bytes;
   }
   return std::max<int64_t>(0, most - used);
 }

@@ -41,7 +41,8 @@ void write_run_file(const std::filesystem::path& path, const std::string& model,
              "# the learning rate (optimizer.lr) above all, has the defaults of docs/configuration.md.\n\n",
              "[model]\nconfig = ", quote(model), "\n\n[data]\ntrain = \"PUT-THE-PATH-OF-YOUR-DATA-HERE\"  ",
              "# a text file, or the prefix of a Megatron .bin/.idx pair\n\n",
-             paste_texts(question, planned.configuration).front().text, "max_tokens = ", question.tokens, "\n");
+             paste_texts(question, planned.configuration).front().text, "max_tokens = ", question.tokens,
+             "\n# device = \"cuda\"  # take this line in to train on GPUs; without it processors train\n");
   try {
     write_file_durably(path, text);
   } catch (const UserError& error) {

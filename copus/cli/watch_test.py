@@ -4,6 +4,7 @@ are killed, are not there.
 Usage: watch_test.py PATH_TO_COPUS [unittest options].
 """
 
+import codecs
 import fcntl
 import os
 import pty
@@ -36,9 +37,10 @@ class Terminal:
         fcntl.ioctl(self.other, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
 
     def read(self):
+        decoder = codecs.getincrementaldecoder("utf-8")()
         try:
             while piece := os.read(self.own, 65536):
-                self.text += piece.decode(errors="replace")
+                self.text += decoder.decode(piece)
         except OSError:  # all its users have closed it
             pass
 
@@ -54,7 +56,9 @@ class Terminal:
 class Watch(ProgramTest):
     def begin(self, *settings):
         self.write_run("long.toml", steps=100_000)
-        run = self.start("train", "long.toml", "--run-dir", "r", *settings)
+        # Nobody reads what it prints, so that it must not print much.
+        run = self.start("train", "long.toml", "--run-dir", "r", "--set", "log.interval=1000000", "--set",
+                         "evaluate.interval=0", *settings)
         self.addCleanup(run.communicate)
         self.addCleanup(run.kill)
         return run

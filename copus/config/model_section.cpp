@@ -108,7 +108,7 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
       throw UserError(concat(other->origin, ": model.", other->name, " contradicts model.config (", file->origin,
                              "): describe the model in one way"));
     }
-    config.model = describe_file(path_of(*file, "model.config"), concat(file->origin, ": model.config"));
+    config.model = read_model_file(path_of(*file, "model.config"), concat(file->origin, ": model.config"));
     return;
   }
   const std::filesystem::path directory_config = std::filesystem::path(config.init_from) / "config.json";

@@ -1,5 +1,6 @@
 #include "copus/train/stop_request.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -34,7 +35,10 @@ double seconds_since_noted() {
          1e-9 * static_cast<double>(time.tv_nsec - noted_at.tv_nsec);
 }
 
+// Says nothing where nobody reads, since a handler that waits could not be ended by a second signal.
 void say_what_it_does(int signal) {
+  pollfd user{STDOUT_FILENO, POLLOUT, 0};
+  if (poll(&user, 1, 0) != 1 || (user.revents & POLLOUT) == 0) return;
   constexpr std::string_view interrupt = "Ctrl-C: stops after this step; a second one ends it at once, ";
   constexpr std::string_view terminate = "SIGTERM: stops after this step; a second one ends it at once, ";
   if (is_on_terminal != 0) write_all(STDOUT_FILENO, "\n");  // below the live line
@@ -47,8 +51,8 @@ void say_what_it_does(int signal) {
 extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
   const int before = errno;
   if (noted_signal == 0) {
+    noted_at = now();  // before the signal, since another thread may be told of one at the same time
     noted_signal = signal;
-    noted_at = now();
     if (speaks_to_user != 0) say_what_it_does(signal);
   } else {
     const bool by_itself = sent->si_code == SI_USER && sent->si_pid == getpid();
