@@ -204,8 +204,8 @@ class PlanTest(ProgramTest):
         self.assertEqual(settings["parallel"]["data_parallel"], fastest["data_parallel"])
         if WITH_TORCH:
             self.assert_refused("train", "planned.toml", "--run-dir", "r", says=["PUT-THE-PATH-OF-YOUR-DATA-HERE"])
-            self.assert_done("train", "planned.toml", "--run-dir", "r", "--set", "data.train=corpus.txt")
-            self.assertEqual(len(self.losses("r")), 8)
+            self.assert_done("train", "planned.toml", "--run-dir", "trained", "--set", "data.train=corpus.txt")
+            self.assertEqual(len(self.losses("trained")), 8)
 
         self.refused(*arguments, *batch, "--write", "planned.toml", says=["there is such a file"])
         self.refused(*arguments, "--global-batch", "4", "--write", "a.toml", says=["--tokens 300B"])

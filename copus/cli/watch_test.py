@@ -50,7 +50,8 @@ class Terminal:
         os.close(self.own)
 
     def frames(self):
-        return [frame.replace("\x1b[K", "").split("\r\n") for frame in FRAME.findall(self.text)]
+        # The terminal makes "\r\n" of "\n", and the view may write that itself.
+        return [frame.replace("\x1b[K", "").replace("\r", "").split("\n") for frame in FRAME.findall(self.text)]
 
 
 class Watch(ProgramTest):
