@@ -17,7 +17,7 @@ import torch
 import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.insert(0, str(ROOT / "build-python/python"))
 
 import copus  # noqa: E402
 

@@ -21,7 +21,7 @@ import torch
 import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "python/tests")]
+sys.path[:0] = [str(ROOT / "build-python/python"), str(ROOT / "python/tests")]
 
 import copus  # noqa: E402
 from processes import run_on_ranks  # noqa: E402

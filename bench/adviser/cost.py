@@ -17,7 +17,7 @@ import torch
 import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "bench/pytorch")]
+sys.path[:0] = [str(ROOT / "build-python/python"), str(ROOT / "bench/pytorch")]
 
 import copus  # noqa: E402
 from shapes import SHAPES, Shape  # noqa: E402
