@@ -8,7 +8,6 @@
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/config/descriptions.h"
-#include "copus/plan/plan_report.h"
 
 namespace copus {
 
