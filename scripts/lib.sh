@@ -9,6 +9,26 @@ cd "$COPUS_ROOT"
 venv_python="$COPUS_ROOT/.venv/bin/python"
 jobs="${COPUS_JOBS:-$(nproc)}"
 
+# Debian packages that were unpacked here because only root may install them (scripts/unpack-debian-packages).
+unpacked="$COPUS_ROOT/.cache/debian"
+
+# use_unpacked_packages: what is started from here on finds their programs, headers, libraries and certificates.
+use_unpacked_packages() {
+  [[ -d "$unpacked/usr" && ":$PATH:" != *":$unpacked/usr/bin:"* ]] || return 0
+  export PATH="$PATH:$unpacked/usr/bin"
+  export CMAKE_PREFIX_PATH="$unpacked/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+  export LD_LIBRARY_PATH
+  LD_LIBRARY_PATH="$unpacked/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  if [[ -f "$unpacked/certificates.pem" ]]; then
+    export SSL_CERT_FILE="$unpacked/certificates.pem" PIP_CERT="$unpacked/certificates.pem"
+  fi
+  # A compiler that came with the C library's headers looks for them, and for what it links, where they are.
+  if [[ -f "$unpacked/usr/include/stdio.h" ]]; then
+    export CC="${CC:-$unpacked/usr/bin/gcc --sysroot=$unpacked}" CXX="${CXX:-$unpacked/usr/bin/g++ --sysroot=$unpacked}"
+  fi
+}
+use_unpacked_packages
+
 # Set by `step`: what the last step took, in seconds with one decimal.
 step_seconds=0
 
