@@ -20,7 +20,7 @@ use_unpacked_packages() {
   export LD_LIBRARY_PATH
   LD_LIBRARY_PATH="$unpacked/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
   if [[ -f "$unpacked/certificates.pem" ]]; then
-    export SSL_CERT_FILE="$unpacked/certificates.pem" PIP_CERT="$unpacked/certificates.pem"
+    export SSL_CERT_FILE="${SSL_CERT_FILE:-$unpacked/certificates.pem}" PIP_CERT="${PIP_CERT:-$unpacked/certificates.pem}"
   fi
   # A compiler that came with the C library's headers looks for them, and for what it links, where they are.
   if [[ -f "$unpacked/usr/include/stdio.h" ]]; then
