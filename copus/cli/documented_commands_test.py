@@ -35,7 +35,7 @@ SMALL = " ".join(f"--set {setting}" for setting in SMALL_MODEL)
 # What is replaced by what, in every command in which it stands.
 SHORTENED = [
     (r"(train configs/runs/(?:quickstart|modelled-64-h100|parallel)\.toml .*)", rf"\1 {SMALL}"),
-    (r"train\.max_seconds=60", "train.max_seconds=3"),
+    (r"train\.max_seconds=60", "train.max_seconds=1"),
     (r"(train configs/runs/modelled-64-h100\.toml .*)", r"\1 --set train.max_tokens=100000"),
     (r"(train configs/runs/parallel\.toml .*)", r"\1 --set train.max_steps=2 --set evaluate.interval=0"),
     (r"(train continue\.toml .*)", r"\1 --set train.max_tokens=16384"),
@@ -49,7 +49,7 @@ SHORTENED = [
     (r"(bench regret)(?!.*--scenario )", r"\1 --scenarios 2"),
     (r"(gns --checkpoint \S+)", r"\1 --batches 2 --large-batch 4"),
     (r"(gns --model .*)", r"\1 --batches 2 --large-batch 2"),
-    (r"(calibrate runs/first)", r"\1 --time 20s"),
+    (r"(calibrate runs/first)", r"\1 --time 40s"),
     (r"(profile --config RUN\.toml --cluster here\.toml)", r"\1 --steps 1 --rounds 1"),
     (r"--cells 12", "--cells 2"),
 ]

@@ -30,9 +30,10 @@ train = "my.txt"
 data_parallel = 2
 pipeline_parallel = 2
 [train]
-sequence_length = 64
+sequence_length = 256
 global_batch = 8
 micro_batch = 2
+precision = "fp32"
 max_steps = 4
 threads = 1
 [checkpoint]
@@ -158,13 +159,13 @@ def write_presupposed(folder: pathlib.Path) -> None:
     """Everything but runs; a page may replace a file by one that means something else there."""
     (folder / "data" / "gcide").mkdir(parents=True)
     (folder / "my").mkdir()
-    tiny = (ROOT / "configs/models/tiny-llama.json").read_text()
+    tiny, large = ((ROOT / f"configs/models/{name}.json").read_text() for name in ("tiny-llama", "llama-3.2-1b"))
     files = {
         "data/gcide/train.txt": documents(400_000, seed=1), "data/gcide/held_out.txt": documents(20_000, seed=1),
         "my.txt": documents(300_000, seed=2), "my.toml": my_configuration(), "RUN.toml": RUN_OF_FOUR_RANKS,
         "articles.jsonl": "".join(json.dumps({"text": sentences(200, seed)}) + "\n" for seed in range(50)),
         "my-experiment.toml": my_experiment(), "EXPERIMENT.toml": SMALL_EXPERIMENT,
-        "MODEL.json": tiny, "my/config.json": tiny, "config.json": json.dumps(MODEL | {"vocab_size": 256}),
+        "MODEL.json": tiny, "my/config.json": large, "config.json": json.dumps(MODEL | {"vocab_size": 256}),
         "my-cluster.toml": (ROOT / "configs/clusters/h100-sxm.toml").read_text(),
     }
     for name, text in files.items():
