@@ -18,8 +18,9 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_si
          "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
          "head_dim": 8, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
          "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 256, "eos_token_id": 256}
-# Settings that make the model of any shown run as small.
-SMALL_MODEL = ["model.num_hidden_layers=2", "model.hidden_size=32", "model.intermediate_size=64"]
+# Settings that make every run small that is shown.
+SMALL_RUN = ["model.num_hidden_layers=2", "model.hidden_size=32", "model.intermediate_size=64",
+             "train.sequence_length=64"]
 END_OF_DOCUMENT = "<|end|>"
 RUN_OF_FOUR_RANKS = """\
 [model]
@@ -50,7 +51,7 @@ policy = "copus"
 """
 SMALL_EXPERIMENT = f"""\
 base = "configs/runs/modelled-64-h100.toml"
-set = {json.dumps(SMALL_MODEL + ["train.max_tokens=1e5", "evaluate.interval_tokens=50000", "evaluate.max_batches=16"])}
+set = {json.dumps(SMALL_RUN + ["train.max_tokens=1e5", "evaluate.interval_tokens=50000", "evaluate.max_batches=16"])}
 seeds = [1, 2]
 targets = [4.0]
 final_loss = true
@@ -102,7 +103,7 @@ def my_configuration() -> str:
 
 def my_experiment() -> str:
     return shortened(block_of("docs/comparing.md", "toml", 'reference = "best-static"'),
-                     ('"train.max_tokens=2e6"', json.dumps(SMALL_MODEL + ["train.max_tokens=4096"])[1:-1]),
+                     ('"train.max_tokens=2e6"', json.dumps(SMALL_RUN + ["train.max_tokens=4096"])[1:-1]),
                      ("evaluate.interval_tokens=65536", "evaluate.interval_tokens=2048"),
                      ("[1, 2, 3, 4, 5]", "[1, 2]"), ("[11, 12]", "[11]"))
 
