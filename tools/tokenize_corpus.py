@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tokenizes a corpus into a Megatron pair: token ids in PREFIX.bin, sequences and documents in PREFIX.idx.
+"""Tokenizes a corpus into a Megatron pair: token ids in PREFIX.bin, sequences and documents in PREFIX.idx. The tokenizer
+goes into the folder PREFIX.tokenizer, where `copus generate` and `copus convert` find it.
 
     tools/tokenize_corpus.py corpus.txt --tokenizer gpt2 --document-separator '\\n\\n' --output data/corpus
     tools/tokenize_corpus.py *.jsonl.gz --tokenizer my_tokenizer/tokenizer.json --eod-token '<eos>' --output data/corpus
@@ -66,6 +67,12 @@ class JsonTokenizer:
     def fingerprint(self):
         return fingerprint(self._tokenizer.to_str())
 
+    def save(self, folder, eod_token):
+        """As transformers would, so that it loads the folder as it is, whatever model stands beside it."""
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eod_token}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
     def encode(self, texts):
         return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
@@ -91,12 +98,26 @@ class HuggingFaceTokenizer:
         fast = getattr(self._tokenizer, "backend_tokenizer", None)
         return fingerprint(fast.to_str() if fast else json.dumps(sorted(self.vocabulary.items())))
 
+    def save(self, folder, eod_token):
+        self._tokenizer.eos_token = eod_token
+        self._tokenizer.save_pretrained(folder)
+
     def encode(self, texts):
         return self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def load_tokenizer(name):
     return JsonTokenizer(name) if Path(name).is_file() else HuggingFaceTokenizer(name)
+
+
+def save_tokenizer(tokenizer, eod_token, folder):
+    """The folder has its name when it is whole. One that is there is of a call that was killed after that."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    tokenizer.save(partial, eod_token)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
 
 def batched(documents, characters):
@@ -299,9 +320,9 @@ def tokenize_pieces(pieces, work, processes, progress):
 
 def tokenize(arguments):
     files = [file for path in arguments.input for file in files_of(path)]
-    # Beside its parts, a .bin alone is of a call that was killed before its last step.
+    # Beside its parts, what is there without an .idx is of a call that was killed before its last step.
     is_interrupted = Path(f"{arguments.output}.parts").exists()
-    for suffix in (".idx",) if is_interrupted else (".bin", ".idx"):
+    for suffix in (".idx",) if is_interrupted else (".bin", ".idx", ".tokenizer"):
         if Path(f"{arguments.output}{suffix}").exists():
             raise CorpusError(f"{arguments.output}{suffix}: exists already; remove it or choose another --output")
     tokenizer = load_tokenizer(arguments.tokenizer)
@@ -340,6 +361,7 @@ def tokenize(arguments):
     except CorpusError:
         shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
         raise
+    save_tokenizer(tokenizer, eod_token, Path(f"{arguments.output}.tokenizer"))
     parts.join(arguments.output, count)
     shutil.rmtree(parts.folder)
     progress.show(last=True)

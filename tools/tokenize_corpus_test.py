@@ -8,6 +8,7 @@ Run by CTest with the path of the program print_documents, which prints a docume
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 
 try:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 except ImportError as missing:
     print(f"SKIPPED: the tokenizer test needs the Python packages transformers and tokenizers ({missing})")
     sys.exit(77)
@@ -59,6 +60,11 @@ class TokenizeCorpusTest(unittest.TestCase):
     def tokenize(self, *arguments):
         result = self.run_tool(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    def remove_output(self):
+        for suffix in (".bin", ".idx"):
+            (self.folder / f"out{suffix}").unlink()
+        shutil.rmtree(self.folder / "out.tokenizer")
 
     def read_back(self, vocab_size):
         command = [self.print_documents, str(self.folder / "out"), str(vocab_size)]
@@ -102,13 +108,25 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.tokenize(lines, "--json-key", "body", "--tokenizer", self.folder / "hf")
         self.assertEqual(self.read_back(300), self.expected)
 
+    def test_the_tokenizer_is_left_beside_the_pair(self):
+        text = " ".join(DOCUMENTS)
+        self.tokenize(self.write("a.txt", "text"), *self.json_tokenizer())
+        saved = AutoTokenizer.from_pretrained(self.folder / "out.tokenizer")
+        self.assertEqual(saved.eos_token, EOS)
+        self.assertEqual(saved(text)["input_ids"], self.tokenizer.encode(text).ids)
+        PreTrainedTokenizerFast(tokenizer_object=self.tokenizer).save_pretrained(self.folder / "hf")
+        result = self.run_tool(self.folder / "a.txt", "--tokenizer", self.folder / "hf", "--eod-token", EOS, output="o2")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        saved = AutoTokenizer.from_pretrained(self.folder / "o2.tokenizer")
+        self.assertEqual(saved.eos_token, EOS)
+        self.assertEqual(saved(text)["input_ids"], self.tokenizer.encode(text).ids)
+
     def test_compressed_files_may_be_joined_ones(self):
         lines = [json.dumps({"text": text}).encode() + b"\n" for text in DOCUMENTS]
         packed = gzip.compress(b"".join(lines[:4])[:-3]) + gzip.compress(b"".join(lines[:4])[-3:] + b"".join(lines[4:]))
         self.tokenize(self.write("a.jsonl.gz", packed), *self.json_tokenizer())
         self.assertEqual(self.read_back(300), self.expected)
-        for path in self.folder.glob("out*"):
-            path.unlink()
+        self.remove_output()
         self.assertIn("is cut off", self.refused(self.write("a.jsonl.gz", packed[:-12]), *self.json_tokenizer()))
         self.assertIn("no .gz file", self.refused(self.write("a.jsonl.gz", lines[0]), *self.json_tokenizer()))
 
@@ -141,7 +159,7 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(pair("out"), pair("one"))
         self.assertEqual(sorted(path.name for path in self.folder.glob("o*")),
-                         ["one.bin", "one.idx", "out.bin", "out.idx"])
+                         [f"{name}{suffix}" for name in ("one", "out") for suffix in (".bin", ".idx", ".tokenizer")])
 
     def test_a_missing_package_is_named(self):
         for package in ("pyarrow", "zstandard"):

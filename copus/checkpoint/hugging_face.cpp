@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <system_error>
 
 #include "copus/base/error.h"
 #include "copus/checkpoint/checkpoint_files.h"
@@ -16,6 +17,12 @@ constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
                                              "added_tokens.json", "tokenizer.model",       "vocab.json",
                                              "merges.txt",        "chat_template.jinja",   "generation_config.json"};
+
+// Tells whether there is something of that name. A link that leads nowhere is there too, and refused when it is read.
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
+}
 
 // Lists names as "a, b, c and 4 more".
 std::string list_names(const std::vector<std::string>& names) {
@@ -128,10 +135,21 @@ TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory) {
   TokenizerFiles files;
   for (const char* name : tokenizer_file_names) {
     const std::filesystem::path path = directory / name;
-    // A link that leads nowhere is there too, and refused.
-    if (std::filesystem::exists(std::filesystem::symlink_status(path))) files.emplace(name, read_text_file(path));
+    if (is_there(path)) files.emplace(name, read_text_file(path));
   }
   return files;
+}
+
+bool holds_tokenizer(const std::filesystem::path& directory) {
+  return is_there(directory / "tokenizer.json") || is_there(directory / "tokenizer.model") ||
+         is_there(directory / "vocab.json");
+}
+
+std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data) {
+  const std::filesystem::path beside_data = data + ".tokenizer";
+  const bool is_with_model = !init_from.empty() && holds_tokenizer(init_from);
+  if (!is_with_model && holds_tokenizer(beside_data)) return beside_data;
+  return init_from.empty() ? std::nullopt : std::optional(init_from);
 }
 
 void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,6 +53,14 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
 // are not there are left out. Throws UserError for one that is no regular file, or is larger than a text may be.
 using TokenizerFiles = std::map<std::string, std::string>;
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
+
+// Tells whether there is a file that holds a vocabulary.
+bool holds_tokenizer(const std::filesystem::path& directory);
+
+// Returns the folder for the files above, of a run: the Hugging Face folder `init_from` that it started from (empty: it
+// started from none), unless that holds no tokenizer and tools/tokenize_corpus.py has left one beside the training data
+// `data`. Returns nothing where there is neither.
+std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data);
 
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 

@@ -159,6 +159,26 @@ TEST_F(HuggingFaceTest, TokenizerFilesAreTakenOver) {
   EXPECT_THAT(user_error([&] { read_tokenizer_files(source); }), HasSubstr("merges.txt: no such file"));
 }
 
+TEST_F(HuggingFaceTest, ATokenizerIsThatOfTheModelBeforeThatOfTheData) {
+  const std::filesystem::path model = folder_.path() / "model", data = folder_.path() / "data";
+  const std::filesystem::path beside_data = folder_.path() / "data.tokenizer";
+  const auto found = [&](const std::filesystem::path& init_from) {
+    return find_tokenizer(init_from, data.string()).value_or("nowhere").string();
+  };
+  EXPECT_EQ(found(""), "nowhere");
+  EXPECT_EQ(found(model), model.string()) << "where its other files are, if there are some";
+  std::filesystem::create_directories(model);
+  std::filesystem::create_directory(beside_data);
+  write_file_durably(model / "generation_config.json", "{}\n");
+  write_file_durably(beside_data / "tokenizer.json", "{}\n");
+  EXPECT_EQ(found(""), beside_data.string());
+  EXPECT_EQ(found(model), beside_data.string());
+  write_file_durably(model / "vocab.json", "{}\n");
+  EXPECT_EQ(found(model), model.string());
+  EXPECT_TRUE(holds_tokenizer(model));
+  EXPECT_FALSE(holds_tokenizer(folder_.path()));
+}
+
 TEST_F(HuggingFaceTest, RefusesWeightsOfAnotherModel) {
   const TestModel model = make_test_model(3);
   const auto write = [&] { write_hugging_face(directory_, make_test_model(4).description, model.views(), DType::f32); };

@@ -1,16 +1,13 @@
 // `copus convert`: writes a stored model as a Hugging Face directory, with its tokenizer's files where it is known.
-#include <filesystem>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/checkpoint/hugging_face.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/stored_model.h"
-#include "copus/config/settings.h"
 
 namespace copus {
 
@@ -29,17 +26,6 @@ DType parse_dtype(const std::string& name) {
   throw UserError(concat("--dtype ", name, ": expected f32, bf16 or f16"));
 }
 
-// Returns the Hugging Face folder that the model's tokenizer is in, as far as the model knows: its own, or the one that
-// its run started from. Only that setting is read, so that a folder that has changed since keeps nobody from exporting.
-std::optional<std::filesystem::path> tokenizer_directory(const StoredModel& model) {
-  if (!model.run_config()) return model.directory();
-  const Setting root = read_settings(*model.run_config(), (model.directory() / run_config_file_name).string(), {});
-  const Setting* section = root.find("model");
-  const Setting* init_from = section ? section->find("init_from") : nullptr;
-  if (!init_from || init_from->value == decltype(init_from->value)(std::string())) return std::nullopt;
-  return path_of(*init_from, "model.init_from");
-}
-
 int convert(const ConvertOptions& options) {
   const DType dtype = parse_dtype(options.dtype);
   const StoredModel model(options.from);
@@ -47,7 +33,7 @@ int convert(const ConvertOptions& options) {
   for (const ParameterInfo& parameter : list_parameters(model.description())) {
     weights.push_back(model.weights().at(parameter.name));
   }
-  const auto source = tokenizer_directory(model);
+  const auto source = model.tokenizer_directory();
   const TokenizerFiles tokenizer = source ? read_tokenizer_files(*source) : TokenizerFiles{};
   write_hugging_face(options.to, model.description(), weights, dtype, tokenizer);
   std::cout << "Wrote " << options.to << " from " << model.directory().string() << ".\n";

@@ -29,7 +29,7 @@ LIMIT = 120  # seconds; a command that takes longer has to be shortened
 LINKED = ["bench", "configs", "docs", "scripts", "tools"]
 # What begins otherwise might do anything: it is left out, or added here.
 KNOWN_PROGRAMS = re.compile(r"(until )?(build/copus|scripts/fetch-corpus|\.venv/bin/python tools/|torchrun|mpirun"
-                            r"|python3 - |mkdir -p data|cat > continue\.toml)")
+                            r"|(\.venv/bin/python|python3) - |mkdir -p data|cat > (continue|pages)\.toml)")
 
 SMALL = " ".join(f"--set {setting}" for setting in SMALL_RUN)
 # What is replaced by what, in every command in which it stands.
@@ -40,6 +40,7 @@ SHORTENED = [
     (r"(train configs/runs/parallel\.toml .*)", r"\1 --set train.max_steps=2 --set evaluate.interval=0"),
     (r"(tools/tokenize_corpus\.py .*)", r"\1 --processes 1"),
     (r"(train continue\.toml .*)", r"\1 --set train.max_tokens=16384"),
+    (r"(train pages\.toml .*)", r"\1 --set train.max_steps=10"),
     (r"(watch runs/a)$", r"\1 --once"),
     (r"(compare bench/evaluation/\S+)", r"\1 --dry-run"),
     (r"(simulate RUN\.toml)", r"\1 --tokens 1e9"),
@@ -58,11 +59,12 @@ SHORTENED = [
 LEFT_OUT = [
     (r"make (quickstart|build|setup|test)$", "sets up and builds, with a network: what this test is a part of"),
     (r"cmake --install build ", "450 MB; the test build.install does it"),
-    (r"pip install ", "needs a network"),
+    (r"(\.venv/bin/)?pip install ", "needs a network"),
+    (r"mkdir -p tasks$|cat > tasks/|HF_HUB_OFFLINE=1 .* -m lm_eval ", "needs lm_eval; test-integrations has it"),
     (r"python -m copus\.track ", "needs W&B; scripts/test-integrations has it"),
     (r"\.venv/bin/tensorboard ", "a server; report.TensorBoardPackageReadsEvents has it read our files"),
     (r"#!/usr/bin/env bash\n#SBATCH ", "needs SLURM, whose jobs are cli.slurm's"),
-    (r"(MASTER_ADDR=\S+ MASTER_PORT=\S+ )?srun ", "needs SLURM, whose jobs are cli.slurm's"),
+    (r"(MASTER_ADDR=\S+ MASTER_PORT=\S+ )?srun |sbatch ", "needs SLURM, whose jobs are cli.slurm's"),
     (r"torchrun .*--nnodes 2 ", "needs two machines; comm.machines imitates them"),
     (r"build/copus .*(train\.device=|--device )cuda", "needs a GPU"),
     (r"bash scripts/gpu-check ", "needs a GPU"),
@@ -170,7 +172,7 @@ def lacking_here(command: str) -> str:
         return "torchrun"
     if command.startswith("mpirun") and (os.environ.get("COPUS_WITH_MPI") == "0" or not shutil.which("mpirun")):
         return "MPI"
-    needs_tokenizer = re.search(r"tokenize_corpus|continue\.toml|runs/continue|data/my\b", command)
+    needs_tokenizer = re.search(r"tokenize|continue\.toml|runs/continue|data/my\b|pages", command)
     if needs_tokenizer and not list(packages.glob("*/site-packages/transformers")):
         return "the Python package transformers in .venv"
     return ""

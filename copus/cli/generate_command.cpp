@@ -1,19 +1,20 @@
 // `copus generate`: lets a stored model continue a text.
 #include <algorithm>
-#include <charconv>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/checkpoint/hugging_face.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/stored_model.h"
 #include "copus/cli/token_sampler.h"
-#include "copus/cli/utf8_stream.h"
+#include "copus/cli/token_text.h"
+#include "copus/cli/tokenizer_text.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
@@ -25,90 +26,75 @@ namespace copus {
 
 namespace {
 
-// Token that ends a document where tokens are bytes. No UTF-8 text contains it.
-constexpr int64_t end_of_document = 0xFF;
-
 struct GenerateOptions {
   std::string checkpoint;
   std::string prompt;
+  std::string tokenizer;
+  bool ids = false;
   int64_t tokens = 400;
   Sampling sampling;
 };
 
-// The kind of tokens of a model, and how far it can look back.
-struct Vocabulary {
+// What a checkpoint knows beside weights: whether its tokens are bytes, and how far the model can look back.
+struct TrainedOn {
   bool bytes;
   int64_t context;
 };
 
-Vocabulary vocabulary_of(const StoredModel& model) {
-  if (!model.training_state()) {
-    return {model.description().vocab_size == 256, model.description().max_position_embeddings};
-  }
+TrainedOn trained_on(const StoredModel& model) {
+  if (!model.training_state()) return {false, model.description().max_position_embeddings};
   const TrainingState state = parse_training_state(*model.training_state(), model.directory().string());
   return {state.byte_tokens, state.sequence_length};
 }
 
-std::vector<int64_t> parse_prompt(const std::string& prompt, bool bytes, int64_t vocab_size) {
-  std::vector<int64_t> tokens;
-  if (bytes) {
-    for (const char byte : prompt) tokens.push_back(static_cast<uint8_t>(byte));
-    if (tokens.empty()) tokens.push_back(end_of_document);  // before the start of a document, as in training
-    return tokens;
-  }
-  std::istringstream words(prompt);
-  for (std::string word; words >> word;) {
-    int64_t token = -1;
-    const auto [stopped, error] = std::from_chars(word.data(), word.data() + word.size(), token);
-    const bool number = error == std::errc() && stopped == word.data() + word.size();
-    if (!number || token < 0 || token >= vocab_size) {
-      throw UserError(concat("--prompt: '", word,
-                             "' is not a token id of this model, whose tokens are not bytes; give ids "
-                             "from 0 to ",
-                             vocab_size - 1, " with blanks between them"));
+std::unique_ptr<TokenText> text_of_tokens(const GenerateOptions& options, const StoredModel& model, bool bytes) {
+  const int64_t vocab_size = model.description().vocab_size;
+  if (options.ids) return std::make_unique<IdText>(vocab_size);
+  if (!options.tokenizer.empty()) return std::make_unique<TokenizerText>(options.tokenizer);
+  if (bytes) return std::make_unique<ByteText>();
+  const std::optional<std::filesystem::path> folder = model.tokenizer_directory();
+  if (folder && holds_tokenizer(*folder)) return std::make_unique<TokenizerText>(*folder);
+  if (!model.training_state() && vocab_size == 256) return std::make_unique<ByteText>();
+  throw UserError(
+      concat("the tokens of ", model.directory().string(), " are not bytes, and no tokenizer was found",
+             folder ? concat(" in ", folder->string()) : "",
+             ": name it by --tokenizer DIR, a folder with its tokenizer.json, or give and read token ids: ", "--ids"));
+}
+
+// Returns the tokens to begin with. Without a prompt that is the end of a document, behind which another one starts.
+std::vector<int64_t> first_tokens(const GenerateOptions& options, TokenText& text, int64_t vocab_size) {
+  std::vector<int64_t> tokens = text.encode(options.prompt);
+  if (tokens.empty()) {
+    if (!text.end_of_document()) {
+      throw UserError("--prompt: give what to begin with; nobody knows which token starts a document of this model");
     }
-    tokens.push_back(token);
+    tokens.push_back(*text.end_of_document());
   }
-  if (tokens.empty()) throw UserError("--prompt: this model's tokens are not bytes; give the ids to begin with");
+  const int64_t largest = *std::ranges::max_element(tokens);
+  if (largest >= vocab_size) {
+    throw UserError(concat("--prompt: its tokenizer makes it token ", largest, ", and the model has only ", vocab_size,
+                           "; name the model's own tokenizer by --tokenizer DIR"));
+  }
   return tokens;
 }
 
-// Prints tokens as they come: text where they are bytes, else ids.
-class TokenPrinter {
- public:
-  explicit TokenPrinter(bool bytes) : bytes_(bytes) {}
-
-  void print(int64_t token) {
-    if (!bytes_) {
-      std::cout << token << ' ';
-    } else if (token != end_of_document) {
-      // A model of bytes may have a larger vocabulary, whose tokens above 255 mean nothing.
-      std::cout << utf8_.add(static_cast<uint8_t>(std::min<int64_t>(token, end_of_document)));
-    }
-    std::cout.flush();
-  }
-
-  void finish() { std::cout << utf8_.finish() << '\n' << std::flush; }
-
- private:
-  bool bytes_;
-  Utf8Stream utf8_;
-};
-
 int generate(const GenerateOptions& options) {
   const StoredModel model(options.checkpoint);
-  const Vocabulary vocabulary = vocabulary_of(model);
-  std::vector<int64_t> text = parse_prompt(options.prompt, vocabulary.bytes, model.description().vocab_size);
+  const TrainedOn known = trained_on(model);
+  const std::unique_ptr<TokenText> text = text_of_tokens(options, model, known.bytes);
+  std::vector<int64_t> tokens = first_tokens(options, *text, model.description().vocab_size);
   install_caching_allocator();
   configure_aten(0);
   ParameterStore parameters(model.description(), at::kFloat, at::kCPU);
   load_weights(parameters, model.weights());
   Decoder decoder(parameters, Recompute::none);
 
-  const int64_t whole_text = static_cast<int64_t>(text.size()) + options.tokens;
-  const int64_t context = std::min(vocabulary.context, whole_text);
-  TokenPrinter printer(vocabulary.bytes);
-  for (const int64_t token : text) printer.print(token);
+  const int64_t whole_text = static_cast<int64_t>(tokens.size()) + options.tokens;
+  const int64_t context = std::min(known.context, whole_text);
+  for (const int64_t token : tokens) {
+    if (token != text->end_of_document()) std::cout << text->add(token);
+  }
+  std::cout.flush();
   std::vector<float> logits(model.description().vocab_size);
   std::optional<KeyValueCache> cache;
   std::vector<int64_t> unseen;  // not in the cache yet
@@ -117,21 +103,21 @@ int generate(const GenerateOptions& options) {
     if (!cache || full) {
       // Positions beyond those of training mean nothing to the model, so it goes on from the latter half of its
       // context.
-      const auto size = static_cast<int64_t>(text.size());
+      const auto size = static_cast<int64_t>(tokens.size());
       const int64_t kept = std::min(size, full ? std::max<int64_t>(1, context / 2) : context);
-      unseen.assign(text.end() - kept, text.end());
+      unseen.assign(tokens.end() - kept, tokens.end());
       cache.emplace(parameters, 1, context);
     }
     const auto count = static_cast<int64_t>(unseen.size());
     kernels::copy_to_host(decoder.next_logits(kernels::from_host(unseen.data(), {1, count}, at::kCPU), *cache),
                           logits.data());
-    const int64_t token = sample_token(logits, options.sampling, text.size());
-    if (vocabulary.bytes && token == end_of_document) break;
-    printer.print(token);
-    text.push_back(token);
+    const int64_t token = sample_token(logits, options.sampling, tokens.size());
+    if (token == text->end_of_document()) break;
+    std::cout << text->add(token) << std::flush;
+    tokens.push_back(token);
     unseen = {token};
   }
-  printer.finish();
+  std::cout << text->finish() << '\n' << std::flush;
   return 0;
 }
 
@@ -145,11 +131,15 @@ void add_generate(CLI::App& program, CommandAction& action) {
                   "A run directory (its newest checkpoint), a checkpoint, or a Hugging Face directory")
       ->required()
       ->type_name("DIR");
-  command
-      .add_option("--prompt", options->prompt,
-                  "The text to continue (default: the start of a document). A model whose tokens are not bytes takes "
-                  "and prints token ids, with blanks between them")
+  command.add_option("--prompt", options->prompt, "The text to continue (default: the start of a document)")
       ->type_name("TEXT");
+  CLI::Option* const tokenizer =
+      command
+          .add_option("--tokenizer", options->tokenizer,
+                      "A folder with the model's tokenizer.json (default: where the model or its data have come from)")
+          ->type_name("DIR");
+  command.add_flag("--ids", options->ids, "Take and print token ids, with blanks between them, in place of text")
+      ->excludes(tokenizer);
   command.add_option("--tokens", options->tokens, "How many tokens to write at most")
       ->capture_default_str()
       ->check(number_in(Range<int64_t>{1, int64_t{1} << 40}));

@@ -5,6 +5,7 @@
 #include "copus/base/error.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/manifest.h"
+#include "copus/config/settings.h"
 
 namespace copus {
 
@@ -27,6 +28,15 @@ fs::path find_model(const fs::path& path) {
       "checkpoint.interval steps, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
 }
 
+// The path in a setting: a text, or of sources of data the first one's. Empty where there is none.
+std::string first_path(const Setting* setting) {
+  while (setting && setting->kind != Setting::Kind::text) {
+    const bool is_list = setting->kind == Setting::Kind::list && !setting->children.empty();
+    setting = is_list ? &setting->children.front() : setting->find("path");
+  }
+  return setting ? std::get<std::string>(setting->value) : "";
+}
+
 }  // namespace
 
 StoredModel::StoredModel(const fs::path& path) : directory_(find_model(path)) {
@@ -43,6 +53,17 @@ StoredModel::StoredModel(const fs::path& path) : directory_(find_model(path)) {
   weights_ = match_parameters(description_, weights, directory_.string());
   training_state_ = checkpoint.training_state();
   run_config_ = checkpoint.run_config();
+}
+
+// Only two settings are read, so that a folder that has changed since keeps nobody from exporting.
+std::optional<fs::path> StoredModel::tokenizer_directory() const {
+  if (!run_config_) return directory_;
+  const Setting root = read_settings(*run_config_, (directory_ / run_config_file_name).string(), {});
+  const auto path_in = [&](const char* section, const char* key) {
+    const Setting* found = root.find(section);
+    return first_path(found ? found->find(key) : nullptr);
+  };
+  return find_tokenizer(path_in("model", "init_from"), path_in("data", "train"));
 }
 
 }  // namespace copus

@@ -30,6 +30,10 @@ class StoredModel {
   // The config.toml of a checkpoint; empty for other models.
   const std::optional<std::string>& run_config() const { return run_config_; }
 
+  // The folder for the files of the model's tokenizer, as far as the model knows: its own or, of a checkpoint, that of
+  // find_tokenizer; empty where it knows of none.
+  std::optional<std::filesystem::path> tokenizer_directory() const;
+
  private:
   std::filesystem::path directory_;
   std::variant<std::monostate, Checkpoint, HuggingFaceModel> storage_;

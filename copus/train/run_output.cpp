@@ -10,6 +10,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/checkpoint/hugging_face.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/html_report.h"
 #include "copus/report/run_summary.h"
@@ -179,7 +180,10 @@ void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std:
                 " (perplexity ", std::exp(*held_out_loss), ")."));
   }
   note(concat("Run directory: ", directory_.string(), " (open report.html there)"));
-  note(concat("Sample text:   ", plan_.program, " generate --checkpoint ", directory_.string()));
+  const auto tokenizer = find_tokenizer(config_.init_from, config_.data.train.front().path);
+  const bool is_text = dataset.bytes() || (tokenizer && holds_tokenizer(*tokenizer));
+  note(concat("Sample text:   ", plan_.program, " generate --checkpoint ", directory_.string(),
+              is_text ? "" : " --tokenizer DIR, with the folder of your tokenizer"));
 }
 
 void RunOutput::say_how_to_go_on(const Trainer& trainer, StopReason reason) {

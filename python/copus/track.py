@@ -2,13 +2,15 @@
 
     python -m copus.track runs/first --to wandb
 
-It follows run.jsonl until summary.json says that the run has ended; Ctrl-C ends it before. Every number of a step goes
-by its name in run.jsonl. Where and as whom is for the trackers' own variables: WANDB_PROJECT, WANDB_MODE,
+It follows run.jsonl until the run is done, or has had no process for a minute: a run that was killed or stopped counts
+as failed, until it goes on and is tracked again. Ctrl-C ends it before. Every number of a step goes by its name in
+run.jsonl. Where and as whom is for the trackers' own variables: WANDB_PROJECT, WANDB_MODE,
 MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. For Prometheus the newest step stands in a file for the textfile collector
 of node_exporter (--textfile), which is replaced whole.
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 60.0  # a run that is started again has no process in between
 
 Numbers = dict[str, float]
 
@@ -27,9 +30,13 @@ class Mistake(Exception):
     """A mistake of the user."""
 
 
+class Abandoned(Exception):
+    """A run is not done and has no process."""
+
+
 class Tracker(Protocol):
     def step(self, number: int, numbers: Numbers) -> None: ...
-    def finish(self) -> None: ...
+    def finish(self, has_failed: bool) -> None: ...
 
 
 class WandbTracker:
@@ -44,8 +51,8 @@ class WandbTracker:
     def step(self, number: int, numbers: Numbers) -> None:
         self._run.log(numbers, step=number)
 
-    def finish(self) -> None:
-        self._run.finish()
+    def finish(self, has_failed: bool) -> None:
+        self._run.finish(exit_code=1 if has_failed else 0)
 
 
 class MlflowTracker:
@@ -63,8 +70,8 @@ class MlflowTracker:
     def step(self, number: int, numbers: Numbers) -> None:
         self._mlflow.log_metrics(numbers, step=number)
 
-    def finish(self) -> None:
-        self._mlflow.end_run()
+    def finish(self, has_failed: bool) -> None:
+        self._mlflow.end_run("FAILED" if has_failed else "FINISHED")
 
 
 class PrometheusTracker:
@@ -82,39 +89,96 @@ class PrometheusTracker:
             gauge.labels(self._run).set(value)
         self._client.write_to_textfile(str(self._textfile), registry)
 
-    def finish(self) -> None:
+    def finish(self, has_failed: bool) -> None:
         """What was written last stays."""
 
 
 TRACKERS = {"wandb": WandbTracker, "mlflow": MlflowTracker, "prometheus": PrometheusTracker}
 
 
-def read_steps(log: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """The whole lines behind an offset, and where they end. A log that a resumed run has cut is read from its start."""
-    with log.open("rb") as file:
-        if log.stat().st_size < offset:
-            offset = 0
-        file.seek(offset)
-        text = file.read()
-    text = text[: text.rfind(b"\n") + 1]
+class Log:
+    """The whole lines of run.jsonl, as they come. A resumed run cuts the log and writes later steps again."""
+
+    def __init__(self, path: Path):
+        self._path, self._offset, self._last_line = path, 0, b""
+        self.newest = 0  # the step of the last line
+
+    def new_steps(self) -> list[dict[str, Any]]:
+        """The steps since the last call, from the log's start where it was cut. None where there is no log."""
+        try:
+            return self._read()
+        except ValueError:  # it may have been cut while it was read
+            time.sleep(POLL_SECONDS)
+        try:
+            return self._read()
+        except ValueError as error:
+            raise Mistake(f"{self._path}: has a damaged line behind byte {self._offset}: {error}") from error
+
+    def _read(self) -> list[dict[str, Any]]:
+        try:
+            text = self._text_behind(self._offset - len(self._last_line))
+        except FileNotFoundError:  # a run whose directory is deleted makes it again
+            return []
+        if not text.startswith(self._last_line):
+            self._offset, self._last_line, self.newest = 0, b"", 0
+            text = self._text_behind(0)
+        lines = text[len(self._last_line) :].splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):  # being written
+            lines.pop()
+        steps = [json.loads(line) for line in lines]
+        if lines:
+            self._offset, self._last_line = self._offset + sum(map(len, lines)), lines[-1]
+            self.newest = steps[-1]["step"]
+        return steps
+
+    def _text_behind(self, offset: int) -> bytes:
+        with self._path.open("rb") as file:
+            file.seek(offset)
+            return file.read()
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether some process holds a lock on a file; None where the file system knows no locks."""
     try:
-        return [json.loads(line) for line in text.splitlines()], offset + len(text)
-    except ValueError as error:
-        raise Mistake(f"{log}: has a damaged line behind byte {offset}: {error}") from error
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return False
+
+
+def has_writer(run: Path) -> bool | None:
+    """Whether a process is training the run, as far as locks tell."""
+    locks = [is_locked(run / "checkpoints" / ".lock"), is_locked(run / "run.jsonl")]
+    return True if True in locks else None if None in locks else False
 
 
 def follow(run: Path) -> Iterator[tuple[int, Numbers]]:
-    """Yields the steps of a run, each once: a resumed run repeats what it does again bit by bit."""
-    log, summary, offset, last = run / "run.jsonl", run / "summary.json", 0, 0
+    """Yields the steps of a run, each once: a resumed run repeats what it does again bit by bit. Raises Abandoned where
+    the run has no process for a while and is not done."""
+    log, summary, last, last_sign = Log(run / "run.jsonl"), run / "summary.json", 0, time.monotonic()
     while True:
-        end = json.loads(summary.read_text())["steps"] if summary.exists() else None
-        steps, offset = read_steps(log, offset)
+        writer = has_writer(run)  # before the log is read, which is whole when nobody writes
+        end = json.loads(summary.read_text()) if summary.exists() else None
+        steps = log.new_steps()
         for step in steps:
             if step["step"] > last:
                 last = step["step"]
                 yield last, {name: value for name, value in step.items() if isinstance(value, int | float)}
-        if last == end:  # otherwise the run has been resumed since
+        is_at_end = end is not None and end["steps"] == log.newest  # otherwise it has been resumed since
+        if writer is None:
+            writer = not is_at_end
+        if is_at_end and end["ended"] == "done" and not writer:
             return
+        if writer or steps:
+            last_sign = time.monotonic()
+        elif time.monotonic() - last_sign > PATIENCE_SECONDS:
+            raise Abandoned(f"{run}: no process has been training it for {PATIENCE_SECONDS:.0f} s, and it is not done; "
+                            f"tracked until step {last}. Call this again when it goes on")
         time.sleep(POLL_SECONDS)
 
 
@@ -127,11 +191,15 @@ def track(run: Path, to: str, textfile: Path | None) -> None:
         tracker: Tracker = TRACKERS[to](run, tomllib.loads(config.read_text()), textfile or run / "metrics.prom")
     except ImportError as error:
         raise Mistake(f"--to {to} needs the Python package {error.name} (pip install 'copus[{to}]')") from error
+    has_failed = False
     try:
         for number, numbers in follow(run):
             tracker.step(number, numbers)
+    except Abandoned as error:
+        has_failed = True
+        print(error, file=sys.stderr)
     finally:
-        tracker.finish()
+        tracker.finish(has_failed)
 
 
 def main() -> int:

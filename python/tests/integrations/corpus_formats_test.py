@@ -2,6 +2,7 @@
 """tools/tokenize_corpus.py writes the same pair from JSONL, .zst, parquet and a folder of datasets.save_to_disk."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ class CorpusFormats(unittest.TestCase):
         contents = [path.read_bytes() for path in paths]
         for path in paths:
             path.unlink()
+        shutil.rmtree(self.folder / "out.tokenizer")
         return contents
 
     def refused(self, *names, **options):

@@ -1,0 +1,144 @@
+"""Tests what `copus generate` does with a model whose tokens are a tokenizer's: a tokenizer is trained here, the corpus
+tokenized with it, and text in and out held against its own encoding and decoding.
+
+Usage: generate_test.py PATH_TO_COPUS [unittest options]. Ends with 77, which CTest takes for skipped, where the clone's
+Python has no package tokenizers.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+from program_test_support import MODEL, ROOT, RUN, ProgramTest
+
+PYTHON = str(ROOT / ".venv" / "bin" / "python")
+END = "<|end|>"
+TRAIN_TOKENIZER = """
+import sys
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+tokenizer = Tokenizer(models.BPE())
+tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+tokenizer.decoder = decoders.ByteLevel()
+tokenizer.train([sys.argv[1]], trainers.BpeTrainer(vocab_size=300, special_tokens=[sys.argv[2]], show_progress=False,
+                                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+tokenizer.save("tokenizer.json")
+"""
+ENCODE = """
+import sys
+from tokenizers import Tokenizer
+print(*Tokenizer.from_file("tokenizer.json").encode(sys.argv[1]).ids)
+"""
+DECODE = """
+import sys
+from tokenizers import Tokenizer
+print(Tokenizer.from_file("tokenizer.json").decode([int(token) for token in sys.argv[1].split()]))
+"""
+# Names of letters in many scripts and signs beyond them: characters of one to four bytes.
+CORPUS = "".join(f"line {i}: na\u00efve caf\u00e9 \u2013 the sea \u6d77 and the sky \U0001F600 {i * i}\n"
+                 for i in range(400))
+PROMPT = "the sea \u6d77 "
+
+
+class Generate(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.write("corpus.txt", CORPUS)
+        self.python(TRAIN_TOKENIZER, "corpus.txt", END)
+        self.tokenize("pair")
+        model = MODEL.replace("vocab_size = 256", "vocab_size = 300")
+        run = RUN.format(steps=2, checkpoint_interval=0)
+        self.write("run.toml", model + run.replace('"corpus.txt"', '[{ path = "pair", weight = 2 }]'))
+        self.hint = self.assert_done("train", "run.toml", "--run-dir", "r").stdout.splitlines()[-1]
+
+    def python(self, program, *arguments):
+        command = [PYTHON, "-c", program, *arguments]
+        return subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True).stdout
+
+    def tokenize(self, output):
+        command = [PYTHON, ROOT / "tools" / "tokenize_corpus.py", "corpus.txt", "--document-separator", "\\n",
+                   "--tokenizer", "tokenizer.json", "--eod-token", END, "--output", output]
+        subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
+
+    def generate(self, *arguments, checkpoint="r", tokens="30", temperature="9"):
+        """What a model writes that has learned next to nothing, and so any token after any other."""
+        options = ["--checkpoint", checkpoint, "--tokens", tokens, "--temperature", temperature]
+        return self.assert_done("generate", *options, *arguments).stdout
+
+    def test_text_is_that_of_the_tokens(self):
+        ids = self.python(ENCODE, PROMPT).strip()
+        ends = 0
+        for seed in ("1", "2", "3"):
+            tokens = self.generate("--ids", "--prompt", ids, "--seed", seed, tokens="200").split()
+            if "0" in tokens:  # the end of the document, which only a tokenizer knows of
+                ends += 1
+                tokens = tokens[:tokens.index("0")]
+            text = self.generate("--prompt", PROMPT, "--seed", seed, tokens="200")
+            self.assertTrue(text.startswith(PROMPT), text)
+            self.assertEqual(text, self.python(DECODE, " ".join(tokens)))
+        self.assertGreater(ends, 0, "with other seeds documents end")
+
+    def test_without_a_prompt_a_document_begins(self):
+        self.assertNotIn(END, self.generate())
+        self.assertEqual(self.generate("--seed", "5"), self.generate("--seed", "5", "--prompt", END))
+
+    def test_the_hint_at_the_end_of_a_run_works(self):
+        self.assertTrue(self.hint.endswith("copus generate --checkpoint r"), self.hint)
+        self.assert_done(*self.hint.split()[-3:])
+        shutil.rmtree(self.folder / "pair.tokenizer")
+        output = self.assert_done("train", "run.toml", "--run-dir", "r2").stdout
+        self.assertIn("--checkpoint r2 --tokenizer DIR, with the folder of your tokenizer", output)
+        self.assertTrue(self.generate("--tokenizer", "tokenizer.json", "--prompt", PROMPT).startswith(PROMPT))
+
+    def test_an_export_takes_the_tokenizer_along(self):
+        self.assertIn("Copied from pair.tokenizer: tokenizer.json, tokenizer_config.json.",
+                      self.assert_done("convert", "--from", "r", "--to", "hf").stdout)
+        shutil.rmtree(self.folder / "pair.tokenizer")
+        written = self.generate("--prompt", PROMPT, checkpoint="hf", tokens="10")
+        self.assertEqual(written, self.generate("--tokenizer", "hf", "--prompt", PROMPT, tokens="10"))
+        run = (self.folder / "run.toml").read_text()
+        self.write("again.toml", "[model]\ninit_from = \"hf\"\n" + run[run.index("[data]"):])
+        self.assert_done("train", "again.toml", "--run-dir", "r2")
+        self.assertTrue(self.generate("--prompt", PROMPT, checkpoint="r2").startswith(PROMPT))
+
+    def refused(self, *arguments, says, **options):
+        self.assert_refused("generate", "--checkpoint", "r", *arguments, says=says, leaves_run_dir=True, **options)
+
+    def test_mistakes(self):
+        self.refused("--ids", "--prompt", "the sea", says=["'the' is no token id", "0 to 299"])
+        self.refused("--ids", says=["--prompt: give what to begin with"])
+        self.refused("--ids", "--tokenizer", "pair.tokenizer", says=["--ids", "excludes", "--tokenizer"])
+        self.refused("--tokenizer", "r", says=["no r/tokenizer.json", "save_pretrained"])
+        (self.folder / "broken").mkdir()
+        self.write("broken/tokenizer.json", "{}")
+        self.refused("--tokenizer", "broken", says=["broken/tokenizer.json is not a file of Hugging Face's tokenizers"])
+        words = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+                 "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+                 "model": {"type": "WordLevel", "vocab": {"the": 0, "sea": 300}, "unk_token": "the"}}
+        self.write("broken/tokenizer.json", json.dumps(words))
+        self.refused("--tokenizer", "broken", "--prompt", "the sea", says=["token 300", "--tokenizer"])
+        self.refused("--tokenizer", "broken", says=["--prompt: give what to begin with"])
+        self.write("broken/tokenizer_config.json", "{")
+        self.refused("--tokenizer", "broken", says=["tokenizer_config.json beside it is damaged"])
+        shutil.rmtree(self.folder / "pair.tokenizer")
+        self.refused("--prompt", "the sea", says=["tokens of r/checkpoints", "not bytes", "--tokenizer DIR", "--ids"])
+
+    def test_a_missing_package_is_told_with_each_python(self):
+        self.write("tokenizers.py", "raise ImportError('there is none')")
+        environment = os.environ | {"PYTHONPATH": str(self.folder)}
+        self.refused("--prompt", "the sea", env=environment,
+                     says=["python3: there is none", "pip install tokenizers", "--ids"])
+        environment["PATH"] = str(self.folder)
+        self.refused("--prompt", "the sea", env=environment, says=["python3: No such file", "pip install tokenizers"])
+
+
+if __name__ == "__main__":
+    has_package = pathlib.Path(PYTHON).exists() and not subprocess.run(
+        [PYTHON, "-c", "import tokenizers"], stderr=subprocess.DEVNULL).returncode
+    if not has_package:
+        print("skipped: .venv has no Python package tokenizers")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
