@@ -139,6 +139,41 @@ TEST_F(DecisionReplayTest, ARunReplaysToTheSameDecisions) {
   EXPECT_GT(result.switches, 1);
 }
 
+// Nobody decides, and nothing says how fast the cluster computes.
+TEST_F(DecisionReplayTest, WhatWasForcedInARunWithoutAPolicyReplaysAndGoesOn) {
+  SyntheticJob job(config_);
+  config_.adapt.policy = PolicyKind::none;
+  config_.cluster = {};
+  Configuration target = configuration_of(config_);
+  target.global_batch = 32;
+  Configuration layout = target;
+  layout.strategy = {.data_parallel = 4};
+  commands_ = {{50, {.kind = Command::Kind::force, .target = target}},
+               {98, {.kind = Command::Kind::force, .target = layout}}};
+  {
+    Controller controller(config_, configuration_of(config_), Knowledge());
+    begin();
+    go_on(job, controller, 1, 100);
+  }
+  const auto early = bring_up_to_date(config_, records(), events(), 60);
+  ASSERT_FALSE(early->difference) << early->difference->what;
+  EXPECT_EQ(early->controller.current(), target);
+
+  auto resumed = bring_up_to_date(config_, records(), events(), 100);
+  ASSERT_FALSE(resumed->difference) << resumed->difference->what;
+  EXPECT_EQ(resumed->controller.under_way().value().configuration, layout) << "it is announced again";
+  go_on(job, resumed->controller, 101, 150);
+  EXPECT_EQ(resumed->controller.current(), layout);
+  const Replay result = replay(config_, records(), events());
+  EXPECT_FALSE(result.difference) << result.difference->what;
+  EXPECT_EQ(result.decisions, 0);
+  EXPECT_EQ(result.switches, 2);
+
+  std::vector<DecisionEvent> others = events();
+  std::erase_if(others, [](const DecisionEvent& event) { return std::holds_alternative<LoggedCommand>(event); });
+  EXPECT_TRUE(replay(config_, records(), others).difference) << "switches that nobody asked for";
+}
+
 TEST_F(DecisionReplayTest, ASchedulesRatesReplayBitwise) {
   config_.adapt.policy = PolicyKind::seesaw;
   config_.train.max_tokens = int64_t{64} * 6000;  // so that the cosine has fallen within the steps below
@@ -244,7 +279,7 @@ TEST_F(DecisionReplayTest, FilesThatDoNotBelongTogether) {
   std::vector<DecisionEvent> headless = events();
   headless.erase(headless.begin());
   EXPECT_THAT(user_error([&] { replay(config_, records(), headless); }), HasSubstr("does not begin with"));
-  EXPECT_THAT(user_error([&] { replay(config_, records(), {}); }), HasSubstr("nothing was decided"));
+  EXPECT_THAT(user_error([&] { replay(config_, records(), {}); }), HasSubstr("nothing to replay"));
 }
 
 // The run was killed after its last step was logged and before the decision of that step was.

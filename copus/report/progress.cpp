@@ -34,18 +34,16 @@ std::optional<double> SmoothedValue::value() const {
   return weight_ > 0 ? std::optional(weighted_sum_ / weight_) : std::nullopt;
 }
 
-Progress::Progress(int descriptor, bool terminal, int64_t plain_interval, int64_t total_steps)
+Progress::Progress(int descriptor, bool terminal, int64_t plain_interval)
     : descriptor_(descriptor),
       terminal_(terminal),
       plain_interval_(std::max<int64_t>(plain_interval, 1)),
       loss_(smoothing_window),
-      tokens_per_second_(smoothing_window) {
-  state_.total_steps = total_steps;
-}
+      tokens_per_second_(smoothing_window) {}
 
 Progress::~Progress() { finish(); }
 
-void Progress::step(const StepRecord& record, double fraction_done, double eta_seconds) {
+void Progress::step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps) {
   loss_.add(record.loss);
   tokens_per_second_.add(record.tokens_per_second);
   const std::optional<double> latest_held_out_loss = state_.record.held_out_loss;
@@ -55,6 +53,7 @@ void Progress::step(const StepRecord& record, double fraction_done, double eta_s
   state_.tokens_per_second = tokens_per_second_.value().value_or(0);
   state_.fraction_done = fraction_done;
   state_.eta_seconds = eta_seconds;
+  state_.total_steps = total_steps;
   pending_ = true;
   if (terminal_) {
     if (std::chrono::steady_clock::now() >= next_draw_) draw_live_line();

@@ -81,9 +81,9 @@ class PseudoTerminal {
 TEST(PlainProgress, PrintsLinesAtTheIntervalAndNoEscapeCodes) {
   const Pipe pipe;
   {
-    Progress progress(pipe.input(), false, 10, 25);
+    Progress progress(pipe.input(), false, 10);
     progress.note("starting");
-    for (int64_t step = 1; step <= 25; ++step) progress.step(record_of(step), static_cast<double>(step) / 25, 3);
+    for (int64_t step = 1; step <= 25; ++step) progress.step(record_of(step), static_cast<double>(step) / 25, 3, 25);
     progress.finish();
   }
   const std::string output = pipe.output();
@@ -145,8 +145,8 @@ TEST(PlainProgress, SkippedStepsDoNotShowAsLoss) {
 TEST(LiveProgress, FitsTheTerminal) {
   for (const int columns : {20, 40, 80, 200}) {
     const PseudoTerminal terminal(columns);
-    Progress progress(terminal.input(), true, 10, 1000);
-    progress.step(record_of(123), 0.123, 100);
+    Progress progress(terminal.input(), true, 10);
+    progress.step(record_of(123), 0.123, 100, 1000);
     const std::string output = terminal.output();
     ASSERT_THAT(output, testing::StartsWith("\r"));
     ASSERT_THAT(output, testing::EndsWith("\x1b[K"));

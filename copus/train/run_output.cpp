@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
@@ -27,12 +28,14 @@ double now_since_epoch() {
 
 bool adapts(const RunConfig& config) { return config.adapt.policy != PolicyKind::none; }
 
-// Number of steps of a run; 0 where it is not known, since the run ends by time or its batch may change.
-int64_t known_steps(const RunConfig& config) {
-  if (adapts(config)) return 0;
-  const int64_t tokens_per_step = config.train.global_batch * config.train.sequence_length;
+// Number of steps of a run that stays in the batch of this step; 0 where it is not known, since the run ends by time or
+// a policy may change the batch.
+int64_t known_steps(const RunConfig& config, const StepRecord& record) {
   const int64_t limit = limit_in_tokens(config.train);
-  return limit / tokens_per_step + (limit % tokens_per_step > 0 ? 1 : 0);
+  if (adapts(config) || limit == 0) return 0;
+  const int64_t tokens_per_step = record.global_batch * config.train.sequence_length;
+  const int64_t left = std::max<int64_t>(0, limit - record.consumed_tokens);
+  return record.step + left / tokens_per_step + (left % tokens_per_step > 0 ? 1 : 0);
 }
 
 // Creates the run directory. With a config.toml in it, it is a run and can be resumed from then on.
@@ -54,7 +57,7 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
       directory_(begin_run_directory(plan)),
       checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last),
       log_(directory_, resumed_after),
-      progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)) {
+      progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
   if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after);
   tell_of_missing_lines();
@@ -167,11 +170,12 @@ void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std:
     note(concat("Skipped: ", state.skipped_steps, " steps whose loss or gradient was not finite."));
   }
   if (step_time) note(concat("Step time: ", *step_time));
-  if (adapts(config_)) {
-    RunSummary summary;
-    count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
-    note(concat("Adapted: ", summary.relayouts, summary.relayouts == 1 ? " re-layout, " : " re-layouts, ",
-                summary.batch_changes, summary.batch_changes == 1 ? " batch change" : " batch changes", "; ended with ",
+  RunSummary summary;
+  count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
+  if (adapts(config_) || summary.relayouts + summary.batch_changes > 0) {
+    note(concat(adapts(config_) ? "Adapted: " : "Changed by command: ", summary.relayouts,
+                summary.relayouts == 1 ? " re-layout, " : " re-layouts, ", summary.batch_changes,
+                summary.batch_changes == 1 ? " batch change" : " batch changes", "; ended with ",
                 to_string(trainer.configuration()), "."));
   }
   if (held_out_loss) {
@@ -203,7 +207,7 @@ void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
     note(concat("step ", record.step, " skipped: its loss or gradient is not finite (loss ", record.loss,
                 ", gradient norm ", record.grad_norm, ")"));
   }
-  progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1);
+  progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1, known_steps(config_, record));
 }
 
 void RunOutput::add(const Decision& decision) {
