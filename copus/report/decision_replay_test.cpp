@@ -20,7 +20,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-StepRecord record_of(const Observation& observation, const SyntheticJob& job) {
+StepRecord record_of(const Observation& observation, const SyntheticJob& job, const RunConfig& config) {
   StepRecord record;
   record.step = observation.step;
   record.consumed_samples = observation.consumed_samples;
@@ -32,6 +32,7 @@ StepRecord record_of(const Observation& observation, const SyntheticJob& job) {
   record.clipped = observation.clipped;
   record.step_seconds = observation.step_seconds;
   record.elapsed_seconds = observation.elapsed_seconds;
+  record.seconds_left = seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds);
   record.global_batch = job.current().global_batch;
   record.noise_scale = observation.noise_scale;
   record.noise_scale_low = observation.noise_scale_low;
@@ -65,7 +66,7 @@ class DecisionReplayTest : public TestDirectory {
     RunLog steps(directory_, from - 1);
     DecisionLog events(directory_, from - 1);
     for (int64_t step = from; step <= until; ++step) {
-      StepRecord record = record_of(job.next_step(), job);
+      StepRecord record = record_of(job.next_step(), job, config_);
       if (!knows_phase_) {
         record.phase.reset();
         record.clipped.reset();
@@ -439,12 +440,23 @@ TEST_F(DecisionReplayTest, ARunThatGoesOnWithOtherSettingsBeginsAnew) {
   EXPECT_GT(result.decisions, 0);
 }
 
+// What was left of the run when it decided is in its log, and more of it now changes no decision of before.
 TEST_F(DecisionReplayTest, ARunThatIsMadeLongerKeepsWhatItHasLearned) {
-  train(200);
-  config_.train.max_tokens *= 2;
-  const auto resumed = bring_up_to_date(config_, records(), events(), 200);
+  SyntheticJob job(config_);
+  for (int step = 0; step < 40; ++step) job.next_step();
+  config_.train.max_seconds = job.next_step().elapsed_seconds;
+  train(40);
+  const RunConfig shorter = config_;
+  config_.train.max_seconds *= 100;
+  const auto resumed = bring_up_to_date(config_, records(), events(), 40);
   ASSERT_FALSE(resumed->difference) << resumed->difference->what;
-  EXPECT_GT(resumed->controller.knowledge().cells().size(), 1);
+  EXPECT_EQ(resumed->controller.knowledge(),
+            bring_up_to_date(shorter, records(), events(), 40)->controller.knowledge());
+  EXPECT_FALSE(replay(config_, records(), events()).difference);
+
+  std::vector<StepRecord> of_an_earlier_version = records();
+  for (StepRecord& record : of_an_earlier_version) record.seconds_left.reset();
+  EXPECT_TRUE(replay(config_, of_an_earlier_version, events()).difference) << "else the test shows nothing";
 }
 
 TEST_F(DecisionReplayTest, TheFirstStepsOfAnotherProcessAreLeftOutAgain) {

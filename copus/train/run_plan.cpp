@@ -11,6 +11,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/config/settings.h"
 #include "copus/description/configuration_text.h"
 #include "copus/train/training_state.h"
 
@@ -28,7 +29,13 @@ std::map<std::string, std::string> settings_of(const RunConfig& config) {
     COPUS_CHECK(entries.is_table(), std::string(section.str()));
     for (const auto& [key, value] : *entries.as_table()) {
       std::ostringstream text;
-      value.visit([&](const auto& node) { text << toml::toml_formatter(node); });
+      value.visit([&](const auto& node) {
+        if constexpr (toml::is_floating_point<decltype(node)>) {
+          text << write_number(node.get());  // for people: 0.3, and not 0.29999999999999999
+        } else {
+          text << toml::toml_formatter(node);
+        }
+      });
       settings[concat(section.str(), ".", key.str())] = text.str();
     }
   }

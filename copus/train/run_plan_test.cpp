@@ -105,6 +105,11 @@ TEST(CheckChanges, ChangesTheTrainingFunctionOnlyByAnOverride) {
               ElementsAre(AllOf(HasSubstr("optimizer.lr"), HasSubstr("0.001 -> 0.5"))));
 }
 
+TEST(CheckChanges, NumbersReadAsTheyAreWritten) {
+  EXPECT_THAT(check_changes(config_with({"train.max_seconds=0.3"}), config_with({"train.max_seconds=0.4"}), {}),
+              ElementsAre("train.max_seconds: 0.3 -> 0.4"));
+}
+
 TEST(CheckChanges, AutomaticPrecisionIsWhatItWasResolvedTo) {
   const RunConfig then = config_with({"train.precision=\"fp32\""});
   EXPECT_THAT(check_changes(then, config_with({}), {}), IsEmpty());

@@ -119,6 +119,7 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   record.micro_batch = configuration.micro_batch;
   record.skipped_samples = state.skipped_samples;
   record.elapsed_seconds = state.elapsed_seconds;
+  record.seconds_left = seconds_left(config_.train, state.consumed_tokens, state.elapsed_seconds);
   if (norms) {
     record.small_batch = norms->small_batch;
     record.small_batch_squared_norm = norms->small_squared_norm;
