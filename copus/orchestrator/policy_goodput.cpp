@@ -227,9 +227,10 @@ class GoodputPolicy : public Policy {
 
   std::string what_it_costs(const Candidate& candidate, const Situation& situation) const {
     const double pause = pause_of(candidate, situation);
-    return concat(
-        pause > 0 ? ", after a pause of " + format_duration(pause) : "",
-        turns_back(candidate, situation) ? concat(", after ", turns_, " turns of the batch in short order") : "");
+    return concat(pause > 0 ? ", after a pause of " + format_duration(pause) : "",
+                  turns_back(candidate, situation)
+                      ? concat(", after ", counted(turns_, "turn"), " of the batch in short order")
+                      : "");
   }
 
   // Explains why the candidate's batch is not for a run that is to spare tokens; empty where it is.

@@ -129,7 +129,7 @@ void RunOutput::introduce(const Dataset& dataset, const std::optional<std::strin
   note(concat("training   ", to_string(config_.train.precision), " on ", config_.train.device, ", ",
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
   const int64_t ranks = plan_.start.strategy.world_size();
-  note(concat("runs in    ", to_string(plan_.start), " on ", ranks, ranks == 1 ? " rank" : " ranks"));
+  note(concat("runs in    ", to_string(plan_.start), " on ", counted(ranks, "rank")));
   if (config_.cluster.is_modelled()) {
     const PredictedJob job = predicted_job(config_);
     note(concat("stands for ", to_string(job.model.architecture), ", ", count(count_parameters(job.model)),
@@ -164,19 +164,18 @@ void RunOutput::tell_of_missing_lines() {
 void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss,
                             const std::optional<std::string>& step_time) {
   const TrainingState& state = trainer.state();
-  note(concat("Done: ", state.step, " steps, ", format_count(static_cast<double>(state.consumed_tokens)), " tokens in ",
-              format_duration(state.elapsed_seconds), " of training."));
+  note(concat("Done: ", counted(state.step, "step"), ", ", format_count(static_cast<double>(state.consumed_tokens)),
+              " tokens in ", format_duration(state.elapsed_seconds), " of training."));
   if (state.skipped_steps > 0) {
-    note(concat("Skipped: ", state.skipped_steps, " steps whose loss or gradient was not finite."));
+    note(concat("Skipped: ", counted(state.skipped_steps, "step"), " whose loss or gradient was not finite."));
   }
   if (step_time) note(concat("Step time: ", *step_time));
   RunSummary summary;
   count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
   if (adapts(config_) || summary.relayouts + summary.batch_changes > 0) {
-    note(concat(adapts(config_) ? "Adapted: " : "Changed by command: ", summary.relayouts,
-                summary.relayouts == 1 ? " re-layout, " : " re-layouts, ", summary.batch_changes,
-                summary.batch_changes == 1 ? " batch change" : " batch changes", "; ended with ",
-                to_string(trainer.configuration()), "."));
+    note(concat(adapts(config_) ? "Adapted: " : "Changed by command: ", counted(summary.relayouts, "re-layout"), ", ",
+                counted(summary.batch_changes, "batch change"), "; ended with ", to_string(trainer.configuration()),
+                "."));
   }
   if (held_out_loss) {
     note(concat("Held-out loss: ", *held_out_loss, dataset.bytes() ? " nats per byte" : " nats per token",
