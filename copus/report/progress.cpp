@@ -14,7 +14,7 @@ namespace {
 
 constexpr double smoothing_window = 20;  // steps
 constexpr auto time_between_draws = std::chrono::milliseconds(100);
-constexpr std::string_view erase_to_line_end = "\x1b[K";
+constexpr std::string_view erase_from_here = "\x1b[J";  // to the end of the screen
 
 }  // namespace
 
@@ -69,14 +69,14 @@ void Progress::note(std::string_view text) {
     return;
   }
   const bool was_live = live_;
-  write_all(descriptor_, concat(live_ ? "\r" : "", live_ ? erase_to_line_end : "", line, "\n"));
+  write_all(descriptor_, concat(live_ ? "\r" : "", live_ ? erase_from_here : "", line, "\n"));
   live_ = false;
   if (was_live) draw_live_line();
 }
 
 void Progress::finish() {
   if (terminal_) {
-    if (pending_) draw_live_line();
+    if (pending_ || live_) draw_live_line();
     if (live_) write_all(descriptor_, "\n");
     live_ = false;
     next_draw_ = {};
@@ -85,9 +85,12 @@ void Progress::finish() {
   }
 }
 
-// Leaves one column free: a character in the last one makes some terminals start a new line.
+// Leaves one column free: a character in the last one makes some terminals start a new line. The cursor stands at the
+// line's beginning, and what is behind the new line is erased, since the line before may take several rows by then:
+// many terminals break a line anew when they are made narrower, and leave the cursor at its character.
 void Progress::draw_live_line() {
-  write_all(descriptor_, concat("\r", live_line(state_, terminal_size(descriptor_).columns - 1), erase_to_line_end));
+  const std::string line = line_.text(state_, terminal_size(descriptor_).columns - 1);
+  write_all(descriptor_, concat("\r", line, erase_from_here, "\r"));
   live_ = true;
   pending_ = false;
   next_draw_ = std::chrono::steady_clock::now() + time_between_draws;

@@ -59,8 +59,9 @@ class Progress {
   ProgressState state_;
   SmoothedValue loss_;
   SmoothedValue tokens_per_second_;
+  LiveLine line_;
   bool pending_ = false;  // the last step is not shown yet
-  bool live_ = false;     // the cursor is on the live line
+  bool live_ = false;     // the cursor is on the live line, at its beginning
   std::chrono::steady_clock::time_point next_draw_;
 };
 
