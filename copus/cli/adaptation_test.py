@@ -173,6 +173,18 @@ class Batches(AdaptationTest):
         self.assertNotIn("afresh", self.assert_done("train", "--resume", "--run-dir", "r").stdout)
         self.assertEqual(self.outcomes("r"), self.outcomes("whole"))
 
+    def test_a_short_run_decides_by_default_and_goes_on_with_a_later_end(self):
+        self.write_adapting_run(policy="copus", steps=40)  # 320 samples, fewer than adapt.interval_samples
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        self.assertGreaterEqual(len(self.events("r", "decision")), 15)
+        self.assert_done("replay", "r")
+        for end in ("train.max_steps=80", "train.max_seconds=1000"):
+            output = self.assert_done("train", "--resume", "--run-dir", "r", "--set", end).stdout
+            self.assertIn("changed    train.max_", output)
+            self.assertNotIn("afresh", output)
+        self.assertEqual(len(self.events("r", "begin")), 1)
+        self.assert_done("replay", "r")
+
     def test_lines_of_the_logs_that_are_lost_or_out_of_their_place(self):
         self.write_adapting_run(policy="static", steps=20, interval_samples=16, checkpoint_interval=10)
         self.assert_done("train", "run.toml", "--run-dir", "r")

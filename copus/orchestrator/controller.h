@@ -21,6 +21,7 @@
 #include "copus/orchestrator/switch_outcomes.h"
 #include "copus/performance/learning.h"
 #include "copus/performance/table.h"
+#include "copus/statistics/noise_scale.h"
 
 namespace copus {
 
@@ -61,6 +62,10 @@ class Controller {
   // Steps between the announcement of a re-layout and its commit, in which ranks prepare beside training. A switch of
   // batch or micro-batch alone commits at the boundary after the announcement has reached every rank.
   static constexpr int64_t lead_steps = 2;
+
+  // Share of the run from one decision to the next at most, however many samples adapt.interval_samples are: phi is
+  // averaged over a quarter of the run at most, and is looked at four times within that.
+  static constexpr double longest_interval = NoiseWindow().largest_share / 4;
 
   // Makes the controller of a run that begins in `initial` (configuration_of(config), or that of a checkpoint), for as
   // many ranks as that needs, with `knowledge` of step times, and with the text of adapt.file (empty where none is
@@ -156,6 +161,7 @@ class Controller {
   Observation latest_;
   bool is_measured_ = false;        // whether steps of the current configuration were, also before the run was resumed
   int64_t decided_at_ = 0;          // in consumed samples
+  double decided_at_share_ = 0;     // of the run
   int64_t switched_at_ = 0;         // likewise
   double switched_at_seconds_ = 0;  // of the run's clock, at the end of the pause
   int64_t steps_in_configuration_ = 0;  // finite ones since the latest switch

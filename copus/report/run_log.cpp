@@ -41,6 +41,7 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("held_out_loss", record.held_out_loss);
   visit("elapsed_seconds", record.elapsed_seconds);
   visit("seconds_left", record.seconds_left);
+  visit("share_done", record.share_done);
 }
 
 }  // namespace

@@ -46,7 +46,9 @@ struct StepRecord {
   int64_t skipped_samples = 0;                   // sequences of skipped steps so far
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   double elapsed_seconds = 0;                    // training time so far, evaluation and checkpoints not counted
-  std::optional<double> seconds_left;  // by the limits that the run had then; empty in logs of earlier versions
+  // Of the run by the limits that it had then; empty in logs of earlier versions: the training time that was left at
+  // the pace so far, by the nearest limit, and the share that was done, as the learning rate's schedule counts it.
+  std::optional<double> seconds_left, share_done;
 
   // Tells whether the step had nothing to learn from: none of its tokens carries loss.
   bool lacks_loss() const { return loss_tokens == 0; }
