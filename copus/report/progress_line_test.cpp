@@ -55,7 +55,7 @@ TEST(LiveLineTest, DropsTheLeastImportantFirst) {
 }
 
 // The column in which each part begins.
-std::vector<size_t> columns_of(const std::string& line, const std::vector<std::string>& parts) {
+std::vector<size_t> places_of(const std::string& line, const std::vector<std::string>& parts) {
   std::vector<size_t> columns;
   columns.reserve(parts.size());
   for (const std::string& part : parts) columns.push_back(line.find(part));
@@ -66,17 +66,17 @@ TEST(LiveLineTest, EachNumberStaysInItsPlace) {
   for (const int width : {79, 120, 160}) {
     LiveLine line;
     ProgressState state = some_state();
-    const auto columns = columns_of(line.text(state, width), {"step", "d=", "loss", "45.3 k", "1 min"});
+    const auto columns = places_of(line.text(state, width), {"step", "d=", "loss", "45.3 k", "1 min"});
     EXPECT_THAT(columns, testing::Not(testing::Contains(std::string::npos))) << width;
     state.record.step = 9;
     state.loss = 11.25;
     state.tokens_per_second = 820;
     state.eta_seconds = 9;
-    EXPECT_EQ(columns_of(line.text(state, width), {"step", "d=", "loss", "820 tok", "9 s left"}), columns) << width;
+    EXPECT_EQ(places_of(line.text(state, width), {"step", "d=", "loss", "820 tok", "9 s left"}), columns) << width;
     state.record.global_batch = 8;
     state.tokens_per_second = 8'200'000;
     state.eta_seconds = 60;
-    EXPECT_EQ(columns_of(line.text(state, width), {"step", "d=", "loss", "8.2 M", "1 min"}), columns) << width;
+    EXPECT_EQ(places_of(line.text(state, width), {"step", "d=", "loss", "8.2 M", "1 min"}), columns) << width;
   }
 }
 
