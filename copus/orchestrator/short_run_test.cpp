@@ -63,7 +63,7 @@ TEST_F(ShortRun, WaitsNoLongerThanAQuarterOfItBeforeItChangesTheBatch) {
   const int64_t changed = first_batch_change(course_of(samples), samples);
   EXPECT_GE(changed, samples / 4);
   EXPECT_LT(changed, samples / 2);
-  constexpr int64_t long_run = 100 * samples;
+  constexpr int64_t long_run = 10 * samples;
   EXPECT_GE(first_batch_change(course_of(long_run), long_run), 100 * 16) << "a quarter of it is longer than the dwell";
 }
 

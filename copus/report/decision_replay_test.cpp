@@ -439,16 +439,17 @@ TEST_F(DecisionReplayTest, ARunThatGoesOnWithOtherSettingsBeginsAnew) {
 
 // What was left of the run when it decided is in its log, and more of it now changes no decision of before.
 TEST_F(DecisionReplayTest, ARunThatIsMadeLongerKeepsWhatItHasLearned) {
+  constexpr int64_t steps = 400;
   SyntheticJob job(config_);
-  for (int step = 0; step < 40; ++step) job.next_step();
-  config_.train.max_seconds = job.next_step().elapsed_seconds;
-  train(40);
+  for (int64_t step = 0; step < steps / 4; ++step) job.next_step();
+  config_.train.max_seconds = job.next_step().elapsed_seconds;  // so that nothing pays in most of the steps
+  train(steps);
   const RunConfig shorter = config_;
   config_.train.max_seconds *= 100;
-  const auto resumed = bring_up_to_date(config_, records(), events(), 40);
+  const auto resumed = bring_up_to_date(config_, records(), events(), steps);
   ASSERT_FALSE(resumed->difference) << resumed->difference->what;
   EXPECT_EQ(resumed->controller.knowledge(),
-            bring_up_to_date(shorter, records(), events(), 40)->controller.knowledge());
+            bring_up_to_date(shorter, records(), events(), steps)->controller.knowledge());
   EXPECT_FALSE(replay(config_, records(), events()).difference);
 
   std::vector<StepRecord> of_an_earlier_version = records();
