@@ -43,6 +43,11 @@ std::string format_rate(double per_second, std::string_view what) {
   return concat(format_count(per_second), " ", what, "/s");
 }
 
+std::string counted(int64_t count, std::string_view one, std::string_view many) {
+  if (count == 1) return concat("1 ", one);
+  return many.empty() ? concat(count, " ", one, "s") : concat(count, " ", many);
+}
+
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds)) return "?";
   if (std::abs(seconds) < 9.995) return format_number("%.2f s", seconds);

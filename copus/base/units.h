@@ -1,6 +1,7 @@
-// Numbers for people: bytes, durations, counts and rates as short text.
+// Numbers for people: bytes, durations, counts, rates and how many there are of something, as short text.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,5 +16,8 @@ std::string format_bytes(double bytes);       // "812 B", "3.4 GiB"
 std::string format_duration(double seconds);  // "0.25 s", "12.3 s", "2 min 05 s", "3 h 07 min", "2 d 04 h"
 std::string format_count(double count);       // "999", "1.9 M", "45.3 k"
 std::string format_rate(double per_second, std::string_view what);  // "45.3 k tokens/s"
+
+// Says how many there are: "1 switch", "2 switches". `many`: by default `one` with an s.
+std::string counted(int64_t count, std::string_view one, std::string_view many = {});
 
 }  // namespace copus

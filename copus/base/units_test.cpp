@@ -32,6 +32,14 @@ TEST(Units, Counts) {
 
 TEST(Units, Rates) { EXPECT_EQ(format_rate(45'310, "tokens"), "45.3 k tokens/s"); }
 
+TEST(Units, OneIsSingular) {
+  EXPECT_EQ(counted(0, "step"), "0 steps");
+  EXPECT_EQ(counted(1, "step"), "1 step");
+  EXPECT_EQ(counted(2, "step"), "2 steps");
+  EXPECT_EQ(counted(1, "switch", "switches"), "1 switch");
+  EXPECT_EQ(counted(2, "switch", "switches"), "2 switches");
+}
+
 TEST(Units, Durations) {
   EXPECT_EQ(format_duration(0.25), "0.25 s");
   EXPECT_EQ(format_duration(9.996), "10.0 s");

@@ -173,6 +173,18 @@ class Batches(AdaptationTest):
         self.assertNotIn("afresh", self.assert_done("train", "--resume", "--run-dir", "r").stdout)
         self.assertEqual(self.outcomes("r"), self.outcomes("whole"))
 
+    def test_a_short_run_decides_by_default_and_goes_on_with_a_later_end(self):
+        self.write_adapting_run(policy="copus", steps=40)  # 320 samples, fewer than adapt.interval_samples
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        self.assertGreaterEqual(len(self.events("r", "decision")), 15)
+        self.assert_done("replay", "r")
+        for end in ("train.max_steps=80", "train.max_seconds=1000"):
+            output = self.assert_done("train", "--resume", "--run-dir", "r", "--set", end).stdout
+            self.assertIn("changed    train.max_", output)
+            self.assertNotIn("afresh", output)
+        self.assertEqual(len(self.events("r", "begin")), 1)
+        self.assert_done("replay", "r")
+
     def test_lines_of_the_logs_that_are_lost_or_out_of_their_place(self):
         self.write_adapting_run(policy="static", steps=20, interval_samples=16, checkpoint_interval=10)
         self.assert_done("train", "run.toml", "--run-dir", "r")
@@ -311,12 +323,52 @@ class Control(AdaptationTest):
             if len(self.records("r")) == before:
                 return before
 
-    def test_a_run_that_does_not_adapt_can_only_pause(self):
-        process = self.start_run(policy="none")
-        self.assert_refused("ctl", "r", "force", "B=16", says=["adapt.policy", "static"], leaves_run_dir=True)
-        self.assert_done("ctl", "r", "pause")
-        self.assert_done("ctl", "r", "resume")
+    def start_plain_run(self, *arguments, layout=""):
+        """Starts a run without a policy, of whose cluster nothing is known."""
+        shutil.rmtree(self.folder / "r", ignore_errors=True)
+        self.write_run("run.toml", steps=100000, more=layout + adapt(verify=True))
+        process = self.start("train", "run.toml", "--run-dir", "r", *arguments)
+        self.addCleanup(process.kill)
+        self.wait_for_steps("r", 3, process)
+        return process
+
+    def go_on(self, steps):
+        """Resumes the run for so many steps of its first batch."""
+        limit = self.records("r")[-1]["consumed_samples"] // 8 + steps
+        return self.assert_done("train", "--resume", "--run-dir", "r", "--set", f"train.max_steps={limit}").stdout
+
+    def test_a_run_without_a_policy_is_forced_and_goes_on_so(self):
+        process = self.start_plain_run()
+        ctl = lambda *arguments: self.assert_done("ctl", "r", *arguments).stdout
+        for command in ("pin", "unpin"):
+            self.assertIn("stays with d=1,t=1,p=1,B=8,b=4", ctl(command))
+        self.assertIn("B=8,b=4 -> B=32,b=8", ctl("force", "B=32,b=8"))
+        self.assertIn("B=32,b=8; policy none\n", ctl("status"))
+        self.assert_refused("ctl", "r", "force", "d=2", says=["needs 2 ranks", "d x t x p is 1"], leaves_run_dir=True)
+        ctl("pause")
+        ctl("resume")
         self.end(process)
+        moved = len(self.records("r"))
+        self.assertEqual(self.batches("r")[-1], 32)
+        self.assertFalse(self.events("r", "decision"))
+        self.assert_done("replay", "r")
+        output = self.go_on(steps=40)
+        self.assertNotIn("afresh", output)
+        self.assertIn("Changed by command: 0 re-layouts, 1 batch change; ended with d=1,t=1,p=1,B=32,b=8.", output)
+        self.assertEqual(set(self.batches("r")[moved:]), {32})
+        self.assertEqual(json.loads(self.assert_done("replay", "r", "--json").stdout)["switches"], 1)
+
+    def test_a_run_without_a_policy_is_moved_to_other_layouts(self):
+        for heals in ("true", "false"):  # where it does, the ranks read each other's state; else they send it
+            with self.subTest(heal=heals):
+                process = self.start_plain_run("--set", f"heal.enabled={heals}", layout=parallel(data=2, pipeline=2))
+                told = self.assert_done("ctl", "r", "force", "d=1,t=2,p=2,B=16").stdout
+                self.assertIn("d=2,t=1,p=2,B=8 -> d=1,t=2,p=2,B=16; pause ", told)
+                self.end(process)
+                self.assertEqual(self.layouts("r")[-1], "1x2x2")
+                self.assertIn("d=1,t=2,p=2,B=16,b=4", self.go_on(steps=20))
+                self.assertEqual(self.layouts("r")[-1], "1x2x2")
+                self.assert_done("replay", "r")
 
 
 if __name__ == "__main__":

@@ -140,8 +140,8 @@ int run_experiment(const ExperimentDirectory& directory, const CompareOptions& o
   write_file_durably(results, json);
   std::cout << (options.json ? json : concat('\n', to_text(experiment, comparison), "Wrote ", results.string(), ".\n"));
   if (runner.failed().empty()) return 0;
-  std::cerr << "copus: error: " << runner.failed().size() << " runs failed; the same command tries them again, in "
-            << directory.path().string() << '\n';
+  std::cerr << "copus: error: " << counted(std::ssize(runner.failed()), "run")
+            << " failed; the same command tries again what failed, in " << directory.path().string() << '\n';
   return some_run_failed;
 }
 

@@ -190,7 +190,7 @@ std::string ExperimentRunner::time_left() const {
   const size_t unknown = screening ? experiment.contenders().size() * experiment.seeds.size() : 0;
   if (left.empty() && unknown == 0) return "";
   const std::optional<double> seconds = estimate_seconds(directory_, left, unknown, jobs_);
-  return concat("; ", left.size() + unknown, left.size() + unknown == 1 ? " run left" : " runs left",
+  return concat("; ", counted(static_cast<int64_t>(left.size() + unknown), "run"), " left",
                 seconds ? concat(", about ", format_duration(*seconds)) : "");
 }
 

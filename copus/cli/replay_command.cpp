@@ -12,6 +12,7 @@
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/base/printable.h"
+#include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/report/decision_replay.h"
@@ -45,14 +46,15 @@ int print_replay(const Replay& result, const ReplayOptions& options) {
     std::cout << json_text(object) << '\n';
   } else {
     if (result.earlier_decisions > 0) {
-      std::cout << "Left out: " << result.earlier_decisions
-                << " decisions from before the run was resumed with other settings.\n";
+      std::cout << "Left out: " << counted(result.earlier_decisions, "decision")
+                << " from before the run was resumed with other settings.\n";
     }
     if (result.difference) {
-      std::cout << "After " << result.decisions << " decisions that are the same, step " << result.difference->step
-                << ": " << printable(result.difference->what) << ".\n";
+      std::cout << "After " << counted(result.decisions, "decision that is", "decisions that are") << " the same, step "
+                << result.difference->step << ": " << printable(result.difference->what) << ".\n";
     } else {
-      std::cout << result.decisions << " decisions and " << result.switches << " switches, all the same.\n";
+      std::cout << counted(result.decisions, "decision") << " and " << counted(result.switches, "switch", "switches")
+                << ", all the same.\n";
     }
   }
   return result.difference ? decided_otherwise : 0;
@@ -72,10 +74,10 @@ int print_open_loop(const std::vector<Decision>& decisions, const std::string& p
               << (decision.choice.target ? concat("-> ", to_string(*decision.choice.target), "; ") : "")
               << decision.choice.reason << '\n';
   }
-  std::cout
-      << "Policy \"" << policy << "\" would have moved at " << moves << " of " << decisions.size()
-      << " decisions. What the run would then have done, its log cannot say: each decision is asked where the run "
-         "was.\n";
+  std::cout << "Policy \"" << policy << "\" would have moved at " << moves << " of "
+            << counted(std::ssize(decisions), "decision")
+            << ". What the run would then have done, its log cannot say: each decision is asked where the run "
+               "was.\n";
   return 0;
 }
 

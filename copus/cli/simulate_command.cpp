@@ -155,9 +155,9 @@ void print_text(const SimulateOptions& options, const RunConfig& config, const L
   }
   for (const auto& [name, run] : policies) {
     std::cout << '\n'
-              << name << ": " << run.steps << " steps, " << run.relayouts << " re-layouts ("
-              << format_duration(run.pause_seconds) << "), " << run.batch_changes << " changes of batch; ended in "
-              << to_string(run.last) << '\n';
+              << name << ": " << counted(run.steps, "step") << ", " << counted(run.relayouts, "re-layout") << " ("
+              << format_duration(run.pause_seconds) << "), " << counted(run.batch_changes, "batch change")
+              << "; ended in " << to_string(run.last) << '\n';
     print_row({"loss", "time", "/ best static", "/ clairvoyant", "tokens"});
     for (size_t i = 0; i < scenario.targets.size(); ++i) {
       const LawTarget& target = scenario.targets[i];

@@ -172,9 +172,9 @@ struct AdaptConfig {
   double least_efficiency = 1;     // to spare tokens: least worth of a sample over one in train.global_batch
   double relayout_threshold = 0;   // relative gain of Goodput that a re-layout must bring, whatever time it saves
   double batch_threshold = 0;      // likewise of a change of batch or micro-batch alone
-  int64_t interval_samples = 512;  // samples from one decision to the next
+  int64_t interval_samples = 512;  // samples from one decision to the next, or a sixteenth of the run
   int64_t dwell_samples = 2048;    // from one change of the batch to the next, or a quarter of the run so far
-  int64_t dwell_steps = 32;        // and of steps
+  int64_t dwell_steps = 32;        // and of steps, or a quarter of the run
   double dwell_pauses = 3;  // least time from one switch to trying another layout, in expected pauses of the move there
   // The phases of the learning rate's schedule in which nothing is switched, except by an open-loop policy.
   std::vector<SchedulePhase> hold_in;

@@ -27,6 +27,16 @@ Observation as_logged(Observation observation) {
 
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
+// The policy of the run; null where nobody decides.
+std::unique_ptr<Policy> policy_of(const RunConfig& config, const std::string& file) {
+  return config.adapt.policy == PolicyKind::none ? nullptr : make_policy(config, file);
+}
+
+// Whether step times can be predicted. Those of a job that another program trains are measured.
+bool predicts_steps(const RunConfig& config) {
+  return config.is_trained_elsewhere() || is_speed_known(config.cluster.as_timed());
+}
+
 // Makes the policy with the other exponent of Goodput; null for policies that have none.
 std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& file) {
   if (config.adapt.policy != PolicyKind::copus && config.adapt.policy != PolicyKind::oracle) return nullptr;
@@ -39,11 +49,12 @@ std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& 
 Controller::Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
                        const std::string& file, std::optional<double> rate_factor)
     : config_(config),
-      policy_(make_policy(config, file)),
+      policy_(policy_of(config, file)),
       other_policy_(other_alpha_policy(config, file)),
       job_(job_model_of(config, knowledge)),
-      table_(job_->table(knowledge, initial.strategy.world_size())),
-      learner_(job_, initial, knowledge),
+      table_(policy_ ? job_->table(knowledge, initial.strategy.world_size()) : PerformanceTable()),
+      learner_(predicts_steps(config) ? std::optional<StepTimeLearner>(std::in_place, job_, initial, knowledge)
+                                      : std::nullopt),
       current_(initial),
       rate_cap_(rate_factor ? cap_of_factor(rate_rule_of(config), *rate_factor)
                             : initial_rate_cap(config, initial.global_batch)),
@@ -52,7 +63,7 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, co
       outcomes_(config) {
   list_candidates();
   const PolicyKind policy = config.adapt.policy;
-  if (candidates_.size() < 2 && policy != PolicyKind::fixed && policy != PolicyKind::static_best &&
+  if (policy_ && candidates_.size() < 2 && policy != PolicyKind::fixed && policy != PolicyKind::static_best &&
       policy != PolicyKind::script) {
     throw UserError(
         concat("adapt.policy \"", to_string(policy), "\" has nothing to choose among: ",
@@ -64,23 +75,24 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, co
 
 // On the modelled clock nothing has to warm up: a resumed run decides as if it had never been interrupted.
 void Controller::resumed() {
-  if (!config_.cluster.is_modelled()) learner_.resumed();
+  if (learner_ && !config_.cluster.is_modelled()) learner_->resumed();
 }
 
 Reaction Controller::observe(const Observation& observation) {
   COPUS_CHECK(observation.step > latest_.step, observation.step, " after ", latest_.step);
   latest_ = as_logged(observation);
+  decided_at_share_ = std::min(decided_at_share_, latest_.share_done);  // a run may be made longer
   inputs_.add(latest_);
   updates_ += latest_.clipped.has_value();
   clipped_updates_ += latest_.clipped.value_or(false);
   const bool is_finite = job_->is_finite(latest_);
-  if (is_finite) {
-    learner_.add(latest_.step_seconds);
+  if (is_finite && learner_) {
+    learner_->add(latest_.step_seconds);
     ++steps_in_configuration_;
-    is_measured_ |= learner_.counted_steps() > 0;
-    outcomes_.observe(latest_, learner_.counted_steps() > 0);
+    is_measured_ |= learner_->counted_steps() > 0;
+    outcomes_.observe(latest_, learner_->counted_steps() > 0);
   }
-  policy_->observe(latest_);
+  if (policy_) policy_->observe(latest_);
   if (other_policy_) other_policy_->observe(latest_);
   Reaction reaction;
   if (is_decision_due(is_finite)) {
@@ -88,15 +100,16 @@ Reaction Controller::observe(const Observation& observation) {
     reaction.intent = under_way_;
     if (!config_.adapt.advise) reaction.rate_factor = rate_factor_;
   }
-  if (outcomes_.is_due()) reaction.realised = outcomes_.take(learner_.knowledge());
+  if (outcomes_.is_due()) reaction.realised = outcomes_.take(learner_->knowledge());
   return reaction;
 }
 
 // A configuration is looked at after the first step that counts and the third. They are counted by the run, so that a
 // resumed one, which has to warm up again, decides at the same steps. A step that is not finite does not count.
 bool Controller::is_decision_due(bool has_counted) const {
-  if (under_way_ || pinned_) return false;
-  const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples;
+  if (!policy_ || under_way_ || pinned_) return false;
+  const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples ||
+                                   latest_.share_done - decided_at_share_ >= longest_interval;
   const int64_t counted = steps_in_configuration_ - StepTimeLearner::warm_up_steps;
   const bool first_look = has_counted && (counted == 1 || counted == 3);
   return policy_->is_due(latest_) || ((interval_has_passed || first_look) && is_measured_);
@@ -104,6 +117,7 @@ bool Controller::is_decision_due(bool has_counted) const {
 
 Decision Controller::decide() {
   decided_at_ = latest_.consumed_samples;
+  decided_at_share_ = latest_.share_done;
   correct_candidates();
   rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_),
                                     static_cast<double>(latest_.consumed_samples));
@@ -142,7 +156,7 @@ Decision Controller::decide() {
   if (decision.moves) {
     decision.commit_after_step = std::max(first_boundary(*choice.target), choice.commit_after_step.value_or(0));
     begin_switch({*choice.target, decision.commit_after_step, *decision.target_rate_factor, decision.inputs_hash},
-                 choice.predicted_gain, learner_.knowledge());
+                 choice.predicted_gain);
   }
   return decision;
 }
@@ -174,9 +188,10 @@ void Controller::hold_where_wanted(Choice& choice) const {
 // Lists the configurations that can be chosen from the current one; their step times are corrected when a decision
 // needs them.
 void Controller::list_candidates() {
-  const Corrected step = learner_.expected();
+  if (!policy_) return;
+  const Corrected step = learner_->expected();
   candidates_ = candidates_of(
-      table_, {current_, step.seconds, step.relative_deviation, 0, false, learner_.predict(current_)}, config_);
+      table_, {current_, step.seconds, step.relative_deviation, 0, false, learner_->predict(current_)}, config_);
   std::erase_if(candidates_, [this](const Candidate& candidate) {
     return candidate.configuration != current_ && why_refused(candidate.configuration);
   });
@@ -186,9 +201,9 @@ void Controller::list_candidates() {
 
 // Corrects the candidates' step times by what was learned, unless nothing was learned since the last time.
 void Controller::correct_candidates() {
-  if (corrected_at_ == learner_.revision()) return;
-  corrected_at_ = learner_.revision();
-  const Knowledge knowledge = learner_.knowledge();
+  if (corrected_at_ == learner_->revision()) return;
+  corrected_at_ = learner_->revision();
+  const Knowledge knowledge = learner_->knowledge();
   for (Candidate& candidate : candidates_) {
     const Corrected step = knowledge.correct(candidate.configuration, candidate.predicted);
     candidate.step_seconds = step.seconds;
@@ -200,8 +215,10 @@ void Controller::correct_candidates() {
   }
 }
 
-void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge) {
+void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain) {
   under_way_ = intent;
+  if (!learner_) return;  // nothing is promised
+  const Knowledge knowledge = learner_->knowledge();
   promise_ = {.switched = {.decision_step = latest_.step,
                            .from = current_,
                            .to = intent.configuration,
@@ -249,7 +266,7 @@ double Controller::pause_seconds(const ParallelStrategy& target) {
 }
 
 Corrected Controller::step_in(const Configuration& configuration, const Knowledge& knowledge) const {
-  return knowledge.correct(configuration, learner_.predict(configuration));
+  return knowledge.correct(configuration, learner_->predict(configuration));
 }
 
 void Controller::report(const SwitchReport& report) {
@@ -261,17 +278,17 @@ void Controller::report(const SwitchReport& report) {
   inputs_.add(report.to);
   inputs_.add(report.pause_seconds);
   if (report.outcome == SwitchReport::Outcome::moved) {
-    if (is_relayout(current_, report.to)) {
+    if (policy_ && is_relayout(current_, report.to)) {
       pauses_.push_back({report.pause_seconds, job_->move_seconds(current_.strategy, report.to.strategy)});
     }
     enter(report.to);
     rate_factor_ = report.rate_factor.value_or(rate_factor_in(report.to));
     switched_at_ = report.consumed_samples;
-    if (is_own) outcomes_.moved(promise_, report.consumed_samples, learner_.knowledge());
+    if (is_own && learner_) outcomes_.moved(promise_, report.consumed_samples, learner_->knowledge());
   } else {
     note_refusal(report);
     // A roll-back has released and allocated memory again, so the next steps are slower and warm up once more.
-    if (report.outcome == SwitchReport::Outcome::rolled_back) learner_.resumed();
+    if (learner_ && report.outcome == SwitchReport::Outcome::rolled_back) learner_->resumed();
   }
   if (report.outcome != SwitchReport::Outcome::vetoed) restart_counting(report.pause_seconds);
   list_candidates();
@@ -288,13 +305,13 @@ void Controller::ranks_changed(const RanksChanged& change) {
   inputs_.add(change.ranks);
   inputs_.add(change.to);
   inputs_.add(change.pause_seconds);
-  if (change.to.strategy.world_size() != current_.strategy.world_size()) {
-    table_ = job_->table(learner_.knowledge(), change.to.strategy.world_size());
+  if (policy_ && change.to.strategy.world_size() != current_.strategy.world_size()) {
+    table_ = job_->table(knowledge(), change.to.strategy.world_size());
   }
   infeasible_.clear();  // what these ranks could not do the others may
   enter(change.to);
   switched_at_ = latest_.consumed_samples;
-  outcomes_.interrupted(learner_.knowledge());
+  outcomes_.interrupted(knowledge());
   restart_counting(change.pause_seconds);
   list_candidates();
 }
@@ -302,7 +319,7 @@ void Controller::ranks_changed(const RanksChanged& change) {
 void Controller::enter(const Configuration& configuration) {
   current_ = configuration;
   entered_.insert(configuration);
-  learner_.change_configuration(configuration);
+  if (learner_) learner_->change_configuration(configuration);
 }
 
 // Makes the steps that follow the first ones that are looked at, after a pause.
@@ -365,26 +382,36 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   pinned_ = true;
   inputs_.add(target);
   if (target == current_) return std::nullopt;
-  const Knowledge knowledge = learner_.knowledge();
-  double gain = unknown;
-  if (latest_.noise_scale) {
-    const double critical = critical_batch_at(*latest_.noise_scale);
-    const auto worth = [&](const Configuration& configuration, double rate) {
-      const auto batch = static_cast<double>(configuration.global_batch);
-      const double efficiency =
-          statistical_efficiency(batch, critical, static_cast<double>(reference_batch_of(config_)));
-      return goodput(batch / step_in(configuration, knowledge).seconds, efficiency, rate, config_.adapt.alpha);
-    };
-    gain = worth(target, rate_factor_in(target)) / worth(current_, rate_factor_) - 1;
+  const bool keeps_batch = target.global_batch == current_.global_batch;
+  // Where nobody decides, this is when the cap follows the critical batch.
+  if (!policy_ && !keeps_batch) {
+    rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, believed_noise(latest_),
+                                      static_cast<double>(latest_.consumed_samples));
   }
-  begin_switch({target, first_boundary(target), rate_factor_in(target), inputs_.value()}, gain, knowledge);
+  const double rate = keeps_batch ? rate_factor_ : rate_factor_in(target);
+  begin_switch({target, first_boundary(target), rate, inputs_.value()}, gain_of(target, rate));
   return under_way_;
+}
+
+// The relative gain of Goodput in another configuration and at its rate; NaN where nobody knows.
+double Controller::gain_of(const Configuration& target, double target_rate) const {
+  if (!learner_ || !latest_.noise_scale) return unknown;
+  const Knowledge knowledge = learner_->knowledge();
+  const double critical = critical_batch_at(*latest_.noise_scale);
+  const auto worth = [&](const Configuration& configuration, double rate) {
+    const auto batch = static_cast<double>(configuration.global_batch);
+    const double efficiency = statistical_efficiency(batch, critical, static_cast<double>(reference_batch_of(config_)));
+    return goodput(batch / step_in(configuration, knowledge).seconds, efficiency, rate, config_.adapt.alpha);
+  };
+  return worth(target, target_rate) / worth(current_, rate_factor_) - 1;
 }
 
 void Controller::check_feasible(const Configuration& target) {
   if (target.strategy.world_size() != current_.strategy.world_size()) {
+    const int64_t ranks = current_.strategy.world_size();
     throw UserError(concat(to_string(target), " needs ", target.strategy.world_size(), " ranks, and the job trains on ",
-                           current_.strategy.world_size()));
+                           ranks, ": give a layout whose d x t x p is ", ranks,
+                           ", or let the run end and go on with other ranks by --resume"));
   }
   if (const auto reason = job_->infeasible_reason(target)) throw UserError(*reason);
   if (const auto reason = why_refused(target)) throw UserError(*reason);

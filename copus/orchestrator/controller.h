@@ -1,6 +1,7 @@
 // The controller of a run: it is told of every step, learns how long steps take, asks the policy at intervals,
-// announces switches and follows what came of them. A deterministic state machine without I/O: the run and `copus
-// replay` drive the same object with the same sequence, and a resumed run brings a new one up to date from its logs.
+// announces switches and follows what came of them. Where no policy decides (adapt.policy "none") it moves the job by a
+// user's command alone. A deterministic state machine without I/O: the run and `copus replay` drive the same object
+// with the same sequence, and a resumed run brings a new one up to date from its logs.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "copus/orchestrator/switch_outcomes.h"
 #include "copus/performance/learning.h"
 #include "copus/performance/table.h"
+#include "copus/statistics/noise_scale.h"
 
 namespace copus {
 
@@ -61,11 +63,15 @@ class Controller {
   // batch or micro-batch alone commits at the boundary after the announcement has reached every rank.
   static constexpr int64_t lead_steps = 2;
 
+  // Share of the run from one decision to the next at most, however many samples adapt.interval_samples are: phi is
+  // averaged over a quarter of the run at most, and is looked at four times within that.
+  static constexpr double longest_interval = NoiseWindow().largest_share / 4;
+
   // Makes the controller of a run that begins in `initial` (configuration_of(config), or that of a checkpoint), for as
   // many ranks as that needs, with `knowledge` of step times, and with the text of adapt.file (empty where none is
   // named). `rate_factor` is the factor on the learning rate that the run has; empty: the one that a run begins with.
-  // Throws UserError where there is nothing to choose among or nothing that says how fast the cluster computes, and
-  // what make_policy throws.
+  // Throws UserError where a policy has nothing to choose among or nothing says how fast the cluster computes, and what
+  // make_policy throws; never where no policy decides.
   Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
              const std::string& file = "", std::optional<double> rate_factor = std::nullopt);
 
@@ -90,17 +96,23 @@ class Controller {
   // The intent that is under way: returned by observe or command, and not reported yet.
   const std::optional<SwitchIntent>& under_way() const { return under_way_; }
   bool pinned() const { return pinned_; }
+  // Tells whether a policy decides anything here, or a user alone.
+  bool has_policy() const { return policy_ != nullptr; }
   const Configuration& current() const { return current_; }
   // The factor on the learning rate from the next update on.
   double rate_factor() const { return rate_factor_; }
   // Likewise in another configuration, by [optimizer] at the cap of the latest decision.
   double rate_factor_in(const Configuration& configuration) const;
-  Knowledge knowledge() const { return learner_.knowledge(); }
-  // Expected seconds of a step in the current configuration.
-  Corrected expected_step() const { return learner_.expected(); }
+  // What is known of step times; nothing where they are not predicted.
+  Knowledge knowledge() const { return learner_ ? learner_->knowledge() : Knowledge(); }
+  // What predicts steps in the current configuration; empty without a policy where nothing says how fast the cluster
+  // computes.
+  const std::optional<StepTimeLearner>& step_times() const { return learner_; }
+  // Expected seconds of a step in the current configuration, where steps are predicted.
+  Corrected expected_step() const { return learner_->expected(); }
   // Likewise in any feasible one.
   Corrected expected_step(const Configuration& configuration) const {
-    return step_in(configuration, learner_.knowledge());
+    return step_in(configuration, learner_->knowledge());
   }
   // Expected seconds for which a move to this strategy, of as many ranks, would stop training: what its plan takes,
   // corrected by what earlier re-layouts took beside what their plans take. Where no state moves, what earlier moves
@@ -113,6 +125,7 @@ class Controller {
   void describe_schedule(Decision& decision);
   void hold_where_wanted(Choice& choice) const;
   std::optional<SwitchIntent> force(const Configuration& target);
+  double gain_of(const Configuration& target, double target_rate) const;
   void check_feasible(const Configuration& target);
   std::optional<std::string> why_refused(const Configuration& target);
   void note_refusal(const SwitchReport& report);
@@ -120,17 +133,18 @@ class Controller {
   void correct_candidates();
   void enter(const Configuration& configuration);
   void restart_counting(double pause_seconds);
-  void begin_switch(const SwitchIntent& intent, double predicted_gain, const Knowledge& knowledge);
+  void begin_switch(const SwitchIntent& intent, double predicted_gain);
   int64_t first_boundary(const Configuration& target) const;
   double critical_batch_at(double noise_scale) const;
   Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
 
   RunConfig config_;
-  std::unique_ptr<Policy> policy_;
+  std::unique_ptr<Policy> policy_;        // null where nobody decides
   std::unique_ptr<Policy> other_policy_;  // null where there is no other exponent
   std::shared_ptr<JobModel> job_;
-  PerformanceTable table_;  // uncorrected predictions, for the ranks that are used; the candidates are corrected
-  StepTimeLearner learner_;
+  // Uncorrected predictions, for the ranks that are used, as far as a policy needs them; the candidates are corrected.
+  PerformanceTable table_;
+  std::optional<StepTimeLearner> learner_;  // empty where step times are not predicted; no policy decides there
   Configuration current_;
   double rate_cap_, rate_factor_;
   std::vector<Candidate> candidates_;
@@ -147,6 +161,7 @@ class Controller {
   Observation latest_;
   bool is_measured_ = false;        // whether steps of the current configuration were, also before the run was resumed
   int64_t decided_at_ = 0;          // in consumed samples
+  double decided_at_share_ = 0;     // of the run
   int64_t switched_at_ = 0;         // likewise
   double switched_at_seconds_ = 0;  // of the run's clock, at the end of the pause
   int64_t steps_in_configuration_ = 0;  // finite ones since the latest switch

@@ -147,7 +147,9 @@ class GoodputPolicy : public Policy {
       }
       direction_ = direction;
       batch_switched_at_ = switched_at;
+      batch_seen_at_share_ = situation.latest.share_done;
     }
+    batch_seen_at_share_ = std::min(batch_seen_at_share_, situation.latest.share_done);  // a run may be made longer
     last_ = situation.current;
   }
 
@@ -227,9 +229,10 @@ class GoodputPolicy : public Policy {
 
   std::string what_it_costs(const Candidate& candidate, const Situation& situation) const {
     const double pause = pause_of(candidate, situation);
-    return concat(
-        pause > 0 ? ", after a pause of " + format_duration(pause) : "",
-        turns_back(candidate, situation) ? concat(", after ", turns_, " turns of the batch in short order") : "");
+    return concat(pause > 0 ? ", after a pause of " + format_duration(pause) : "",
+                  turns_back(candidate, situation)
+                      ? concat(", after ", counted(turns_, "turn"), " of the batch in short order")
+                      : "");
   }
 
   // Explains why the candidate's batch is not for a run that is to spare tokens; empty where it is.
@@ -287,7 +290,8 @@ class GoodputPolicy : public Policy {
   }
 
   // Explains what has to pass before such a move, since the switches before it; empty where it has. A change of the
-  // batch waits until the noise scale has been seen in the one before: no longer than its averages reach back at most.
+  // batch waits until the noise scale has been seen in the one before: no longer than its averages reach back at most,
+  // which is a share of the samples so far, and so of the run.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (const int64_t steps = situation.samples_since_switch / batch; steps < least_steps) {
@@ -302,7 +306,8 @@ class GoodputPolicy : public Policy {
       return concat(samples, " of ", due, " samples since the last change of the batch (",
                     due < config_.adapt.dwell_samples ? "a quarter of the run so far" : "adapt.dwell_samples", ")");
     }
-    if (samples / batch < config_.adapt.dwell_steps) {
+    const double share = situation.latest.share_done - batch_seen_at_share_;
+    if (samples / batch < config_.adapt.dwell_steps && share < NoiseWindow().largest_share) {
       return concat(samples / batch, " of ", config_.adapt.dwell_steps,
                     " steps since the last change of the batch (adapt.dwell_steps)");
     }
@@ -353,6 +358,7 @@ class GoodputPolicy : public Policy {
   std::optional<Configuration> last_;  // configuration at the decision before
   int direction_ = 0;                  // sign of the latest change of batch
   int64_t batch_switched_at_ = 0;      // in consumed samples
+  double batch_seen_at_share_ = 0;     // of the run, at the first decision in this batch
   int turns_ = 0;                      // turns of the batch in a row, each soon after the one before
 };
 

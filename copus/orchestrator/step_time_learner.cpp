@@ -81,7 +81,7 @@ Knowledge StepTimeLearner::knowledge() const {
   return window_.empty() ? known_before_ : observe(known_before_, configuration_, parts_, measurement_of(window_));
 }
 
-std::string StepTimeLearner::introduction() const { return describe(expected_at_first_); }
+std::string StepTimeLearner::introduction() const { return describe(expected_); }
 
 std::optional<std::string> StepTimeLearner::conclusion() const {
   if (counted_steps() == 0) return std::nullopt;

@@ -60,8 +60,8 @@ class StepTimeLearner {
   // A number that changes whenever the expected step time does.
   int64_t revision() const { return revision_; }
 
-  // Describe for the user: the expectation at the beginning, and how good it was in the configuration that the run is
-  // in (empty before a step of it was measured).
+  // Describe for the user: what is expected now, and how good the first expectation was in the configuration that the
+  // run is in (empty before a step of it was measured).
   std::string introduction() const;
   std::optional<std::string> conclusion() const;
 

@@ -45,8 +45,8 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
   const int64_t steps = std::accumulate(cells.begin(), cells.end(), int64_t{0},
                                         [](int64_t sum, const auto& cell) { return sum + cell.second.steps(); });
   text += steps == 0 ? ".\nAll times are predictions: none is corrected by a measurement (--profile).\n"
-                     : concat(".\nPredictions are corrected by ", steps, " measured steps of ", cells.size(),
-                              " configurations.\n");
+                     : concat(".\nPredictions are corrected by ", counted(steps, "measured step"), " of ",
+                              counted(std::ssize(cells), "configuration"), ".\n");
   if (const std::string basis = what_it_rests_on(question.program); !basis.empty()) text += basis + "\n";
   const ClusterDescription& cluster = question.cluster;
   const int64_t nodes = nodes_of(cluster, question.space.world_size);

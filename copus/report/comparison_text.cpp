@@ -105,7 +105,7 @@ std::string to_text(const Experiment& experiment, const Comparison& comparison) 
   for (const GroupChoice& choice : comparison.groups) text += screening_of(choice);
   const std::vector<ArmResult>& results = comparison.results;
   for (size_t i = 0; i < results.front().measurements.size(); ++i) {
-    text += concat(title_of(results.front().measurements[i]), ", ", experiment.seeds.size(), " seeds\n",
+    text += concat(title_of(results.front().measurements[i]), ", ", counted(std::ssize(experiment.seeds), "seed"), "\n",
                    table_of(results, i, experiment.reference), "\n");
   }
   return text;

@@ -215,7 +215,8 @@ Segment segment_from(EventIterator begin, const Events& events, int64_t until_st
 void require_beginning(const Events& events) {
   if (!events.empty() && std::holds_alternative<ControllerBegin>(events.front())) return;
   throw UserError(events.empty()
-                      ? "nothing was decided in this run: it has no decisions.jsonl (adapt.policy is \"none\")"
+                      ? "there is nothing to replay: the run has no decisions.jsonl (earlier versions wrote none where "
+                        "adapt.policy is \"none\")"
                       : "decisions.jsonl is damaged: it does not begin with the event \"begin\"");
 }
 

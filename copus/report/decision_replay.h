@@ -41,8 +41,8 @@ struct Replay {
   int64_t switches = 0;
   std::optional<ReplayDifference> difference;
 };
-// Replays a run. Throws UserError where the files do not belong together, nothing was decided, or lines of run.jsonl
-// are missing, without which nobody can tell.
+// Replays a run. Throws UserError where the files do not belong together, the log of decisions is missing, or lines of
+// run.jsonl are, without which nobody can tell.
 Replay replay(const RunConfig& config, const std::vector<StepRecord>& records,
               const std::vector<DecisionEvent>& events);
 

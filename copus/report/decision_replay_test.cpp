@@ -20,7 +20,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-StepRecord record_of(const Observation& observation, const SyntheticJob& job) {
+StepRecord record_of(const Observation& observation, const SyntheticJob& job, const RunConfig& config) {
   StepRecord record;
   record.step = observation.step;
   record.consumed_samples = observation.consumed_samples;
@@ -32,6 +32,7 @@ StepRecord record_of(const Observation& observation, const SyntheticJob& job) {
   record.clipped = observation.clipped;
   record.step_seconds = observation.step_seconds;
   record.elapsed_seconds = observation.elapsed_seconds;
+  record.seconds_left = seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds);
   record.global_batch = job.current().global_batch;
   record.noise_scale = observation.noise_scale;
   record.noise_scale_low = observation.noise_scale_low;
@@ -65,7 +66,7 @@ class DecisionReplayTest : public TestDirectory {
     RunLog steps(directory_, from - 1);
     DecisionLog events(directory_, from - 1);
     for (int64_t step = from; step <= until; ++step) {
-      StepRecord record = record_of(job.next_step(), job);
+      StepRecord record = record_of(job.next_step(), job, config_);
       if (!knows_phase_) {
         record.phase.reset();
         record.clipped.reset();
@@ -137,6 +138,38 @@ TEST_F(DecisionReplayTest, ARunReplaysToTheSameDecisions) {
   EXPECT_FALSE(result.difference) << result.difference->what;
   EXPECT_GT(result.decisions, 20);
   EXPECT_GT(result.switches, 1);
+}
+
+// Nobody decides, and nothing says how fast the cluster computes.
+TEST_F(DecisionReplayTest, WhatWasForcedInARunWithoutAPolicyReplaysAndGoesOn) {
+  SyntheticJob job(config_);
+  config_.adapt.policy = PolicyKind::none;
+  config_.cluster = {};
+  Configuration target = configuration_of(config_);
+  target.global_batch = 32;
+  Configuration layout = target;
+  layout.strategy = {.data_parallel = 4};
+  commands_ = {{50, {.kind = Command::Kind::force, .target = target}},
+               {98, {.kind = Command::Kind::force, .target = layout}}};
+  {
+    Controller controller(config_, configuration_of(config_), Knowledge());
+    begin();
+    go_on(job, controller, 1, 100);
+  }
+  EXPECT_EQ(bring_up_to_date(config_, records(), events(), 60)->controller.current(), target);
+  auto resumed = bring_up_to_date(config_, records(), events(), 100);
+  ASSERT_FALSE(resumed->difference) << resumed->difference->what;
+  EXPECT_EQ(resumed->controller.under_way().value().configuration, layout) << "it is announced again";
+  go_on(job, resumed->controller, 101, 150);
+  EXPECT_EQ(resumed->controller.current(), layout);
+  const Replay result = replay(config_, records(), events());
+  EXPECT_FALSE(result.difference) << result.difference->what;
+  EXPECT_EQ(result.decisions, 0);
+  EXPECT_EQ(result.switches, 2);
+
+  std::vector<DecisionEvent> others = events();
+  std::erase_if(others, [](const DecisionEvent& event) { return std::holds_alternative<LoggedCommand>(event); });
+  EXPECT_TRUE(replay(config_, records(), others).difference) << "switches that nobody asked for";
 }
 
 TEST_F(DecisionReplayTest, ASchedulesRatesReplayBitwise) {
@@ -244,7 +277,7 @@ TEST_F(DecisionReplayTest, FilesThatDoNotBelongTogether) {
   std::vector<DecisionEvent> headless = events();
   headless.erase(headless.begin());
   EXPECT_THAT(user_error([&] { replay(config_, records(), headless); }), HasSubstr("does not begin with"));
-  EXPECT_THAT(user_error([&] { replay(config_, records(), {}); }), HasSubstr("nothing was decided"));
+  EXPECT_THAT(user_error([&] { replay(config_, records(), {}); }), HasSubstr("nothing to replay"));
 }
 
 // The run was killed after its last step was logged and before the decision of that step was.
@@ -404,12 +437,24 @@ TEST_F(DecisionReplayTest, ARunThatGoesOnWithOtherSettingsBeginsAnew) {
   EXPECT_GT(result.decisions, 0);
 }
 
+// What was left of the run when it decided is in its log, and more of it now changes no decision of before.
 TEST_F(DecisionReplayTest, ARunThatIsMadeLongerKeepsWhatItHasLearned) {
-  train(200);
-  config_.train.max_tokens *= 2;
-  const auto resumed = bring_up_to_date(config_, records(), events(), 200);
+  constexpr int64_t steps = 400;
+  SyntheticJob job(config_);
+  for (int64_t step = 0; step < steps / 4; ++step) job.next_step();
+  config_.train.max_seconds = job.next_step().elapsed_seconds;  // so that nothing pays in most of the steps
+  train(steps);
+  const RunConfig shorter = config_;
+  config_.train.max_seconds *= 100;
+  const auto resumed = bring_up_to_date(config_, records(), events(), steps);
   ASSERT_FALSE(resumed->difference) << resumed->difference->what;
-  EXPECT_GT(resumed->controller.knowledge().cells().size(), 1);
+  EXPECT_EQ(resumed->controller.knowledge(),
+            bring_up_to_date(shorter, records(), events(), steps)->controller.knowledge());
+  EXPECT_FALSE(replay(config_, records(), events()).difference);
+
+  std::vector<StepRecord> of_an_earlier_version = records();
+  for (StepRecord& record : of_an_earlier_version) record.seconds_left.reset();
+  EXPECT_TRUE(replay(config_, of_an_earlier_version, events()).difference) << "else the test shows nothing";
 }
 
 TEST_F(DecisionReplayTest, TheFirstStepsOfAnotherProcessAreLeftOutAgain) {

@@ -44,8 +44,6 @@ struct ReportedRun {
   RunSummary summary;
 };
 
-std::string plural(int64_t count, const char* noun) { return concat(count, " ", noun, count == 1 ? "" : "s"); }
-
 // Summarises a run that has not written its summary yet.
 RunSummary summary_so_far(const std::vector<StepRecord>& records, const std::vector<DecisionEvent>& events) {
   RunSummary summary;
@@ -149,8 +147,8 @@ std::string tiles_of(const ReportedRun& run) {
   out += tile("Throughput", format_count(summary.tokens_per_second), "tokens per second");
   if (summary.relayouts + summary.batch_changes > 0) {
     out += tile(
-        "Changes on the way", plural(summary.relayouts, "re-layout"),
-        concat(plural(summary.batch_changes, "batch change"), ", ", format_duration(seconds_paused(run)), " paused"));
+        "Changes on the way", counted(summary.relayouts, "re-layout"),
+        concat(counted(summary.batch_changes, "batch change"), ", ", format_duration(seconds_paused(run)), " paused"));
   }
   return out + "</section>\n";
 }
@@ -317,9 +315,9 @@ void write_experiment_report(const fs::path& directory, const fs::path& file) {
   }
   if (runs.empty()) throw UserError(concat(directory.string(), ": nothing has run yet; `copus compare` begins it"));
   const std::string name = directory_of(directory).filename().string();
-  std::string head =
-      heading(name, compared ? concat("comparison over ", comparison.seeds.size(), " seeds; the curves are of one each")
-                             : "not compared yet: the runs so far, one of each arm");
+  std::string head = heading(name, compared ? concat("comparison over ", counted(std::ssize(comparison.seeds), "seed"),
+                                                     "; the curves are of one each")
+                                            : "not compared yet: the runs so far, one of each arm");
   if (left_out > 0) head += concat("<p class=\"subtitle\">", left_out, " more arms are not drawn.</p>\n");
   head += "<section class=\"charts\" id=\"intervals\" aria-label=\"Comparison\"></section>\n";
   head += comparison.tables + table_of(runs);

@@ -115,7 +115,7 @@ std::string outcome_of(const SwitchReport& report) {
 }
 
 std::string change_of_ranks(const RanksChanged& change) {
-  return concat("with ", change.ranks, change.ranks == 1 ? " rank" : " ranks",
+  return concat("with ", counted(change.ranks, "rank"),
                 change.from == change.to ? "" : concat(": ", describe_change(change.from, change.to)));
 }
 

@@ -12,6 +12,7 @@
 #include "copus/base/error.h"
 #include "copus/base/hash.h"
 #include "copus/base/json_text.h"
+#include "copus/base/units.h"
 #include "copus/report/json_fields.h"
 #include "copus/report/knowledge_json.h"
 
@@ -103,7 +104,7 @@ PerformanceProfile read_version_1(const Json& json) {
 std::string after(const Knowledge& knowledge, const std::string& path) {
   int64_t steps = 0;
   for (const auto& [configuration, cell] : knowledge.cells()) steps += cell.steps();
-  return concat("after ", steps, " steps in ", path);
+  return concat("after ", counted(steps, "step"), " in ", path);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double smoothing_window = 20;  // steps
 constexpr auto time_between_draws = std::chrono::milliseconds(100);
-constexpr std::string_view erase_to_line_end = "\x1b[K";
+constexpr std::string_view erase_from_here = "\x1b[J";  // to the end of the screen
 
 }  // namespace
 
@@ -34,18 +34,16 @@ std::optional<double> SmoothedValue::value() const {
   return weight_ > 0 ? std::optional(weighted_sum_ / weight_) : std::nullopt;
 }
 
-Progress::Progress(int descriptor, bool terminal, int64_t plain_interval, int64_t total_steps)
+Progress::Progress(int descriptor, bool terminal, int64_t plain_interval)
     : descriptor_(descriptor),
       terminal_(terminal),
       plain_interval_(std::max<int64_t>(plain_interval, 1)),
       loss_(smoothing_window),
-      tokens_per_second_(smoothing_window) {
-  state_.total_steps = total_steps;
-}
+      tokens_per_second_(smoothing_window) {}
 
 Progress::~Progress() { finish(); }
 
-void Progress::step(const StepRecord& record, double fraction_done, double eta_seconds) {
+void Progress::step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps) {
   loss_.add(record.loss);
   tokens_per_second_.add(record.tokens_per_second);
   const std::optional<double> latest_held_out_loss = state_.record.held_out_loss;
@@ -55,6 +53,7 @@ void Progress::step(const StepRecord& record, double fraction_done, double eta_s
   state_.tokens_per_second = tokens_per_second_.value().value_or(0);
   state_.fraction_done = fraction_done;
   state_.eta_seconds = eta_seconds;
+  state_.total_steps = total_steps;
   pending_ = true;
   if (terminal_) {
     if (std::chrono::steady_clock::now() >= next_draw_) draw_live_line();
@@ -70,14 +69,14 @@ void Progress::note(std::string_view text) {
     return;
   }
   const bool was_live = live_;
-  write_all(descriptor_, concat(live_ ? "\r" : "", live_ ? erase_to_line_end : "", line, "\n"));
+  write_all(descriptor_, concat(live_ ? "\r" : "", live_ ? erase_from_here : "", line, "\n"));
   live_ = false;
   if (was_live) draw_live_line();
 }
 
 void Progress::finish() {
   if (terminal_) {
-    if (pending_) draw_live_line();
+    if (pending_ || live_) draw_live_line();
     if (live_) write_all(descriptor_, "\n");
     live_ = false;
     next_draw_ = {};
@@ -86,9 +85,12 @@ void Progress::finish() {
   }
 }
 
-// Leaves one column free: a character in the last one makes some terminals start a new line.
+// Leaves one column free: a character in the last one makes some terminals start a new line. The cursor stands at the
+// line's beginning, and what is behind the new line is erased, since the line before may take several rows by then:
+// many terminals break a line anew when they are made narrower, and leave the cursor at its character.
 void Progress::draw_live_line() {
-  write_all(descriptor_, concat("\r", live_line(state_, terminal_size(descriptor_).columns - 1), erase_to_line_end));
+  const std::string line = line_.text(state_, terminal_size(descriptor_).columns - 1);
+  write_all(descriptor_, concat("\r", line, erase_from_here, "\r"));
   live_ = true;
   pending_ = false;
   next_draw_ = std::chrono::steady_clock::now() + time_between_draws;

@@ -33,15 +33,15 @@ class SmoothedValue {
 class Progress {
  public:
   // Writes to `descriptor`, which stays open and the caller's. `terminal`: isatty(descriptor). `plain_interval`: steps
-  // between plain lines. `total_steps`: shown behind the step; 0: not known beforehand (the run ends by time or
-  // tokens).
-  Progress(int descriptor, bool terminal, int64_t plain_interval, int64_t total_steps = 0);
+  // between plain lines.
+  Progress(int descriptor, bool terminal, int64_t plain_interval);
   ~Progress();  // calls finish()
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   // Call after every step. The live line is rewritten at most ten times a second. `eta_seconds` < 0: not known.
-  void step(const StepRecord& record, double fraction_done, double eta_seconds);
+  // `total_steps`: steps of the whole run, shown behind the step; 0: not known beforehand.
+  void step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps = 0);
 
   // Prints a line of its own, above the live line.
   void note(std::string_view text);
@@ -59,8 +59,9 @@ class Progress {
   ProgressState state_;
   SmoothedValue loss_;
   SmoothedValue tokens_per_second_;
+  LiveLine line_;
   bool pending_ = false;  // the last step is not shown yet
-  bool live_ = false;     // the cursor is on the live line
+  bool live_ = false;     // the cursor is on the live line, at its beginning
   std::chrono::steady_clock::time_point next_draw_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/description/configuration_text.h"
 
 namespace copus {
 namespace {
@@ -26,8 +27,23 @@ std::string percent_text(const ProgressState& state) {
   return format_number("%3.0f%%", std::floor(100 * fraction(state)));
 }
 
+// The columns that the step takes until the end of the run or, where that is not known, for some time.
+size_t step_columns(const ProgressState& state) {
+  ProgressState last = state;
+  last.record.step = state.total_steps > 0 ? state.total_steps : 1000;
+  return step_text(last).size();
+}
+
+// As many columns for a loss from 10 on, with which large vocabularies begin.
 std::string loss_text(const char* name, const std::optional<double>& loss) {
-  return loss ? name + format_number(" %.3f", *loss) : concat(name, " -");
+  if (!loss) return concat(name, " -");
+  return name + format_number(*loss < 9.9995 ? " %.3f" : " %.2f", *loss);
+}
+
+// The batch and the degrees of parallelism; empty where the step does not tell.
+std::string configuration_text(const StepRecord& record) {
+  const std::optional<std::string> layout = todays_spelling(record.strategy);
+  return record.global_batch > 0 ? concat(layout.value_or(record.strategy), ",B=", record.global_batch) : "";
 }
 
 std::string eta_text(const ProgressState& state) {
@@ -80,46 +96,55 @@ std::string samples_text(double samples) {
                                   : format_count(std::abs(samples) < 999.5 ? std::round(samples) : samples);
 }
 
-std::string live_line(const ProgressState& state, int width) {
+std::string LiveLine::text(const ProgressState& state, int width) {
   // Step of the bar's size, which is coarse so that the bar does not jump when a number gets a digit longer.
   constexpr size_t bar_step = 10;
   constexpr size_t largest_bar = 30;
+  constexpr size_t rate_columns = 15;  // "45.3 k tokens/s"
   struct Part {
     int importance;  // 1: gets room first
     std::string text;
+    size_t least_columns = 0;
   };
   // Parts in the order in which they are shown.
   const std::vector<Part> parts{
-      {2, percent_text(state)},
-      {1, step_text(state)},
-      {3, loss_text("loss", state.loss)},
-      {6, state.record.held_out_loss ? loss_text("held-out", state.record.held_out_loss) : ""},
-      {7, noise_scale_part(state)},
-      {9, critical_batch_text(state)},
-      {8, efficiency_text(state)},
-      {10, format_count(static_cast<double>(state.record.consumed_tokens)) + " tokens"},
-      {5, format_rate(state.tokens_per_second, "tokens")},
+      {6, percent_text(state)},
+      {1, step_text(state), step_columns(state)},
+      {3, configuration_text(state.record)},
+      {2, loss_text("loss", state.loss)},
+      {7, state.record.held_out_loss ? loss_text("held-out", state.record.held_out_loss) : ""},
+      {8, noise_scale_part(state)},
+      {10, critical_batch_text(state)},
+      {9, efficiency_text(state)},
+      {11, format_count(static_cast<double>(state.record.consumed_tokens)) + " tokens"},
+      {5, format_rate(state.tokens_per_second, "tokens"), rate_columns},
       {4, eta_text(state)}};
+  widths_.resize(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].text.empty()) widths_[i] = std::max({widths_[i], parts[i].text.size(), parts[i].least_columns});
+  }
   const auto room = static_cast<size_t>(std::max(width, 1));
   std::vector<bool> shown(parts.size(), false);
   size_t used = 0;
   for (int importance = 1; importance <= static_cast<int>(parts.size()); ++importance) {
     const auto part =
         std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.importance == importance; });
-    if (part->text.empty()) continue;
-    const size_t needed = part->text.size() + (used > 0 ? gap.size() : 0);
+    const size_t columns = widths_[part - parts.begin()];
+    if (columns == 0) continue;
+    const size_t needed = columns + (used > 0 ? gap.size() : 0);
     if (used + needed > room) break;
     used += needed;
     shown[part - parts.begin()] = true;
   }
   std::string line;
-  const size_t bar_width = std::min((room - std::min(room, used + 1)) / bar_step * bar_step, largest_bar);
+  const size_t bar_width = std::min((room - std::min(room, used + gap.size())) / bar_step * bar_step, largest_bar);
   if (bar_width > 0) line = progress_bar(fraction(state), bar_width);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!shown[i]) continue;
     if (!line.empty()) line += i == 0 ? std::string_view(" ") : gap;
-    line += parts[i].text;
+    line += parts[i].text + std::string(widths_[i] - parts[i].text.size(), ' ');
   }
+  line.resize(line.find_last_not_of(' ') + 1);
   return line.substr(0, room);
 }
 

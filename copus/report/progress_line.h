@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "copus/report/step_record.h"
 
@@ -18,9 +19,17 @@ struct ProgressState {
   double eta_seconds = -1;  // < 0: not known
 };
 
-// Makes one line of at most `width` columns, all ASCII: a bar if there is room for it, and as many of the numbers as
-// fit, the most important first.
-std::string live_line(const ProgressState& state, int width);
+// Makes the lines of a run that are shown one in place of the other. They do not jump: a number has its place, which
+// grows with it and never shrinks.
+class LiveLine {
+ public:
+  // Makes one line of at most `width` columns, all ASCII: a bar if there is room for it, and as many of the numbers as
+  // fit, the most important first.
+  std::string text(const ProgressState& state, int width);
+
+ private:
+  std::vector<size_t> widths_;  // by part of the line
+};
 
 // Parts of these lines, for other views of a run: a bar of this many columns, at least 3; "118 (97-142)", with the ends
 // of the interval, or ">97", empty where the noise scale is not known; "1 min 20 s"; a number of samples with two

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace copus {
 namespace {
@@ -16,6 +18,8 @@ ProgressState some_state() {
   state.total_steps = 2000;
   state.fraction_done = 0.62;
   state.record.consumed_tokens = 10'157'000;
+  state.record.strategy = "2x1x2";
+  state.record.global_batch = 32;
   state.loss = 1.7124;
   state.record.held_out_loss = 1.655;
   state.record.lr = 9.1e-4;
@@ -25,13 +29,15 @@ ProgressState some_state() {
   return state;
 }
 
-TEST(LiveLine, ShowsEverythingWhereThereIsRoom) {
-  EXPECT_EQ(live_line(some_state(), 130),
-            "[=================>          ]  62%  step 1240/2000  loss 1.712  held-out 1.655  10.2 M tokens  "
-            "45.3 k tokens/s  1 min 20 s left");
+std::string live_line(const ProgressState& state, int width) { return LiveLine().text(state, width); }
+
+TEST(LiveLineTest, ShowsEverythingWhereThereIsRoom) {
+  EXPECT_EQ(live_line(some_state(), 150),
+            "[=================>          ]  62%  step 1240/2000  d=2,t=1,p=2,B=32  loss 1.712  held-out 1.655  "
+            "10.2 M tokens  45.3 k tokens/s  1 min 20 s left");
 }
 
-TEST(LiveLine, FitsEveryWidth) {
+TEST(LiveLineTest, FitsEveryWidth) {
   ProgressState state = some_state();
   for (int width = 1; width <= 160; ++width) {
     EXPECT_LE(live_line(state, width).size(), static_cast<size_t>(width)) << width;
@@ -41,14 +47,46 @@ TEST(LiveLine, FitsEveryWidth) {
   EXPECT_LE(live_line(state, 79).size(), 79U);
 }
 
-TEST(LiveLine, DropsTheLeastImportantFirst) {
-  const std::string line = live_line(some_state(), 79);
-  EXPECT_THAT(line, HasSubstr("62%  step 1240/2000  loss 1.712"));
-  EXPECT_THAT(line, HasSubstr("1 min 20 s left"));
-  EXPECT_THAT(line, HasSubstr("45.3 k tokens/s"));
-  EXPECT_THAT(line, Not(HasSubstr("10.2 M")));
-  EXPECT_EQ(live_line(some_state(), 20), " 62%  step 1240/2000");
-  EXPECT_EQ(live_line(some_state(), 19), "step 1240/2000");
+TEST(LiveLineTest, DropsTheLeastImportantFirst) {
+  EXPECT_EQ(live_line(some_state(), 79),
+            "step 1240/2000  d=2,t=1,p=2,B=32  loss 1.712  45.3 k tokens/s  1 min 20 s left");
+  EXPECT_EQ(live_line(some_state(), 26), "step 1240/2000  loss 1.712");
+  EXPECT_EQ(live_line(some_state(), 25), "step 1240/2000");
+}
+
+// The column in which each part begins.
+std::vector<size_t> places_of(const std::string& line, const std::vector<std::string>& parts) {
+  std::vector<size_t> columns;
+  columns.reserve(parts.size());
+  for (const std::string& part : parts) columns.push_back(line.find(part));
+  return columns;
+}
+
+TEST(LiveLineTest, EachNumberStaysInItsPlace) {
+  for (const int width : {79, 120, 160}) {
+    LiveLine line;
+    ProgressState state = some_state();
+    const auto columns = places_of(line.text(state, width), {"step", "d=", "loss", "45.3 k", "1 min"});
+    EXPECT_THAT(columns, testing::Not(testing::Contains(std::string::npos))) << width;
+    state.record.step = 9;
+    state.loss = 11.25;
+    state.tokens_per_second = 820;
+    state.eta_seconds = 9;
+    EXPECT_EQ(places_of(line.text(state, width), {"step", "d=", "loss", "820 tok", "9 s left"}), columns) << width;
+    state.record.global_batch = 8;
+    state.tokens_per_second = 8'200'000;
+    state.eta_seconds = 60;
+    EXPECT_EQ(places_of(line.text(state, width), {"step", "d=", "loss", "8.2 M", "1 min"}), columns) << width;
+  }
+}
+
+TEST(LiveLineTest, WhatIsNotKnownForAWhileKeepsItsPlace) {
+  LiveLine line;
+  ProgressState state = some_state();
+  state.record.noise_scale_low = 97.1;
+  const size_t column = line.text(state, 150).find("45.3 k");
+  state.record.noise_scale_low.reset();
+  EXPECT_EQ(line.text(state, 150).find("45.3 k"), column);
 }
 
 ProgressState with_noise_scale() {
@@ -61,12 +99,12 @@ ProgressState with_noise_scale() {
   return state;
 }
 
-TEST(LiveLine, ShowsTheNoiseScaleAndWhatFollowsFromItWhereThereIsRoom) {
-  EXPECT_EQ(live_line(with_noise_scale(), 176),
-            "[=================>          ]  62%  step 1240/2000  loss 1.712  held-out 1.655  "
+TEST(LiveLineTest, ShowsTheNoiseScaleAndWhatFollowsFromItWhereThereIsRoom) {
+  EXPECT_EQ(live_line(with_noise_scale(), 190),
+            "[=================>          ]  62%  step 1240/2000  d=2,t=1,p=2,B=32  loss 1.712  held-out 1.655  "
             "noise scale 118 (97-142)  B_c 237  SE 88%  10.2 M tokens  45.3 k tokens/s  1 min 20 s left");
   const std::string narrow =
-      " 62%  step 1240/2000  loss 1.712  held-out 1.655  noise scale 118 (97-142)  "
+      " 62%  step 1240/2000  d=2,t=1,p=2,B=32  loss 1.712  held-out 1.655  noise scale 118 (97-142)  "
       "45.3 k tokens/s  1 min 20 s left";
   EXPECT_EQ(live_line(with_noise_scale(), static_cast<int>(narrow.size())), narrow);
   EXPECT_THAT(live_line(with_noise_scale(), static_cast<int>(narrow.size()) - 1), Not(HasSubstr("noise")));
@@ -75,34 +113,34 @@ TEST(LiveLine, ShowsTheNoiseScaleAndWhatFollowsFromItWhereThereIsRoom) {
   }
 }
 
-TEST(LiveLine, ShowsTheLowerBoundOfTheNoiseScaleAlone) {
+TEST(LiveLineTest, ShowsTheLowerBoundOfTheNoiseScaleAlone) {
   ProgressState state = some_state();
   state.record.noise_scale_low = 97.1;
-  EXPECT_THAT(live_line(state, 130), HasSubstr("held-out 1.655  noise scale >97  10.2 M tokens"));
+  EXPECT_THAT(live_line(state, 150), HasSubstr("held-out 1.655  noise scale >97  10.2 M tokens"));
   state.record.noise_scale_low = 0;
-  EXPECT_THAT(live_line(state, 130), Not(HasSubstr("noise"))) << "a bound that excludes nothing";
+  EXPECT_THAT(live_line(state, 150), Not(HasSubstr("noise"))) << "a bound that excludes nothing";
 }
 
-TEST(LiveLine, NoiseScalesOfEverySizeAreShort) {
+TEST(LiveLineTest, NoiseScalesOfEverySizeAreShort) {
   ProgressState state = with_noise_scale();
   state.record.noise_scale = 0.0421;
   state.record.noise_scale_low = 0.0312;
   state.record.noise_scale_high = 9.96;
-  EXPECT_THAT(live_line(state, 130), HasSubstr("noise scale 0.042 (0.031-10)"));
+  EXPECT_THAT(live_line(state, 150), HasSubstr("noise scale 0.042 (0.031-10)"));
   state.record.noise_scale = 999.6;
   state.record.noise_scale_low = 99.6;
   state.record.noise_scale_high = 23'400'000;
-  EXPECT_THAT(live_line(state, 130), HasSubstr("noise scale 1.0 k (100-23.4 M)"));
+  EXPECT_THAT(live_line(state, 150), HasSubstr("noise scale 1.0 k (100-23.4 M)"));
 }
 
-TEST(LiveLine, WorksWithLittleKnown) {
+TEST(LiveLineTest, WorksWithLittleKnown) {
   ProgressState state;
   state.record.step = 1;
   state.fraction_done = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(live_line(state, 100), "[>                           ]   0%  step 1  loss -  0 tokens  0 tokens/s");
+  EXPECT_EQ(live_line(state, 100), "[>                           ]   0%  step 1     loss -  0 tokens  0 tokens/s");
 }
 
-TEST(LiveLine, IsFullOnlyAtTheEnd) {
+TEST(LiveLineTest, IsFullOnlyAtTheEnd) {
   ProgressState state = some_state();
   state.fraction_done = 0.9999;
   EXPECT_THAT(live_line(state, 130), HasSubstr("=>]  99%"));
@@ -110,7 +148,7 @@ TEST(LiveLine, IsFullOnlyAtTheEnd) {
   EXPECT_THAT(live_line(state, 130), HasSubstr("==] 100%"));
 }
 
-TEST(LiveLine, CountsDownInWholeSeconds) {
+TEST(LiveLineTest, CountsDownInWholeSeconds) {
   ProgressState state = some_state();
   state.eta_seconds = 29.4;
   EXPECT_THAT(live_line(state, 130), testing::EndsWith("  29 s left"));

@@ -40,6 +40,8 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("skipped_samples", record.skipped_samples, json_count);
   visit("held_out_loss", record.held_out_loss);
   visit("elapsed_seconds", record.elapsed_seconds);
+  visit("seconds_left", record.seconds_left);
+  visit("share_done", record.share_done);
 }
 
 }  // namespace

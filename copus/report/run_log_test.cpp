@@ -53,7 +53,7 @@ TEST_F(RunLogTest, FieldNames) {
                                           "global_batch", "micro_batch", "small_batch", "small_batch_squared_norm",
                                           "noise_scale", "noise_scale_low", "noise_scale_high", "noise_scale_tokens",
                                           "critical_batch", "statistical_efficiency", "goodput", "skipped_samples",
-                                          "held_out_loss", "elapsed_seconds"));
+                                          "held_out_loss", "elapsed_seconds", "seconds_left", "share_done"));
 }
 
 TEST_F(RunLogTest, UnknownAndNotFiniteNumbersAreNull) {

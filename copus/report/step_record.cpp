@@ -39,7 +39,9 @@ Observation observation_of(const StepRecord& record, const RunConfig& config) {
           .noise_scale = record.noise_scale,
           .noise_scale_low = record.noise_scale_low,
           .noise_scale_high = record.noise_scale_high,
-          .seconds_left = seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds)};
+          .seconds_left =
+              record.seconds_left.value_or(seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds)),
+          .share_done = record.share_done.value_or(0)};
 }
 
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config) {

@@ -46,6 +46,9 @@ struct StepRecord {
   int64_t skipped_samples = 0;                   // sequences of skipped steps so far
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   double elapsed_seconds = 0;                    // training time so far, evaluation and checkpoints not counted
+  // Of the run by the limits that it had then; empty in logs of earlier versions: the training time that was left at
+  // the pace so far, by the nearest limit, and the share that was done, as the learning rate's schedule counts it.
+  std::optional<double> seconds_left, share_done;
 
   // Tells whether the step had nothing to learn from: none of its tokens carries loss.
   bool lacks_loss() const { return loss_tokens == 0; }
@@ -58,7 +61,8 @@ struct StepRecord {
 // Goodput.
 void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record);
 
-// Makes the observation that a controller is told of a step: in the run and in a replay alike.
+// Makes the observation that a controller is told of a step: in the run and in a replay alike. Where the record does
+// not say how much time was left, that follows from the limits in `config`.
 Observation observation_of(const StepRecord& record, const RunConfig& config);
 
 // Tells whether the held-out loss is evaluated after the step: every evaluate.interval steps, and where the consumed

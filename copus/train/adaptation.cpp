@@ -1,5 +1,6 @@
 #include "copus/train/adaptation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -18,6 +19,21 @@ std::string signed_percent(double share) { return format_number("%+.0f %%", 100 
 
 std::string goodput_gain(double gain) { return concat("Goodput ", signed_percent(gain)); }
 
+// Tells whether a run goes on on another cluster, of whose steps those on the one before say nothing.
+bool is_on_another_cluster(const RunPlan& plan) {
+  return std::any_of(plan.changes.begin(), plan.changes.end(),
+                     [](const std::string& change) { return change.starts_with("cluster."); });
+}
+
+// The policy that a log was written under until its end; empty where it has no beginning.
+std::optional<std::string> latest_policy(const std::vector<DecisionEvent>& events) {
+  std::optional<std::string> policy;
+  for (const DecisionEvent& event : events) {
+    if (const auto* begin = std::get_if<ControllerBegin>(&event)) policy = begin->policy;
+  }
+  return policy;
+}
+
 std::string pause_of(double seconds) {
   return seconds < 1 ? format_number("%.3g ms", 1000 * seconds) : format_number("%.3g s", seconds);
 }
@@ -25,15 +41,21 @@ std::string pause_of(double seconds) {
 }  // namespace
 
 ControllerStart start_controller(const RunPlan& plan, const TrainingState& state, const Knowledge& known) {
+  const AdaptConfig& adapt = plan.config.adapt;
+  const std::string policy(to_string(adapt.policy));
   const int64_t after_step = state.step;
   std::optional<std::string> note;
-  if (plan.resume) {
+  if (is_on_another_cluster(plan)) {
+    note = "its cluster is described otherwise than before";
+  } else if (plan.resume) {
     // What stands behind this step is going to be cut.
     const std::vector<DecisionEvent> events = read_decision_log(plan.directory / "decisions.jsonl", after_step);
     const std::filesystem::path run_log = plan.directory / "run.jsonl";
     const std::vector<StepRecord> records =
         std::filesystem::exists(run_log) ? read_run_log(run_log, after_step) : std::vector<StepRecord>();
-    if (auto replayed = bring_up_to_date(plan.config, records, events, after_step)) {
+    if (const auto before = latest_policy(events); before && *before != policy) {
+      note = concat("its policy was \"", *before, "\" until now");
+    } else if (auto replayed = bring_up_to_date(plan.config, records, events, after_step)) {
       if (replayed->difference) {
         note = describe(*replayed->difference);
       } else if (replayed->controller.current() != plan.start) {
@@ -44,12 +66,11 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
       }
     }
   }
-  const AdaptConfig& adapt = plan.config.adapt;
   std::string text = policy_file_text(plan.config);
   Controller controller(plan.config, plan.start, known, text, state.rate_factor);
+  if (!controller.has_policy()) note.reset();  // nothing is decided, afresh or otherwise
   return {std::move(controller),
-          ControllerBegin{after_step, std::string(to_string(adapt.policy)), adapt.advise, plan.start, known,
-                          std::move(text), state.rate_factor},
+          ControllerBegin{after_step, policy, adapt.advise, plan.start, known, std::move(text), state.rate_factor},
           std::move(note)};
 }
 

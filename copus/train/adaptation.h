@@ -21,9 +21,9 @@ struct ControllerStart {
   std::optional<std::string> note;  // why a resumed run begins with a new controller
 };
 
-// Makes the controller of a run whose adapt.policy is not "none" and which goes on in plan.start from this state: it is
-// brought up to date from the run's logs where these allow it, and is a new one otherwise. Writes nothing. Throws
-// UserError as Controller does, and where adapt.file or a log cannot be read.
+// Makes the controller of a run that goes on in plan.start from this state: it is brought up to date from the run's
+// logs where these allow it, and is a new one otherwise. Writes nothing. Throws UserError as Controller does, and where
+// adapt.file or a log cannot be read.
 ControllerStart start_controller(const RunPlan& plan, const TrainingState& state, const Knowledge& known);
 
 class Adaptation {

@@ -7,11 +7,8 @@
 
 namespace copus {
 
-RunControl::RunControl(const RunPlan& plan, Adaptation* adaptation, ControlFiles::Note note)
-    : configuration_(plan.start),
-      policy_(to_string(plan.config.adapt.policy)),
-      adaptation_(adaptation),
-      files_(plan.directory, std::move(note)) {}
+RunControl::RunControl(const RunPlan& plan, Adaptation& adaptation, ControlFiles::Note note)
+    : policy_(to_string(plan.config.adapt.policy)), adaptation_(adaptation), files_(plan.directory, std::move(note)) {}
 
 RunControl::~RunControl() {
   const ControlReply ended{false, "the run has ended before it came to it"};
@@ -42,32 +39,33 @@ std::optional<ControlReply> RunControl::obey(const ControlFiles::Received& recei
     const bool pause = command == "pause";
     if (pause == pause_wanted_) return ControlReply{true, pause ? "it is paused already" : "it is not paused"};
     pause_wanted_ = pause;
-    if (adaptation_ != nullptr) adaptation_->command(step, {pause ? Command::Kind::pause : Command::Kind::resume, {}});
+    adaptation_.command(step, {pause ? Command::Kind::pause : Command::Kind::resume, {}});
     return ControlReply{true, pause ? concat("pauses after step ", step + 1) : concat("goes on after step ", step)};
   }
   if (command != "pin" && command != "unpin" && command != "force") {
     return ControlReply{false, concat("there is no command \"", command, "\"")};
   }
-  if (adaptation_ == nullptr) {
-    return ControlReply{false, concat("nothing can change in this run, whose adapt.policy is \"none\": resume it with ",
-                                      "--set adapt.policy=static, and it changes by command")};
-  }
   if (command == "force") return force(received, step, standing, intent);
+  const Controller& controller = adaptation_.controller();
+  if (!controller.has_policy()) {
+    return ControlReply{true, concat("stays with ", to_string(controller.current()), " in any case: adapt.policy is \"",
+                                     policy_, "\", and only a command (force) changes that")};
+  }
   const bool pin = command == "pin";
-  adaptation_->command(step, {pin ? Command::Kind::pin : Command::Kind::unpin, {}});
-  return ControlReply{true, pin ? concat("stays with ", to_string(adaptation_->controller().current()))
+  adaptation_.command(step, {pin ? Command::Kind::pin : Command::Kind::unpin, {}});
+  return ControlReply{true, pin ? concat("stays with ", to_string(controller.current()))
                                 : concat("policy \"", policy_, "\" decides again")};
 }
 
 std::optional<ControlReply> RunControl::force(const ControlFiles::Received& received, int64_t step, bool standing,
                                               std::optional<SwitchIntent>& intent) {
-  const Controller& controller = adaptation_->controller();
+  const Controller& controller = adaptation_.controller();
   if (controller.under_way()) {
     waiting_.push_back(received);
     return std::nullopt;
   }
   const Configuration target = apply(parse_configuration_change(received.request.target), controller.current());
-  intent = adaptation_->command(step, {Command::Kind::force, target});
+  intent = adaptation_.command(step, {Command::Kind::force, target});
   if (!intent) return ControlReply{true, concat("it is there already, and stays: ", to_string(target))};
   if (standing) {
     return ControlReply{true, concat("changes ", describe_change(controller.current(), target), " after step ",
@@ -88,14 +86,12 @@ void RunControl::after_ranks_changed() {
 }
 
 std::string RunControl::status(int64_t step) const {
-  const Controller* controller = adaptation_ != nullptr ? &adaptation_->controller() : nullptr;
-  std::string text =
-      concat("step ", step, pause_wanted_ ? ", paused" : "", ": ",
-             to_string(controller != nullptr ? controller->current() : configuration_), "; policy ", policy_);
-  if (controller == nullptr) return text;
-  if (controller->pinned()) text += ", pinned";
-  if (const auto& intent = controller->under_way()) {
-    text += concat("; changes ", describe_change(controller->current(), intent->configuration), " after step ",
+  const Controller& controller = adaptation_.controller();
+  std::string text = concat("step ", step, pause_wanted_ ? ", paused" : "", ": ", to_string(controller.current()),
+                            "; policy ", policy_);
+  if (controller.has_policy() && controller.pinned()) text += ", pinned";
+  if (const auto& intent = controller.under_way()) {
+    text += concat("; changes ", describe_change(controller.current(), intent->configuration), " after step ",
                    intent->commit_after_step);
   }
   return text;

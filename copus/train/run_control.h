@@ -13,9 +13,8 @@ namespace copus {
 
 class RunControl {
  public:
-  // `adaptation`: null where nothing adapts; then nothing can be pinned or forced. `note` tells the user what is odd
-  // about the folder of commands.
-  RunControl(const RunPlan& plan, Adaptation* adaptation, ControlFiles::Note note);
+  // Refers to `adaptation` for its whole life. `note` tells the user what is odd about the folder of commands.
+  RunControl(const RunPlan& plan, Adaptation& adaptation, ControlFiles::Note note);
   // Tells everyone who still waits for an answer that the run has ended.
   ~RunControl();
   RunControl(const RunControl&) = delete;
@@ -45,9 +44,8 @@ class RunControl {
                                     std::optional<SwitchIntent>& intent);
   std::string status(int64_t step) const;
 
-  Configuration configuration_;  // used only where nothing adapts
   std::string policy_;
-  Adaptation* adaptation_;
+  Adaptation& adaptation_;
   ControlFiles files_;
   std::vector<ControlFiles::Received> waiting_;  // commands that wait for the end of a switch under way
   std::optional<std::string> forced_;            // the command that is to be told the outcome of a switch

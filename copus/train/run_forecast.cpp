@@ -140,7 +140,7 @@ std::optional<std::string> check_memory(const RunConfig& config, const Configura
 
 std::optional<std::string> why_ranks_take_turns(int64_t ranks, int64_t cores) {
   if (ranks <= cores) return std::nullopt;
-  return concat(ranks, " ranks share ", cores, cores == 1 ? " core" : " cores",
+  return concat(ranks, " ranks share ", counted(cores, "core"),
                 " and take turns: steps take longer than on as many ranks as cores");
 }
 
@@ -169,7 +169,7 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
             << "data       " << count(dataset.train_tokens()) << " tokens to train on\n"
             << "training   " << to_string(train.precision) << " on " << train.device << ", " << plan.start.global_batch
             << " x " << train.sequence_length << " tokens a step\n"
-            << "runs in    " << to_string(plan.start) << " on " << ranks << (ranks == 1 ? " rank\n" : " ranks\n");
+            << "runs in    " << to_string(plan.start) << " on " << counted(ranks, "rank") << '\n';
   const std::vector<MemoryParts> memory = memory_by_pipeline_rank(config, plan.start);
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     std::cout << "memory     " << format_bytes(memory[rank].total()) << " on each rank of pipeline rank " << rank

@@ -14,38 +14,31 @@ RunLeader::RunLeader(const RunPlan& plan, const TrainingState& state)
     : plan_(plan),
       written_step_(state.step),
       known_(knowledge_of_run(plan.config, plan.resume ? profile_path(plan) : std::filesystem::path())) {
-  if (plan.config.adapt.policy == PolicyKind::none) return;
   start_.emplace(start_controller(plan, state, knowledge()));
 }
 
 void RunLeader::begin(bool can_judge_speed) {
   output_.emplace(plan_, plan_.resume ? std::optional(written_step_) : std::nullopt);
-  if (start_) {
-    adaptation_.emplace(plan_, written_step_, std::move(*start_),
-                        [this](const std::string& line) { output_->note(line); });
-    start_.reset();
-  } else if (known_) {
-    learner_.emplace(plan_.config, plan_.start, known_->profile.knowledge);
-  }
-  control_.emplace(plan_, adaptation_ ? &*adaptation_ : nullptr,
-                   [this](const std::string& line) { output_->note(line); });
+  const auto note = [this](const std::string& line) { output_->note(line); };
+  adaptation_.emplace(plan_, written_step_, std::move(*start_), note);
+  start_.reset();
+  control_.emplace(plan_, *adaptation_, note);
   if (can_judge_speed) stragglers_.emplace(plan_.start.strategy);
 }
 
 void RunLeader::introduce(const Dataset& dataset) {
-  output_->introduce(dataset,
-                     learner_ ? std::optional(concat(learner_->introduction(), "; ", known_->grounds)) : std::nullopt);
+  const StepTimeLearner* const step_times = told_step_times();
+  output_->introduce(dataset, step_times != nullptr
+                                  ? std::optional(concat(step_times->introduction(), "; ", known_->grounds))
+                                  : std::nullopt);
 }
 
 void RunLeader::add(StepRecord record, Trainer& trainer) {
-  if (adaptation_) record.predicted_step_seconds = adaptation_->controller().expected_step().seconds;
-  if (learner_) {
-    record.predicted_step_seconds = learner_->expected().seconds;
-    if (!record.skipped()) learner_->add(record.step_seconds);
+  if (const auto& step_times = adaptation_->controller().step_times()) {
+    record.predicted_step_seconds = step_times->expected().seconds;
   }
   output_->add(record, trainer);
   written_step_ = record.step;
-  if (!adaptation_) return;
   const Reaction reaction = adaptation_->after_step(record);
   if (reaction.decision) output_->add(*reaction.decision);
   if (reaction.rate_factor) trainer.announce_rate_factor(*reaction.rate_factor);
@@ -58,9 +51,8 @@ void RunLeader::look(int64_t step, bool standing, Trainer& trainer) {
 }
 
 void RunLeader::keep_directory() {
-  const bool has_decisions = !adaptation_ || adaptation_->has_log();
-  wants_checkpoint_ |= output_->keep_directory(has_decisions, [this] {
-    if (adaptation_) adaptation_->put_back_log();
+  wants_checkpoint_ |= output_->keep_directory(adaptation_->has_log(), [this] {
+    adaptation_->put_back_log();
     control_->put_back_folder();
   });
 }
@@ -78,12 +70,9 @@ void RunLeader::add(const RanksChanged& change, Trainer& trainer) {
   output_->note(concat("step ", change.after_step, ": ", change.reason, "; ", to_string(change.to), " on ",
                        change.to.strategy.world_size(), " of ", change.ranks, " ranks; pause ",
                        format_number("%.3g s", change.pause_seconds)));
-  if (adaptation_) {
-    adaptation_->after_ranks_changed(change);
-    if (!plan_.config.adapt.advise) trainer.announce_rate_factor(adaptation_->controller().rate_factor());
-  }
+  adaptation_->after_ranks_changed(change);
+  announce_rate(trainer);
   control_->after_ranks_changed();
-  if (learner_) learner_.emplace(plan_.config, change.to, learner_->knowledge());
   if (stragglers_) stragglers_->change_layout(trainer.configuration().strategy);
 }
 
@@ -95,10 +84,14 @@ void RunLeader::note_stragglers(Trainer& trainer) {
 }
 
 void RunLeader::go_on_adapting(Trainer& trainer) const {
-  if (!adaptation_) return;
+  announce_rate(trainer);
+  announce(adaptation_->controller().under_way(), trainer);
+}
+
+// Announces the factor that a policy has set.
+void RunLeader::announce_rate(Trainer& trainer) const {
   const Controller& controller = adaptation_->controller();
-  if (!plan_.config.adapt.advise) trainer.announce_rate_factor(controller.rate_factor());
-  announce(controller.under_way(), trainer);
+  if (controller.has_policy() && !plan_.config.adapt.advise) trainer.announce_rate_factor(controller.rate_factor());
 }
 
 void RunLeader::announce(const std::optional<SwitchIntent>& intent, Trainer& trainer) const {
@@ -108,13 +101,12 @@ void RunLeader::announce(const std::optional<SwitchIntent>& intent, Trainer& tra
 void RunLeader::sync_logs() {
   output_->unless_gone([this] {
     output_->sync();
-    if (adaptation_) adaptation_->sync();
+    adaptation_->sync();
   });
 }
 
 Knowledge RunLeader::knowledge() const {
   if (adaptation_) return adaptation_->controller().knowledge();
-  if (learner_) return learner_->knowledge();
   return known_ ? known_->profile.knowledge : Knowledge();
 }
 
@@ -123,6 +115,15 @@ std::optional<PerformanceProfile> RunLeader::profile() const {
   return PerformanceProfile{known_->profile.subject, knowledge()};
 }
 
-std::optional<std::string> RunLeader::conclusion() const { return learner_ ? learner_->conclusion() : std::nullopt; }
+std::optional<std::string> RunLeader::conclusion() const {
+  const StepTimeLearner* const step_times = told_step_times();
+  return step_times != nullptr ? step_times->conclusion() : std::nullopt;
+}
+
+// The predictions that the user is told of, since they are for one configuration; null where they are not.
+const StepTimeLearner* RunLeader::told_step_times() const {
+  const Controller& controller = adaptation_->controller();
+  return !controller.has_policy() && controller.step_times() ? &*controller.step_times() : nullptr;
+}
 
 }  // namespace copus

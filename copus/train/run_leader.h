@@ -34,7 +34,6 @@ class RunLeader {
   bool has_begun() const { return output_.has_value(); }
   RunOutput& output() { return *output_; }
   RunControl& control() { return *control_; }
-  bool adapts() const { return adaptation_.has_value(); }
   // The latest step whose record is written and was decided on.
   int64_t written_step() const { return written_step_; }
 
@@ -67,13 +66,14 @@ class RunLeader {
 
  private:
   void announce(const std::optional<SwitchIntent>& intent, Trainer& trainer) const;
+  void announce_rate(Trainer& trainer) const;
+  const StepTimeLearner* told_step_times() const;
 
   const RunPlan& plan_;
   int64_t written_step_;
   std::optional<StepTimeKnowledge> known_;  // empty: nothing predicts how long steps take
   std::optional<ControllerStart> start_;    // until the run begins
   std::optional<RunOutput> output_;         // first of these, since it keeps other processes out of the run directory
-  std::optional<StepTimeLearner> learner_;  // only in a run that does not adapt
   std::optional<Adaptation> adaptation_;
   std::optional<RunControl> control_;
   std::optional<StragglerNotes> stragglers_;

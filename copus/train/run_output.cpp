@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
@@ -28,12 +29,14 @@ double now_since_epoch() {
 
 bool adapts(const RunConfig& config) { return config.adapt.policy != PolicyKind::none; }
 
-// Number of steps of a run; 0 where it is not known, since the run ends by time or its batch may change.
-int64_t known_steps(const RunConfig& config) {
-  if (adapts(config)) return 0;
-  const int64_t tokens_per_step = config.train.global_batch * config.train.sequence_length;
+// Number of steps of a run that stays in the batch of this step; 0 where it is not known, since the run ends by time or
+// a policy may change the batch.
+int64_t known_steps(const RunConfig& config, const StepRecord& record) {
   const int64_t limit = limit_in_tokens(config.train);
-  return limit / tokens_per_step + (limit % tokens_per_step > 0 ? 1 : 0);
+  if (adapts(config) || limit == 0) return 0;
+  const int64_t tokens_per_step = record.global_batch * config.train.sequence_length;
+  const int64_t left = std::max<int64_t>(0, limit - record.consumed_tokens);
+  return record.step + left / tokens_per_step + (left % tokens_per_step > 0 ? 1 : 0);
 }
 
 // Creates the run directory. With a config.toml in it, it is a run and can be resumed from then on.
@@ -55,7 +58,7 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
       directory_(begin_run_directory(plan)),
       checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last),
       log_(directory_, resumed_after),
-      progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval, known_steps(config_)) {
+      progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
   if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after);
   tell_of_missing_lines();
@@ -127,7 +130,7 @@ void RunOutput::introduce(const Dataset& dataset, const std::optional<std::strin
   note(concat("training   ", to_string(config_.train.precision), " on ", config_.train.device, ", ",
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
   const int64_t ranks = plan_.start.strategy.world_size();
-  note(concat("runs in    ", to_string(plan_.start), " on ", ranks, ranks == 1 ? " rank" : " ranks"));
+  note(concat("runs in    ", to_string(plan_.start), " on ", counted(ranks, "rank")));
   if (config_.cluster.is_modelled()) {
     const PredictedJob job = predicted_job(config_);
     note(concat("stands for ", to_string(job.model.architecture), ", ", count(count_parameters(job.model)),
@@ -162,18 +165,18 @@ void RunOutput::tell_of_missing_lines() {
 void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss,
                             const std::optional<std::string>& step_time) {
   const TrainingState& state = trainer.state();
-  note(concat("Done: ", state.step, " steps, ", format_count(static_cast<double>(state.consumed_tokens)), " tokens in ",
-              format_duration(state.elapsed_seconds), " of training."));
+  note(concat("Done: ", counted(state.step, "step"), ", ", format_count(static_cast<double>(state.consumed_tokens)),
+              " tokens in ", format_duration(state.elapsed_seconds), " of training."));
   if (state.skipped_steps > 0) {
-    note(concat("Skipped: ", state.skipped_steps, " steps whose loss or gradient was not finite."));
+    note(concat("Skipped: ", counted(state.skipped_steps, "step"), " whose loss or gradient was not finite."));
   }
   if (step_time) note(concat("Step time: ", *step_time));
-  if (adapts(config_)) {
-    RunSummary summary;
-    count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
-    note(concat("Adapted: ", summary.relayouts, summary.relayouts == 1 ? " re-layout, " : " re-layouts, ",
-                summary.batch_changes, summary.batch_changes == 1 ? " batch change" : " batch changes", "; ended with ",
-                to_string(trainer.configuration()), "."));
+  RunSummary summary;
+  count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
+  if (adapts(config_) || summary.relayouts + summary.batch_changes > 0) {
+    note(concat(adapts(config_) ? "Adapted: " : "Changed by command: ", counted(summary.relayouts, "re-layout"), ", ",
+                counted(summary.batch_changes, "batch change"), "; ended with ", to_string(trainer.configuration()),
+                "."));
   }
   if (held_out_loss) {
     note(concat("Held-out loss: ", *held_out_loss, dataset.bytes() ? " nats per byte" : " nats per token",
@@ -207,7 +210,7 @@ void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
     note(concat("step ", record.step, " skipped: its loss or gradient is not finite (loss ", record.loss,
                 ", gradient norm ", record.grad_norm, ")"));
   }
-  progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1);
+  progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1, known_steps(config_, record));
 }
 
 void RunOutput::add(const Decision& decision) {

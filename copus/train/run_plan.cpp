@@ -11,6 +11,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/config/settings.h"
 #include "copus/description/configuration_text.h"
 #include "copus/train/training_state.h"
 
@@ -28,7 +29,13 @@ std::map<std::string, std::string> settings_of(const RunConfig& config) {
     COPUS_CHECK(entries.is_table(), std::string(section.str()));
     for (const auto& [key, value] : *entries.as_table()) {
       std::ostringstream text;
-      value.visit([&](const auto& node) { text << toml::toml_formatter(node); });
+      value.visit([&](const auto& node) {
+        if constexpr (toml::is_floating_point<decltype(node)>) {
+          text << write_number(node.get());  // for people: 0.3, and not 0.29999999999999999
+        } else {
+          text << toml::toml_formatter(node);
+        }
+      });
       settings[concat(section.str(), ".", key.str())] = text.str();
     }
   }
@@ -65,7 +72,7 @@ RunConfig read_config(const fs::path& path, const std::vector<std::string>& over
   return parse_run_config(read_text_file(path), path.string(), overrides);
 }
 
-// Tells whether the user wants another layout or batch than the run was in.
+// Tells whether the user asks for a layout or batch, be it the one that the run was given before.
 bool overrides_configuration(const std::vector<std::string>& overrides) {
   static const std::array keys = {"parallel.", "train.global_batch=", "train.micro_batch=", "train.recompute="};
   return std::any_of(overrides.begin(), overrides.end(), [](const std::string& text) {
@@ -84,16 +91,18 @@ void keep_reference_batch(RunConfig& then, RunConfig& now) {
   then.optimizer.reference_batch = reference_batch_of(now) == reference_batch ? wanted : reference_batch;
 }
 
-// Takes the configuration from the checkpoint: a run that adapts goes on as it was when that was written, unless the
-// user gives other ranks or other settings.
-void go_on_in_its_configuration(const RunRequest& request, RunPlan& plan) {
+// Takes the configuration from the checkpoint: a run goes on as it was when that was written, whoever had moved it
+// there, unless the user gives other ranks or other settings than `before`, those that the run was given then.
+void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
   const std::optional<Configuration> then =
       parse_training_state(plan.checkpoint->training_state(), source).configuration;
   if (!then || *then == plan.start) return;
-  if (then->strategy.world_size() == plan.start.strategy.world_size() && !overrides_configuration(request.overrides)) {
+  const bool asks_for_another =
+      overrides_configuration(request.overrides) || configuration_of(before) != configuration_of(plan.config);
+  if (then->strategy.world_size() == plan.start.strategy.world_size() && !asks_for_another) {
     plan.start = *then;
-  } else {
+  } else if (*then != configuration_of(before)) {  // else the changes of the settings tell it
     plan.changes.push_back(describe_change(*then, plan.start));
   }
 }
@@ -184,15 +193,15 @@ RunPlan plan_run(const RunRequest& request) {
   } else {
     plan.config = read_config(own_config, request.overrides);
   }
+  plan.start = configuration_of(plan.config);
   if (plan.checkpoint) {
     const std::string source = (plan.checkpoint->directory() / "config.toml").string();
     RunConfig then = parse_run_config(plan.checkpoint->run_config(), source);
     keep_reference_batch(then, plan.config);
     plan.changes = check_changes(then, plan.config, request.overrides);
     if (plan.config.train.precision == Precision::automatic) plan.config.train.precision = then.train.precision;
+    go_on_in_its_configuration(request, then, plan);
   }
-  plan.start = configuration_of(plan.config);
-  if (plan.checkpoint && plan.config.adapt.policy != PolicyKind::none) go_on_in_its_configuration(request, plan);
   return plan;
 }
 

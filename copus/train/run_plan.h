@@ -25,7 +25,7 @@ struct RunPlan {
   std::string program;      // RunRequest::program
   int64_t trace_steps = 0;  // RunRequest::trace_steps
   RunConfig config;
-  Configuration start;  // configuration of the file, or that of the checkpoint where the run adapts
+  Configuration start;  // configuration of the checkpoint, or that of the file where the user asks for it
   std::filesystem::path directory;
   bool resume = false;                   // the directory holds a run that is to go on
   std::optional<Checkpoint> checkpoint;  // the one to go on from, tensors not verified; empty: at the beginning

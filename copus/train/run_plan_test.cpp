@@ -6,11 +6,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/testing/snapshot.h"
 #include "copus/orchestrator/rate_rule.h"
+#include "copus/train/training_state.h"
 
 namespace copus {
 namespace {
@@ -103,6 +105,11 @@ TEST(CheckChanges, ChangesTheTrainingFunctionOnlyByAnOverride) {
               ElementsAre(AllOf(HasSubstr("optimizer.lr"), HasSubstr("0.001 -> 0.5"))));
 }
 
+TEST(CheckChanges, NumbersReadAsTheyAreWritten) {
+  EXPECT_THAT(check_changes(config_with({"train.max_seconds=0.3"}), config_with({"train.max_seconds=0.4"}), {}),
+              ElementsAre("train.max_seconds: 0.3 -> 0.4"));
+}
+
 TEST(CheckChanges, AutomaticPrecisionIsWhatItWasResolvedTo) {
   const RunConfig then = config_with({"train.precision=\"fp32\""});
   EXPECT_THAT(check_changes(then, config_with({}), {}), IsEmpty());
@@ -117,8 +124,10 @@ class PlanRun : public ::testing::Test {
   std::string config_path() const { return (folder_.path() / "tiny.toml").string(); }
   std::string run_directory() const { return (folder_.path() / "run").string(); }
 
-  // Creates a run that has begun, with a checkpoint where `step` > 0.
-  void begin_run(int64_t step, const RunConfig& config = config_with({})) const {
+  // Creates a run that has begun, with a checkpoint where `step` > 0, which was written in `now` where the run has
+  // moved.
+  void begin_run(int64_t step, const RunConfig& config = config_with({}),
+                 const std::optional<Configuration>& now = std::nullopt) const {
     fs::create_directories(run_directory());
     std::ofstream(fs::path(run_directory()) / "config.toml") << to_toml(config);
     if (step == 0) return;
@@ -127,7 +136,9 @@ class PlanRun : public ::testing::Test {
     snapshot.step = step;
     snapshot.model_config = to_hugging_face_config(config.model, "float32");
     snapshot.run_config = to_toml(config);
-    snapshot.training_state = "{}";
+    TrainingState state;
+    state.configuration = now ? *now : configuration_of(config);
+    snapshot.training_state = to_json(state);
     snapshot.weights.push_back(make_host_tensor("w", DType::f32, {1}));
     snapshot.optimizer.push_back(make_host_tensor("exp_avg.w", DType::f32, {1}));
     writer.write(std::move(snapshot));
@@ -190,6 +201,30 @@ TEST_F(PlanRun, AnotherBatchIsScaledFromTheOneThatTheRateIsFor) {
   EXPECT_THAT(back.changes, ElementsAre("train.global_batch: 64 -> 32"));
   EXPECT_THAT([&] { plan_run({"", {"optimizer.reference_batch=64"}, run_directory(), true}); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("optimizer.reference_batch was 32"), HasSubstr("it is 64"))));
+}
+
+// Whoever moved it there: in a run without a policy that was a user's command.
+TEST_F(PlanRun, ARunGoesOnInTheConfigurationOfItsCheckpointUnlessAnotherIsAskedFor) {
+  Configuration moved = configuration_of(config_with({}));
+  moved.global_batch = 16;
+  moved.micro_batch = 4;
+  begin_run(7, config_with({}), moved);
+  const RunPlan plan = plan_run({"", {"train.max_steps=50"}, run_directory(), true});
+  EXPECT_EQ(plan.start, moved);
+  EXPECT_EQ(plan.config.train.global_batch, 32);
+  EXPECT_THAT(plan.changes, ElementsAre(HasSubstr("train.max_steps")));
+
+  const RunPlan back = plan_run({"", {"train.global_batch=32"}, run_directory(), true});
+  EXPECT_EQ(back.start, configuration_of(config_with({})));
+  EXPECT_THAT(back.changes, ElementsAre("B=16,b=4 -> B=32,b=8"));
+
+  std::ofstream(config_path(), std::ios::app) << "recompute = \"full\"\n";  // in [train], which is the last section
+  const RunPlan by_file = plan_run({config_path(), {}, run_directory(), true});
+  EXPECT_EQ(by_file.start, configuration_of(config_with({"train.recompute=full"})));
+
+  begin_run(8, config_with({"parallel.data_parallel=2"}), moved);
+  const RunPlan on_others = plan_run({"", {}, run_directory(), true});
+  EXPECT_EQ(on_others.start, configuration_of(config_with({"parallel.data_parallel=2"})));
 }
 
 TEST_F(PlanRun, ARunWithoutACheckpointBeginsAgain) {

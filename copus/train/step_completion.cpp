@@ -109,7 +109,8 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   record.loss = agreed.loss;
   record.lr = learning_rate;
   record.rate_factor = state.rate_factor;
-  record.phase = learning_rate_.phase({state.consumed_tokens, state.elapsed_seconds});
+  const RunProgress progress{state.consumed_tokens, state.elapsed_seconds};
+  record.phase = learning_rate_.phase(progress);
   record.grad_norm = agreed.gradient_norm();
   if (agreed.is_finite()) record.clipped = is_clipped(record.grad_norm, config_.train.clip_norm);
   record.step_seconds = agreed.seconds;
@@ -119,6 +120,8 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   record.micro_batch = configuration.micro_batch;
   record.skipped_samples = state.skipped_samples;
   record.elapsed_seconds = state.elapsed_seconds;
+  record.seconds_left = seconds_left(config_.train, state.consumed_tokens, state.elapsed_seconds);
+  record.share_done = learning_rate_.share(progress);
   if (norms) {
     record.small_batch = norms->small_batch;
     record.small_batch_squared_norm = norms->small_squared_norm;

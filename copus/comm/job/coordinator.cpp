@@ -7,6 +7,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/printable.h"
+#include "copus/base/units.h"
 #include "copus/base/write_all.h"
 #include "copus/comm/health/process_state.h"
 #include "copus/comm/job/looks.h"
@@ -359,7 +360,7 @@ void Coordinator::begin_epoch() {
     // Peers may have said where it was after it had ended.
     if (report.place.empty()) report.place = watch_->place_of(report.rank);
     epoch.lost.push_back({number, report});
-    tell_user(concat(to_string(report), "; the job goes on with ", size, size == 1 ? " rank" : " ranks"));
+    tell_user(concat(to_string(report), "; the job goes on with ", counted(size, "rank")));
   }
   begin_watch();
   for (int64_t rank = 0; rank < size; ++rank) {

@@ -87,7 +87,7 @@ void print_clairvoyant(const Scenario& scenario) {
   std::cout << "best static: " << to_string(straight.configuration) << ", " << format_number("%.4g", straight.seconds)
             << " s to a progress of " << format_number("%.4g", straight.progress)
             << "\nclairvoyant: " << format_number("%.4g", best.seconds) << " s to "
-            << format_number("%.4g", best.progress) << ", " << best.relayouts << " re-layouts\n";
+            << format_number("%.4g", best.progress) << ", " << counted(best.relayouts, "re-layout") << '\n';
   const Configuration* before = nullptr;
   for (size_t i = 0; i < best.by_piece.size(); ++i) {
     const Configuration& now = best.by_piece[i];
@@ -109,9 +109,9 @@ int run_one_scenario(const RegretCommandOptions& options, const std::vector<Simu
     const SimulatedRun run = simulate(scenario, config, options.trace ? print_decision : DecisionListener());
     const RegretOutcome outcome = outcome_of(scenario, run);
     std::cout << policy << ": " << format_number("%+.2f %%", 100 * outcome.slowdown()) << " of best static's time ("
-              << "clairvoyant " << format_number("%+.2f %%", 100 * (outcome.clairvoyant_time - 1)) << "); " << run.steps
-              << " steps, " << run.relayouts << " re-layouts, " << run.batch_changes << " changes of batch; ended in "
-              << to_string(run.last) << '\n';
+              << "clairvoyant " << format_number("%+.2f %%", 100 * (outcome.clairvoyant_time - 1)) << "); "
+              << counted(run.steps, "step") << ", " << counted(run.relayouts, "re-layout") << ", "
+              << counted(run.batch_changes, "batch change") << "; ended in " << to_string(run.last) << '\n';
   }
   std::cout << std::flush;
   return 0;
