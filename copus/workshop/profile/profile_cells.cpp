@@ -41,10 +41,14 @@ RunConfig read_config(const ProfileOptions& options) {
     cluster_file.emplace(to_toml(find_cluster(options.cluster)));
     overrides.push_back("cluster.config=" + cluster_file->path());
   }
-  RunConfig config = parse_run_config(read_text_file(options.config), options.config, overrides);
+  const std::string text = read_named_file(options.config, "--config", expected_run_file("profile"));
+  RunConfig config = parse_run_config(text, options.config, overrides);
   if (!is_speed_known(config.cluster.description)) {
-    throw UserError(concat("--cluster ", options.cluster, ": it does not say how fast its devices are; 'copus profile ",
-                           "--machine FILE' describes this machine"));
+    throw UserError(concat(options.cluster.empty()
+                               ? concat("--cluster is missing: ", options.config,
+                                        " describes no devices that predictions ", "could be for")
+                               : concat("--cluster ", options.cluster, ": it does not say how fast its devices are"),
+                           "; 'copus profile --machine FILE' describes this machine (see 'copus profile --help')"));
   }
   if (config.cluster.is_modelled()) {
     throw UserError(concat(options.config,
@@ -163,6 +167,7 @@ Knowledge learn(const ProfileOptions& options, const RunConfig& config, std::vec
 
 int profile_cells(const ProfileOptions& options) {
   const std::vector<ConfigurationChange> names = read_names(options.names);
+  if (!options.output.empty()) check_can_be_written("--output", options.output);
   RunConfig config = read_config(options);
   std::vector<Cell> cells = cells_of(options, names, config);
   measure(options, config, cells);
