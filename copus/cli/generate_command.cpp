@@ -1,4 +1,6 @@
 // `copus generate`: lets a stored model continue a text.
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <iostream>
@@ -17,6 +19,7 @@
 #include "copus/model/caching_allocator.h"
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
+#include "copus/report/command_progress.h"
 #include "copus/train/device.h"
 #include "copus/train/state_transfer.h"
 #include "copus/train/training_state.h"
@@ -112,7 +115,11 @@ int generate(const GenerateOptions& options) {
   std::vector<float> logits(model.description().vocab_size);
   std::optional<KeyValueCache> cache;
   std::vector<int64_t> unseen;  // not in the cache yet
+  // On a terminal the text itself shows how far it is.
+  std::optional<CommandProgress> progress;
+  if (isatty(STDOUT_FILENO) == 0) progress.emplace("tokens", options.tokens);
   for (int64_t produced = 0; produced < options.tokens; ++produced) {
+    if (progress) progress->show(produced);
     const bool full = cache && cache->length() + 1 > context;
     if (!cache || full) {
       // Positions beyond those of training mean nothing to the model, so it goes on from the latter half of its
@@ -131,6 +138,7 @@ int generate(const GenerateOptions& options) {
     text.push_back(token);
     unseen = {token};
   }
+  progress.reset();
   printer.finish();
   return 0;
 }

@@ -18,6 +18,7 @@
 #include "copus/description/search_space.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/memory.h"
+#include "copus/report/command_progress.h"
 #include "copus/report/performance_profile.h"
 #include "copus/workshop/memory_file.h"
 #include "copus/workshop/profile/cell_bench.h"
@@ -125,8 +126,11 @@ std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<Conf
 // Runs every cell once in every round, so that a machine that grows slower or faster is so for all. Leaves in `config`
 // the precision that was trained in. Throws RanksFailed for the user's mistake and for the end that the user wanted.
 void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>& cells) {
+  CommandProgress progress("measurements", options.rounds * std::ssize(cells));
+  int64_t done = 0;
   for (int64_t round = 0; round < options.rounds; ++round) {
     for (Cell& cell : cells) {
+      progress.show(done++);
       if (cell.has_failed) continue;
       const nlohmann::json request{{"config", to_toml(with_configuration(config, cell.configuration))},
                                    {"steps", options.steps}};
