@@ -160,7 +160,7 @@ void print_text(const SimulateOptions& options, const RunConfig& config, const L
   const PredictedJob job = predicted_job(config);
   std::cout << format_count(scenario.loss.parameters) << " parameters on " << config.parallel.world_size()
             << " ranks, sequences of " << job.sequence_length << "; to the loss of " << format_count(scenario.tokens)
-            << " tokens.\n"
+            << " tokens; losses are nats per token.\n"
             << not_measured << '\n'
             << what_is_true(options.question, config.cluster) << "\n\nIn hindsight:\n";
   print_row({"loss", "critical batch", "clairvoyant", "best static", "which is"});
