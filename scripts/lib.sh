@@ -9,6 +9,26 @@ cd "$COPUS_ROOT"
 venv_python="$COPUS_ROOT/.venv/bin/python"
 jobs="${COPUS_JOBS:-$(nproc)}"
 
+# Debian packages that were unpacked here because only root may install them (scripts/unpack-debian-packages).
+unpacked="$COPUS_ROOT/.cache/debian"
+
+# use_unpacked_packages: what is started from here on finds their programs, headers, libraries and certificates.
+use_unpacked_packages() {
+  [[ -d "$unpacked/usr" && ":$PATH:" != *":$unpacked/usr/bin:"* ]] || return 0
+  export PATH="$PATH:$unpacked/usr/bin"
+  export CMAKE_PREFIX_PATH="$unpacked/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+  export LD_LIBRARY_PATH
+  LD_LIBRARY_PATH="$unpacked/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  if [[ -f "$unpacked/certificates.pem" ]]; then
+    export SSL_CERT_FILE="${SSL_CERT_FILE:-$unpacked/certificates.pem}" PIP_CERT="${PIP_CERT:-$unpacked/certificates.pem}"
+  fi
+  # A compiler that came with the C library's headers looks for them, and for what it links, where they are.
+  if [[ -f "$unpacked/usr/include/stdio.h" ]]; then
+    export CC="${CC:-$unpacked/usr/bin/gcc --sysroot=$unpacked}" CXX="${CXX:-$unpacked/usr/bin/g++ --sysroot=$unpacked}"
+  fi
+}
+use_unpacked_packages
+
 # Set by `step`: what the last step took, in seconds with one decimal.
 step_seconds=0
 
@@ -50,17 +70,47 @@ list_sources() {
   done <<<"$list"
 }
 
+# show_progress: reads what ninja says, and tells how far it is: on a terminal in one line that is written over, elsewhere
+# in a line every so many seconds.
+progress_seconds=30
+show_progress() {
+  local line told="$SECONDS" started="$SECONDS" is_terminal=
+  [[ ! -t 1 || "${TERM:-dumb}" == dumb ]] || is_terminal=yes
+  while IFS= read -r line; do
+    [[ "$line" =~ ^\[([0-9]+)/([0-9]+)\]\  ]] || continue
+    if [[ -n "$is_terminal" ]]; then
+      printf '\r\033[K    %s of %s steps, %s s' "${BASH_REMATCH[@]:1}" "$((SECONDS - started))"
+    elif ((SECONDS - told >= progress_seconds)); then
+      printf '    %s of %s steps, %s s\n' "${BASH_REMATCH[@]:1}" "$((SECONDS - started))"
+      told="$SECONDS"
+    fi
+  done
+  [[ -z "$is_terminal" ]] || printf '\r\033[K'
+}
+
+# what_failed LOG: prints what ninja's output says of the first steps that failed, or else its end.
+what_failed() {
+  if grep -q '^FAILED: ' "$1"; then
+    awk '/^FAILED: / { failed = 1 } failed && !/^\[[0-9]+\/[0-9]+\] / && ++lines <= 60' "$1"
+  else
+    tail -n 20 "$1"
+  fi
+}
+
 # configure_and_build FOLDER TARGETS CMAKE_OPTION...: both are incremental. TARGETS are separated by blanks; all if empty.
-# The configuration's chatter appears when it fails.
+# What CMake and the compilers say goes to logs in FOLDER, and appears when they fail.
 configure_and_build() {
-  local folder="$1" targets log
+  local folder="$1" targets
   read -ra targets <<<"${2:-all}"
   shift 2
-  log="$folder/configure.log"
   mkdir -p "$folder"
-  if ! cmake -S . -B "$folder" -G Ninja "$@" >"$log" 2>&1; then
-    cat "$log" >&2
+  if ! cmake -S . -B "$folder" -G Ninja "$@" >"$folder/configure.log" 2>&1; then
+    cat "$folder/configure.log" >&2
     fail 1 "CMake could not configure $folder (its output is above)."
   fi
-  cmake --build "$folder" --parallel "$jobs" --target "${targets[@]}"
+  if ! cmake --build "$folder" --parallel "$jobs" --target "${targets[@]}" 2>&1 | tee "$folder/build.log" |
+    show_progress; then
+    what_failed "$folder/build.log" >&2
+    fail 1 "the build in $folder failed; what failed first is above, and all that was said is in $folder/build.log"
+  fi
 }

@@ -84,6 +84,15 @@ def no_such_key(where, key, names):
                        f'there {"is" if len(names) == 1 else "are"} {", ".join(names) or "none"}')
 
 
+def has_half_characters(text):
+    """Whether a text, as JSON's escapes can make one, holds surrogates that stand alone, which no encoding can write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def read_jsonl(path, key, on_bytes):
     """Yields the text of every line."""
     for number, line in enumerate(read_lines(path, on_bytes), start=1):
@@ -101,6 +110,8 @@ def read_jsonl(path, key, on_bytes):
             raise no_such_key(f"{path}:{number}", key, list(record))
         if not isinstance(record[key], str):
             raise CorpusError(f'{path}:{number}: the value of "{key}" is not a string')
+        if has_half_characters(record[key]):
+            raise CorpusError(f'{path}:{number}: the value of "{key}" has half of a character, such as \\ud83d alone')
         yield record[key]
 
 

@@ -174,6 +174,8 @@ class TokenizeCorpusTest(unittest.TestCase):
                       self.refused(self.write("b.jsonl", '{"id": 1, "body": "a"}\n'), *good))
         self.assertIn("b.jsonl:1: is not an object", self.refused(self.write("b.jsonl", "[1]\n"), *good))
         self.assertIn("not a string", self.refused(self.write("c.jsonl", '{"text": 3}\n'), *good))
+        self.assertIn("d.jsonl:1: the value of \"text\" has half of a character",
+                      self.refused(self.write("d.jsonl", '{"text": "\\ud83d"}\n'), *good))
         self.assertIn("--eod-token", self.refused(text, *good[:2]))
         self.assertIn("'<none>'", self.refused(text, *good[:2], "--eod-token", "<none>"))
         self.assertIn("not a tokenizers JSON", self.refused(text, "--tokenizer", text, "--eod-token", "x"))

@@ -192,6 +192,15 @@ class Healing(HealingTest):
         os.kill(ranks[2], signal.SIGINT)
         self.assert_ends_with_checkpoint(process, "interrupted", 130)
 
+    def test_whoever_leads_after_rank_0_was_lost_tells_the_user_what_a_signal_does(self):
+        process, ranks = self.start_static("led")
+        os.kill(ranks[0], signal.SIGKILL)
+        self.wait_for_steps("led", len(self.records("led")) + 20, process)
+        process.send_signal(signal.SIGINT)
+        output, _ = self.finish(process)
+        self.assertEqual(process.returncode, 130, output)
+        self.assertEqual(output.count("Ctrl-C: stops after this step; a second one ends it at once"), 1, output)
+
     def test_the_run_ends_with_a_checkpoint_where_it_is_told_to_as_it_begins(self):
         for run, end, code, rank in [("terminated", signal.SIGTERM, 75, None), ("interrupted", signal.SIGINT, 130, 2)]:
             process = self.start("train", "static.toml", "--run-dir", run, *self.settings)

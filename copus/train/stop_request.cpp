@@ -67,10 +67,10 @@ extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
 
 }  // namespace
 
-StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_point start, bool speaks)
+StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_point start)
     : start_(start), max_seconds_(max_seconds) {
   noted_signal = 0;
-  speaks_to_user = speaks ? 1 : 0;
+  speaks_to_user = 0;
   is_on_terminal = isatty(STDOUT_FILENO);
   struct sigaction action{};
   action.sa_sigaction = note_signal;
@@ -86,6 +86,8 @@ StopRequest::~StopRequest() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
 }
+
+void StopRequest::tell_user(bool tells) { speaks_to_user = tells ? 1 : 0; }
 
 StopReason StopRequest::reason(double reserve_seconds) const {
   if (noted_signal == SIGINT) return StopReason::interrupt;

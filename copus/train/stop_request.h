@@ -14,14 +14,15 @@ enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, 
 // first signal or later, since launchers and schedulers may both send it. There is one of these at a time.
 class StopRequest {
  public:
-  // `max_seconds`: of wall clock since `start`; 0: no limit. `speaks`: the user is told on stdout, as soon as a signal
-  // comes, what it does.
+  // `max_seconds`: of wall clock since `start`; 0: no limit.
   explicit StopRequest(double max_seconds,
-                       std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now(),
-                       bool speaks = false);
+                       std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
+
+  // Says whether the user is told on stdout, as soon as a signal comes, what it does. At first nobody is told.
+  void tell_user(bool tells);
 
   // Returns the reason to stop. The time limit counts as reached when less than `reserve_seconds` of it are left.
   StopReason reason(double reserve_seconds) const;

@@ -13,7 +13,7 @@ class UpdateJournal {
  public:
   // Number of elements, of up to 8 bytes, that an update changes at once: enough for several threads, and so few that
   // they and their copy stay in a cache and the copy costs no pass over memory.
-  static constexpr int64_t piece_elements = int64_t{64} << 10;
+  static constexpr int64_t piece_elements = int64_t{32} << 10;
 
   // The bytes that a journal takes, all zero before the first use.
   static int64_t bytes();

@@ -1,0 +1,173 @@
+"""What the commands in the documentation presuppose beside the project: text to train on, a Hugging Face model with its
+tokenizer, runs, and the configurations that stand for the reader's own. Where a page shows such a file, it is taken from
+there and shortened.
+"""
+
+import array
+import functools
+import json
+import pathlib
+import random
+import re
+import struct
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+# A model of 257 tokens: bytes, and the end of a document.
+MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 257, "hidden_size": 32,
+         "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+         "head_dim": 8, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+         "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 256, "eos_token_id": 256}
+# Settings that make the model of any shown run as small.
+SMALL_MODEL = ["model.num_hidden_layers=2", "model.hidden_size=32", "model.intermediate_size=64"]
+END_OF_DOCUMENT = "<|end|>"
+RUN_OF_FOUR_RANKS = """\
+[model]
+config = "config.json"
+[data]
+train = "my.txt"
+[parallel]
+data_parallel = 2
+pipeline_parallel = 2
+[train]
+sequence_length = 256
+global_batch = 8
+micro_batch = 2
+precision = "fp32"
+max_steps = 4
+threads = 1
+[checkpoint]
+interval = 2
+"""
+# Of a run that docs/adaptation.md steers.
+ON_TWO_NODES = """
+[parallel]
+data_parallel = 4
+[cluster]
+config = "laptop-two-nodes"
+[adapt]
+policy = "copus"
+"""
+SMALL_EXPERIMENT = f"""\
+base = "configs/runs/modelled-64-h100.toml"
+set = {json.dumps(SMALL_MODEL + ["train.max_tokens=1e5", "evaluate.interval_tokens=50000", "evaluate.max_batches=16"])}
+seeds = [1, 2]
+targets = [4.0]
+final_loss = true
+reference = "stays"
+[[arm]]
+name = "copus"
+[[arm]]
+name = "stays"
+set = ["adapt.policy=none"]
+"""
+
+
+def sentences(characters: int, seed: int) -> str:
+    chance = random.Random(seed)
+    words = ["".join(chance.choices("aeiounrstlmd", k=chance.randint(2, 8))) for _ in range(500)]
+    lines, length = [], 0
+    while length < characters:
+        lines.append(" ".join(chance.choices(words, k=9)).capitalize() + ".")
+        length += len(lines[-1]) + 1
+    return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def documents(characters: int, seed: int) -> str:
+    return "\n\n\n".join(sentences(characters // 100, seed + number) for number in range(100))
+
+
+def block_of(page: str, language: str, holds: str) -> str:
+    """The one block of code on a page, in that language, that holds these words."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) if holds in block]
+    assert len(blocks) == 1, f"{page} has {len(blocks)} blocks with {holds}"
+    return blocks[0]
+
+
+def shortened(text: str, *replacements: tuple[str, str]) -> str:
+    for long, short in replacements:
+        assert long in text, f"{long} is no more in:\n{text}"
+        text = text.replace(long, short)
+    return text
+
+
+def my_configuration() -> str:
+    return shortened(block_of("docs/guide.md", "toml", 'train = "my.txt"'), ("hidden_size = 256", "hidden_size = 64"),
+                     ("intermediate_size = 704", "intermediate_size = 128"),
+                     ("num_hidden_layers = 6", "num_hidden_layers = 2"),
+                     ("sequence_length = 256", "sequence_length = 64"), ('"10m"', '"2s"'))
+
+
+def my_experiment() -> str:
+    return shortened(block_of("docs/comparing.md", "toml", 'reference = "best-static"'),
+                     ('"train.max_tokens=2e6"', json.dumps(SMALL_MODEL + ["train.max_tokens=4096"])[1:-1]),
+                     ("evaluate.interval_tokens=65536", "evaluate.interval_tokens=2048"),
+                     ("[1, 2, 3, 4, 5]", "[1, 2]"), ("[11, 12]", "[11]"))
+
+
+def byte_tokenizer() -> dict:
+    """A tokenizer.json whose tokens are bytes, as the letters that GPT-2 writes for them."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    special = {"id": 256, "content": END_OF_DOCUMENT, "single_word": False, "lstrip": False, "rstrip": False,
+               "normalized": False, "special": True}
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+             "vocab": {letter: byte for byte, letter in letters.items()} | {END_OF_DOCUMENT: 256}, "merges": []}
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [special], "normalizer": None,
+            "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level, "model": model}
+
+
+def shapes_of_weights() -> dict[str, list[int]]:
+    hidden, wide, vocabulary = MODEL["hidden_size"], MODEL["intermediate_size"], MODEL["vocab_size"]
+    layer = {f"self_attn.{name}_proj": [hidden, hidden] for name in "qkvo"} | {
+        "mlp.gate_proj": [wide, hidden], "mlp.up_proj": [wide, hidden], "mlp.down_proj": [hidden, wide],
+        "input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
+    shapes = {f"model.layers.{number}.{name}.weight": shape
+              for number in range(MODEL["num_hidden_layers"]) for name, shape in layer.items()}
+    return shapes | {"model.embed_tokens.weight": [vocabulary, hidden], "lm_head.weight": [vocabulary, hidden],
+                     "model.norm.weight": [hidden]}
+
+
+def write_weights(path: pathlib.Path) -> None:
+    chance = random.Random(1)
+    header, data = {}, bytearray()
+    for name, shape in shapes_of_weights().items():
+        count = shape[0] * (shape[1] if len(shape) == 2 else 1)
+        values = [chance.gauss(0, 0.02) if len(shape) == 2 else 1.0 for _ in range(count)]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * count]}
+        data += array.array("f", values).tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def write_model(folder: pathlib.Path) -> None:
+    """As save_pretrained writes it."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_DOCUMENT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    write_weights(folder / "model.safetensors")
+
+
+def write_presupposed(folder: pathlib.Path) -> None:
+    """Everything but runs; a page may replace a file by one that means something else there."""
+    (folder / "data" / "gcide").mkdir(parents=True)
+    (folder / "my").mkdir()
+    tiny, large = ((ROOT / f"configs/models/{name}.json").read_text() for name in ("tiny-llama", "llama-3.2-1b"))
+    files = {
+        "data/gcide/train.txt": documents(400_000, seed=1), "data/gcide/held_out.txt": documents(20_000, seed=1),
+        "my.txt": documents(300_000, seed=2), "my.toml": my_configuration(), "RUN.toml": RUN_OF_FOUR_RANKS,
+        "articles.jsonl": "".join(json.dumps({"text": sentences(200, seed)}) + "\n" for seed in range(50)),
+        "my-experiment.toml": my_experiment(), "EXPERIMENT.toml": SMALL_EXPERIMENT,
+        "MODEL.json": tiny, "my/config.json": large, "config.json": json.dumps(MODEL | {"vocab_size": 256}),
+        "my-cluster.toml": (ROOT / "configs/clusters/h100-sxm.toml").read_text(),
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    write_model(folder / "my-model")
