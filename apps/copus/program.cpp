@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "apps/copus/command_line_mistakes.h"
 #include "copus/base/available_memory.h"
 #include "copus/base/cores.h"
 #include "copus/base/error.h"
 #include "copus/base/mapped_file.h"
 #include "copus/base/printable.h"
-#include "copus/base/text_distance.h"
 #include "copus/cli/commands.h"
 #include "copus/comm/rank_failure.h"
 #include "copus/workshop/commands.h"
@@ -58,72 +58,6 @@ int tell(const std::exception_ptr& end) {
   } catch (...) {
     return complain("internal error", "something was thrown that is no exception", our_bug);
   }
-}
-
-std::vector<std::string> names_of_commands(CLI::App& parent) {
-  std::vector<std::string> names;
-  for (const CLI::App* command :
-       parent.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); })) {
-    names.push_back(command->get_name());
-  }
-  return names;
-}
-
-std::vector<std::string> names_of_options(const CLI::App& command) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->get_group().empty()) continue;  // hidden
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  return names;
-}
-
-// Says what is wrong with a command line that cannot be parsed. What is misspelt is told before what is missing, since
-// the one is often the cause of the other.
-std::string explain(const CLI::ParseError& error, CLI::App& program) {
-  CLI::App* asked = &program;
-  std::string words = "copus";
-  std::vector<std::string> unknown = program.remaining();
-  while (!asked->get_subcommands().empty()) {
-    asked = asked->get_subcommands().front();
-    words += " " + asked->get_name();
-    const std::vector<std::string> more = asked->remaining();
-    unknown.insert(unknown.end(), more.begin(), more.end());
-  }
-  const std::string help = concat(" (see '", words, " --help')");
-  const bool has_settings = asked->get_option_no_throw("--set") != nullptr;
-  for (const std::string& word : unknown) {
-    if (!word.starts_with("--")) continue;
-    const std::string option = word.substr(0, word.find('='));
-    const auto similar = nearest(option, names_of_options(*asked));
-    const std::string hint = similar        ? concat("; did you mean ", *similar, "?")
-                             : has_settings ? "; what a run's file sets is changed by --set section.key=value"
-                                            : "";
-    return concat(words, ": there is no option ", option, hint, help);
-  }
-  const std::vector<std::string> commands = names_of_commands(*asked);
-  if (!unknown.empty() && !commands.empty()) {
-    // Only the first word may be the command; the parser does not keep the order of the others.
-    for (const std::string& word : unknown) {
-      if (const auto similar = nearest(word, commands)) {
-        return concat(words, ": there is no command \"", word, "\"; did you mean \"", *similar, "\"?", help);
-      }
-    }
-    return concat(words, ": there is no such command: ", join(unknown, " "), "; the commands are ",
-                  join(commands, ", "), help);
-  }
-  const std::string text = error.what();
-  const std::string required = " is required";
-  if (unknown.size() == 1 && text.starts_with("--") && text.ends_with(required)) {
-    const std::string option = text.substr(0, text.size() - required.size());
-    return concat(text, "; \"", unknown.front(), "\" has no option before it: write ", option, " ", unknown.front(),
-                  help);
-  }
-  if (unknown.size() == 1 && has_settings && unknown.front().find('=') != std::string::npos) {
-    return concat(words, ": \"", unknown.front(), "\" has no option before it: write --set ", unknown.front(), help);
-  }
-  if (unknown.empty() && !commands.empty()) return concat("give a command: ", join(commands, ", "), help);
-  return text + help;
 }
 
 // An exception that leaves a thread other than the first ends the process. Where the user can do something about it,
@@ -189,11 +123,13 @@ int run_program(int argc, const char* const* argv) {
   std::set_terminate(end_of_a_thread);
   try {
     program.parse(argc, argv);
-    if (!action) throw UserError("give a command (see 'copus --help')");
+    if (!action) return complain("error", no_command(program), users_mistake);
     return action();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help and --version
     return complain("error", explain(error, program), users_mistake);
+  } catch (const UserError& error) {
+    return complain("error", with_help(error.what(), program), users_mistake);
   } catch (...) {
     return tell(std::current_exception());
   }

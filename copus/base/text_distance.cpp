@@ -6,6 +6,36 @@
 
 namespace copus {
 
+namespace {
+
+std::string in_lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& letter : lower) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return lower;
+}
+
+// Tells whether each word of `text` begins the word of `candidate` in the same place. Words are joined by "-" or "_".
+// A few letters may begin anything, and abbreviate nothing.
+bool abbreviates(std::string_view text, std::string_view candidate) {
+  constexpr std::string_view joints = "-_";
+  constexpr size_t fewest_letters = 3;
+  size_t letters = 0;
+  while (true) {
+    const size_t end = std::min(text.find_first_of(joints), text.size());
+    const size_t candidate_end = std::min(candidate.find_first_of(joints), candidate.size());
+    if (!candidate.substr(0, candidate_end).starts_with(text.substr(0, end))) return false;
+    letters += end;
+    const bool is_last = end == text.size(), is_candidates_last = candidate_end == candidate.size();
+    if (is_last || is_candidates_last) return is_last && is_candidates_last && letters >= fewest_letters;
+    text.remove_prefix(end + 1);
+    candidate.remove_prefix(candidate_end + 1);
+  }
+}
+
+}  // namespace
+
 size_t edit_distance(std::string_view one, std::string_view other) {
   // Row i holds the distances between the first i characters of `one` and every prefix of `other`.
   std::vector<size_t> before_last(other.size() + 1);
@@ -28,16 +58,21 @@ size_t edit_distance(std::string_view one, std::string_view other) {
 }
 
 std::optional<std::string> nearest(std::string_view text, const std::vector<std::string>& candidates) {
+  const std::string lower = in_lower_case(text);
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(1, text.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(text, candidate);
+    const size_t distance = edit_distance(lower, in_lower_case(candidate));
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;
     }
   }
-  return best;
+  if (best) return best;
+  const auto meant = std::find_if(candidates.begin(), candidates.end(), [&](const std::string& candidate) {
+    return abbreviates(lower, in_lower_case(candidate));
+  });
+  return meant != candidates.end() ? std::optional(*meant) : std::nullopt;
 }
 
 std::string join(const std::vector<std::string>& texts, std::string_view separator) {

@@ -14,7 +14,8 @@ namespace copus {
 size_t edit_distance(std::string_view one, std::string_view other);
 
 // Returns the candidate nearest to `text` (the first of equals), if a misspelling is likely to have meant it: at most
-// one edit per three characters.
+// one edit per three characters, whatever the case of letters. Where there is none, returns the first candidate whose
+// words `text` abbreviates, each by its beginning: "--seq-len" means "--sequence-length".
 std::optional<std::string> nearest(std::string_view text, const std::vector<std::string>& candidates);
 
 // Puts the separator between texts: join({"a", "b"}, ", ") is "a, b".

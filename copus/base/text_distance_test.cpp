@@ -23,6 +23,21 @@ TEST(TextDistance, FindsWhatWasMeant) {
   EXPECT_EQ(nearest("", keys), std::nullopt);
 }
 
+TEST(TextDistance, TheCaseOfLettersDoesNotCount) {
+  EXPECT_EQ(nearest("H100-SXM", {"a100-sxm", "h100-sxm"}), "h100-sxm");
+  EXPECT_EQ(nearest("train", {"Train"}), "Train");
+}
+
+TEST(TextDistance, FindsWhatIsAbbreviated) {
+  const std::vector<std::string> options = {"--seed", "--sequence-length", "--output"};
+  EXPECT_EQ(nearest("--seq-len", options), "--sequence-length");
+  EXPECT_EQ(nearest("--SEQ_LENGTH", options), "--sequence-length");
+  EXPECT_EQ(nearest("--out", options), "--output");
+  EXPECT_EQ(nearest("--sequence-length-of-every-one", options), std::nullopt) << "more words than there are";
+  EXPECT_EQ(nearest("--o", options), std::nullopt) << "one letter may begin anything";
+  EXPECT_EQ(nearest("--out", {"--input-output"}), std::nullopt) << "another place";
+}
+
 TEST(TextDistance, SuggestsOneOrAll) {
   EXPECT_EQ(suggest("sede", {"lr", "seed"}, "its keys are"), "did you mean \"seed\"?");
   EXPECT_EQ(suggest("colour", {"lr", "seed"}, "its keys are"), "its keys are lr, seed");

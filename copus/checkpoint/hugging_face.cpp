@@ -120,6 +120,10 @@ HuggingFaceModel open_hugging_face(const std::filesystem::path& directory) {
   }
   check_if_checkpoint(directory);
   const std::filesystem::path config = directory / model_config_file_name;
+  if (!std::filesystem::exists(config)) {
+    throw UserError(concat(directory.string(), " has no ", model_config_file_name,
+                           "; expected a Hugging Face model folder, with that file and safetensors"));
+  }
   HuggingFaceModel model;
   model.description_ = parse_model_description(read_text_file(config), config.string());
   model.files_ = open_model_files(directory);

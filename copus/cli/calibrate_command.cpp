@@ -17,6 +17,7 @@
 #include "copus/cli/calibration_plan.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
+#include "copus/cli/run_directory.h"
 #include "copus/cli/seconds_since.h"
 #include "copus/config/run_config.h"
 #include "copus/model/decoder.h"
@@ -52,7 +53,7 @@ struct CalibrateOptions {
 std::string number(double value) { return format_number("%.3g", value); }
 
 fs::path newest_checkpoint(const fs::path& run) {
-  if (!fs::is_directory(run)) throw UserError(concat("calibrate: ", run.string(), " is no run directory"));
+  check_is_run("calibrate", run);
   const std::optional<fs::path> checkpoint = latest_checkpoint(run / "checkpoints");
   if (!checkpoint) {
     throw UserError(concat("calibrate: ", run.string(), " has no checkpoint yet, which branches could leave; wait for ",
@@ -302,9 +303,7 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<CalibrateOptions>();
   CLI::App& command =
       *program.add_subcommand("calibrate", "Find what a batch is worth to a run, by short branches of it");
-  command.add_option("run", options->run, "The run directory; branches leave its newest checkpoint")
-      ->required()
-      ->type_name("RUN");
+  command.add_option("RUN_DIR", options->run, "The run directory; branches leave its newest checkpoint")->required();
   command.add_option("--time", options->time, "Begin no branch that would end later, such as 90s, 10m, 2h")
       ->capture_default_str();
   command
@@ -315,8 +314,8 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
   command.footer(
       "Branches go on from the checkpoint with other batches and learning rates, on this machine alone. What they "
       "need\n"
-      "to reach the same loss gives c in: critical batch = c x noise scale. The result is RUN/calibration.json. An\n"
-      "interrupted calibration goes on by the same command, and more --time narrows the intervals.\n"
+      "to reach the same loss gives c in: critical batch = c x noise scale. The result is calibration.json in the run\n"
+      "directory. An interrupted calibration goes on by the same command, and more --time narrows the intervals.\n"
       "Examples:\n"
       "  copus calibrate runs/r1\n"
       "  copus train my.toml --set noise_scale.calibration=runs/r1/calibration.json");

@@ -61,8 +61,9 @@ class Calibrate(ProgramTest):
         self.assertGreaterEqual(len(keys), NEEDED)
 
     def test_mistakes(self):
-        self.assert_refused("calibrate", "r", says=["r is no run directory"])
+        self.assert_refused("calibrate", "r", says=["there is no run in r (no such folder)"])
         (self.folder / "empty").mkdir()
+        self.write("empty/config.toml", "")
         self.assert_refused("calibrate", "empty", says=["no checkpoint yet"])
         self.train("data.held_out_fraction=0.0")
         self.assert_refused("calibrate", "r", says=["held-out", "data.held_out_fraction"],

@@ -18,6 +18,7 @@
 #include "copus/cli/experiment_directory.h"
 #include "copus/cli/experiment_runner.h"
 #include "copus/cli/option_checks.h"
+#include "copus/config/descriptions.h"
 #include "copus/report/comparison.h"
 
 namespace copus {
@@ -146,9 +147,12 @@ int run_experiment(const ExperimentDirectory& directory, const CompareOptions& o
 }
 
 int run_compare(const CompareOptions& options) {
-  const std::string text = read_text_file(options.experiment);
+  const std::string text =
+      read_named_file(options.experiment, "copus compare",
+                      "an experiment, a TOML file (docs/comparing.md; see 'copus compare --help')");
   const Experiment experiment = parse_experiment(text, options.experiment);
-  const std::string base_text = read_text_file(experiment.base);
+  const std::string base_text =
+      read_named_file(experiment.base, concat(options.experiment, ": base"), "the configuration that all runs share");
   check_arms_are_comparable(experiment, base_text, options.experiment);
   const fs::path path =
       options.directory.empty() ? fs::path("runs") / fs::path(options.experiment).stem() : fs::path(options.directory);

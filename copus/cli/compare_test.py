@@ -169,7 +169,7 @@ class Comparisons(CompareTest):
         output = self.assert_compared("--jobs", "2").stdout
         begun = re.findall(r"(batch-\d+), seed (\d): begins", output)
         self.assertEqual(begun, [(arm, seed) for seed in "123" for arm in ("batch-8", "batch-16")])
-        self.assertIn("To a held-out loss of 5.2, 3 seeds", output)
+        self.assertIn("To a held-out loss of 5.2 nats/token, 3 seeds", output)
         results = json.loads(self.results())
         self.assertEqual([result["name"] for result in results["results"]], ["batch-8", "batch-16"])
         reference, other = results["results"]

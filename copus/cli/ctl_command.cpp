@@ -14,6 +14,7 @@
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
+#include "copus/cli/run_directory.h"
 #include "copus/report/control_files.h"
 #include "copus/report/run_summary.h"
 
@@ -31,26 +32,34 @@ struct CtlOptions {
 
 bool is_alive(const fs::path& run_directory) { return is_locked(run_directory / "checkpoints"); }
 
-void check_request(const ControlRequest& request) {
+void check_request(const fs::path& run_directory, const ControlRequest& request) {
   static const std::vector<std::string> commands = {"pin", "unpin", "pause", "resume", "force", "status"};
-  if (std::find(commands.begin(), commands.end(), request.command) == commands.end()) {
+  const auto is_command = [](const std::string& text) {
+    return std::find(commands.begin(), commands.end(), text) != commands.end();
+  };
+  if (!is_command(request.command)) {
+    if (is_command(run_directory.string())) {
+      throw UserError(concat("copus ctl: the run directory comes first: write copus ctl ", request.command, " ",
+                             run_directory.string(), " (see 'copus ctl --help')"));
+    }
     throw UserError(concat("copus ctl: there is no command \"", request.command, "\"; ",
-                           suggest(request.command, commands, "the commands are")));
+                           suggest(request.command, commands, "the commands are"), " (see 'copus ctl --help')"));
   }
   const bool needs_target = request.command == "force";
   if (needs_target && request.target.empty()) {
-    throw UserError("copus ctl RUN force: give the configuration to move to, such as d=2,t=1,p=2,B=32,b=4");
+    throw UserError(
+        "copus ctl RUN force: give the configuration to move to, such as d=2,t=1,p=2,B=32,b=4 (see 'copus ctl "
+        "--help')");
   }
   if (!needs_target && !request.target.empty()) {
-    throw UserError(concat("copus ctl RUN ", request.command, ": takes nothing more, got \"", request.target, "\""));
+    throw UserError(concat("copus ctl RUN ", request.command, ": takes nothing more, got \"", request.target,
+                           "\" (see 'copus ctl --help')"));
   }
   if (needs_target) read_configuration("force", request.target);
 }
 
 void check_run(const fs::path& run_directory) {
-  if (!fs::exists(run_directory / "config.toml")) {
-    throw UserError(concat("there is no run in ", run_directory.string(), " (no config.toml)"));
-  }
+  check_is_run("ctl", run_directory);
   if (is_alive(run_directory)) return;
   const std::optional<RunSummary> summary = read_summary(run_directory);
   throw UserError(concat("the run in ", run_directory.string(), " is not running",
@@ -59,7 +68,7 @@ void check_run(const fs::path& run_directory) {
 }
 
 int run(const CtlOptions& options) {
-  check_request(options.request);
+  check_request(options.run_directory, options.request);
   const std::chrono::duration<double> wait(read_duration("--wait", options.wait));
   check_run(options.run_directory);
   const ControlReply reply =

@@ -174,7 +174,7 @@ void ExperimentRunner::note_done(const Started& started) {
   directory_.conclude(started.run, seconds.count());
   const RunOutcome outcome = read_outcome(directory_.run_directory(started.run), started.run.arm, started.run.seed);
   say_(concat(full_name(started.run), ": done in ", format_duration(seconds.count()), ", held-out loss ",
-              outcome.final_loss ? format_number("%.4f", *outcome.final_loss) : "not finite", time_left()));
+              outcome.final_loss ? format_number("%.4f nats/token", *outcome.final_loss) : "not finite", time_left()));
 }
 
 std::string ExperimentRunner::time_left() const {

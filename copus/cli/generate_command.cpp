@@ -1,4 +1,6 @@
 // `copus generate`: lets a stored model continue a text.
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -18,6 +20,7 @@
 #include "copus/model/caching_allocator.h"
 #include "copus/model/decoder.h"
 #include "copus/model/kernels.h"
+#include "copus/report/command_progress.h"
 #include "copus/train/device.h"
 #include "copus/train/state_transfer.h"
 #include "copus/train/training_state.h"
@@ -98,7 +101,11 @@ int generate(const GenerateOptions& options) {
   std::vector<float> logits(model.description().vocab_size);
   std::optional<KeyValueCache> cache;
   std::vector<int64_t> unseen;  // not in the cache yet
+  // On a terminal the text itself shows how far it is.
+  std::optional<CommandProgress> progress;
+  if (isatty(STDOUT_FILENO) == 0) progress.emplace("tokens", options.tokens);
   for (int64_t produced = 0; produced < options.tokens; ++produced) {
+    if (progress) progress->show(produced);
     const bool full = cache && cache->length() + 1 > context;
     if (!cache || full) {
       // Positions beyond those of training mean nothing to the model, so it goes on from the latter half of its
@@ -117,6 +124,7 @@ int generate(const GenerateOptions& options) {
     tokens.push_back(token);
     unseen = {token};
   }
+  progress.reset();
   std::cout << text->finish() << '\n' << std::flush;
   return 0;
 }

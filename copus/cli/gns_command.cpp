@@ -1,6 +1,4 @@
 // `copus gns`: measures the gradient noise scale of a stored model, as the reference for what training logs.
-#include <unistd.h>
-
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -9,7 +7,6 @@
 
 #include "copus/base/cores.h"
 #include "copus/base/error.h"
-#include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/gns_report.h"
 #include "copus/cli/option_checks.h"
@@ -21,6 +18,7 @@
 #include "copus/model/caching_allocator.h"
 #include "copus/model/decoder.h"
 #include "copus/model/precision.h"
+#include "copus/report/command_progress.h"
 #include "copus/statistics/noise_scale.h"
 #include "copus/train/device.h"
 #include "copus/train/noise_reference.h"
@@ -128,42 +126,16 @@ Samples open_samples_of_run(const GnsOptions& options, const StoredModel& model,
   return {std::move(dataset), sequence_length, as_the_run ? static_cast<uint64_t>(state.consumed_samples) : 0};
 }
 
-// Shows one line, rewritten in place, where the output is a terminal.
-class ProgressLine {
- public:
-  explicit ProgressLine(int64_t batches) : batches_(batches), shown_(::isatty(STDERR_FILENO) == 1) {}
-  ~ProgressLine() {
-    if (shown_) std::cerr << "\r\x1b[K" << std::flush;
-  }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
-  void show(int64_t done, double seconds) const {
-    if (!shown_) return;
-    std::cerr << "\r\x1b[K" << done << " of " << batches_ << " batches";
-    if (done > 0) {
-      const double left = seconds * static_cast<double>(batches_ - done) / static_cast<double>(done);
-      std::cerr << ", " << format_duration(left) << " left";
-    }
-    std::cerr << std::flush;
-  }
-
- private:
-  int64_t batches_;
-  bool shown_;
-};
-
 struct MeasuredNoise {
   NoiseAverage average;
   int64_t without_loss = 0;  // batches none of whose tokens carries loss: they say nothing
 };
 
 MeasuredNoise measure(const GnsOptions& options, NoiseReference& reference, const Samples& samples) {
-  const auto start = Clock::now();
-  const ProgressLine progress(options.batches);
+  CommandProgress progress("batches", options.batches);
   MeasuredNoise measured;
   for (int64_t batch = 0; batch < options.batches; ++batch) {
-    progress.show(batch, seconds_since(start));
+    progress.show(batch);
     const uint64_t first = samples.first + static_cast<uint64_t>(batch * options.large_batch);
     if (samples.dataset.loss_tokens(first, options.large_batch) == 0) {
       ++measured.without_loss;

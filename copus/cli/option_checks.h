@@ -2,8 +2,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -11,6 +14,8 @@
 #include "copus/base/duration.h"
 #include "copus/base/error.h"
 #include "copus/base/range.h"
+#include "copus/base/regular_file.h"
+#include "copus/base/text_distance.h"
 #include "copus/description/configuration_text.h"
 
 namespace copus {
@@ -31,6 +36,17 @@ CLI::Validator number_in(const Range<Number>& range) {
 // Checks for a whole number that is not below `least`.
 inline CLI::Validator at_least(int64_t least) { return number_in(Range<int64_t>{least}); }
 
+// Checks for one of these names.
+inline CLI::Validator one_of(const std::vector<std::string>& names) {
+  const auto complaint = [names](const std::string& text) {
+    if (std::find(names.begin(), names.end(), text) != names.end()) return std::string();
+    const std::optional<std::string> similar = nearest(text, names);
+    return concat("expected one of ", join(names, ", "), ", got ", text,
+                  similar ? concat("; did you mean ", *similar, "?") : "");
+  };
+  return {complaint, concat("{", join(names, ","), "}")};
+}
+
 // Adds --set, for settings in place of a configuration's; it takes one a time, so that what follows is no setting.
 inline void add_settings_option(CLI::App& command, std::vector<std::string>& settings, const std::string& description) {
   command.add_option("--set", settings, description)->allow_extra_args(false)->type_name("KEY=VALUE");
@@ -42,7 +58,7 @@ void add_named_option(CLI::App& command, const std::string& option, Enum& value,
   command
       .add_option_function<std::string>(
           option, [&value](const std::string& name) { value = *find_value<Enum>(name); }, description)
-      ->check(CLI::IsMember(all_names<Enum>()))
+      ->check(one_of(all_names<Enum>()))
       ->default_str(std::string(to_string(value)));
 }
 
@@ -55,11 +71,27 @@ inline ConfigurationChange read_configuration(const std::string& option, const s
   }
 }
 
+// Says what a command expects where its file of a run cannot be read.
+inline std::string expected_run_file(const std::string& command) {
+  return concat("a run's configuration, a TOML file such as configs/runs/quickstart.toml (see 'copus ", command,
+                " --help')");
+}
+
+// Refuses a file that could not be written in the end, before what it is to hold is measured.
+inline void check_can_be_written(const std::string& option, const std::filesystem::path& file) {
+  const std::filesystem::path folder = file.parent_path();
+  std::string obstacle = obstacle_to_file(file);
+  if (obstacle.empty() && !folder.empty() && !std::filesystem::is_directory(folder)) {
+    obstacle = concat("there is no folder ", folder.string());
+  }
+  if (!obstacle.empty()) throw UserError(concat(option, " ", file.string(), ": cannot be written: ", obstacle));
+}
+
 // Reads the positive time that `option` was given, in seconds. Throws UserError for any other text.
 inline double read_duration(const std::string& option, const std::string& text) {
   const std::optional<double> seconds = parse_duration(text);
   if (!seconds || *seconds <= 0) {
-    throw UserError(concat(option, " ", text, ": expected a time such as \"90s\", \"55m\" or \"1h30m\""));
+    throw UserError(concat(option, " ", text, ": expected a time above 0 such as \"90s\", \"55m\" or \"1h30m\""));
   }
   if (*seconds > longest_duration) {
     throw UserError(concat(option, " ", text, ": expected at most ", longest_duration / 86400, " days"));

@@ -78,6 +78,11 @@ PlanQuestion question_of(const PlanOptions& options) {
   narrow(program, "--sp", space.sequence_parallel,
          std::vector<bool>(options.sequence_parallel.begin(), options.sequence_parallel.end()));
   if (!options.profile.empty()) {
+    if (!std::filesystem::exists(options.profile)) {
+      throw UserError(concat("--profile ", options.profile.string(),
+                             ": there is no such file; expected the profile.json ",
+                             "of a run, or of `copus profile --config`"));
+    }
     question.knowledge = read_knowledge(
         options.profile,
         profile_subject(question.model, question.sequence_length, question.precision, question.cluster, std::nullopt));
@@ -147,7 +152,7 @@ void add_plan(CLI::App& program, CommandAction& action) {
   command.add_option("--micro-batch", options->micro_batch, "Only this micro-batch (any)")
       ->check(number_in(allowed_batches));
   command.add_option("--precision", options->precision, "What to train in")
-      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->check(one_of({"bf16", "fp32"}))
       ->capture_default_str();
   command
       .add_option("--system", options->system,
@@ -155,16 +160,16 @@ void add_plan(CLI::App& program, CommandAction& action) {
       ->capture_default_str();
   command.add_option("--schedule", options->schedules, "Only these pipeline schedules (any)")
       ->delimiter(',')
-      ->check(CLI::IsMember(all_names<PipelineSchedule>()));
+      ->check(one_of(all_names<PipelineSchedule>()));
   command.add_option("--recompute", options->recomputes, "Only these ways of recompute (any)")
       ->delimiter(',')
-      ->check(CLI::IsMember(all_names<Recompute>()));
+      ->check(one_of(all_names<Recompute>()));
   command.add_option("--zero", options->zero_stages, "Only these stages of ZeRO (any)")
       ->delimiter(',')
-      ->check(CLI::Range(allowed_zero_stages.low, allowed_zero_stages.high));
+      ->check(number_in(allowed_zero_stages));
   command.add_option("--sp", options->sequence_parallel, "Only with (1) or without (0) sequence parallelism (any)")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1));
+      ->check(number_in(Range<int64_t>{0, 1}));
   command.add_option("--profile", options->profile, "What was measured (profile.json), to correct the predictions by");
   command.add_option("--top", options->top, "How many layouts to show")->check(at_least(1))->capture_default_str();
   CLI::Option* const tokens = command.add_option(

@@ -22,7 +22,8 @@ std::vector<int64_t> parse_global_batches(std::string_view text);
 // Adds a batch to those of a plan unless it is among them; they stay in ascending order.
 void add_batch(std::vector<int64_t>& global_batches, int64_t batch);
 
-// Reads a number of tokens: "1T", "300B", "2.5M", "15e12". Throws UserError for any other text.
+// Reads a number of tokens, for --tokens of `copus simulate` too: "1T", "300B", "2.5M", "15e12". Throws UserError for
+// any other text.
 int64_t parse_tokens(std::string_view text);
 
 // Number of GPUs to plan for. `asked` is that of --gpus, 0 where it was not given. Throws UserError where neither

@@ -15,6 +15,7 @@
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
+#include "copus/cli/run_directory.h"
 #include "copus/report/decision_replay.h"
 #include "copus/report/run_log.h"
 
@@ -82,6 +83,7 @@ int print_open_loop(const std::vector<Decision>& decisions, const std::string& p
 }
 
 int run_replay(const ReplayOptions& options) {
+  check_is_run("replay", options.directory);
   const std::filesystem::path config_path = options.directory / "config.toml";
   std::vector<std::string> overrides = options.overrides;
   if (!options.policy.empty()) overrides.push_back("adapt.policy=" + options.policy);
@@ -108,7 +110,9 @@ void add_replay(CLI::App& program, CommandAction& action) {
   CLI::App& command = *program.add_subcommand(
       "replay", "Decide again what a run has decided, or what another policy would have decided in its place");
   command.add_option("RUN_DIR", options->directory, "The run directory")->required();
-  command.add_option("--policy", options->policy, "Ask this policy instead (adapt.policy)")->type_name("NAME");
+  command.add_option("--policy", options->policy, "Ask this policy instead (adapt.policy)")
+      ->check(one_of(all_names<PolicyKind>()))
+      ->type_name("NAME");
   add_settings_option(command, options->overrides, "Ask with another setting: adapt.key=value; may be repeated");
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(

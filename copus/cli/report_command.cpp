@@ -1,5 +1,4 @@
 // `copus report`: writes the web page of a run, of several, or of an experiment.
-#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -8,6 +7,7 @@
 
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/run_directory.h"
 #include "copus/report/html_report.h"
 
 namespace copus {
@@ -21,23 +21,6 @@ struct ReportOptions {
   fs::path output;
 };
 
-// A folder of runs is what `copus train` leaves in runs/, and easily taken for a run.
-void refuse_folder_of_runs(const fs::path& directory) {
-  if (!fs::is_directory(directory)) {
-    throw UserError(concat("copus report ", directory.string(), ": there is no such folder; give a run directory"));
-  }
-  if (fs::exists(directory / "run.jsonl") || is_experiment_directory(directory)) return;
-  std::vector<std::string> runs;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    if (fs::exists(entry.path() / "run.jsonl")) runs.push_back(entry.path().string());
-  }
-  std::sort(runs.begin(), runs.end());
-  throw UserError(concat("copus report ", directory.string(), ": this is no run (it has no run.jsonl)",
-                         runs.empty() ? ", and there is none in it; give a run directory"
-                                      : concat(" but a folder of ", runs.size(), "; give one or several: ", runs.back(),
-                                               runs.size() > 1 ? ", for example" : "")));
-}
-
 int write_report(const ReportOptions& options) {
   const std::vector<fs::path>& directories = options.directories;
   fs::path file = options.output;
@@ -48,7 +31,9 @@ int write_report(const ReportOptions& options) {
                              (directory / "runs" / "ARM" / "seed-N").string()));
     }
   }
-  for (const fs::path& directory : directories) refuse_folder_of_runs(directory);
+  for (const fs::path& directory : directories) {
+    if (!is_experiment_directory(directory)) check_is_run("report", directory, "run.jsonl");
+  }
   if (is_experiment_directory(directories.front())) {
     write_experiment_report(directories.front(), file);
   } else {

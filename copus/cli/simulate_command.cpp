@@ -8,12 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
+#include "copus/cli/plan_options.h"
+#include "copus/config/descriptions.h"
 #include "copus/description/configuration_text.h"
 #include "copus/simulate/law_scenario.h"
 #include "copus/simulate/simulated_run.h"
@@ -26,7 +27,7 @@ struct SimulateOptions {
   std::string file;
   std::vector<std::string> overrides;
   std::vector<std::string> policies = {"copus", "copus-paper", "static"};
-  std::string pause;
+  std::string pause, tokens;
   LawQuestion question;
   bool json = false;
 };
@@ -36,9 +37,17 @@ struct SimulatedPolicy {
   SimulatedRun run;
 };
 
+// Refuses a run on another clock before what its policies lack there, since that is not what it is to be given.
+void check_clock(const std::string& text, const SimulateOptions& options) {
+  std::vector<std::string> overrides = options.overrides;
+  overrides.insert(overrides.end(), {"adapt.policy=none", "adapt.advise=false"});
+  check_is_modelled(parse_run_config(text, options.file, overrides));
+}
+
 // The configuration under each policy; all of them are checked before the first run.
 std::vector<RunConfig> read_configurations(const SimulateOptions& options) {
-  const std::string text = read_text_file(options.file);
+  const std::string text = read_named_file(options.file, "copus simulate", expected_run_file("simulate"));
+  check_clock(text, options);
   std::vector<RunConfig> configurations;
   for (const std::string& policy : options.policies) {
     if (std::count(options.policies.begin(), options.policies.end(), policy) > 1) {
@@ -56,6 +65,13 @@ std::vector<RunConfig> read_configurations(const SimulateOptions& options) {
     }
   }
   return configurations;
+}
+
+double read_tokens(const std::string& text) {
+  constexpr Range<double> simulated{1e6, 1e15};
+  const auto tokens = static_cast<double>(parse_tokens(text));
+  if (simulated.contains(tokens)) return tokens;
+  throw UserError(concat("--tokens ", text, ": a simulated run has ", describe(simulated)));
 }
 
 // A run passes every step through its controller, some tens of microseconds each.
@@ -144,7 +160,7 @@ void print_text(const SimulateOptions& options, const RunConfig& config, const L
   const PredictedJob job = predicted_job(config);
   std::cout << format_count(scenario.loss.parameters) << " parameters on " << config.parallel.world_size()
             << " ranks, sequences of " << job.sequence_length << "; to the loss of " << format_count(scenario.tokens)
-            << " tokens.\n"
+            << " tokens; losses are nats per token.\n"
             << not_measured << '\n'
             << what_is_true(options.question, config.cluster) << "\n\nIn hindsight:\n";
   print_row({"loss", "critical batch", "clairvoyant", "best static", "which is"});
@@ -172,6 +188,7 @@ void print_text(const SimulateOptions& options, const RunConfig& config, const L
 
 int run_simulate(SimulateOptions options) {
   if (!options.pause.empty()) options.question.pause_seconds = read_duration("--pause", options.pause);
+  if (!options.tokens.empty()) options.question.tokens = read_tokens(options.tokens);
   const std::vector<RunConfig> configurations = read_configurations(options);
   const LawScenario scenario = make_law_scenario(configurations.front(), options.question);
   check_is_short_enough(configurations.front(), scenario);
@@ -203,6 +220,7 @@ void add_simulate(CLI::App& program, CommandAction& action) {
   add_settings_option(command, options->overrides,
                       "A setting in place of the file's: section.key=value; may be repeated");
   command.add_option("--policy", options->policies, "Policies to simulate (adapt.policy)")
+      ->check(one_of(all_names<PolicyKind>()))
       ->type_name("NAME")
       ->capture_default_str();
   add_named_option(command, "--law", question.law, "How the critical batch grows");
@@ -210,7 +228,7 @@ void add_simulate(CLI::App& program, CommandAction& action) {
       .add_option_function<std::string>(
           "--worth", [&question](const std::string& name) { question.worth = *find_value<WorthShape>(name); },
           "How a sample's worth falls with the batch")
-      ->check(CLI::IsMember({"hyperbola", "root"}))
+      ->check(one_of({"hyperbola", "root"}))
       ->default_str("hyperbola");
   command
       .add_option("--truth-alpha", question.truth_alpha,
@@ -222,8 +240,8 @@ void add_simulate(CLI::App& program, CommandAction& action) {
       ->capture_default_str();
   command.add_option("--pause", options->pause, "How long each re-layout stops training (as its plan predicts)")
       ->type_name("TIME");
-  command.add_option("--tokens", question.tokens, "Tokens to the last loss, in small batches (20 for each parameter)")
-      ->check(number_in(Range<double>{1e6, 1e15}));
+  command.add_option("--tokens", options->tokens,
+                     "Tokens to the last loss, in small batches: 10B, 1T, 1e10 (20 for each parameter)");
   command.add_option("--targets", question.losses, "Losses on the way whose times are asked, nats per token")
       ->type_name("LOSS");
   command.add_flag("--json", options->json, "Print one JSON object");

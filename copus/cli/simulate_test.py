@@ -88,11 +88,12 @@ class SimulateTest(ProgramTest):
 
     def test_mistakes(self):
         self.refused("nowhere.toml", says=["nowhere.toml"])
-        self.refused("job.toml", *SHORT, "--policy", "greedy", says=["adapt.policy", "greedy"])
+        self.refused("job.toml", *SHORT, "--policy", "greedy", says=["--policy", "greedy"])
         self.refused("job.toml", *SHORT, "--policy", "none", says=["--policy none", '"static"'])
         self.refused("job.toml", *SHORT, "--policy", "script", "--set", "adapt.file=x", says=["--policy script"])
         self.refused("job.toml", "--tokens", "5e8", "--targets", "2", says=["a target loss of 2", "500 M tokens"])
         self.refused("job.toml", "--tokens", "many", says=["--tokens"])
+        self.refused("job.toml", "--tokens", "10", says=["--tokens 10", "at least 1e+06"])
         self.refused("job.toml", "--law", "moore", says=["moore", "kaplan"])
         self.refused("job.toml", "--worth", "measured", says=["measured", "hyperbola"])
         self.refused("job.toml", "--calibration", "0", says=["--calibration"])

@@ -5,6 +5,7 @@
 #include "copus/base/error.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/manifest.h"
+#include "copus/cli/run_directory.h"
 #include "copus/config/settings.h"
 
 namespace copus {
@@ -23,7 +24,7 @@ fs::path find_model(const fs::path& path) {
   if (const auto newest = latest_checkpoint(path / "checkpoints")) return *newest;
   if (const auto newest = latest_checkpoint(path)) return *newest;
   throw UserError(concat(
-      "there is no model in ", path.string(),
+      "there is no model in ", path.string(), if_folder_of_runs(path, "config.toml"),
       ": expected a run directory with a checkpoint (one is written at the end of a run, every "
       "checkpoint.interval steps, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
 }

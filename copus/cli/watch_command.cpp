@@ -18,6 +18,7 @@
 #include "copus/base/write_all.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
+#include "copus/cli/run_directory.h"
 #include "copus/report/watch_view.h"
 
 namespace copus {
@@ -125,9 +126,9 @@ int watch(const WatchOptions& options) {
   const auto begin = Clock::now();
   while (!fs::exists(options.run_directory / "config.toml")) {
     if (Clock::now() - begin >= wait) {
-      throw UserError(
-          concat("there is no run in ", options.run_directory.string(), " (no config.toml)",
-                 options.wait.empty() ? "; --wait 5m waits for one to begin" : concat(" after ", options.wait)));
+      throw UserError(concat("copus watch: ", why_no_run(options.run_directory, "config.toml"),
+                             options.wait.empty() ? "; give the directory of a run; --wait 5m waits for it to begin"
+                                                  : concat(" after ", options.wait)));
     }
     if (signals.wait(std::min(interval, wait))) return 0;
   }

@@ -157,8 +157,9 @@ TEST_F(ClusterSection, MistakesOfTheModelledClockAreNamed) {
 }
 
 TEST_F(ClusterSection, FilesThatCannotBeReadAreNamed) {
-  EXPECT_THAT(error_with_cluster("[cluster]\nconfig = 'nowhere.toml'\n"),
-              AllOf(HasSubstr("run.toml:2: cluster.config"), HasSubstr("nowhere.toml"), HasSubstr("in TOML")));
+  EXPECT_THAT(
+      error_with_cluster("[cluster]\nconfig = 'nowhere.toml'\n"),
+      AllOf(HasSubstr("run.toml:2: cluster.config"), HasSubstr("nowhere.toml"), HasSubstr("the path of a .toml file")));
   EXPECT_THAT(error_with_cluster("[cluster]\nconfig = 3\n"),
               HasSubstr("cluster.config must be a path (a string), got 3"));
   EXPECT_THAT(error_with_cluster("[cluster]\nconfig = ''\n"), HasSubstr("must be a path"));

@@ -26,14 +26,14 @@ std::vector<std::string> names_of(const std::vector<ShippedFile>& files) {
   return names;
 }
 
-// Nor is there a file whose name is too long for one.
+// There is no file whose name is too long for one. One that may not be looked at is for the reader to refuse.
 bool exists(const std::string& path) {
-  std::error_code unknown;
-  return std::filesystem::exists(path, unknown);
+  std::error_code error;
+  return std::filesystem::exists(path, error) || error == std::errc::permission_denied;
 }
 
 // Refuses a text that is neither a name nor a file; it may have been meant as either. `what` is "cluster" or "model".
-[[noreturn]] void refuse(const char* what, const std::string& text, const char* extension,
+[[noreturn]] void refuse(const std::string& asked_by, const char* what, const std::string& text, const char* extension,
                          const std::vector<ShippedFile>& shipped) {
   const std::vector<std::string> names = names_of(shipped);
   auto similar = nearest(text, names);
@@ -41,7 +41,7 @@ bool exists(const std::string& path) {
   const auto longer =
       std::find_if(names.rbegin(), names.rend(), [&](const std::string& name) { return name.starts_with(text + "-"); });
   if (!similar && longer != names.rend()) similar = *longer;
-  throw UserError(concat("--", what, " ", text, ": there is no such file, and no such ", what,
+  throw UserError(concat(asked_by, " ", text, ": there is no such file, and no such ", what,
                          " ships with the program; ",
                          similar ? concat("did you mean ", *similar, "? Expected") : "expected", " the path of a ",
                          extension, " file, or one of ", join(names, ", ")));
@@ -76,13 +76,11 @@ ClusterDescription read_cluster_file(const std::string& path, const std::string&
   if (const ShippedFile* file = find_shipped(shipped_clusters(), path)) {
     return parse_cluster(file->text, concat(path, ".toml"));
   }
+  if (!exists(path)) refuse(asked_by, "cluster", path, ".toml", shipped_clusters());
   return parse_cluster(read_named_file(path, asked_by, "a description of a cluster, in TOML"), path);
 }
 
 ClusterDescription find_cluster(const std::string& name_or_path) {
-  if (find_shipped(shipped_clusters(), name_or_path) == nullptr && !exists(name_or_path)) {
-    refuse("cluster", name_or_path, ".toml", shipped_clusters());
-  }
   return read_cluster_file(name_or_path, "--cluster");
 }
 
@@ -90,6 +88,7 @@ ModelDescription read_model_file(const std::string& path, const std::string& ask
   if (const ShippedFile* file = find_shipped(shipped_models(), path)) {
     return parse_model_description(file->text, concat(path, ".json"));
   }
+  if (!exists(path)) refuse(asked_by, "model", path, ".json", shipped_models());
   std::filesystem::path file = path;
   std::error_code unknown;
   if (std::filesystem::is_directory(file, unknown)) file /= "config.json";
@@ -97,11 +96,6 @@ ModelDescription read_model_file(const std::string& path, const std::string& ask
   return parse_model_description(text, file.string());
 }
 
-ModelDescription find_model(const std::string& name_or_path) {
-  if (find_shipped(shipped_models(), name_or_path) == nullptr && !exists(name_or_path)) {
-    refuse("model", name_or_path, ".json", shipped_models());
-  }
-  return read_model_file(name_or_path, "--model");
-}
+ModelDescription find_model(const std::string& name_or_path) { return read_model_file(name_or_path, "--model"); }
 
 }  // namespace copus

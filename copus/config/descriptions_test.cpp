@@ -84,6 +84,7 @@ TEST(Descriptions, MistakesInCurvesAreNamed) {
   EXPECT_THAT(complaint("[[256, 0.4]]", "[256, 0.4]"), HasSubstr("got 256 as a point"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 0.4, 1]]"), HasSubstr("got a list as a point"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 'x']]"), HasSubstr("must be a number, got the string \"x\""));
+  EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, '40%']]"), HasSubstr("; a share of 40% is written 0.4"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[0, 0.4]]"), HasSubstr("has a point at 0; expected at least 1e-09"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 0]]"),
               HasSubstr("has a share of 0 at 256; expected at least 1e-09 and at most 2"));

@@ -149,8 +149,8 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
       !is_speed_known(config.cluster.as_timed())) {
     throw UserError(concat(
         source, ": ", policy, " compares how long steps take, and nothing says how fast ",
-        config.cluster.description == ClusterDescription{} ? "this machine" : "the cluster's devices",
-        " compute: measure this machine once with 'copus profile --machine machine.toml' and set cluster.config = ",
+        config.cluster.description == ClusterDescription{} ? "this machine computes" : "the cluster's devices compute",
+        ": measure this machine once with 'copus profile --machine machine.toml' and set cluster.config = ",
         "\"machine.toml\", or describe the cluster's device (matmul_teraflops; on the virtual clock ",
         "teraflops_per_rank will do)"));
   }

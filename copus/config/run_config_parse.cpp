@@ -6,6 +6,7 @@
 #include "copus/config/cluster_section.h"
 #include "copus/config/model_section.h"
 #include "copus/config/run_config_fields.h"
+#include "copus/config/setting_names.h"
 #include "copus/config/settings_reader.h"
 
 namespace copus {
@@ -30,16 +31,19 @@ std::vector<Section> known_sections() {
   return sections;
 }
 
-// Says what an unknown key may have meant: the same key in another section, a similar one here, or a similar one
-// elsewhere. Where nothing is similar, it lists the keys of the section. `here` is null for a key outside of any
-// section.
+// Says what an unknown key may have meant: the same key in another section, what other programs call so, a similar one
+// here, or a similar one elsewhere. Where nothing is similar, it lists the keys of the section. `here` is null for a
+// key outside of any section.
 std::string hint(const std::vector<Section>& sections, const Section* here, const std::string& key) {
   std::vector<std::string> places;
+  for (const std::string& setting : settings_called(key)) {
+    const size_t dot = setting.find('.');
+    places.push_back(concat("\"", setting.substr(dot + 1), "\" in [", setting.substr(0, dot), "]"));
+  }
   std::vector<std::string> names;
   std::vector<std::string> other_keys;
   for (const Section& section : sections) {
     names.push_back(concat("[", section.name, "]"));
-    if (section.has(key)) places.push_back(concat("\"", key, "\" in ", names.back()));
     other_keys.insert(other_keys.end(), section.keys.begin(), section.keys.end());
   }
   if (!places.empty()) return concat("did you mean ", join(places, " or "), "?");
@@ -81,10 +85,25 @@ void refuse_unknown_keys(const Setting& root) {
   }
 }
 
+// Refuses what somebody writes who knows the key and not its section.
+void refuse_keys_without_section(const std::vector<std::string>& overrides) {
+  for (const std::string& text : overrides) {
+    const size_t equals = std::min(text.find('='), text.size());
+    const std::string key = text.substr(0, equals);
+    const std::vector<std::string> meant =
+        key.find('.') == std::string::npos ? settings_like(key) : std::vector<std::string>();
+    if (meant.empty()) continue;
+    const std::string value = equals < text.size() ? text.substr(equals) : "=VALUE";
+    throw UserError(concat("--set ", text, ": expected section.key=value; did you mean --set ",
+                           join(meant, concat(value, " or --set ")), value, "?"));
+  }
+}
+
 }  // namespace
 
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides, Trainers trainers) {
+  refuse_keys_without_section(overrides);
   const Setting root = read_settings(toml_text, source, overrides);
   refuse_unknown_keys(root);
   RunConfig config;

@@ -92,6 +92,30 @@ TEST(RunConfig, OverridesReplaceSettings) {
               AllOf(HasSubstr("--set train.lr=1e-3"), HasSubstr("\"lr\" in [optimizer]")));
 }
 
+TEST(RunConfig, AnOverrideWithoutItsSectionIsToldTheSection) {
+  EXPECT_THAT(message_of(minimal(), {"max_steps=9"}),
+              HasSubstr("--set max_steps=9: expected section.key=value; did you mean --set train.max_steps=9?"));
+  EXPECT_THAT(
+      message_of(minimal(), {"interval"}),
+      HasSubstr("--set evaluate.interval=VALUE or --set checkpoint.interval=VALUE or --set log.interval=VALUE?"));
+  EXPECT_THAT(message_of(minimal(), {"colour=1"}), HasSubstr("for example --set optimizer.lr=1e-3"));
+}
+
+TEST(RunConfig, WhatWasMeantAsANumberIsToldHowToBeOne) {
+  const auto hint = [](const char* text) { return message_of(minimal(), {concat("optimizer.warmup_tokens=", text)}); };
+  EXPECT_THAT(hint("10%"), HasSubstr("got the string \"10%\"; a share of 10% is written 0.1"));
+  EXPECT_THAT(hint("0,5"), HasSubstr("decimals have a point"));
+  EXPECT_THAT(hint("1B"), HasSubstr("write the number in full, without \"B\""));
+  EXPECT_THAT(hint("'300'"), HasSubstr("leave the quotes out: 300"));
+  EXPECT_THAT(hint("few"), testing::Not(HasSubstr(";")));
+  EXPECT_THAT(message_of(minimal(), {"train.threads=2cores"}), HasSubstr("without \"cores\""));
+}
+
+TEST(RunConfig, AMisspeltValueIsToldTheNearest) {
+  EXPECT_THAT(message_of(minimal(), {"adapt.policy=copsu"}), HasSubstr("; did you mean \"copus\"?"));
+  EXPECT_THAT(message_of(minimal(), {"adapt.policy=fastest"}), testing::Not(HasSubstr("did you mean")));
+}
+
 TEST(RunConfig, MalformedTomlNamesLineAndColumn) {
   EXPECT_THAT(message_of(minimal("seed = = 3")), AllOf(HasSubstr(concat(first_line_of_more, ":8")), HasSubstr("TOML")));
 }
@@ -105,7 +129,9 @@ TEST(RunConfig, UnknownKeysNameTheNearest) {
   EXPECT_THAT(message_of(minimal("interval = 3")),
               HasSubstr("\"interval\" in [evaluate] or \"interval\" in [checkpoint] or \"interval\" in [log]"));
   EXPECT_THAT(message_of(minimal("[optimizer]\nlearning_rate = 1")),
-              AllOf(HasSubstr("learning_rate"), HasSubstr("the keys of [optimizer] are lr, min_lr_ratio, beta1")));
+              AllOf(HasSubstr("learning_rate"), HasSubstr("did you mean \"lr\" in [optimizer]?")));
+  EXPECT_THAT(message_of(minimal("[optimizer]\ncolour = 1")),
+              HasSubstr("the keys of [optimizer] are lr, min_lr_ratio, beta1"));
   EXPECT_THAT(message_of(minimal("[optimiser]\nlr = 1")),
               AllOf(HasSubstr("[optimiser]"), HasSubstr("did you mean [optimizer]?")));
   EXPECT_THAT(message_of(minimal("[network]\nlr = 1")), HasSubstr("[model], [data], [train], [optimizer]"));

@@ -213,8 +213,11 @@ Setting read_settings(std::string_view toml_text, const std::string& source,
   try {
     root = Converter(source, "").convert("", toml::parse(toml_text));
   } catch (const toml::parse_error& error) {
+    const size_t first = toml_text.find_first_not_of(" \t\r\n");
+    const bool is_json = first != std::string_view::npos && toml_text[first] == '{';
     throw UserError(concat(source, ":", error.source().begin.line, ":", error.source().begin.column,
-                           ": not valid TOML: ", error.description()));
+                           ": not valid TOML: ", error.description(), is_json ? "; this looks like JSON" : "",
+                           "; expected [section], and key = value with texts in quotes"));
   }
   for (const std::string& text : overrides) apply_override(root, text);
   return root;

@@ -1,7 +1,9 @@
 #include "copus/config/settings_reader.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <string_view>
 
 #include "copus/base/duration.h"
 #include "copus/config/cluster_section.h"
@@ -9,6 +11,27 @@
 #include "copus/config/model_section.h"
 
 namespace copus {
+
+namespace {
+
+// Says what to write in place of a text that was meant as a number: "; a share of 10% is written 0.1". Empty where the
+// setting does not begin like a number.
+std::string hint_at_number(const Setting& setting) {
+  if (setting.kind != Setting::Kind::text) return "";
+  const std::string& text = std::get<std::string>(setting.value);
+  if (text.find_first_of("0123456789") > 1) return "";  // behind a sign, at most
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc()) return "";
+  const std::string_view unit(rest, end);
+  if (unit.empty()) return concat("; leave the quotes out: ", text);
+  if (unit == "%") return concat("; a share of ", text, " is written ", value / 100);
+  if (unit.starts_with(",")) return "; digits are not grouped, and decimals have a point: 1500.25";
+  return concat("; write the number in full, without \"", unit, "\": there are no units here");
+}
+
+}  // namespace
 
 void SettingsReader::section(const char* name) {
   section_name_ = name;
@@ -31,7 +54,7 @@ int64_t SettingsReader::whole_number(const Setting& setting) const {
     const double value = std::get<double>(setting.value);
     if (std::trunc(value) == value && std::abs(value) <= 0x1p53) return static_cast<int64_t>(value);
   }
-  fail(setting, "must be a whole number, got ", copus::describe(setting));
+  fail(setting, "must be a whole number, got ", copus::describe(setting), hint_at_number(setting));
 }
 
 bool SettingsReader::truth(const Setting& setting) const {
@@ -41,7 +64,9 @@ bool SettingsReader::truth(const Setting& setting) const {
 
 double SettingsReader::number(const Setting& setting) const {
   if (setting.kind == Setting::Kind::integer) return static_cast<double>(std::get<int64_t>(setting.value));
-  if (setting.kind != Setting::Kind::number) fail(setting, "must be a number, got ", copus::describe(setting));
+  if (setting.kind != Setting::Kind::number) {
+    fail(setting, "must be a number, got ", copus::describe(setting), hint_at_number(setting));
+  }
   const double value = std::get<double>(setting.value);
   if (!std::isfinite(value)) fail(setting, "must be finite, got ", copus::describe(setting));
   return value;

@@ -78,7 +78,11 @@ class SettingsReader {
     if (setting.kind == Setting::Kind::text) {
       if (const std::optional<Enum> value = find_value<Enum>(std::get<std::string>(setting.value))) return *value;
     }
-    fail(setting, "must be one of \"", join(all_names<Enum>(), "\", \""), "\", got ", describe(setting));
+    const std::vector<std::string> names = all_names<Enum>();
+    const std::optional<std::string> similar =
+        setting.kind == Setting::Kind::text ? nearest(std::get<std::string>(setting.value), names) : std::nullopt;
+    fail(setting, "must be one of \"", join(names, "\", \""), "\", got ", describe(setting),
+         similar ? concat("; did you mean \"", *similar, "\"?") : "");
   }
   // Returns the items of a list, or the one value that stands in its place.
   static std::span<const Setting> items_of(const Setting& setting) {

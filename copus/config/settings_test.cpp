@@ -87,6 +87,9 @@ TEST(Settings, MalformedTomlNamesLineAndColumn) {
   EXPECT_THAT(settings_error("[train]\nseed = 1\nseed = 2\n"), AllOf(HasSubstr("run.toml:3:"), HasSubstr("seed")));
   EXPECT_THAT(settings_error("a = \"\xff\"\n"), HasSubstr("not valid TOML"));
   EXPECT_THAT(settings_error("seed = 99999999999999999999"), HasSubstr("run.toml:1:"));
+  EXPECT_THAT(settings_error("train = corpus.txt"),
+              HasSubstr("expected [section], and key = value with texts in quotes"));
+  EXPECT_THAT(settings_error("\n{\"train\": 1}"), HasSubstr("this looks like JSON"));
 }
 
 TEST(Settings, MalformedOverridesAreQuoted) {

@@ -82,6 +82,8 @@ TEST_F(TextSourceTest, RefusesWhatIsNotUtf8AndSaysWhere) {
   EXPECT_THAT(user_error([&] { TextSource(write_text("a", "one\ntwo\ncaf\xE9 au lait"), ""); }),
               AllOf(HasSubstr("not UTF-8"), HasSubstr("offset 11"), HasSubstr("line 3"), HasSubstr("0xe9"),
                     HasSubstr("iconv")));
+  EXPECT_THAT(user_error([&] { TextSource(write_text("a.parquet", "PAR1\x15\xE9"), ""); }),
+              AllOf(HasSubstr("not UTF-8"), HasSubstr("parquet are read by tools/tokenize_corpus.py")));
 }
 
 TEST_F(TextSourceTest, OpensByName) {
@@ -95,6 +97,9 @@ TEST_F(TextSourceTest, RefusesAMissingCorpusAndSaysWhatWasLookedFor) {
   EXPECT_THAT(user_error([&] { open_token_source(path("none"), "", 256); }),
               AllOf(HasSubstr("no such corpus"), HasSubstr("none.bin"), HasSubstr("none.idx")));
   EXPECT_THAT(user_error([&] { open_token_source(path("."), "", 256); }), HasSubstr("it is a folder"));
+  EXPECT_THAT(user_error([&] { open_token_source(path("none.bin"), "", 256); }), HasSubstr("/none.idx, is named by "));
+  EXPECT_THAT(user_error([&] { open_token_source(path("*.txt"), "", 256); }), HasSubstr("list the files"));
+  EXPECT_THAT(user_error([&] { open_token_source("https://a.org/b", "", 256); }), HasSubstr("download it first"));
 }
 
 }  // namespace

@@ -59,8 +59,18 @@ std::unique_ptr<TokenSource> open_token_source(const std::string& path, const st
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw UserError(concat(path, ": it is a folder; expected a UTF-8 text file or the prefix of a .bin/.idx pair"));
+  if (path.find("://") != std::string::npos) {
+    throw UserError(concat(path, ": is an address; expected a file of this machine: download it first"));
+  }
+  if (const std::string prefix = prefix_of_half(path); !prefix.empty()) {
+    throw UserError(concat(path, ": no such corpus: there is no such file; a tokenized pair, ", prefix, ".bin and ",
+                           prefix, ".idx, is named by ", prefix));
+  }
   throw UserError(concat(path, ": no such corpus: looked for the text file ", path, " and for the pair ", path,
-                         ".bin and ", path, ".idx"));
+                         ".bin and ", path, ".idx",
+                         path.find('*') != std::string::npos ? "; a \"*\" stands for nothing here: list the files, "
+                                                               "data.train = [\"a.txt\", \"b.txt\"]"
+                                                             : "; paths begin in the folder that the command runs in"));
 }
 
 }  // namespace copus

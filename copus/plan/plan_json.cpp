@@ -5,6 +5,7 @@
 
 #include "copus/base/json_text.h"
 #include "copus/description/configuration_json.h"
+#include "copus/performance/prediction_range.h"
 #include "copus/plan/paste_text.h"
 #include "copus/plan/plan_report.h"
 
@@ -54,6 +55,19 @@ Json to_json(const PlanQuestion& question, const PlannedConfiguration& planned) 
   return json;
 }
 
+// What a reader of the figures has to know about them, for people and in numbers.
+Json uncertainty_json(const PlanQuestion& question) {
+  return {
+      {"times", doubt_about_times(question)},
+      {"memory", doubt_about_memory()},
+      {"published_slowdown",
+       {{"sets", published_slowdown.sets},
+        {"lower", published_slowdown.lower},
+        {"median", published_slowdown.median},
+        {"upper", published_slowdown.upper}}},
+      {"published_memory_error", {{"runs", published_memory_error.runs}, {"median", published_memory_error.median}}}};
+}
+
 Json known_or_null(double value) { return value > 0 ? Json(value) : Json(); }
 
 }  // namespace
@@ -74,6 +88,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
   json["peak_flops_per_second"] = known_or_null(question.cluster.device.peak_flops_per_second);
   json["device_memory_bytes"] = known_or_null(question.cluster.device.memory_bytes);
   json["measured_configurations"] = question.knowledge.cells().size();
+  json["uncertainty"] = uncertainty_json(question);
   json["configurations"] = plan.configurations;
   json["too_large"] = plan.too_large;
   json["batches"] = Json::array();

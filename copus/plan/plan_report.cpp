@@ -28,10 +28,16 @@ std::vector<std::string> joined(std::vector<std::string> first, const std::vecto
   return first;
 }
 
-// What +- means before anything was measured.
-constexpr const char* assumed_deviation =
-    "+-: one standard deviation, assumed: how far predictions from data sheets and others' measurements commonly are "
-    "off\n";
+int64_t measured_steps(const PlanQuestion& question) {
+  const auto& cells = question.knowledge.cells();
+  return std::accumulate(cells.begin(), cells.end(), int64_t{0},
+                         [](int64_t sum, const auto& cell) { return sum + cell.second.steps(); });
+}
+
+std::string steps_and_configurations(const PlanQuestion& question) {
+  return concat(counted(measured_steps(question), "measured step"), " of ",
+                counted(std::ssize(question.knowledge.cells()), "configuration"));
+}
 
 std::string heading(const PlanQuestion& question, const Plan& plan) {
   std::string text =
@@ -41,12 +47,9 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
   } else if (plan.too_large > 0) {
     text += concat(", ", with_commas(static_cast<double>(plan.too_large)), " need too much memory");
   }
-  const auto& cells = question.knowledge.cells();
-  const int64_t steps = std::accumulate(cells.begin(), cells.end(), int64_t{0},
-                                        [](int64_t sum, const auto& cell) { return sum + cell.second.steps(); });
-  text += steps == 0 ? ".\nAll times are predictions: none is corrected by a measurement (--profile).\n"
-                     : concat(".\nPredictions are corrected by ", counted(steps, "measured step"), " of ",
-                              counted(std::ssize(cells), "configuration"), ".\n");
+  text += measured_steps(question) == 0
+              ? ".\nAll times are predictions: none is corrected by a measurement (--profile).\n"
+              : concat(".\nPredictions are corrected by ", steps_and_configurations(question), ".\n");
   if (const std::string basis = what_it_rests_on(question.program); !basis.empty()) text += basis + "\n";
   const ClusterDescription& cluster = question.cluster;
   const int64_t nodes = nodes_of(cluster, question.space.world_size);
@@ -85,9 +88,9 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
   const double available = question.cluster.device.memory_bytes;
   return concat("\nGlobal batch ", batch.global_batch, ": ", count, " of ", batch.layouts.size(),
                 " layouts, each at its fastest; time by part in percent of the step\n", times.text(),
-                question.knowledge.cells().empty() ? assumed_deviation : "",
-                "\nMemory of the rank that needs most, GiB",
-                available > 0 ? concat(", of ", gibibytes(available)) : std::string(), "\n", memory.text());
+                doubt_about_times(question), "\n\nMemory of the rank that needs most, GiB",
+                available > 0 ? concat(", of ", gibibytes(available)) : std::string(), "\n", memory.text(),
+                doubt_about_memory(), "\n");
 }
 
 // How long the whole training takes: in the first layouts of one batch, or in the fastest of each of several.
@@ -105,7 +108,7 @@ std::string training_time_text(const PlanQuestion& question, const Plan& plan, i
   }
   return concat("\nTraining on ", format_count(static_cast<double>(question.tokens)),
                 " tokens: steps alone, without evaluation, checkpoints and interruptions\n", table.text(),
-                one_batch || !question.knowledge.cells().empty() ? "" : assumed_deviation);
+                doubt_about_times(question), "\n");
 }
 
 std::string pasted(const PlanQuestion& question, const char* what, const Configuration& configuration) {
@@ -116,13 +119,13 @@ std::string pasted(const PlanQuestion& question, const char* what, const Configu
   return text;
 }
 
-std::string sweep_text(const Plan& plan) {
+std::string sweep_text(const PlanQuestion& question, const Plan& plan) {
   std::vector<Configuration> fastest;
   for (const BatchPlan& batch : plan.batches) {
     if (!batch.layouts.empty()) fastest.push_back(batch.layouts.front().configuration);
   }
   const std::vector<std::vector<std::string>> rows = configuration_rows(fastest);
-  TextTable table(joined(rows.front(), {"step", "tokens/s/GPU", "MFU", "GiB", "next best", "behind by"}));
+  TextTable table(joined(rows.front(), {"step", "+-", "tokens/s/GPU", "MFU", "GiB", "next best", "behind by"}));
   std::string without;
   auto row = rows.begin();
   for (const BatchPlan& batch : plan.batches) {
@@ -133,12 +136,13 @@ std::string sweep_text(const Plan& plan) {
     const PlannedConfiguration& best = batch.layouts.front();
     const bool alone = batch.layouts.size() == 1;
     table.add(
-        joined(*++row, {seconds_in_words(best.seconds), three_digits(best.tokens_per_second_per_gpu),
-                        utilization_text(best.model_flops_utilization), gibibytes(best.memory.parts.total()),
-                        alone ? "-" : to_string(batch.layouts[1].layout()),
+        joined(*++row, {seconds_in_words(best.seconds), percent(best.relative_deviation),
+                        three_digits(best.tokens_per_second_per_gpu), utilization_text(best.model_flops_utilization),
+                        gibibytes(best.memory.parts.total()), alone ? "-" : to_string(batch.layouts[1].layout()),
                         alone ? "-" : format_number("%.1f %%", 100 * (batch.layouts[1].seconds / best.seconds - 1))}));
   }
-  std::string text = concat("\nThe fastest layout by global batch\n", table.text(), "\n");
+  std::string text =
+      concat("\nThe fastest layout by global batch\n", table.text(), doubt_about_times(question), "\n\n");
   if (!without.empty()) text += concat("No configuration fits at a global batch of ", without, ".\n");
   const std::vector<Crossover> changes = crossovers(plan);
   if (changes.empty()) text += "The fastest layout is the same at every batch.\n";
@@ -171,10 +175,27 @@ std::string with_commas(double number) {
   return text;
 }
 
+std::string doubt_about_times(const PlanQuestion& question) {
+  if (measured_steps(question) > 0) {
+    return concat("+-: one standard deviation, after ", steps_and_configurations(question));
+  }
+  const auto times = [](double factor) { return format_number("%.2f", factor); };
+  return concat("+-: one standard deviation, assumed. Published runs on A100 and H100 took longer than predicted so: ",
+                times(published_slowdown.median), " times in the median of ", published_slowdown.sets,
+                " sets (half: ", times(published_slowdown.lower), " to ", times(published_slowdown.upper),
+                "; docs/performance-model.md)");
+}
+
+std::string doubt_about_memory() {
+  return concat("Predicted for published runs, memory is ",
+                format_number("%.1f %%", 100 * published_memory_error.median), " off in the median of ",
+                with_commas(static_cast<double>(published_memory_error.runs)), " runs (docs/performance-model.md)");
+}
+
 std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top) {
   const std::string begin = heading(question, plan);
   const std::string training = question.tokens > 0 ? training_time_text(question, plan, top) : "";
-  if (plan.batches.size() > 1) return begin + sweep_text(plan) + training;
+  if (plan.batches.size() > 1) return begin + sweep_text(question, plan) + training;
   const BatchPlan& batch = plan.batches.front();
   return concat(begin, ranking_text(question, batch, top), training,
                 pasted(question, "The first layout", batch.layouts.front().configuration));
@@ -182,11 +203,14 @@ std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top)
 
 std::string to_text(const PlanQuestion& question, const std::vector<Explanation>& explanations) {
   std::string text;
+  bool tells_times = false;
   for (const Explanation& explanation : explanations) {
     text += concat("\nGlobal batch ", explanation.global_batch, ": ", explanation.text, "\n");
     if (explanation.verdict != Explanation::Verdict::fits) continue;
     text += pasted(question, "It", explanation.configuration->configuration);
+    tells_times = true;
   }
+  if (tells_times) text += concat("\nOf all times here: ", doubt_about_times(question), "\n");
   return text;
 }
 

@@ -23,6 +23,11 @@ std::string to_text(const PlanQuestion& question, const std::vector<Explanation>
 std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
                     const std::vector<Explanation>& explanations);
 
+// What stands under tables: what +- is, how published runs compare with such predictions, and with those of memory. One
+// line each, without its end.
+std::string doubt_about_times(const PlanQuestion& question);
+std::string doubt_about_memory();
+
 // "llama-3.2-3b on 8 x H100 SXM 80GB, sequences of 2048, bf16"
 std::string title_of(const PlanQuestion& question);
 // "41.2 %", or "n/a" where the peak is not known.

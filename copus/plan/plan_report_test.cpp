@@ -102,10 +102,27 @@ TEST(PlanReport, JsonHoldsAll) {
 TEST(PlanReport, SaysWhatPlusMinusStandsOn) {
   PlanQuestion question = small_question({16});
   EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("+-: one standard deviation, assumed"));
+  question.tokens = 1'000'000'000;
+  // Every table has it below: of layouts, of training times, of batches, and one of its own that of memory.
+  const auto count = [](const std::string& text, const std::string& words) {
+    size_t found = 0;
+    for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++found;
+    return found;
+  };
+  const std::string slowdown = "took longer than predicted so: 1.25 times in the median of 40 sets (half: 1.20 to 1.34";
+  EXPECT_EQ(count(to_text(question, one_batch(), 10), slowdown), 2U);
+  EXPECT_EQ(count(to_text(question, written_down_plan(), 10), slowdown), 2U);
+  EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("7.6 % off in the median of 1,516 runs"));
+  const std::vector<Explanation> fits = {{16, Explanation::Verdict::fits, "why", written_down(8, 1, 1, 16, 1.25)}};
+  EXPECT_EQ(count(to_text(question, fits), slowdown), 1U);
+  const auto json = nlohmann::json::parse(to_json(question, one_batch(), 1, {}));
+  EXPECT_EQ(json["uncertainty"]["published_slowdown"]["median"], 1.25);
+  EXPECT_THAT(json["uncertainty"]["times"].get<std::string>(), HasSubstr(slowdown));
   const PlannedConfiguration row = one_batch().batches[0].layouts[0];
   question.knowledge = observe(question.knowledge, row.configuration, row.parts, {10, 1.0, 0.01});
   EXPECT_THAT(to_text(question, one_batch(), 10),
-              AllOf(HasSubstr("corrected by 10 measured steps of 1 configurations."), Not(HasSubstr("assumed"))));
+              AllOf(HasSubstr("corrected by 10 measured steps of 1 configurations."), Not(HasSubstr("assumed")),
+                    HasSubstr("+-: one standard deviation, after 10 measured steps of 1 configurations")));
 }
 
 TEST(PlanReport, SaysWhereNothingWasMeasured) {

@@ -82,7 +82,8 @@ std::string table_of(const std::vector<ArmResult>& results, size_t index, const 
 }
 
 std::string title_of(const ArmMeasure& measurement) {
-  return measurement.target ? concat("To a held-out loss of ", *measurement.target) : "Held-out loss at the end";
+  return measurement.target ? concat("To a held-out loss of ", *measurement.target, " nats/token")
+                            : "Held-out loss at the end, nats/token";
 }
 
 // What the screening seeds have shown of the arms of a group, by every measure.

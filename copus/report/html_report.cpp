@@ -156,7 +156,7 @@ std::string tiles_of(const ReportedRun& run) {
 std::string table_of(const std::vector<ReportedRun>& runs) {
   WebTable table{{{"run"},
                   {"ended"},
-                  {"held-out loss"},
+                  {"held-out loss, nats/token"},
                   {"steps"},
                   {"skipped"},
                   {"tokens"},

@@ -46,10 +46,10 @@ int64_t seed_of(const PageJson& value) {
 std::vector<Measure> measures_of(const PageJson& result) {
   std::vector<Measure> measures;
   for (const PageJson& target : result.at("targets")) {
-    measures.push_back(
-        {true, concat("To a held-out loss of ", format_number("%g", target.at("held_out_loss").get<double>()))});
+    measures.push_back({true, concat("To a held-out loss of ",
+                                     format_number("%g nats/token", target.at("held_out_loss").get<double>()))});
   }
-  if (!result.at("final_loss").is_null()) measures.push_back({false, "Held-out loss at the end"});
+  if (!result.at("final_loss").is_null()) measures.push_back({false, "Held-out loss at the end, nats/token"});
   return measures;
 }
 
@@ -184,11 +184,12 @@ PageJson intervals_of(const PageJson& results, const std::string& reference, con
                     {"high", measure.against_reference(part, "high")},
                     {"seeds", std::move(seeds)}});
   }
-  return {{"title", measure.title},
-          {"axis", measure.is_target ? concat("time / that of ", reference, "; below 1 is faster")
-                                     : concat("held-out loss - that of ", reference, "; below 0 is better")},
-          {"reference", measure.is_target ? 1 : 0},
-          {"rows", std::move(rows)}};
+  return {
+      {"title", measure.title},
+      {"axis", measure.is_target ? concat("time / that of ", reference, "; below 1 is faster")
+                                 : concat("held-out loss - that of ", reference, ", nats/token; below 0 is better")},
+      {"reference", measure.is_target ? 1 : 0},
+      {"rows", std::move(rows)}};
 }
 
 ReportedComparison comparison_of(const PageJson& file) {

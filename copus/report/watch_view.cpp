@@ -151,13 +151,14 @@ void add_losses(const std::vector<StepRecord>& records, Frame& frame) {
     const auto [low, high] = std::minmax_element(losses.begin(), losses.end());
     const std::string before = format_number("%.3f  ", *mean.value());
     const std::string after = concat("  ", counted(std::ssize(losses), "step"), format_number(", %.3f", *low),
-                                     format_number(" to %.3f", *high));
+                                     format_number(" to %.3f nats", *high));
     const size_t needed = before.size() + after.size();
     const size_t room = frame.value_columns() > needed ? frame.value_columns() - needed : 1;
     frame.value("loss", concat(before, sparkline(losses, room), after));
   }
   if (evaluated) {
-    frame.value("held-out", concat(format_number("%.3f", *evaluated->held_out_loss), " after step ", evaluated->step));
+    frame.value("held-out",
+                concat(format_number("%.3f nats/token", *evaluated->held_out_loss), " after step ", evaluated->step));
   }
 }
 

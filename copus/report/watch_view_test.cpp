@@ -76,9 +76,10 @@ TEST(WatchView, AFrameOf80Columns) {
   EXPECT_THAT(
       watch_lines(some_run(), 80),
       ElementsAre("runs/a  running", "[=========>        ]  50%  step 1000, 1 min 40 s of training, 1 min 40 s left",
-                  "loss      1.032  █▄▃▂▂▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  1000 steps, 1.032 to 2.000",
-                  "held-out  1.100 after step 800", "batch     B=8, b=4  learning rate 9.10e-04  gradient norm 0.523",
-                  "layout    d=2,t=1,p=1,zero=1", "speed     20.5 k tokens/s  0.1 s a step  2.0 M tokens so far",
+                  "loss      1.032  █▄▃▂▂▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  1000 steps, 1.032 to 2.000 nats",
+                  "held-out  1.100 nats/token after step 800",
+                  "batch     B=8, b=4  learning rate 9.10e-04  gradient norm 0.523", "layout    d=2,t=1,p=1,zero=1",
+                  "speed     20.5 k tokens/s  0.1 s a step  2.0 M tokens so far",
                   "phi       118 (97-142) samples  critical batch 237",
                   "Goodput   70.7 samples/s  statistical efficiency 88%",
                   "decision  after step 990: holds: the best candidate d=2,t=1,p=1,B=12,b=6,zero=1",

@@ -31,21 +31,6 @@ constexpr NormSpread middling_norms{
     .dimensions = 1000, .step_deviation = 0.1, .spike_probability = 0.002, .spike_factor = 17};
 constexpr double middling_step_deviation = 0.025;
 
-void check_is_modelled(const RunConfig& config) {
-  if (!config.cluster.is_modelled()) {
-    throw UserError(concat("cluster.clock is \"", to_string(config.cluster.clock), "\", and a simulated run is of the ",
-                           "job that a run on the modelled clock stands for: set cluster.clock = \"modelled\" and ",
-                           "cluster.stands_for"));
-  }
-  if (predicted_job(config).precision == Precision::automatic) {
-    throw UserError("cluster.stands_for_precision is \"auto\", and nothing is run here that would tell: set it");
-  }
-  if (!config.cluster.profile.empty()) {
-    throw UserError(concat("cluster.profile ", config.cluster.profile, ": a simulated run knows no measurements; ",
-                           "leave it out, and set truth_layout_error for how wrong predictions are"));
-  }
-}
-
 Truth truth_of(const RunConfig& config, const LawQuestion& question, const PublishedLoss& loss, double tokens) {
   const auto length = static_cast<double>(predicted_job(config).sequence_length);
   const double first = std::min(first_tokens, tokens / 1000);
@@ -125,6 +110,21 @@ void check_can_begin(const RunConfig& config, const SimulatedWorld& world) {
 }
 
 }  // namespace
+
+void check_is_modelled(const RunConfig& config) {
+  if (!config.cluster.is_modelled()) {
+    throw UserError(concat("cluster.clock is \"", to_string(config.cluster.clock), "\", and a simulated run is of the ",
+                           "job that a run on the modelled clock stands for: set cluster.clock = \"modelled\" and ",
+                           "cluster.stands_for (configs/runs/modelled-64-h100.toml does)"));
+  }
+  if (predicted_job(config).precision == Precision::automatic) {
+    throw UserError("cluster.stands_for_precision is \"auto\", and nothing is run here that would tell: set it");
+  }
+  if (!config.cluster.profile.empty()) {
+    throw UserError(concat("cluster.profile ", config.cluster.profile, ": a simulated run knows no measurements; ",
+                           "leave it out, and set truth_layout_error for how wrong predictions are"));
+  }
+}
 
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question) {
   check_is_modelled(config);

@@ -41,6 +41,9 @@ struct LawScenario {
   std::vector<LawTarget> targets;  // on the way down; the last one is the end
 };
 
+// Throws UserError where a run is on another clock, or lacks what only a run on the modelled clock has.
+void check_is_modelled(const RunConfig& config);
+
 // Makes the world of a run. Progress counts samples as truth.h does: the law's tokens are those of a batch of B -> 0
 // or, where the learning rate brings something, of the batch that the rate is for, as far as noise allows. Throws
 // UserError where the run is not on the modelled clock, cannot begin, or never has one of the losses.

@@ -126,7 +126,7 @@ void RunOutput::introduce(const Dataset& dataset, const std::optional<std::strin
               " parameters: ", config_.model.num_layers, " layers, hidden ", config_.model.hidden_size, ", vocabulary ",
               config_.model.vocab_size));
   note(concat("data       ", count(dataset.train_tokens()), " tokens to train on, ", count(dataset.held_out_tokens()),
-              " held out"));
+              " held out", dataset.bytes() ? "; a token is a byte" : "", "; losses are nats per token"));
   note(concat("training   ", to_string(config_.train.precision), " on ", config_.train.device, ", ",
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
   const int64_t ranks = plan_.start.strategy.world_size();
@@ -179,8 +179,8 @@ void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std:
                 "."));
   }
   if (held_out_loss) {
-    note(concat("Held-out loss: ", *held_out_loss, dataset.bytes() ? " nats per byte" : " nats per token",
-                " (perplexity ", std::exp(*held_out_loss), ")."));
+    note(concat("Held-out loss: ", *held_out_loss, " nats per token (", dataset.bytes() ? "a byte; " : "",
+                "perplexity ", std::exp(*held_out_loss), ")."));
   }
   note(concat("Run directory: ", directory_.string(), " (open report.html there)"));
   const auto tokenizer = find_tokenizer(config_.init_from, config_.data.train.front().path);

@@ -11,6 +11,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/config/descriptions.h"
 #include "copus/config/settings.h"
 #include "copus/description/configuration_text.h"
 #include "copus/train/training_state.h"
@@ -69,7 +70,18 @@ bool is_empty_or_missing(const fs::path& directory) {
 }
 
 RunConfig read_config(const fs::path& path, const std::vector<std::string>& overrides) {
-  return parse_run_config(read_text_file(path), path.string(), overrides);
+  const char* const expected =
+      "a run's configuration, a TOML file such as configs/runs/quickstart.toml (see 'copus train --help')";
+  std::error_code unknown;
+  if (fs::is_directory(path, unknown)) {
+    throw UserError(concat("copus train: ", path.string(), " is a folder",
+                           fs::exists(path / "config.json", unknown)
+                               ? concat(" of a model, which a run begins with by --init-from ", path.string())
+                               : "",
+                           "; expected ", expected));
+  }
+  const std::string text = read_named_file(path, "copus train", expected);
+  return parse_run_config(text, path.string(), overrides);
 }
 
 // Tells whether the user asks for a layout or batch, be it the one that the run was given before.

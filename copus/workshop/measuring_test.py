@@ -16,7 +16,7 @@ import time
 import unittest
 import unittest.mock
 
-from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest, run_with_terminal
 
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
 
@@ -342,6 +342,28 @@ class NoiseScale(ProgramTest):
         for field in ("step", "consumed_samples"):
             run.pop(field), model.pop(field)
         self.assertEqual(run, model)
+
+    def test_says_on_a_terminal_how_far_it_is(self):
+        code, output, shown = run_with_terminal(["gns", "--checkpoint", "r", *self.MEASURE, "--json"], self.folder)
+        self.assertEqual((code, json.loads(output)["batches"]), (0, 4))
+        self.assertIn("\r\x1b[K0 of 4 batches", shown)
+        self.assertTrue(shown.endswith("\r\x1b[K"), "the line is taken away in the end")
+        code, output, shown = run_with_terminal(["generate", "--checkpoint", "r", "--tokens", "9"], self.folder)
+        self.assertEqual(code, 0)
+        self.assertIn("0 of 9 tokens", shown)
+        self.assertNotIn("of 9 tokens", output)
+
+    def test_says_in_a_pipe_now_and_then_how_far_it_is(self):
+        process = self.start("gns", "--checkpoint", "r", "--batches", "1000000", "--large-batch", "8", "--threads", "1")
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        try:
+            lines = iter(process.stderr.readline, "")
+            self.assertRegex(next(line for line in lines if "note" not in line),
+                             r"^copus: \d+ of 1000000 batches, .+ left\n$")
+        finally:
+            process.kill()
+            process.wait()
 
     def test_few_data_are_noted(self):
         result = self.assert_done("gns", "--checkpoint", "r", "--batches", "100", "--large-batch", "8")

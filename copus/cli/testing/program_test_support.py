@@ -4,9 +4,11 @@ For test files that are called as TEST.py PATH_TO_COPUS [unittest options]. A bu
 COPUS_WITH_TORCH=0) is tested for what it says about that.
 """
 
+import errno
 import json
 import os
 import pathlib
+import pty
 import shutil
 import socket
 import subprocess
@@ -66,6 +68,28 @@ def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return str(free.getsockname()[1])
+
+
+def run_with_terminal(arguments, folder):
+    """Runs the program with a terminal for its messages. Returns its exit code, its output and what the terminal gets."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([COPUS, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while piece := read_terminal(ours):
+        shown += piece
+    os.close(ours)
+    output, _ = process.communicate(timeout=TIMEOUT)
+    return process.returncode, output.decode(), shown.decode()
+
+
+def read_terminal(descriptor):
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError as error:  # nobody has the other side any more
+        if error.errno != errno.EIO:
+            raise
+        return b""
 
 
 class ProgramTest(unittest.TestCase):

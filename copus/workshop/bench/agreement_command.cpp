@@ -10,6 +10,7 @@
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/base/units.h"
+#include "copus/cli/option_checks.h"
 #include "copus/workshop/bench/agreement_cost.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/table.h"
@@ -79,7 +80,7 @@ void add_agreement_bench(CLI::App& bench, CommandAction& action) {
   CLI::App& agreement = *bench.add_subcommand(
       "agreement", "Simulate what it costs all ranks to agree once a step, with messages to all others and by rounds");
   agreement.add_option("--ranks", options->ranks, "Numbers of ranks, two or more")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
+      ->check(number_in(Range<int64_t>{1, int64_t{1} << 16}))
       ->expected(2, 32)
       ->capture_default_str();
   agreement.add_flag("--json", options->json, "Print one JSON object");

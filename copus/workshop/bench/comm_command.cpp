@@ -116,10 +116,10 @@ void add_comm_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) {
   CLI::App& comm = *bench.add_subcommand(
       "comm", "All-reduce, reduce-scatter and all-gather between processes here, beside the MPI library's");
   comm.add_option("--ranks", options->ranks, "Numbers of ranks to measure")
-      ->check(CLI::Range(int64_t{2}, int64_t{64}))
+      ->check(number_in(Range<int64_t>{2, 64}))
       ->capture_default_str();
   comm.add_option("--largest", options->largest, "Bytes of the largest vector; the others are powers of four")
-      ->check(CLI::Range(int64_t{4}, int64_t{1} << 30))
+      ->check(number_in(Range<int64_t>{4, int64_t{1} << 30}))
       ->capture_default_str();
   comm.add_option("--rounds", options->rounds, "Turns of each side")->check(at_least(1))->capture_default_str();
   comm.add_flag("--json", options->json, "Print one JSON object");

@@ -83,6 +83,11 @@ Json to_json(const PublishedAgreement& agreement, const MemoryAgreement& memory,
   json["infeasible_recall"] = optional_to_json(memory.infeasible_recall());
   json["feasible_recall"] = optional_to_json(memory.feasible_recall());
   json["fitted_half"] = summary_to_json(agreement.fitted);
+  const Quartiles& slowdown = agreement.uncorrected_slowdown;
+  json["uncorrected_slowdown"] = {{"sets", agreement.sets.size()},
+                                  {"lower", slowdown.lower},
+                                  {"median", slowdown.median},
+                                  {"upper", slowdown.upper}};
   json["constants"] = Json::object();
   for (const auto& [group, constants] : agreement.constants) {
     json["constants"][group] = {{"compute", constants.compute}, {"communication", constants.communication}};
@@ -154,7 +159,11 @@ void print_table(const PublishedAgreement& agreement, bool with_runs) {
   std::cout << "\nhalf      sets  mean tau   regret    error     mean  all rows'  in range\n";
   print_half("held out", agreement.held_out);
   print_half("fitted", agreement.fitted);
-  std::cout << "\nconstants  compute  communication\n";
+  const Quartiles& slowdown = agreement.uncorrected_slowdown;
+  std::cout << "\nwithout constants, measured / predicted seconds of the layout predicted to be fastest: "
+            << decimal(slowdown.median) << " in the median of " << agreement.sets.size() << " sets, "
+            << decimal(slowdown.lower) << " to " << decimal(slowdown.upper) << " in the middle half\n"
+            << "\nconstants  compute  communication\n";
   constexpr int constants_widths[] = {18, 15, 0};
   for (const auto& [group, constants] : agreement.constants) {
     print_cells(constants_widths, {decimal(constants.compute), decimal(constants.communication), "  " + group});

@@ -117,7 +117,7 @@ void add_probe_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) {
   auto options = std::make_shared<ProbeCommandOptions>();
   CLI::App& gns = *bench.add_subcommand("gns", "What measuring the gradient noise scale costs a training step");
   gns.add_option("--shapes", options->shapes, "Models: a and b of the step benchmark, tiny to try it out")
-      ->check(CLI::IsMember({"a", "b", "tiny"}))
+      ->check(one_of({"a", "b", "tiny"}))
       ->capture_default_str();
   gns.add_option("--steps", options->steps, "Steps to measure of each case; 0: as many as fit in half a minute")
       ->check(at_least(0))

@@ -171,11 +171,11 @@ void add_relayout_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) 
   CLI::App& relayout = *bench.add_subcommand(
       "relayout", "The pause of a change of layout, beside plain copies and beside a checkpoint with a restart");
   relayout.add_option("--parameters", options->parameters, "Models: 30M, 100M, 300M; tiny to try it out")
-      ->check(CLI::IsMember({"30M", "100M", "300M", "tiny"}))
+      ->check(one_of({"30M", "100M", "300M", "tiny"}))
       ->delimiter(',')
       ->capture_default_str();
   relayout.add_option("--ranks", options->ranks, "Numbers of ranks, where --from and --to do not say them")
-      ->check(CLI::IsMember({4, 8}))
+      ->check(one_of({"4", "8"}))
       ->delimiter(',')
       ->capture_default_str();
   relayout.add_option("--from", options->from,
@@ -185,7 +185,7 @@ void add_relayout_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) 
   relayout.add_option("--rounds", options->rounds, "Changes there and back")->check(at_least(1))->capture_default_str();
   relayout.add_option("--directory", options->directory, "Where the checkpoint goes; otherwise the temporary files'");
   relayout.add_option("--device", options->device, "cpu or cuda; the ranks share its GPUs")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->check(one_of({"cpu", "cuda"}))
       ->capture_default_str();
   relayout.add_flag("--json", options->json, "Print one JSON object");
   relayout.footer("Example:\n  copus bench relayout --parameters 30M --ranks 4 --rounds 3");

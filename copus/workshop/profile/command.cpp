@@ -50,6 +50,7 @@ nlohmann::json measure_machine_as_rank(const nlohmann::json& request, const Rank
 
 // Writes a cluster file.
 int profile_machine(const ProfileOptions& options) {
+  check_can_be_written("--machine", options.machine);
   const std::string device = options.device.empty() ? usual_device() : options.device;
   // One rank for each device; two at least, since links are measured too.
   const int64_t ranks = std::max<int64_t>(2, devices_of_machine(device));
@@ -80,7 +81,7 @@ void add_profile(CLI::App& program, CommandAction& action, RankJobs& jobs) {
       ->type_name("FILE");
   add_named_option(profile, "--precision", options->precision, "With --machine: auto, fp32 or bf16");
   profile.add_option("--device", options->device, "With --machine: cpu or cuda (default: cuda where there is one)")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      ->check(one_of({"cpu", "cuda"}));
   profile.add_option("--config", options->config, "Measure configurations of this run")->type_name("RUN.toml");
   add_settings_option(profile, options->overrides,
                       "A setting that overrides the run's: section.key=value; may be repeated");

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <ctime>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "copus/model/caching_allocator.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
+#include "copus/report/command_progress.h"
 #include "copus/train/device.h"
 
 namespace copus {
@@ -121,9 +123,13 @@ class MachineBench {
 
     if (computes_here()) warm_up(result.reference);
     for (Probe& probe : probes_) calibrate(probe);
+    std::optional<CommandProgress> progress;
+    if (world_.rank() == 0) progress.emplace("rounds of measuring", sizes_.rounds);
     for (int round = 0; round < sizes_.rounds; ++round) {
+      if (progress) progress->show(round);
       for (Probe& probe : probes_) probe.seconds.push_back(time(probe));
     }
+    progress.reset();
     for (const Probe& probe : probes_) {
       double median = is_active(probe) ? quantile(probe.seconds, 0.5) : 0;
       world_.everyone().all_reduce(&median, 1, DataType::float64);

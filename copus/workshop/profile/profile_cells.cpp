@@ -18,6 +18,7 @@
 #include "copus/description/search_space.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/memory.h"
+#include "copus/report/command_progress.h"
 #include "copus/report/performance_profile.h"
 #include "copus/workshop/memory_file.h"
 #include "copus/workshop/profile/cell_bench.h"
@@ -41,10 +42,14 @@ RunConfig read_config(const ProfileOptions& options) {
     cluster_file.emplace(to_toml(find_cluster(options.cluster)));
     overrides.push_back("cluster.config=" + cluster_file->path());
   }
-  RunConfig config = parse_run_config(read_text_file(options.config), options.config, overrides);
+  const std::string text = read_named_file(options.config, "--config", expected_run_file("profile"));
+  RunConfig config = parse_run_config(text, options.config, overrides);
   if (!is_speed_known(config.cluster.description)) {
-    throw UserError(concat("--cluster ", options.cluster, ": it does not say how fast its devices are; 'copus profile ",
-                           "--machine FILE' describes this machine"));
+    throw UserError(concat(options.cluster.empty()
+                               ? concat("--cluster is missing: ", options.config,
+                                        " describes no devices that predictions ", "could be for")
+                               : concat("--cluster ", options.cluster, ": it does not say how fast its devices are"),
+                           "; 'copus profile --machine FILE' describes this machine (see 'copus profile --help')"));
   }
   if (config.cluster.is_modelled()) {
     throw UserError(concat(options.config,
@@ -121,8 +126,11 @@ std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<Conf
 // Runs every cell once in every round, so that a machine that grows slower or faster is so for all. Leaves in `config`
 // the precision that was trained in. Throws RanksFailed for the user's mistake and for the end that the user wanted.
 void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>& cells) {
+  CommandProgress progress("measurements", options.rounds * std::ssize(cells));
+  int64_t done = 0;
   for (int64_t round = 0; round < options.rounds; ++round) {
     for (Cell& cell : cells) {
+      progress.show(done++);
       if (cell.has_failed) continue;
       const nlohmann::json request{{"config", to_toml(with_configuration(config, cell.configuration))},
                                    {"steps", options.steps}};
@@ -163,6 +171,7 @@ Knowledge learn(const ProfileOptions& options, const RunConfig& config, std::vec
 
 int profile_cells(const ProfileOptions& options) {
   const std::vector<ConfigurationChange> names = read_names(options.names);
+  if (!options.output.empty()) check_can_be_written("--output", options.output);
   RunConfig config = read_config(options);
   std::vector<Cell> cells = cells_of(options, names, config);
   measure(options, config, cells);

@@ -14,6 +14,8 @@ import tomllib
 import unittest
 import unittest.mock
 
+from program_test_support import run_with_terminal
+
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
 TIMEOUT = 240  # seconds that no command here comes near
 MODEL = {
@@ -113,8 +115,10 @@ class Profile(unittest.TestCase):
         self.assertIn("left out", result.stderr)
 
     def test_the_cores_are_described_as_a_cluster(self):
-        result = self.copus("profile", "--machine", "here.toml", "--device", "cpu", "--precision", "fp32")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        code, _, shown = run_with_terminal(
+            ["profile", "--machine", "here.toml", "--device", "cpu", "--precision", "fp32"], self.folder)
+        self.assertEqual(code, 0, shown)
+        self.assertIn("0 of 25 rounds of measuring", shown)
         described = tomllib.loads((self.folder / "here.toml").read_text())
         self.assertEqual(described["devices_per_node"], len(os.sched_getaffinity(0)))
         device = described["device"]
@@ -141,7 +145,8 @@ class Profile(unittest.TestCase):
         self.refuse(self.cells("--set", "train.precison=fp32"), "precision")
         self.refuse(self.copus("profile", "--config", "run.toml", "--cluster", "no-such-one"), "no-such-one")
         self.refuse(self.copus("profile", "--config", "none.toml", "--cluster", "cluster.toml"), "none.toml")
-        self.refuse(self.copus("profile", "--config", "run.toml"), "--machine")
+        self.refuse(self.copus("profile", "--config", "run.toml"), "--cluster is missing", "--machine")
+        self.refuse(self.cells("--output", "nowhere/profile.json"), "--output", "no folder nowhere")
 
 
 if __name__ == "__main__":

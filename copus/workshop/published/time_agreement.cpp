@@ -113,6 +113,11 @@ void judge(JudgedSet& set, const FittedConstants& constants, int64_t measured_no
     errors.push_back(absolute_error(run));
   }
   set.median_absolute_error = median_of(errors);
+  const auto uncorrected = [&set](size_t index) { return set.runs[index].parts.total(); };
+  const size_t chosen = *std::min_element(set.layouts.begin(), set.layouts.end(), [&](size_t one, size_t other) {
+    return uncorrected(one) < uncorrected(other);
+  });
+  set.uncorrected_slowdown = set.runs[chosen].measured_seconds / uncorrected(chosen);
   const bool has_order = set.layouts.size() > 1;
   set.kendall_tau = has_order ? kendall_tau(predicted, measured) : std::numeric_limits<double>::quiet_NaN();
   set.top1_regret = has_order ? top1_regret(predicted, measured) : std::numeric_limits<double>::quiet_NaN();
@@ -165,6 +170,9 @@ PublishedAgreement judge_step_times(const std::vector<PublishedRun>& runs,
   }
   agreement.held_out = summarize(agreement.sets, false);
   agreement.fitted = summarize(agreement.sets, true);
+  std::vector<double> slowdowns;
+  for (const JudgedSet& set : agreement.sets) slowdowns.push_back(set.uncorrected_slowdown);
+  if (!slowdowns.empty()) agreement.uncorrected_slowdown = quartiles(slowdowns);
   return agreement;
 }
 

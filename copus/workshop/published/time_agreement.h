@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "copus/base/quantile.h"
 #include "copus/description/cluster_description.h"
 #include "copus/performance/prediction_range.h"
 #include "copus/workshop/published/agreement.h"
@@ -36,6 +37,8 @@ struct JudgedSet {
   double top1_regret = 0;            // NaN with fewer than two layouts
   double median_absolute_error = 0;  // relative, of throughput
   double share_in_range = 0;         // of the runs
+  // Measured over predicted seconds of the layout that is predicted to be the fastest, without constants.
+  double uncorrected_slowdown = 0;
 };
 
 // Over the sets of one half. NaN where there are none.
@@ -54,6 +57,7 @@ struct PublishedAgreement {
   std::map<std::string, FittedConstants> constants;  // by group
   std::map<std::string, int64_t> left_out;           // runs, by the reason
   HalfSummary held_out, fitted;
+  Quartiles uncorrected_slowdown{};  // over all sets
 };
 
 // The first set of every group is fitted, the second one held out, and so on. `find_cluster` gives the description that

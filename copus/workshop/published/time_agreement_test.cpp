@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "copus/base/error.h"
 #include "copus/workshop/published/systems.h"
 
 namespace copus {
@@ -81,6 +82,22 @@ TEST(PublishedAgreement, ConstantsOfOneHalfExplainTheOther) {
   EXPECT_DOUBLE_EQ(agreement.held_out.mean_top1_regret, 0);
   EXPECT_LT(agreement.held_out.median_absolute_error, 0.01);
   EXPECT_EQ(agreement.fitted.sets, 2);
+}
+
+TEST(PublishedAgreement, SaysHowMuchLongerTheChosenLayoutTookWithoutConstants) {
+  std::vector<PublishedRun> runs;
+  for (const double slowdown : {1.1, 1.2, 1.6}) {
+    for (const int64_t t : {1, 2, 4}) {
+      runs.push_back(run_of(concat(slowdown), t));
+      // The layout without tensor parallelism is predicted to be the fastest: no other counts.
+      measure(runs.back(), t == 1 ? slowdown : 5, t == 1 ? slowdown : 5);
+    }
+  }
+  const PublishedAgreement agreement = judge_step_times(runs, nodes_of_eight);
+  EXPECT_NEAR(agreement.sets[2].uncorrected_slowdown, 1.6, 1e-9);
+  EXPECT_NEAR(agreement.uncorrected_slowdown.lower, 1.15, 1e-9);
+  EXPECT_NEAR(agreement.uncorrected_slowdown.median, 1.2, 1e-9);
+  EXPECT_NEAR(agreement.uncorrected_slowdown.upper, 1.4, 1e-9);
 }
 
 TEST(PublishedAgreement, ALayoutCountsWithItsFastestRun) {

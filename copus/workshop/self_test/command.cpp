@@ -122,9 +122,9 @@ void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   selftest
       .add_option("--ranks", options->ranks,
                   "Ranks to start (default: one for each GPU, else up to 8 as there are cores); not under a launcher")
-      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+      ->check(number_in(Range<int64_t>{1, 1024}));
   selftest.add_option("--device", options->device, "cpu or cuda (default: cuda where there is one)")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      ->check(one_of({"cpu", "cuda"}));
   selftest.add_option("--seconds", options->seconds, "After which speeds and layouts that are left are left out")
       ->check(number_in(Range<double>{1e-3, 3600}))
       ->capture_default_str();
@@ -132,7 +132,7 @@ void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   selftest
       .add_option("--faults", options->faults,
                   "Test healing in place of all this: strike training jobs so many times, in many ways; about 3 s each")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+      ->check(number_in(Range<int64_t>{1, 1000000}));
   selftest.add_option("--seed", options->seed, "Of the faults' kinds and moments")->capture_default_str();
   selftest.footer(
       "Exit codes: 0 all is well, 1 something failed, 2 a mistake in what was given. Slow groups are told, and do not "
