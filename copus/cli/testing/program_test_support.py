@@ -71,7 +71,7 @@ def free_port():
 
 
 def run_with_terminal(arguments, folder):
-    """Runs the program with a terminal for its messages. Returns its exit code, its output and what the terminal gets."""
+    """Runs the program with a terminal for its messages. Returns its exit code, its output and what was shown there."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen([COPUS, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
