@@ -123,7 +123,7 @@ TEST_F(HuggingFaceTest, WrongType) {
 TEST_F(HuggingFaceTest, NoSuchFolderAndNoConfig) {
   EXPECT_THAT(open_error(), HasSubstr("is not a folder"));
   std::filesystem::create_directory(directory_);
-  EXPECT_THAT(open_error(), HasSubstr("config.json: no such file"));
+  EXPECT_THAT(open_error(), HasSubstr("has no config.json; expected a Hugging Face model folder"));
 }
 
 TEST_F(HuggingFaceTest, WritesOnlyIntoNewOrEmptyFolders) {

@@ -121,8 +121,8 @@ TEST(PlanReport, SaysWhatPlusMinusStandsOn) {
   const PlannedConfiguration row = one_batch().batches[0].layouts[0];
   question.knowledge = observe(question.knowledge, row.configuration, row.parts, {10, 1.0, 0.01});
   EXPECT_THAT(to_text(question, one_batch(), 10),
-              AllOf(HasSubstr("corrected by 10 measured steps of 1 configurations."), Not(HasSubstr("assumed")),
-                    HasSubstr("+-: one standard deviation, after 10 measured steps of 1 configurations")));
+              AllOf(HasSubstr("corrected by 10 measured steps of 1 configuration."), Not(HasSubstr("assumed")),
+                    HasSubstr("+-: one standard deviation, after 10 measured steps of 1 configuration")));
 }
 
 TEST(PlanReport, SaysWhereNothingWasMeasured) {
