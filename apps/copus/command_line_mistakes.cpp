@@ -126,7 +126,7 @@ std::string hint_at_option(const CommandLine& line, const std::string& option) {
 // Tells whether a word was meant as an option, and no number.
 bool is_option(const std::string& word) {
   const size_t name = word.find_first_not_of('-');
-  if (name == 0 || name == std::string::npos) return false;
+  if (name == 0 || name == std::string::npos || word[name] == '=') return false;
   return name > 1 || (std::isdigit(static_cast<unsigned char>(word[1])) == 0 && word[1] != '.');
 }
 

@@ -354,7 +354,7 @@ class Control(AdaptationTest):
         self.assert_done("replay", "r")
         output = self.go_on(steps=40)
         self.assertNotIn("afresh", output)
-        self.assertIn("Changed by command: 0 re-layouts, 1 batch change; ended with d=1,t=1,p=1,B=32,b=8.", output)
+        self.assertIn("Changed on the way: 0 re-layouts, 1 batch change; ended with d=1,t=1,p=1,B=32,b=8.", output)
         self.assertEqual(set(self.batches("r")[moved:]), {32})
         self.assertEqual(json.loads(self.assert_done("replay", "r", "--json").stdout)["switches"], 1)
 

@@ -10,6 +10,7 @@ A command that is new in the documentation is run as it stands. Where it takes l
 where it cannot run in a test, one in LEFT_OUT. Every entry must still stand for a command.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -276,7 +277,8 @@ class DocumentedCommands(unittest.TestCase):
             time.sleep(0.05)
 
     def end(self, process: subprocess.Popen):
-        if process.poll() is None:
+        """Ends its whole session, also where it has ended itself and left others."""
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
     def interrupt(self, process: subprocess.Popen):

@@ -110,7 +110,7 @@ class Generate(ProgramTest):
     def test_mistakes(self):
         self.refused("--ids", "--prompt", "the sea", says=["'the' is no token id", "0 to 299"])
         self.refused("--ids", says=["--prompt: give what to begin with"])
-        self.refused("--ids", "--tokenizer", "pair.tokenizer", says=["--ids", "excludes", "--tokenizer"])
+        self.refused("--ids", "--tokenizer", "pair.tokenizer", says=["--ids", "does not go together", "--tokenizer"])
         self.refused("--tokenizer", "r", says=["no r/tokenizer.json", "save_pretrained"])
         (self.folder / "broken").mkdir()
         self.write("broken/tokenizer.json", "{}")

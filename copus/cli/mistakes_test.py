@@ -110,6 +110,7 @@ MISTAKES_IN_TRAINING = [
     # Options, and settings that are taken for options.
     (["train"], ["CONFIG.toml"]),
     (["train", "--config", "run.toml"], ["CONFIG is given without an option", "'copus train --help'"]),
+    (["train", "run.toml", "--=5"], ["not expected: --=5", "'copus train --help'"]),
     (["train", "run.toml", "--lr", "1e-3"], ["no option --lr", "did you mean --set optimizer.lr="]),
     (["train", "run.toml", "--batch-size", "8"], ["no option --batch-size", "--set train.global_batch="]),
     (["train", "run.toml", "--steps", "100"], ["--set train.max_steps=", "'copus train --help'"]),
@@ -201,7 +202,10 @@ MISTAKES_OF_A_RUN = [
     (["convert", "--from", "r", "--to", "folder"], ["folder", "not an empty folder"]),
     (["gns", "--checkpoint", "r", "--batches", "1"], ["--batches", "at least 2", "'copus gns --help'"]),
     (["calibrate", "r", "--time", "soon"], ["--time soon", '"55m"', "'copus calibrate --help'"]),
-    (["generate", "--checkpoint", "tokens", "--prompt", "Once"], ["'Once' is not a token id", "from 0 to 999"]),
+    (["generate", "--checkpoint", "tokens", "--prompt", "Once"],
+     ["no tokenizer was found", "--tokenizer DIR", "--ids"]),
+    (["generate", "--checkpoint", "tokens", "--ids", "--prompt", "Once"],
+     ["'Once' is not a token id", "from 0 to 999"]),
 ]
 
 

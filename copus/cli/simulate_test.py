@@ -40,7 +40,8 @@ class SimulateTest(ProgramTest):
 
     def test_tables(self):
         text = self.simulated("--policy", "copus", "static")
-        for words in ["8.0 B parameters on 64 ranks, sequences of 8192; to the loss of 500 M tokens.",
+        for words in ["8.0 B parameters on 64 ranks, sequences of 8192; to the loss of 500 M tokens; losses are nats per "
+                      "token.",
                       "losses are those of a published law: nothing here was measured",
                       "critical batch by kaplan, 2 times the noise scale (--calibration)", "alpha 0;", "as planned",
                       "layouts are off by 10 %", "In hindsight:", "copus: ", "static: "]:

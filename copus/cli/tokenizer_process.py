@@ -50,7 +50,11 @@ def main(path):
             tell(tokenizer.decode(ids)[len(told) :])
         else:
             ids.append(question)
-            text = stream.step(tokenizer, question) or ""
+            try:
+                text = stream.step(tokenizer, question) or ""
+            except Exception:  # where bytes fall back, what follows may change the text before: it begins anew here
+                stream = DecodeStream(skip_special_tokens=True)
+                text = stream.step(tokenizer, question) or ""
             told += text
             tell(text)
 

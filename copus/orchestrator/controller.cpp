@@ -383,10 +383,11 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   inputs_.add(target);
   if (target == current_) return std::nullopt;
   const bool keeps_batch = target.global_batch == current_.global_batch;
-  // Where nobody decides, this is when the cap follows the critical batch.
+  // Where nobody decides, this is when the cap follows the critical batch: at once, since the rate changes with the
+  // batch anyway.
   if (!policy_ && !keeps_batch) {
-    rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, believed_noise(latest_),
-                                      static_cast<double>(latest_.consumed_samples));
+    rate_cap_ =
+        rate_cap_by_noise(config_, rate_cap_, believed_noise(latest_), static_cast<double>(latest_.consumed_samples));
   }
   const double rate = keeps_batch ? rate_factor_ : rate_factor_in(target);
   begin_switch({target, first_boundary(target), rate, inputs_.value()}, gain_of(target, rate));

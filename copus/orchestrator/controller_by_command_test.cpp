@@ -97,6 +97,23 @@ TEST_F(ControllerByCommand, AForcedBatchHasTheRateThatTheCriticalBatchOfNowAllow
   EXPECT_EQ(steered.command(to(other_layout)).value().rate_factor, expected);
 }
 
+TEST_F(ControllerByCommand, ASecondForcedBatchHasTheRateOfItsOwnMoment) {
+  SyntheticJob job(described_);
+  Controller steered = controller_of(unknown_);
+  Course course;
+  run_steps(job, steered, 20, course);
+  const SwitchIntent first = steered.command(to(in_batch(128))).value();
+  job.expect(first);
+  Observation latest;
+  run_steps(job, steered, 300, course, [&](Observation& observation) { latest = observation; });
+  const auto samples = static_cast<double>(latest.consumed_samples);
+  const RateRule rule = rate_rule_of(described_);
+  const double first_cap = 16 * first.rate_factor * first.rate_factor;  // square root, and above the cap
+  const double cap = rate_cap_by_noise(described_, first_cap, believed_noise(latest), samples);
+  EXPECT_GT(cap, 1.2 * first_cap) << "the critical batch has grown, by more than the rate may follow at one batch";
+  EXPECT_EQ(steered.command(to(in_batch(256))).value().rate_factor, rate_factor(rule, 256, cap));
+}
+
 TEST_F(ControllerByCommand, TellsWhatASwitchBroughtWhereStepTimesArePredicted) {
   SyntheticJob job(described_);
   Controller steered = controller_of(described_);

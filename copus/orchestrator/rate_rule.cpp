@@ -61,13 +61,17 @@ double initial_rate_factor(const RunConfig& config, int64_t batch) {
   return rate_factor(rate_rule_of(config), static_cast<double>(batch), initial_rate_cap(config, batch));
 }
 
-double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
-                             double consumed_samples) {
+double rate_cap_by_noise(const RunConfig& config, double cap, const NoiseBelief& noise, double consumed_samples) {
   const CriticalBatchRule rule = critical_batch_rule_of(config);
   const double believed = critical_batch(rule, noise.value, consumed_samples);
   const double at_most = critical_batch(rule, noise.high, consumed_samples);
-  const double wanted = noise.is_bounded() ? believed : std::min(std::max(cap, believed), at_most);
-  return cap_towards(rate_rule_of(config), static_cast<double>(batch), cap, wanted);
+  return noise.is_bounded() ? believed : std::min(std::max(cap, believed), at_most);
+}
+
+double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
+                             double consumed_samples) {
+  return cap_towards(rate_rule_of(config), static_cast<double>(batch), cap,
+                     rate_cap_by_noise(config, cap, noise, consumed_samples));
 }
 
 }  // namespace copus

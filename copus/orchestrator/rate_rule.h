@@ -41,9 +41,11 @@ double initial_rate_cap(const RunConfig& config, int64_t batch);
 // The factor on the learning rate with which a run begins in a batch of so many samples.
 double initial_rate_factor(const RunConfig& config, int64_t batch);
 
-// The cap to count with from a decision after so many samples on, in a run that has counted with `cap`: it follows the
-// critical batch as cap_towards allows. A lower bound may raise it and never lowers it, and where nothing is known it
-// stays.
+// The cap that the critical batch asks for after so many samples, in a run that has counted with `cap`. A lower bound
+// may raise it and never lowers it, and where nothing is known it stays.
+double rate_cap_by_noise(const RunConfig& config, double cap, const NoiseBelief& noise, double consumed_samples);
+
+// The cap to count with from a decision on: it follows that of rate_cap_by_noise as cap_towards allows.
 double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
                              double consumed_samples);
 

@@ -141,8 +141,8 @@ std::string sweep_text(const PlanQuestion& question, const Plan& plan) {
                         gibibytes(best.memory.parts.total()), alone ? "-" : to_string(batch.layouts[1].layout()),
                         alone ? "-" : format_number("%.1f %%", 100 * (batch.layouts[1].seconds / best.seconds - 1))}));
   }
-  std::string text =
-      concat("\nThe fastest layout by global batch\n", table.text(), doubt_about_times(question), "\n\n");
+  std::string text = concat("\nThe fastest layout by global batch\n", table.text(), doubt_about_times(question), "\n",
+                            doubt_about_memory(), "\n\n");
   if (!without.empty()) text += concat("No configuration fits at a global batch of ", without, ".\n");
   const std::vector<Crossover> changes = crossovers(plan);
   if (changes.empty()) text += "The fastest layout is the same at every batch.\n";

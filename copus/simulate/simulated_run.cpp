@@ -86,6 +86,7 @@ class SimulatedTraining {
     seen.elapsed_seconds = observed_seconds_ += seen.step_seconds;
     seen.seconds_left = seconds_left();
     const RunProgress progress{consumed_samples_ * config_.train.sequence_length, observed_seconds_};
+    seen.share_done = learning_rate_.share(progress);
     seen.learning_rate = learning_rate_.at(progress) * controller_.rate_factor();
     seen.phase = learning_rate_.phase(progress);
     seen.loss = 2 + 5 / std::pow(1 + walk_.progress(), 0.2) + 0.02 * draws_.normal();

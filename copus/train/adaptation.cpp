@@ -19,10 +19,12 @@ std::string signed_percent(double share) { return format_number("%+.0f %%", 100 
 
 std::string goodput_gain(double gain) { return concat("Goodput ", signed_percent(gain)); }
 
-// Tells whether a run goes on on another cluster, of whose steps those on the one before say nothing.
+// Tells whether a run goes on on another cluster, of whose steps those on the one before say nothing. A profile only
+// tells more of the same one.
 bool is_on_another_cluster(const RunPlan& plan) {
-  return std::any_of(plan.changes.begin(), plan.changes.end(),
-                     [](const std::string& change) { return change.starts_with("cluster."); });
+  return std::any_of(plan.changes.begin(), plan.changes.end(), [](const std::string& change) {
+    return change.starts_with("cluster.") && !change.starts_with("cluster.profile");
+  });
 }
 
 // The policy that a log was written under until its end; empty where it has no beginning.

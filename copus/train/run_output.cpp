@@ -174,7 +174,7 @@ void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std:
   RunSummary summary;
   count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
   if (adapts(config_) || summary.relayouts + summary.batch_changes > 0) {
-    note(concat(adapts(config_) ? "Adapted: " : "Changed by command: ", counted(summary.relayouts, "re-layout"), ", ",
+    note(concat(adapts(config_) ? "Adapted: " : "Changed on the way: ", counted(summary.relayouts, "re-layout"), ", ",
                 counted(summary.batch_changes, "batch change"), "; ended with ", to_string(trainer.configuration()),
                 "."));
   }

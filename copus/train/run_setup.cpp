@@ -57,9 +57,10 @@ void verify_together(const Checkpoint& checkpoint, World& world) {
 
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks) {
   install_caching_allocator();
-  // Limits the memory of a run that adapts on the CPU, since it may try more than there is and has to notice before the
-  // machine does; a GPU refuses by itself. On the modelled clock the described memory is that of other devices.
-  if (config.adapt.policy != PolicyKind::none && device.is_cpu() && !config.cluster.is_modelled()) {
+  // Limits memory on the CPU, since a run that is moved, by a policy or a command, may try more than there is and has
+  // to notice before the machine does; a GPU refuses by itself. On the modelled clock the described memory is that of
+  // other devices.
+  if (device.is_cpu() && !config.cluster.is_modelled()) {
     set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
   }
   return configure_aten(config.train.threads, local_ranks);
