@@ -44,6 +44,7 @@ SHORTENED = [
     (r"(train pages\.toml .*)", r"\1 --set train.max_steps=10"),
     (r"(watch runs/a)$", r"\1 --once"),
     (r"(compare bench/evaluation/\S+)", r"\1 --dry-run"),
+    (r"(compare (?:EXPERIMENT|my-experiment)\.toml)$", r"\1 --jobs 2"),
     (r"(simulate RUN\.toml)", r"\1 --tokens 1e9"),
     (r"--tokens 1e10 --targets 4 3", "--tokens 1e9 --targets 5 4"),
     (r"(selftest( --ranks \d)?)$", r"\1 --seconds 3"),
