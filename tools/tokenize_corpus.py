@@ -110,14 +110,25 @@ def load_tokenizer(name):
     return JsonTokenizer(name) if Path(name).is_file() else HuggingFaceTokenizer(name)
 
 
-def save_tokenizer(tokenizer, eod_token, folder):
-    """The folder has its name when it is whole. One that is there is of a call that was killed after that."""
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    tokenizer.save(partial, eod_token)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+def contents(folder):
+    """The files of a folder by name, with what they hold."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def save_tokenizer(tokenizer, eod_token, folder, workplace):
+    """The folder has its name when it is whole. One that is there may be of a call that was killed after that; whatever
+    else it is stays."""
+    made = workplace / "tokenizer"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    tokenizer.save(made, eod_token)
+    if not folder.exists():
+        made.rename(folder)
+        return
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if names != {path.name for path in made.iterdir()} or contents(folder) != contents(made):
+        raise CorpusError(f"{folder}: exists already, and is not this tokenizer; move it and call again, which goes on "
+                          "with what is done")
 
 
 def batched(documents, characters):
@@ -361,7 +372,7 @@ def tokenize(arguments):
     except CorpusError:
         shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
         raise
-    save_tokenizer(tokenizer, eod_token, Path(f"{arguments.output}.tokenizer"))
+    save_tokenizer(tokenizer, eod_token, Path(f"{arguments.output}.tokenizer"), parts.folder)
     parts.join(arguments.output, count)
     shutil.rmtree(parts.folder)
     progress.show(last=True)

@@ -203,6 +203,19 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.tokenize(text, *self.json_tokenizer())
         self.assertIn("exists already", self.run_tool(text, *self.json_tokenizer()).stderr)
 
+    def test_a_folder_that_takes_the_tokenizers_place_is_kept(self):
+        text = self.write("a.txt", "text")
+        (self.folder / "out.parts").mkdir()  # as a killed call leaves it
+        (self.folder / "out.tokenizer").mkdir()
+        (self.folder / "out.tokenizer" / "model.safetensors").write_text("mine")
+        self.assertIn("is not this tokenizer", self.run_tool(text, *self.json_tokenizer()).stderr)
+        self.assertEqual((self.folder / "out.tokenizer" / "model.safetensors").read_text(), "mine")
+        shutil.rmtree(self.folder / "out.tokenizer")
+        for _ in range(2):  # the second call finds that of the first one
+            self.assertEqual(self.run_tool(text, *self.json_tokenizer()).returncode, 0)
+            (self.folder / "out.idx").unlink()
+            (self.folder / "out.parts").mkdir()
+
 
 if __name__ == "__main__":
     TokenizeCorpusTest.print_documents = sys.argv.pop()
