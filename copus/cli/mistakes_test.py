@@ -205,7 +205,7 @@ MISTAKES_OF_A_RUN = [
     (["generate", "--checkpoint", "tokens", "--prompt", "Once"],
      ["no tokenizer was found", "--tokenizer DIR", "--ids"]),
     (["generate", "--checkpoint", "tokens", "--ids", "--prompt", "Once"],
-     ["'Once' is not a token id", "from 0 to 999"]),
+     ["'Once' is no token id", "from 0 to 999"]),
 ]
 
 
