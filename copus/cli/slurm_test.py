@@ -115,34 +115,31 @@ class Slurm(ProgramTest):
         (self.folder / "build" / "copus").symlink_to(COPUS)
         self.write_run("my.toml", steps=100)
         self.assert_done("train", "my.toml", "--run-dir", "expected")
-        submitted = cluster.run("sbatch", "--cpus-per-task=1", "--output=job.log", "job.sh", cwd=self.folder)
-        self.assertEqual(submitted.returncode, 0, submitted.stderr)
-        log = self.folder / "runs" / "my" / "run.jsonl"
-        self.wait_until(lambda: log.exists() and log.read_text().count("\n") > 2, "the job trains")
-        cluster.answer("scancel", "--signal=TERM", self.job())
-        self.wait_until(lambda: not self.job(), "the job is done")
-        said = (self.folder / "job.log").read_text()
-        self.assertEqual(said.count("Terminated after step"), 1, said)
-        self.assertEqual(said.count("resumed    after step"), 1, said)
-        self.assertEqual(self.losses("runs/my"), self.losses("expected"))
+        self.submit_and_requeue("runs/my", "--cpus-per-task=1", "--output=job.log", "job.sh")
 
     def test_the_script_for_several_nodes_goes_on_after_a_requeue(self):
         (self.folder / "build").mkdir()
         (self.folder / "build" / "copus").symlink_to(COPUS)
         self.write_run("long.toml", steps=300)
         self.assert_done("train", "long.toml", "--run-dir", "expected", *LAYOUT)
-        submitted = cluster.run("sbatch", "--nodes=2", "--cpus-per-task=2", "--output=job.log",
-                                str(ROOT / "scripts" / "slurm-train"), "long.toml", "my", *LAYOUT, cwd=self.folder)
+        said = self.submit_and_requeue("my", "--nodes=2", "--cpus-per-task=2", "--output=job.log",
+                                       str(ROOT / "scripts" / "slurm-train"), "long.toml", "my", *LAYOUT)
+        self.assertEqual(said.count("Done: 300 steps"), 1, said)
+
+    def submit_and_requeue(self, run, *arguments):
+        """Submits a job of this run, which is told to end while it trains, and goes on in the queue as if it had not been
+        told. Returns what it says."""
+        submitted = cluster.run("sbatch", *arguments, cwd=self.folder)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
-        log = self.folder / "my" / "run.jsonl"
+        log = self.folder / run / "run.jsonl"
         self.wait_until(lambda: log.exists() and log.read_text().count("\n") > 2, "the job trains")
         cluster.answer("scancel", "--signal=TERM", self.job())
         self.wait_until(lambda: not self.job(), "the job is done")
         said = (self.folder / "job.log").read_text()
         self.assertEqual(said.count("Terminated after step"), 1, said)
         self.assertEqual(said.count("resumed    after step"), 1, said)
-        self.assertEqual(said.count("Done: 300 steps"), 1, said)
-        self.assertEqual(self.losses("my"), self.losses("expected"))
+        self.assertEqual(self.losses(run), self.losses("expected"))
+        return said
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -21,6 +23,9 @@ extern const char* const tokenizer_process_py;
 namespace {
 
 namespace fs = std::filesystem;
+
+// The longest that an answer may take; a large tokenizer is read in seconds.
+constexpr timeval longest_answer{.tv_sec = 120, .tv_usec = 0};
 
 std::vector<std::string> pythons() {
   const fs::path of_clone = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / ".venv/bin/python";
@@ -67,6 +72,7 @@ std::optional<std::string> TokenizerText::start(const std::string& python) {
   std::array<int, 2> ends{};
   COPUS_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0, errno);
   socket_ = ends[0];
+  COPUS_CHECK(::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &longest_answer, sizeof(longest_answer)) == 0, errno);
   const int error = spawn_python(python, file_.string(), ends[1], process_);
   ::close(ends[1]);
   if (error != 0) {
@@ -84,13 +90,16 @@ std::optional<std::string> TokenizerText::start(const std::string& python) {
     throw UserError(concat(file_.string(), " is not a file of Hugging Face's tokenizers, or the tokenizer_config.json ",
                            "beside it is damaged: ", answer.at("error").get<std::string>()));
   }
-  return answer.contains("missing") ? answer.at("missing").get<std::string>() : "it ended at once";
+  if (answer.contains("missing")) return answer.at("missing").get<std::string>();
+  return concat("it ended at once, or gave no answer within ", longest_answer.tv_sec, " s");
 }
 
-// The process ends at the end of its input.
+// Ends the process by force, since one that hangs would not end with its input; it has nothing to lose.
 void TokenizerText::stop() {
   if (socket_ >= 0) ::close(std::exchange(socket_, -1));
-  if (process_ > 0) ::waitpid(std::exchange(process_, -1), nullptr, 0);
+  if (process_ <= 0) return;
+  ::kill(process_, SIGKILL);
+  ::waitpid(std::exchange(process_, -1), nullptr, 0);
 }
 
 std::optional<std::string> TokenizerText::next_answer() {
@@ -117,7 +126,9 @@ std::string TokenizerText::ask(const std::string& question) {
     rest.remove_prefix(static_cast<size_t>(count));
   }
   const std::optional<std::string> answer = next_answer();
-  if (!answer) throw UserError(concat("the Python process with the tokenizer of ", file_.string(), " has ended early"));
+  if (!answer)
+    throw UserError(concat("the Python process with the tokenizer of ", file_.string(),
+                           " has ended early, or gave no answer within ", longest_answer.tv_sec, " s"));
   return *answer;
 }
 

@@ -40,7 +40,7 @@ class TokenizerText final : public TokenText {
   // Starts the process with this Python. Returns why it cannot serve, or nothing where it does.
   std::optional<std::string> start(const std::string& python);
   void stop();
-  // Returns the next line of JSON; nothing where the process has ended.
+  // Returns the next line of JSON; nothing where the process has ended or takes too long.
   std::optional<std::string> next_answer();
   std::string ask(const std::string& question);
 };

@@ -161,8 +161,8 @@ class Controller {
   Observation latest_;
   bool is_measured_ = false;        // whether steps of the current configuration were, also before the run was resumed
   int64_t decided_at_ = 0;          // in consumed samples
-  double decided_at_share_ = 0;     // of the run
   int64_t switched_at_ = 0;         // likewise
+  double decided_at_share_ = 0;     // of the run
   double switched_at_seconds_ = 0;  // of the run's clock, at the end of the pause
   int64_t steps_in_configuration_ = 0;  // finite ones since the latest switch
   int64_t updates_ = 0;                 // since the latest decision, as far as it is known whether they were clipped
