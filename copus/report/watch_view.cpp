@@ -58,12 +58,19 @@ std::string on_one_line(std::string_view text) {
   return line;
 }
 
+// Whether this space parts a number from its unit, such as "4.2 %".
+bool is_before_unit(std::string_view text, size_t space) {
+  constexpr size_t longest_unit = 2;
+  const bool after_digit = space > 0 && text[space - 1] >= '0' && text[space - 1] <= '9';
+  return after_digit && std::min(text.find(' ', space + 1), text.size()) - space - 1 <= longest_unit;
+}
+
 // Breaks text at its spaces into lines of at most this many columns; what does not fit into the last is cut off.
 std::vector<std::string> wrapped(std::string_view text, size_t columns, size_t most_lines) {
   std::vector<std::string> lines;
   while (columns_of(text) > columns && lines.size() + 1 < most_lines) {
-    const size_t room = first_columns(text, columns + 1).size();
-    const size_t space = text.rfind(' ', room - 1);
+    size_t space = text.rfind(' ', first_columns(text, columns + 1).size() - 1);
+    while (space != std::string_view::npos && is_before_unit(text, space)) space = text.rfind(' ', space - 1);
     const bool at_space = space != std::string_view::npos && space > 0;
     const size_t end = at_space ? space : first_columns(text, columns).size();
     lines.emplace_back(text.substr(0, end));
@@ -150,8 +157,9 @@ void add_losses(const std::vector<StepRecord>& records, Frame& frame) {
   } else {
     const auto [low, high] = std::minmax_element(losses.begin(), losses.end());
     const std::string before = format_number("%.3f  ", *mean.value());
-    const std::string after = concat("  ", counted(std::ssize(losses), "step"), format_number(", %.3f", *low),
-                                     format_number(" to %.3f nats", *high));
+    const std::string after =
+        concat("  ", std::ssize(losses) < records.back().step ? "last " : "", counted(std::ssize(losses), "step"),
+               format_number(", %.3f", *low), format_number(" to %.3f nats", *high));
     const size_t needed = before.size() + after.size();
     const size_t room = frame.value_columns() > needed ? frame.value_columns() - needed : 1;
     frame.value("loss", concat(before, sparkline(losses, room), after));

@@ -83,8 +83,14 @@ TEST(WatchView, AFrameOf80Columns) {
                   "phi       118 (97-142) samples  critical batch 237",
                   "Goodput   70.7 samples/s  statistical efficiency 88%",
                   "decision  after step 990: holds: the best candidate d=2,t=1,p=1,B=12,b=6,zero=1",
-                  "          has Goodput +1.2 %, and a move pays from +3.0 % on, since it costs 0.8",
-                  "          s of the 100 s that are left"));
+                  "          has Goodput +1.2 %, and a move pays from +3.0 % on, since it costs",
+                  "          0.8 s of the 100 s that are left"));
+}
+
+TEST(WatchView, SaysThatItKnowsTheLastStepsAlone) {
+  WatchedRun run = some_run();
+  run.records.erase(run.records.begin(), run.records.begin() + 400);
+  EXPECT_THAT(watch_lines(run, 80)[2], EndsWith("  last 600 steps, 1.032 to 1.050 nats"));
 }
 
 TEST(WatchView, FitsEveryWidth) {
