@@ -122,7 +122,7 @@ class Generate(ProgramTest):
         self.python(MAKE_BYTE_FALLBACK, END)
         shutil.copy(self.folder / "tokenizer.json", self.folder / "pair.tokenizer")
         ids = self.python(ENCODE, BYTES_PROMPT).strip()
-        for seed in ("1", "2", "3"):
+        for seed in ("1", "2"):
             tokens = self.generate("--ids", "--prompt", ids, "--seed", seed, tokens="200")
             tokens = tokens.split(" 0 ")[0]
             text = self.generate("--prompt", BYTES_PROMPT, "--seed", seed, tokens="200")
