@@ -4,24 +4,42 @@
 #
 # libtorch's own TorchConfig.cmake is not used: that of a CUDA wheel asks for every library that PyTorch itself was
 # built with (cuBLAS, cuDNN, ...), none of which Copus calls.
+set(OLDEST_TORCH 2.11)
+
+# Sets VERSION to that of the libtorch in a folder with TorchConfig.cmake; to nothing where there is none.
+function(get_torch_version FOLDER VERSION)
+  set(LINE "")
+  if(EXISTS ${FOLDER}/TorchConfigVersion.cmake)
+    file(STRINGS ${FOLDER}/TorchConfigVersion.cmake LINE REGEX "PACKAGE_VERSION \"" LIMIT_COUNT 1)
+  endif()
+  string(REGEX MATCH "[0-9]+\\.[0-9]+(\\.[0-9]+)?" LINE "${LINE}")
+  set(${VERSION} "${LINE}" PARENT_SCOPE)
+endfunction()
+
+# The wheel's place is looked for each time and not cached: it may be another one when CMake runs again.
 if(NOT Torch_DIR)
-  file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)
-  if(NOT WHEEL_TORCH)
-    file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/.cache/libtorch/torch/share/cmake/Torch)
-  endif()
-  if(WHEEL_TORCH)
-    set(Torch_DIR ${WHEEL_TORCH} CACHE PATH "Folder with TorchConfig.cmake")
-  endif()
+  foreach(PACKAGES .venv/lib/python3*/site-packages .cache/libtorch)
+    file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/${PACKAGES}/torch/share/cmake/Torch)
+    foreach(FOLDER IN LISTS WHEEL_TORCH)
+      get_torch_version(${FOLDER} TORCH_VERSION)
+      if(NOT Torch_DIR AND TORCH_VERSION VERSION_GREATER_EQUAL OLDEST_TORCH)
+        set(Torch_DIR ${FOLDER})
+      endif()
+    endforeach()
+  endforeach()
 endif()
-if(NOT EXISTS ${Torch_DIR}/TorchConfigVersion.cmake)
-  message(FATAL_ERROR "libtorch was not found. Run `make build` (which downloads the pip wheel), "
+if(NOT Torch_DIR)
+  message(FATAL_ERROR "No libtorch of ${OLDEST_TORCH} or newer was found. Run `make build` (which downloads the pip wheel), "
     "give -DTorch_DIR=<folder with TorchConfig.cmake>, or build the rooms that need none with -DCOPUS_WITH_TORCH=OFF.")
 endif()
-file(STRINGS ${Torch_DIR}/TorchConfigVersion.cmake TORCH_VERSION REGEX "PACKAGE_VERSION \"" LIMIT_COUNT 1)
-string(REGEX MATCH "[0-9]+\\.[0-9]+(\\.[0-9]+)?" TORCH_VERSION "${TORCH_VERSION}")
-if(TORCH_VERSION VERSION_LESS 2.11)
-  message(FATAL_ERROR "The libtorch in ${Torch_DIR} is ${TORCH_VERSION}; Copus needs 2.11 or newer. Run `make setup`, "
-    "or give another one with -DTorch_DIR=<folder with TorchConfig.cmake>.")
+get_torch_version(${Torch_DIR} TORCH_VERSION)
+if(NOT TORCH_VERSION)
+  message(FATAL_ERROR "Torch_DIR is ${Torch_DIR}, which holds no TorchConfigVersion.cmake. Give libtorch's "
+    "share/cmake/Torch folder, or -UTorch_DIR to take the pip wheel's.")
+endif()
+if(TORCH_VERSION VERSION_LESS OLDEST_TORCH)
+  message(FATAL_ERROR "The libtorch in ${Torch_DIR} is ${TORCH_VERSION}; Copus needs ${OLDEST_TORCH} or newer. Give "
+    "another one with -DTorch_DIR=<folder with TorchConfig.cmake>, or -UTorch_DIR to take the pip wheel's.")
 endif()
 get_filename_component(TORCH_ROOT ${Torch_DIR}/../../.. ABSOLUTE)
 

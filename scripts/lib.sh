@@ -100,10 +100,13 @@ what_failed() {
 # configure_and_build FOLDER TARGETS CMAKE_OPTION...: both are incremental. TARGETS are separated by blanks; all if empty.
 # What CMake and the compilers say goes to logs in FOLDER, and appears when they fail.
 configure_and_build() {
-  local folder="$1" targets
+  local folder="$1" targets libtorch
   read -ra targets <<<"${2:-all}"
   shift 2
   mkdir -p "$folder"
+  # A libtorch that CMake remembers and that is gone, as with a .venv that was deleted, is looked for anew.
+  libtorch="$(sed -n 's/^Torch_DIR:[A-Z]*=//p' "$folder/CMakeCache.txt" 2>/dev/null || true)"
+  [[ -z "$libtorch" || -e "$libtorch" ]] || set -- -UTorch_DIR "$@"
   if ! cmake -S . -B "$folder" -G Ninja "$@" >"$folder/configure.log" 2>&1; then
     cat "$folder/configure.log" >&2
     fail 1 "CMake could not configure $folder (its output is above)."

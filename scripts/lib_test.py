@@ -18,7 +18,7 @@ NINJA = """\
 """
 FAILURE = "FAILED: two.o\ng++ -c two.cpp\ntwo.cpp:1:1: error: nonsense\n"
 CMAKE = """#!/usr/bin/env bash
-[[ "$1" == --build ]] || exit 0
+[[ "$1" == --build ]] || { echo "$*" >"${0%/*}/configured" && exit 0; }
 cat "${0%/*}/output"
 exit "$(<"${0%/*}/code")"
 """
@@ -68,6 +68,14 @@ class BuildTest(unittest.TestCase):
     def test_the_log_has_all_that_was_said(self):
         self.build()
         self.assertEqual((self.folder / "build" / "build.log").read_text(), NINJA.format(two=""))
+
+    def test_a_libtorch_that_is_gone_is_forgotten(self):
+        (self.folder / "build").mkdir()
+        cache = self.folder / "build" / "CMakeCache.txt"
+        for place, is_gone in ((self.folder / "gone", True), (self.folder, False)):
+            cache.write_text(f"//Folder with TorchConfig.cmake\nTorch_DIR:PATH={place}\nTorch_DIR_OF:PATH=x\n")
+            self.assertEqual(self.build().returncode, 0)
+            self.assertEqual("-UTorch_DIR" in (self.folder / "configured").read_text(), is_gone)
 
     def test_a_failure_shows_what_failed_and_names_the_log(self):
         self.cmake_says(NINJA.format(two=FAILURE), code=1)

@@ -58,12 +58,12 @@ class WithoutRoot(unittest.TestCase):
         make_package(self.folder, "needed-by-it", "lib/needed")
         (self.folder / "log").touch()
 
-    def bash(self, command, unreachable="", installed=None):
+    def bash(self, command, unreachable="", installed=None, **variables):
         listed = (SCRIPTS / "debian-packages.txt").read_text().split("\n") + ["python3-venv"]
         installed = " ".join(package for package in listed if package != MISSING) if installed is None else installed
         environment = dict(os.environ, PATH=f"{self.folder}/bin:{os.environ['PATH']}", DEBS=str(self.folder),
                            COPUS_TORCH_DIR=str(self.folder / "torch"), INSTALLED=installed, UNREACHABLE=unreachable,
-                           LOG=str(self.folder / "log"))
+                           LOG=str(self.folder / "log")) | variables
         return subprocess.run(["bash", "-c", command], cwd=self.folder / "project", env=environment, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True)
 
@@ -102,6 +102,21 @@ class WithoutRoot(unittest.TestCase):
         result = self.bash("scripts/setup --build", installed=" ".join(listed + ["python3-venv"]))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertNotIn("download", (self.folder / "log").read_text())
+
+    def test_an_old_libtorch_in_the_environment_is_none(self):
+        venv = self.folder / "project" / ".venv"
+        torch = venv / "lib" / "python3.11" / "site-packages" / "torch" / "share" / "cmake" / "Torch"
+        for folder in (torch, venv / "bin"):
+            folder.mkdir(parents=True)
+        (torch / "TorchConfig.cmake").touch()
+        for name in ("python", "pip"):
+            (venv / "bin" / name).write_text('#!/bin/sh\necho "pip $*" >>"$LOG"\nexit 1\n')
+            (venv / "bin" / name).chmod(0o755)
+        for version, is_taken in (("2.9.1", False), ("2.11.0", True), ("2.13.0", True)):
+            (torch / "TorchConfigVersion.cmake").write_text(f'set(PACKAGE_VERSION "{version}")\n')
+            result = self.bash("scripts/setup --build", COPUS_TORCH_DIR="")
+            self.assertEqual(result.returncode, 0 if is_taken else 2, version + result.stdout + result.stderr)
+            self.assertEqual("Downloading libtorch" in result.stdout, not is_taken, version)
 
     def test_the_set_up_of_developers_says_what_needs_root(self):
         result = self.bash("scripts/setup")

@@ -64,6 +64,10 @@ void AdviserState::complete(const RunConfig& config, StepRecord& record) {
   record.consumed_tokens = consumed_samples * config.train.sequence_length;
   record.skipped_samples = skipped_samples;
   record.elapsed_seconds = elapsed_seconds;
+  if (limit_in_tokens(config.train) > 0) {
+    record.seconds_left = seconds_left(config.train, record.consumed_tokens, elapsed_seconds);
+    record.share_done = share_done(config.train, record.consumed_tokens, elapsed_seconds);
+  }
   add_noise_scale(config, noise, record);
 }
 

@@ -22,7 +22,8 @@ struct AdviserState {
   Configuration configuration;
   NoiseAverage noise;
 
-  // Adds a step with what was measured of it, and fills in what follows: the counters and the noise scale.
+  // Adds a step with what was measured of it, and fills in what follows: the counters, the noise scale and, where the
+  // job's length is known, how much of it is left.
   void complete(const RunConfig& config, StepRecord& record);
   // Adds a step that is read from a log. Averages that were begun anew before it are so here.
   void repeat(const RunConfig& config, const StepRecord& record);

@@ -140,6 +140,27 @@ TEST_F(AdviserTest, ItsLogsReplayToTheSameDecisions) {
 }
 
 // A step in another batch, whether advised or not, is a switch at the boundary before it.
+// The batch stays, whatever is advised.
+TEST_F(AdviserTest, AJobThatTellsItsLengthIsAdvisedEverySixteenthOfIt) {
+  const auto decisions = [this](int64_t max_steps) {
+    std::filesystem::remove(directory_ / "run.jsonl");
+    std::filesystem::remove(directory_ / "decisions.jsonl");
+    AdviserSettings settings = job_.settings();
+    settings.more.emplace_back("adapt.interval_samples=1048576");
+    settings.max_steps = max_steps;
+    Adviser advised(settings, {.directory = directory_});
+    for (int64_t step = 1; step <= 160; ++step) advised.step(job_.step(step, 16));
+    advised.close();
+    return std::ssize(all<Decision>());
+  };
+  const int64_t first_looks = decisions(0);
+  EXPECT_EQ(records().back().share_done, std::nullopt);
+  EXPECT_GT(decisions(160), first_looks + 10);
+  EXPECT_EQ(records()[79].share_done, 0.5);
+  EXPECT_EQ(records()[79].seconds_left, records()[79].elapsed_seconds);
+  EXPECT_FALSE(replayed().difference);
+}
+
 TEST_F(AdviserTest, TheSamplesOfAStepTellWhatTheJobDoes) {
   {
     Adviser advised = adviser();

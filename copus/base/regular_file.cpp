@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -60,6 +62,21 @@ bool is_file_locked(const std::filesystem::path& path) {
   const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(descriptor);
   return locked;
+}
+
+// Who asks has a shared lock for a moment. A writer has more: beside it there is no shared one.
+bool lock_as_writer(int descriptor) {
+  const auto is_refused = [descriptor](int kind) {
+    return ::flock(descriptor, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  };
+  constexpr int most_attempts = 2000;  // two seconds: somebody may ask in between, and be slow
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    if (!is_refused(LOCK_EX)) return true;
+    if (is_refused(LOCK_SH)) return false;
+    ::flock(descriptor, LOCK_UN);  // not to be in the way of another who waits like this
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
 }
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {

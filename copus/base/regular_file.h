@@ -31,6 +31,10 @@ bool is_file_at(int descriptor, const std::filesystem::path& path);
 // Tries a shared lock and releases it at once, so that the question blocks nobody for longer than a moment.
 bool is_file_locked(const std::filesystem::path& path);
 
+// Locks an open file as its only writer, until it is closed. Returns false where another process has; one that only
+// asks by is_file_locked, or likewise, keeps nobody out. True too where the file system has no locks.
+bool lock_as_writer(int descriptor);
+
 // A file that is read from its beginning.
 class InputFile {
  public:

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -10,8 +11,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/testing/test_support.h"
@@ -71,6 +75,49 @@ TEST_F(RegularFileTest, KnowsWhetherAnOpenFileStillHasItsName) {
   write_file_durably(directory_ / "b", "another");
   EXPECT_FALSE(is_file_at(descriptor, directory_ / "b"));
   ::close(descriptor);
+}
+
+class FileLockTest : public RegularFileTest {
+ protected:
+  FileLockTest() { write_file_durably(file_, ""); }
+  int open() const { return ::open(file_.c_str(), O_RDWR | O_CLOEXEC); }
+
+  const std::filesystem::path file_ = directory_ / "lock";
+};
+
+TEST_F(FileLockTest, AFileHasOneWriter) {
+  EXPECT_FALSE(is_file_locked(file_));
+  const int writer = open(), other = open();
+  EXPECT_TRUE(lock_as_writer(writer));
+  EXPECT_TRUE(is_file_locked(file_));
+  EXPECT_FALSE(lock_as_writer(other));
+  ::close(writer);
+  EXPECT_TRUE(lock_as_writer(other));
+  ::close(other);
+}
+
+TEST_F(FileLockTest, WhoAsksKeepsNoWriterOut) {
+  const int asks = open(), writer = open();
+  ASSERT_EQ(::flock(asks, LOCK_SH | LOCK_NB), 0);
+  std::thread slow_one([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ::close(asks);
+  });
+  EXPECT_TRUE(lock_as_writer(writer));
+  slow_one.join();
+  ::close(writer);
+
+  std::atomic<bool> is_done = false;
+  std::thread busy_one([&] {
+    while (!is_done) is_file_locked(file_);
+  });
+  for (int i = 0; i < 100; ++i) {
+    const int another = open();
+    EXPECT_TRUE(lock_as_writer(another));
+    ::close(another);
+  }
+  is_done = true;
+  busy_one.join();
 }
 
 }  // namespace

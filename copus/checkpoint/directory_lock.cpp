@@ -1,10 +1,7 @@
 #include "copus/checkpoint/directory_lock.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
-
-#include <cerrno>
 
 #include "copus/base/error.h"
 #include "copus/base/regular_file.h"
@@ -15,8 +12,8 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory) : file_(dir
   const OpenedFile file = open_regular_file(file_, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (file.descriptor < 0) throw UserError(concat("cannot create ", file_.string(), ": ", file.error));
   descriptor_ = file.descriptor;
-  // File systems without locks answer with other errors; there the user has to keep other processes away.
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  // Where a file system has no locks, the user has to keep other processes away.
+  if (!lock_as_writer(descriptor_)) {
     ::close(descriptor_);
     throw UserError(concat("another process is writing into ", directory.string(),
                            "; wait for that run to end, or use another run directory"));

@@ -149,11 +149,24 @@ bool holds_tokenizer(const std::filesystem::path& directory) {
          is_there(directory / "vocab.json");
 }
 
+namespace {
+std::filesystem::path tokenizer_beside(const std::string& data) { return data + ".tokenizer"; }
+}  // namespace
+
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data) {
-  const std::filesystem::path beside_data = data + ".tokenizer";
+  const std::filesystem::path beside_data = tokenizer_beside(data);
   const bool is_with_model = !init_from.empty() && holds_tokenizer(init_from);
   if (!is_with_model && holds_tokenizer(beside_data)) return beside_data;
   return init_from.empty() ? std::nullopt : std::optional(init_from);
+}
+
+bool holds_text_tokenizer(const std::filesystem::path& directory) { return is_there(directory / "tokenizer.json"); }
+
+std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::path& init_from,
+                                                         const std::string& data) {
+  const bool is_with_model = !init_from.empty() && holds_text_tokenizer(init_from);
+  if (!is_with_model && holds_text_tokenizer(tokenizer_beside(data))) return tokenizer_beside(data);
+  return find_tokenizer(init_from, data);
 }
 
 void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,

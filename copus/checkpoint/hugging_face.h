@@ -62,6 +62,13 @@ bool holds_tokenizer(const std::filesystem::path& directory);
 // `data`. Returns nothing where there is neither.
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data);
 
+// Tells whether there is a tokenizer.json: the file by which `copus generate` turns text into tokens.
+bool holds_text_tokenizer(const std::filesystem::path& directory);
+
+// Likewise, for text: of the two folders the first that has this file, or else find_tokenizer's.
+std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::path& init_from,
+                                                         const std::string& data);
+
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
 // Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16), with `tokenizer` beside

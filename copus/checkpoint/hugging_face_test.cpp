@@ -179,6 +179,27 @@ TEST_F(HuggingFaceTest, ATokenizerIsThatOfTheModelBeforeThatOfTheData) {
   EXPECT_FALSE(holds_tokenizer(folder_.path()));
 }
 
+// The model's folder may have its tokenizer in other files, and that of the data the one that text needs.
+TEST_F(HuggingFaceTest, ATokenizerForTextIsOneThatHasTheFileForIt) {
+  const std::filesystem::path model = folder_.path() / "model", data = folder_.path() / "data";
+  const std::filesystem::path beside_data = folder_.path() / "data.tokenizer";
+  const auto found = [&](const std::filesystem::path& init_from) {
+    return find_text_tokenizer(init_from, data.string()).value_or("nowhere").string();
+  };
+  EXPECT_EQ(found(""), "nowhere");
+  std::filesystem::create_directory(model);
+  write_file_durably(model / "tokenizer.model", "pieces");
+  EXPECT_FALSE(holds_text_tokenizer(model));
+  EXPECT_EQ(found(model), model.string()) << "the only one that there is";
+  std::filesystem::create_directory(beside_data);
+  write_file_durably(beside_data / "tokenizer.json", "{}\n");
+  EXPECT_EQ(found(model), beside_data.string());
+  EXPECT_EQ(find_tokenizer(model, data.string()), model) << "an export has the model's own files";
+  write_file_durably(model / "tokenizer.json", "{}\n");
+  EXPECT_TRUE(holds_text_tokenizer(model));
+  EXPECT_EQ(found(model), model.string());
+}
+
 TEST_F(HuggingFaceTest, RefusesWeightsOfAnotherModel) {
   const TestModel model = make_test_model(3);
   const auto write = [&] { write_hugging_face(directory_, make_test_model(4).description, model.views(), DType::f32); };

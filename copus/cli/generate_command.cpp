@@ -55,7 +55,7 @@ std::unique_ptr<TokenText> text_of_tokens(const GenerateOptions& options, const 
   if (options.ids) return std::make_unique<IdText>(vocab_size);
   if (!options.tokenizer.empty()) return std::make_unique<TokenizerText>(options.tokenizer);
   if (bytes) return std::make_unique<ByteText>();
-  const std::optional<std::filesystem::path> folder = model.tokenizer_directory();
+  const std::optional<std::filesystem::path> folder = model.text_tokenizer_directory();
   if (folder && holds_tokenizer(*folder)) return std::make_unique<TokenizerText>(*folder);
   if (!model.training_state() && vocab_size == 256) return std::make_unique<ByteText>();
   throw UserError(

@@ -27,6 +27,37 @@ tokenizer.train([sys.argv[1]], trainers.BpeTrainer(vocab_size=300, special_token
                                                    initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
 tokenizer.save("tokenizer.json")
 """
+# As SentencePiece makes them: what is in no other token is spelled by bytes.
+MAKE_BYTE_FALLBACK = """
+import sys
+from tokenizers import Tokenizer, decoders, models, normalizers
+tokens = ["<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)] + list("\u2581aehkstny")
+tokens += [f"\u2581w{i}" for i in range(299 - len(tokens))]
+vocabulary = {token: i for i, token in enumerate([sys.argv[1]] + tokens)}
+tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+tokenizer.add_special_tokens([sys.argv[1]])
+tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                       decoders.Strip(" ", 1, 0)])
+tokenizer.save("tokenizer.json")
+"""
+# Bytes that are no UTF-8 stand for one sign each, as far as the bytes before them do not make characters.
+DECODE_WITH_BYTES = """
+import json, re, sys
+from tokenizers import Tokenizer
+tokenizer, text, run = Tokenizer.from_file("tokenizer.json"), "", b""
+for token in [*map(int, sys.argv[1].split()), None]:
+    name = None if token is None else tokenizer.id_to_token(token)
+    if name and re.fullmatch("<0x..>", name):
+        run += bytes([int(name[3:5], 16)])
+        continue
+    try:
+        text += run.decode()
+    except UnicodeDecodeError as error:
+        text += run[:error.start].decode() + (len(run) - error.start) * "\ufffd"
+    run, text = b"", text + (name or "").replace("\u2581", " ")
+print(json.dumps(text.removeprefix(" ")))
+"""
 ENCODE = """
 import sys
 from tokenizers import Tokenizer
@@ -41,6 +72,12 @@ print(Tokenizer.from_file("tokenizer.json").decode([int(token) for token in sys.
 CORPUS = "".join(f"line {i}: na\u00efve caf\u00e9 \u2013 the sea \u6d77 and the sky \U0001F600 {i * i}\n"
                  for i in range(400))
 PROMPT = "the sea \u6d77 "
+BYTES_PROMPT = "the sky \u6d77\u6d77 \U0001F600 caf\u00e9 "
+
+
+def with_newlines(text):
+    """As the program's output is read."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class Generate(ProgramTest):
@@ -81,6 +118,18 @@ class Generate(ProgramTest):
             self.assertEqual(text, self.python(DECODE, " ".join(tokens)))
         self.assertGreater(ends, 0, "with other seeds documents end")
 
+    def test_bytes_that_stand_for_characters(self):
+        self.python(MAKE_BYTE_FALLBACK, END)
+        shutil.copy(self.folder / "tokenizer.json", self.folder / "pair.tokenizer")
+        ids = self.python(ENCODE, BYTES_PROMPT).strip()
+        for seed in ("1", "2"):
+            tokens = self.generate("--ids", "--prompt", ids, "--seed", seed, tokens="200")
+            tokens = tokens.split(" 0 ")[0]
+            text = self.generate("--prompt", BYTES_PROMPT, "--seed", seed, tokens="200")
+            self.assertTrue(text.startswith(BYTES_PROMPT), text)
+            self.assertEqual(text, with_newlines(json.loads(self.python(DECODE_WITH_BYTES, tokens))) + "\n")
+            self.assertIn("\ufffd", text)
+
     def test_without_a_prompt_a_document_begins(self):
         self.assertNotIn(END, self.generate())
         self.assertEqual(self.generate("--seed", "5"), self.generate("--seed", "5", "--prompt", END))
@@ -103,6 +152,18 @@ class Generate(ProgramTest):
         self.write("again.toml", "[model]\ninit_from = \"hf\"\n" + run[run.index("[data]"):])
         self.assert_done("train", "again.toml", "--run-dir", "r2")
         self.assertTrue(self.generate("--prompt", PROMPT, checkpoint="r2").startswith(PROMPT))
+
+    def test_a_model_whose_tokenizer_is_in_other_files_takes_that_of_the_data(self):
+        self.assert_done("convert", "--from", "r", "--to", "hf")
+        (self.folder / "hf" / "tokenizer.json").rename(self.folder / "hf" / "tokenizer.model")
+        run = (self.folder / "run.toml").read_text()
+        self.write("again.toml", "[model]\ninit_from = \"hf\"\n" + run[run.index("[data]"):])
+        hint = self.assert_done("train", "again.toml", "--run-dir", "r2").stdout.splitlines()[-1]
+        self.assertTrue(hint.endswith("copus generate --checkpoint r2"), hint)
+        self.assertTrue(self.generate("--prompt", PROMPT, checkpoint="r2").startswith(PROMPT))
+        shutil.rmtree(self.folder / "pair.tokenizer")
+        output = self.assert_done("train", "again.toml", "--run-dir", "r3").stdout
+        self.assertIn("--checkpoint r3 --tokenizer DIR, with the folder of your tokenizer", output)
 
     def refused(self, *arguments, says, **options):
         self.assert_refused("generate", "--checkpoint", "r", *arguments, says=says, leaves_run_dir=True, **options)

@@ -57,14 +57,25 @@ StoredModel::StoredModel(const fs::path& path) : directory_(find_model(path)) {
 }
 
 // Only two settings are read, so that a folder that has changed since keeps nobody from exporting.
-std::optional<fs::path> StoredModel::tokenizer_directory() const {
-  if (!run_config_) return directory_;
+StoredModel::Sources StoredModel::sources_of_run() const {
   const Setting root = read_settings(*run_config_, (directory_ / run_config_file_name).string(), {});
   const auto path_in = [&](const char* section, const char* key) {
     const Setting* found = root.find(section);
     return first_path(found ? found->find(key) : nullptr);
   };
-  return find_tokenizer(path_in("model", "init_from"), path_in("data", "train"));
+  return {path_in("model", "init_from"), path_in("data", "train")};
+}
+
+std::optional<fs::path> StoredModel::tokenizer_directory() const {
+  if (!run_config_) return directory_;
+  const auto [init_from, data] = sources_of_run();
+  return find_tokenizer(init_from, data);
+}
+
+std::optional<fs::path> StoredModel::text_tokenizer_directory() const {
+  if (!run_config_) return directory_;
+  const auto [init_from, data] = sources_of_run();
+  return find_text_tokenizer(init_from, data);
 }
 
 }  // namespace copus

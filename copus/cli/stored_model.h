@@ -33,8 +33,16 @@ class StoredModel {
   // The folder for the files of the model's tokenizer, as far as the model knows: its own or, of a checkpoint, that of
   // find_tokenizer; empty where it knows of none.
   std::optional<std::filesystem::path> tokenizer_directory() const;
+  // Likewise the folder of the tokenizer by which text becomes tokens: that of find_text_tokenizer.
+  std::optional<std::filesystem::path> text_tokenizer_directory() const;
 
  private:
+  // Where tokenizers are looked for, of the run that has written the checkpoint.
+  struct Sources {
+    std::string init_from, data;
+  };
+  Sources sources_of_run() const;
+
   std::filesystem::path directory_;
   std::variant<std::monostate, Checkpoint, HuggingFaceModel> storage_;
   ModelDescription description_;

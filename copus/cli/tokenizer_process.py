@@ -24,6 +24,32 @@ def end_of_document(tokenizer, config):
     return tokenizer.token_to_id(token) if token else None
 
 
+class TextStream:
+    """The text of tokens as they come. What a token adds to a text follows from the tokens before it, so they are decoded
+    together with those that were told last."""
+
+    def __init__(self, tokenizer):
+        self._tokenizer = tokenizer
+        self._told, self._untold = [], []
+
+    def add(self, token):
+        """The text that is complete with this token."""
+        self._untold.append(token)
+        text = self.rest()
+        if not text or text.endswith("\ufffd"):  # of a character that the next tokens may complete
+            return ""
+        is_seen_alone = bool(self._tokenizer.decode(self._untold))  # unlike a blank, which begins no text
+        self._told, self._untold = self._untold if is_seen_alone else self._told + self._untold, []
+        return text
+
+    def rest(self):
+        """The text of the tokens that have not been told."""
+        before, text = self._tokenizer.decode(self._told), self._tokenizer.decode(self._told + self._untold)
+        if text.startswith(before):
+            return text[len(before) :]
+        return self._tokenizer.decode(self._untold)  # bytes that are no text take those before them along
+
+
 def tell(answer):
     print(json.dumps(answer), flush=True)
 
@@ -31,7 +57,6 @@ def tell(answer):
 def main(path):
     try:
         from tokenizers import Tokenizer
-        from tokenizers.decoders import DecodeStream  # since 0.21
     except ImportError as error:
         tell({"missing": str(error)})
         return
@@ -41,22 +66,15 @@ def main(path):
     except Exception as error:  # the package raises plain Exception
         tell({"error": str(error)})
         return
-    stream, ids, told = DecodeStream(skip_special_tokens=True), [], ""
+    stream = TextStream(tokenizer)
     for line in sys.stdin.buffer:
         question = json.loads(line)
         if isinstance(question, str):
             tell(tokenizer.encode(question, add_special_tokens=False).ids)
         elif question is None:
-            tell(tokenizer.decode(ids)[len(told) :])
+            tell(stream.rest())
         else:
-            ids.append(question)
-            try:
-                text = stream.step(tokenizer, question) or ""
-            except Exception:  # where bytes fall back, what follows may change the text before: it begins anew here
-                stream = DecodeStream(skip_special_tokens=True)
-                text = stream.step(tokenizer, question) or ""
-            told += text
-            tell(text)
+            tell(stream.add(question))
 
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # at Ctrl-C the program ends, and with it the questions

@@ -24,13 +24,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The longest that an answer may take; a large tokenizer is read in seconds.
-constexpr timeval longest_answer{.tv_sec = 120, .tv_usec = 0};
-
 std::vector<std::string> pythons() {
   const fs::path of_clone = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / ".venv/bin/python";
   if (fs::exists(of_clone)) return {of_clone.string(), "python3"};
   return {"python3"};
+}
+
+// Bounds how long one call on the socket waits.
+void limit_waiting(int socket, std::chrono::milliseconds longest) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
+  const timeval limit{.tv_sec = seconds.count(), .tv_usec = std::chrono::microseconds(longest - seconds).count()};
+  for (const int direction : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    COPUS_CHECK(::setsockopt(socket, SOL_SOCKET, direction, &limit, sizeof(limit)) == 0, errno);
+  }
+}
+
+std::string in_seconds(std::chrono::milliseconds time) {
+  return concat(std::chrono::duration<double>(time).count(), " s");
 }
 
 // Starts a process whose input and output are `socket`. -P: nothing is imported from the folder that the user is in.
@@ -50,8 +60,8 @@ int spawn_python(const std::string& python, const std::string& file, int socket,
 
 }  // namespace
 
-TokenizerText::TokenizerText(const fs::path& place)
-    : file_(fs::is_directory(place) ? place / "tokenizer.json" : place) {
+TokenizerText::TokenizerText(const fs::path& place, std::chrono::milliseconds longest_answer)
+    : file_(fs::is_directory(place) ? place / "tokenizer.json" : place), longest_answer_(longest_answer) {
   if (!fs::is_regular_file(file_)) {
     throw UserError(concat("there is no ", file_.string(), "; expected a file of Hugging Face's tokenizers. Where a ",
                            "tokenizer has other files, transformers writes this one: ",
@@ -72,7 +82,7 @@ std::optional<std::string> TokenizerText::start(const std::string& python) {
   std::array<int, 2> ends{};
   COPUS_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0, errno);
   socket_ = ends[0];
-  COPUS_CHECK(::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &longest_answer, sizeof(longest_answer)) == 0, errno);
+  limit_waiting(socket_, longest_answer_);
   const int error = spawn_python(python, file_.string(), ends[1], process_);
   ::close(ends[1]);
   if (error != 0) {
@@ -91,7 +101,7 @@ std::optional<std::string> TokenizerText::start(const std::string& python) {
                            "beside it is damaged: ", answer.at("error").get<std::string>()));
   }
   if (answer.contains("missing")) return answer.at("missing").get<std::string>();
-  return concat("it ended at once, or gave no answer within ", longest_answer.tv_sec, " s");
+  return concat("it ended at once, or gave no answer within ", in_seconds(longest_answer_));
 }
 
 // Ends the process by force, since one that hangs would not end with its input; it has nothing to lose.
@@ -117,18 +127,22 @@ std::optional<std::string> TokenizerText::next_answer() {
   return line;
 }
 
-std::string TokenizerText::ask(const std::string& question) {
-  const std::string line = question + '\n';
+bool TokenizerText::send(const std::string& line) {
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t count = ::send(socket_, rest.data(), rest.size(), MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;  // the process has ended, and gives no answer
+    if (count <= 0) return false;
     rest.remove_prefix(static_cast<size_t>(count));
   }
-  const std::optional<std::string> answer = next_answer();
-  if (!answer)
+  return true;
+}
+
+std::string TokenizerText::ask(const std::string& question) {
+  const std::optional<std::string> answer = send(question + '\n') ? next_answer() : std::nullopt;
+  if (!answer) {
     throw UserError(concat("the Python process with the tokenizer of ", file_.string(),
-                           " has ended early, or gave no answer within ", longest_answer.tv_sec, " s"));
+                           " has ended early, or gave no answer within ", in_seconds(longest_answer_)));
+  }
   return *answer;
 }
 

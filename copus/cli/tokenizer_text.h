@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -18,8 +19,10 @@ class TokenizerText final : public TokenText {
  public:
   // Starts the process. `place` is a tokenizer.json, or the folder that it is in. Throws UserError where it is not
   // there or damaged, and where no Python has the package: the one of the clone that the program's folder is in is
-  // asked, and the one that PATH leads to.
-  explicit TokenizerText(const std::filesystem::path& place);
+  // asked, and the one that PATH leads to. A process that gives no answer for `longest_answer` counts as one that has
+  // ended; a large tokenizer is read in seconds.
+  explicit TokenizerText(const std::filesystem::path& place,
+                         std::chrono::milliseconds longest_answer = std::chrono::minutes(2));
   TokenizerText(const TokenizerText&) = delete;
   TokenizerText& operator=(const TokenizerText&) = delete;
   ~TokenizerText() override { stop(); }
@@ -32,6 +35,7 @@ class TokenizerText final : public TokenText {
 
  private:
   std::filesystem::path file_;
+  std::chrono::milliseconds longest_answer_;
   pid_t process_ = -1;
   int socket_ = -1;
   std::string received_;  // behind the last answer
@@ -40,6 +44,8 @@ class TokenizerText final : public TokenText {
   // Starts the process with this Python. Returns why it cannot serve, or nothing where it does.
   std::optional<std::string> start(const std::string& python);
   void stop();
+  // Returns false where the process has ended or takes too long.
+  bool send(const std::string& line);
   // Returns the next line of JSON; nothing where the process has ended or takes too long.
   std::optional<std::string> next_answer();
   std::string ask(const std::string& question);

@@ -111,6 +111,37 @@ TEST(RunConfig, WhatWasMeantAsANumberIsToldHowToBeOne) {
   EXPECT_THAT(message_of(minimal(), {"train.threads=2cores"}), HasSubstr("without \"cores\""));
 }
 
+TEST(RunConfig, AHintAtANumberIsOneThatIsTaken) {
+  const auto message = [](const char* key, const std::string& text) {
+    return message_of(minimal(), {concat(key, "=", text)});
+  };
+  const auto share = [&](const std::string& text) { return message("optimizer.warmup_tokens", text); };
+  const auto whole = [&](const std::string& text) { return message("train.threads", text); };
+  const auto no_hint = testing::Not(HasSubstr(";"));
+  EXPECT_THAT(share("'0x10'"), AllOf(HasSubstr("must be a number"), HasSubstr("; leave the quotes out: 0x10")));
+  EXPECT_THAT(share("0X10"), HasSubstr("; write 0x10"));
+  EXPECT_THAT(share("0x1g"), no_hint);
+  EXPECT_THAT(share("'1_000'"), HasSubstr("; leave the quotes out: 1_000"));
+  EXPECT_THAT(share("'+5'"), HasSubstr("; leave the quotes out: +5"));
+  for (const char* grouped : {"1 000", "1'000", "1,000"}) {
+    EXPECT_THAT(share(grouped), HasSubstr("digits are not grouped")) << grouped;
+  }
+  EXPECT_THAT(share("'1e3'"), HasSubstr("; leave the quotes out: 1e3"));
+  EXPECT_THAT(share(".5"), HasSubstr("; write 0.5"));
+  EXPECT_THAT(share("10 %"), HasSubstr("; a share of 10 % is written 0.1"));
+  EXPECT_THAT(share("3 k"), HasSubstr("without \"k\""));
+  EXPECT_THAT(share("1e"), HasSubstr("without \"e\""));
+  for (const char* other : {"1.2.3", "3/4", "12:30h", "1e3.5", "10_", "1__000"})
+    EXPECT_THAT(share(other), no_hint) << other;
+  EXPECT_THAT(share("true"), AllOf(HasSubstr("must be a number, got true"), no_hint));
+  EXPECT_THAT(whole("010"), AllOf(HasSubstr("must be a whole number"), HasSubstr("; write 10")));
+  EXPECT_THAT(whole("99999999999999999999"), HasSubstr("; that is too large"));
+  EXPECT_THAT(whole("5%"), HasSubstr("; write the number in full, without \"%\""));
+  EXPECT_THAT(whole("'true'"), AllOf(HasSubstr("must be a whole number, got the string \"true\""), no_hint));
+  EXPECT_THAT(whole("'1.5'"), AllOf(HasSubstr("must be a whole number, got the string \"1.5\""), no_hint));
+  EXPECT_THAT(whole(".5"), AllOf(HasSubstr("must be a whole number, got the string \".5\""), no_hint));
+}
+
 TEST(RunConfig, AMisspeltValueIsToldTheNearest) {
   EXPECT_THAT(message_of(minimal(), {"adapt.policy=copsu"}), HasSubstr("; did you mean \"copus\"?"));
   EXPECT_THAT(message_of(minimal(), {"adapt.policy=fastest"}), testing::Not(HasSubstr("did you mean")));

@@ -14,21 +14,67 @@ namespace copus {
 
 namespace {
 
+bool is_exactly_whole(double value) { return std::trunc(value) == value && std::abs(value) <= 0x1p53; }
+
+// The whole number that a setting is; empty where it is none. TOML reads 1e9 as a float.
+std::optional<int64_t> as_whole_number(const Setting& setting) {
+  if (setting.kind == Setting::Kind::integer) return std::get<int64_t>(setting.value);
+  if (setting.kind != Setting::Kind::number || !is_exactly_whole(std::get<double>(setting.value))) return std::nullopt;
+  return static_cast<int64_t>(std::get<double>(setting.value));
+}
+
+// Tells whether a number that is wanted may be written like this in TOML.
+bool is_number_in_toml(const std::string& text, bool is_whole) {
+  try {
+    const Setting root = read_settings(concat("number = ", text), "", {});
+    const Setting& number = *root.find("number");
+    return root.children.size() == 1 &&
+           (as_whole_number(number) || (!is_whole && number.kind == Setting::Kind::number));
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+std::string lower_case(std::string text) {
+  for (char& character : text) {
+    if (character >= 'A' && character <= 'Z') character = static_cast<char>(character - 'A' + 'a');
+  }
+  return text;
+}
+
+// The hint where something follows the number in the text.
+std::string hint_behind_number(const std::string& text, std::string_view rest, double value, bool is_whole) {
+  const auto begins_with_one_of = [&](std::string_view characters) {
+    return !rest.empty() && characters.find(rest.front()) != std::string_view::npos;
+  };
+  if (begins_with_one_of(",_' ") && rest.size() > 1 &&
+      std::string_view("0123456789").find(rest[1]) != std::string_view::npos) {
+    return "; digits are not grouped, and decimals have a point: 1500.25";
+  }
+  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  if (rest == "%" && !is_whole) return concat("; a share of ", text, " is written ", value / 100);
+  if (rest.empty() || begins_with_one_of("+-.,:;/*_'=()")) return "";  // a date, a formula, or whatever
+  return concat("; write the number in full, without \"", rest, "\": there are no units here");
+}
+
 // Says what to write in place of a text that was meant as a number: "; a share of 10% is written 0.1". Empty where the
-// setting does not begin like a number.
-std::string hint_at_number(const Setting& setting) {
+// setting does not begin like a number, or nobody knows which one was meant.
+std::string hint_at_number(const Setting& setting, bool is_whole) {
   if (setting.kind != Setting::Kind::text) return "";
   const std::string& text = std::get<std::string>(setting.value);
-  if (text.find_first_of("0123456789") > 1) return "";  // behind a sign, at most
+  if (text.find_first_of("0123456789") > 1) return "";  // behind a sign or a point, at most
+  if (is_number_in_toml(text, is_whole)) return concat("; leave the quotes out: ", text);
+  if (is_number_in_toml(lower_case(text), is_whole)) return concat("; write ", lower_case(text));
+  if (text.starts_with("0x") || text.starts_with("0X")) return "";
   double value = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc()) return "";
-  const std::string_view unit(rest, end);
-  if (unit.empty()) return concat("; leave the quotes out: ", text);
-  if (unit == "%") return concat("; a share of ", text, " is written ", value / 100);
-  if (unit.starts_with(",")) return "; digits are not grouped, and decimals have a point: 1500.25";
-  return concat("; write the number in full, without \"", unit, "\": there are no units here");
+  if (rest != end) return hint_behind_number(text, {rest, end}, value, is_whole);
+  if (is_whole && std::abs(value) >= 0x1p63) return "; that is too large";
+  // TOML takes neither 007 nor .5 nor 5. for a number.
+  const std::string written = is_exactly_whole(value) ? concat(static_cast<int64_t>(value)) : write_number(value);
+  return is_number_in_toml(written, is_whole) ? concat("; write ", written) : "";
 }
 
 }  // namespace
@@ -49,12 +95,8 @@ void SettingsReader::check_range(const Setting& setting, Number value, const Ran
 }
 
 int64_t SettingsReader::whole_number(const Setting& setting) const {
-  if (setting.kind == Setting::Kind::integer) return std::get<int64_t>(setting.value);
-  if (setting.kind == Setting::Kind::number) {  // TOML reads 1e9 as a float
-    const double value = std::get<double>(setting.value);
-    if (std::trunc(value) == value && std::abs(value) <= 0x1p53) return static_cast<int64_t>(value);
-  }
-  fail(setting, "must be a whole number, got ", copus::describe(setting), hint_at_number(setting));
+  if (const std::optional<int64_t> number = as_whole_number(setting)) return *number;
+  fail(setting, "must be a whole number, got ", copus::describe(setting), hint_at_number(setting, /*is_whole=*/true));
 }
 
 bool SettingsReader::truth(const Setting& setting) const {
@@ -65,7 +107,7 @@ bool SettingsReader::truth(const Setting& setting) const {
 double SettingsReader::number(const Setting& setting) const {
   if (setting.kind == Setting::Kind::integer) return static_cast<double>(std::get<int64_t>(setting.value));
   if (setting.kind != Setting::Kind::number) {
-    fail(setting, "must be a number, got ", copus::describe(setting), hint_at_number(setting));
+    fail(setting, "must be a number, got ", copus::describe(setting), hint_at_number(setting, /*is_whole=*/false));
   }
   const double value = std::get<double>(setting.value);
   if (!std::isfinite(value)) fail(setting, "must be finite, got ", copus::describe(setting));

@@ -81,7 +81,7 @@ void Controller::resumed() {
 Reaction Controller::observe(const Observation& observation) {
   COPUS_CHECK(observation.step > latest_.step, observation.step, " after ", latest_.step);
   latest_ = as_logged(observation);
-  decided_at_share_ = std::min(decided_at_share_, latest_.share_done);  // a run may be made longer
+  decided_at_share_.see(latest_.share_done);
   inputs_.add(latest_);
   updates_ += latest_.clipped.has_value();
   clipped_updates_ += latest_.clipped.value_or(false);
@@ -109,7 +109,7 @@ Reaction Controller::observe(const Observation& observation) {
 bool Controller::is_decision_due(bool has_counted) const {
   if (!policy_ || under_way_ || pinned_) return false;
   const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples ||
-                                   latest_.share_done - decided_at_share_ >= longest_interval;
+                                   decided_at_share_.has_passed(longest_interval, latest_.share_done);
   const int64_t counted = steps_in_configuration_ - StepTimeLearner::warm_up_steps;
   const bool first_look = has_counted && (counted == 1 || counted == 3);
   return policy_->is_due(latest_) || ((interval_has_passed || first_look) && is_measured_);
@@ -117,7 +117,7 @@ bool Controller::is_decision_due(bool has_counted) const {
 
 Decision Controller::decide() {
   decided_at_ = latest_.consumed_samples;
-  decided_at_share_ = latest_.share_done;
+  decided_at_share_ = RunMark(latest_.share_done);
   correct_candidates();
   rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_),
                                     static_cast<double>(latest_.consumed_samples));

@@ -17,6 +17,7 @@
 #include "copus/orchestrator/job_model.h"
 #include "copus/orchestrator/observation.h"
 #include "copus/orchestrator/policy.h"
+#include "copus/orchestrator/run_mark.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/orchestrator/switch_outcomes.h"
 #include "copus/performance/learning.h"
@@ -159,11 +160,11 @@ class Controller {
   std::optional<MemoryRefusal> memory_refusal_;
   std::set<Configuration> entered_;  // configurations that the run has been in
   Observation latest_;
-  bool is_measured_ = false;        // whether steps of the current configuration were, also before the run was resumed
-  int64_t decided_at_ = 0;          // in consumed samples
-  int64_t switched_at_ = 0;         // likewise
-  double decided_at_share_ = 0;     // of the run
-  double switched_at_seconds_ = 0;  // of the run's clock, at the end of the pause
+  bool is_measured_ = false;  // whether steps of the current configuration were, also before the run was resumed
+  int64_t decided_at_ = 0;    // in consumed samples
+  int64_t switched_at_ = 0;   // likewise
+  RunMark decided_at_share_;
+  double switched_at_seconds_ = 0;      // of the run's clock, at the end of the pause
   int64_t steps_in_configuration_ = 0;  // finite ones since the latest switch
   int64_t updates_ = 0;                 // since the latest decision, as far as it is known whether they were clipped
   int64_t clipped_updates_ = 0;

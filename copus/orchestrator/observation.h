@@ -31,9 +31,9 @@ struct Observation {
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high;  // phi and its 95 % interval
   // Seconds of training that are left at the pace so far; infinite where no limit is known.
   double seconds_left = std::numeric_limits<double>::infinity();
-  // Share of the run that is done, as the learning rate's schedule counts it (LearningRate::share); 0 where that is not
-  // known, as in logs of earlier versions: then no decision and no change of the batch comes sooner for it.
-  double share_done = 0;
+  // Share of the run that is done, as the learning rate's schedule counts it (LearningRate::share); empty where that is
+  // not known, as in logs of earlier versions: then no decision and no change of the batch comes sooner for it.
+  std::optional<double> share_done;
 };
 
 // Tells whether a gradient of this norm is scaled down; a clip_norm of 0 stands for none.

@@ -13,6 +13,7 @@
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/move_value.h"
 #include "copus/orchestrator/policies.h"
+#include "copus/orchestrator/run_mark.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {
@@ -147,9 +148,9 @@ class GoodputPolicy : public Policy {
       }
       direction_ = direction;
       batch_switched_at_ = switched_at;
-      batch_seen_at_share_ = situation.latest.share_done;
+      batch_seen_at_ = RunMark(situation.latest.share_done);
     }
-    batch_seen_at_share_ = std::min(batch_seen_at_share_, situation.latest.share_done);  // a run may be made longer
+    batch_seen_at_.see(situation.latest.share_done);
     last_ = situation.current;
   }
 
@@ -306,8 +307,8 @@ class GoodputPolicy : public Policy {
       return concat(samples, " of ", due, " samples since the last change of the batch (",
                     due < config_.adapt.dwell_samples ? "a quarter of the run so far" : "adapt.dwell_samples", ")");
     }
-    const double share = situation.latest.share_done - batch_seen_at_share_;
-    if (samples / batch < config_.adapt.dwell_steps && share < NoiseWindow().largest_share) {
+    if (samples / batch < config_.adapt.dwell_steps &&
+        !batch_seen_at_.has_passed(NoiseWindow().largest_share, situation.latest.share_done)) {
       return concat(samples / batch, " of ", config_.adapt.dwell_steps,
                     " steps since the last change of the batch (adapt.dwell_steps)");
     }
@@ -358,7 +359,7 @@ class GoodputPolicy : public Policy {
   std::optional<Configuration> last_;  // configuration at the decision before
   int direction_ = 0;                  // sign of the latest change of batch
   int64_t batch_switched_at_ = 0;      // in consumed samples
-  double batch_seen_at_share_ = 0;     // of the run, at the first decision in this batch
+  RunMark batch_seen_at_;              // the first decision in this batch
   int turns_ = 0;                      // turns of the batch in a row, each soon after the one before
 };
 

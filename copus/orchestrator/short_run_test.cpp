@@ -83,5 +83,36 @@ TEST_F(ShortRun, ThatIsMadeLongerDecidesOn) {
   EXPECT_EQ(course.decisions.size(), 2) << "after a sixteenth each";
 }
 
+// The log of an earlier version does not tell how much of the run was done.
+TEST_F(ShortRun, ThatGoesOnFromALogWithoutSharesDecidesNoSoonerForThem) {
+  config_.adapt.policy = PolicyKind::fixed;
+  config_.adapt.interval_samples = 1 << 20;
+  SyntheticJob job(config_);
+  Controller controller(config_, configuration_of(config_), Knowledge());
+  Course course;
+  run_steps(job, controller, 80, course);
+  course = {};
+  run_steps(job, controller, 80, course,
+            [&](Observation& observation) { observation.share_done = static_cast<double>(job.step()) / 160; });
+  ASSERT_FALSE(course.decisions.empty());
+  EXPECT_EQ(course.decisions.front().step, 81 + 10) << "a sixteenth behind the first step that tells";
+}
+
+TEST(RunMark, CountsFromWhereTheShareIsKnown) {
+  RunMark beginning, unknown(std::nullopt), half(0.5);
+  EXPECT_TRUE(beginning.has_passed(0.25, 0.25));
+  EXPECT_FALSE(beginning.has_passed(0.25, 0.2));
+  EXPECT_FALSE(beginning.has_passed(0.25, std::nullopt));
+  EXPECT_FALSE(unknown.has_passed(0.25, 1));
+  unknown.see(std::nullopt);
+  EXPECT_FALSE(unknown.has_passed(0.25, 1));
+  unknown.see(0.5);
+  unknown.see(0.75);
+  EXPECT_FALSE(unknown.has_passed(0.25, 0.7));
+  EXPECT_TRUE(unknown.has_passed(0.25, 0.75));
+  half.see(0.25);  // the run was made twice as long
+  EXPECT_TRUE(half.has_passed(0.25, 0.5));
+}
+
 }  // namespace
 }  // namespace copus

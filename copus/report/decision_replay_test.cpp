@@ -33,6 +33,7 @@ StepRecord record_of(const Observation& observation, const SyntheticJob& job, co
   record.step_seconds = observation.step_seconds;
   record.elapsed_seconds = observation.elapsed_seconds;
   record.seconds_left = seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds);
+  record.share_done = share_done(config.train, record.consumed_tokens, record.elapsed_seconds);
   record.global_batch = job.current().global_batch;
   record.noise_scale = observation.noise_scale;
   record.noise_scale_low = observation.noise_scale_low;
@@ -455,6 +456,23 @@ TEST_F(DecisionReplayTest, ARunThatIsMadeLongerKeepsWhatItHasLearned) {
   std::vector<StepRecord> of_an_earlier_version = records();
   for (StepRecord& record : of_an_earlier_version) record.seconds_left.reset();
   EXPECT_TRUE(replay(config_, of_an_earlier_version, events()).difference) << "else the test shows nothing";
+}
+
+TEST_F(DecisionReplayTest, AShortRunDecidesByTheSharesInItsLog) {
+  config_.adapt.interval_samples = 1 << 20;
+  config_.train.max_tokens = 64 * 16 * 160;
+  train(100);
+  Replay result = replay(config_, records(), events());
+  EXPECT_FALSE(result.difference) << result.difference->what;
+  EXPECT_GT(result.decisions, 8) << "more than first looks";
+  config_.train.max_tokens *= 100;
+  EXPECT_FALSE(replay(config_, records(), events()).difference) << "the shares are those of then";
+
+  std::vector<StepRecord> of_an_earlier_version = records();
+  for (StepRecord& record : of_an_earlier_version) record.share_done.reset();
+  result = replay(config_, of_an_earlier_version, events());
+  ASSERT_TRUE(result.difference);
+  EXPECT_EQ(result.difference->what, "the log has a decision, and the replay makes none");
 }
 
 TEST_F(DecisionReplayTest, TheFirstStepsOfAnotherProcessAreLeftOutAgain) {

@@ -67,13 +67,12 @@ RunSummary summary_so_far(const std::vector<StepRecord>& records, const std::vec
   return summary;
 }
 
-ReportedRun read_run(const fs::path& directory, std::string name) {
-  ReportedRun run{std::move(name),
-                  directory,
-                  read_run_log(directory / "run.jsonl"),
-                  read_decision_log(directory / "decisions.jsonl"),
-                  {},
-                  {}};
+std::vector<DecisionEvent> events_in(const fs::path& directory) {
+  return read_decision_log(directory / "decisions.jsonl");
+}
+
+ReportedRun read_run(const fs::path& directory, std::string name, std::vector<DecisionEvent> events) {
+  ReportedRun run{std::move(name), directory, read_run_log(directory / "run.jsonl"), std::move(events), {}, {}};
   run.switches = switches_of(run.events);
   const std::optional<RunSummary> summary = read_summary(directory);
   // A run that goes on leaves the summary of its stop until it ends again.
@@ -223,6 +222,13 @@ void write_page(const fs::path& file, const std::string& title, const std::strin
   write_file_durably(file, to_html({.title = title, .body = body, .data = text, .script = run_page_js}));
 }
 
+void write_run_page(ReportedRun run, const fs::path& file) {
+  const std::string title = concat(run.name, " - Copus run");
+  const std::string head = concat(heading(run.name, subtitle_of(run)), tiles_of(run));
+  const std::vector runs{std::move(run)};
+  write_page(file, title, body_of(runs, head), data_of(runs));
+}
+
 // The shortest ends of the paths that are all different, as the runs' names.
 std::vector<std::string> names_of(const std::vector<fs::path>& directories) {
   for (int parts = 1;; ++parts) {
@@ -258,7 +264,12 @@ std::optional<fs::path> run_of(const fs::path& experiment, const std::string& ar
 
 }  // namespace
 
-void write_html_report(const fs::path& run_dir) { write_html_report(std::vector{run_dir}, run_dir / "report.html"); }
+void write_html_report(const fs::path& run_dir) { write_html_report(run_dir, events_in(run_dir)); }
+
+void write_html_report(const fs::path& run_dir, std::vector<DecisionEvent> events) {
+  const std::string name = directory_of(run_dir).filename().string();
+  write_run_page(read_run(run_dir, name, std::move(events)), run_dir / "report.html");
+}
 
 void write_html_report(const std::vector<fs::path>& run_dirs, const fs::path& file) {
   if (run_dirs.size() > most_runs) {
@@ -274,11 +285,11 @@ void write_html_report(const std::vector<fs::path>& run_dirs, const fs::path& fi
   }
   const std::vector<std::string> names = names_of(directories);
   std::vector<ReportedRun> runs;
-  for (size_t i = 0; i < run_dirs.size(); ++i) runs.push_back(read_run(run_dirs[i], names[i]));
+  for (size_t i = 0; i < run_dirs.size(); ++i) {
+    runs.push_back(read_run(run_dirs[i], names[i], events_in(run_dirs[i])));
+  }
   if (runs.size() == 1) {
-    const ReportedRun& run = runs.front();
-    write_page(file, concat(run.name, " - Copus run"),
-               body_of(runs, concat(heading(run.name, subtitle_of(run)), tiles_of(run))), data_of(runs));
+    write_run_page(std::move(runs.front()), file);
     return;
   }
   write_page(file, concat(runs.size(), " Copus runs"),
@@ -311,7 +322,7 @@ void write_experiment_report(const fs::path& directory, const fs::path& file) {
       continue;
     }
     const std::string full_name = name == arm ? name : concat(name, " = ", arm);
-    runs.push_back(read_run(*run, concat(full_name, ", ", run->filename().string())));
+    runs.push_back(read_run(*run, concat(full_name, ", ", run->filename().string()), events_in(*run)));
   }
   if (runs.empty()) throw UserError(concat(directory.string(), ": nothing has run yet; `copus compare` begins it"));
   const std::string name = directory_of(directory).filename().string();

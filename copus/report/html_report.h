@@ -4,11 +4,16 @@
 #include <filesystem>
 #include <vector>
 
+#include "copus/report/decision_log.h"
+
 namespace copus {
 
 // Reads run.jsonl, and decisions.jsonl, summary.json and config.toml if they exist, and writes <run_dir>/report.html.
 // Works while the run is still going. Throws UserError: no run.jsonl, a damaged file, or the page cannot be written.
 void write_html_report(const std::filesystem::path& run_dir);
+
+// Likewise, where the events of its decisions.jsonl have been read already.
+void write_html_report(const std::filesystem::path& run_dir, std::vector<DecisionEvent> events);
 
 // Writes a page of several runs, in this order, into `file`. Throws UserError also where one is named twice or there
 // are more than can be told apart, which is 24.

@@ -1,7 +1,6 @@
 #include "copus/report/line_log.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,7 +87,7 @@ LineLog::~LineLog() { close(descriptor_); }
 // Locks the file, since two processes in one run directory would mix their lines. Network file systems that cannot lock
 // are used without.
 void LineLog::lock_file(int descriptor) const {
-  if (lock_ == Lock::none || flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  if (lock_ == Lock::none || lock_as_writer(descriptor)) return;
   throw UserError(concat(path_.string(), ": another process is writing this run. Wait for it, or stop it first."));
 }
 

@@ -41,7 +41,7 @@ Observation observation_of(const StepRecord& record, const RunConfig& config) {
           .noise_scale_high = record.noise_scale_high,
           .seconds_left =
               record.seconds_left.value_or(seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds)),
-          .share_done = record.share_done.value_or(0)};
+          .share_done = record.share_done};
 }
 
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config) {

@@ -20,7 +20,7 @@ TEST(StepRecord, WhatIsLeftOfARunFollowsFromItsLimits) {
   EXPECT_EQ(observation_of(record, config).seconds_left, 15);
   config.train.max_tokens = 500;
   EXPECT_EQ(observation_of(record, config).seconds_left, 0);
-  EXPECT_EQ(observation_of(record, config).share_done, 0) << "an older log does not say";
+  EXPECT_EQ(observation_of(record, config).share_done, std::nullopt) << "an older log does not say";
   record.seconds_left = 7;
   record.share_done = 0.25;
   EXPECT_EQ(observation_of(record, config).seconds_left, 7) << "by the end that the run had then";

@@ -223,9 +223,9 @@ RunEnd RunLoop::finish(PassedBoundary& passed) {
   if (leader_) {
     RunOutput& output = leader_->output();
     const char* const early = reason == StopReason::time_limit ? "time limit" : "interrupted";
-    output.finish(trainer_, done ? held_out_loss_ : std::nullopt, done ? "done" : early);
+    const RunSummary summary = output.finish(trainer_, done ? held_out_loss_ : std::nullopt, done ? "done" : early);
     if (done) {
-      output.say_goodbye(trainer_, dataset_, held_out_loss_, leader_->conclusion());
+      output.say_goodbye(summary, trainer_, dataset_, leader_->conclusion());
     } else {
       output.say_how_to_go_on(trainer_, reason);
     }

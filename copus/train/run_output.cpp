@@ -14,7 +14,6 @@
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/html_report.h"
-#include "copus/report/run_summary.h"
 #include "copus/train/probe_plan.h"
 
 namespace copus {
@@ -162,29 +161,27 @@ void RunOutput::tell_of_missing_lines() {
              "lines back if there is a copy of them"));
 }
 
-void RunOutput::say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss,
+void RunOutput::say_goodbye(const RunSummary& summary, const Trainer& trainer, const Dataset& dataset,
                             const std::optional<std::string>& step_time) {
-  const TrainingState& state = trainer.state();
-  note(concat("Done: ", counted(state.step, "step"), ", ", format_count(static_cast<double>(state.consumed_tokens)),
-              " tokens in ", format_duration(state.elapsed_seconds), " of training."));
-  if (state.skipped_steps > 0) {
-    note(concat("Skipped: ", counted(state.skipped_steps, "step"), " whose loss or gradient was not finite."));
+  note(concat("Done: ", counted(summary.steps, "step"), ", ",
+              format_count(static_cast<double>(summary.consumed_tokens)), " tokens in ",
+              format_duration(summary.train_seconds), " of training."));
+  if (summary.skipped_steps > 0) {
+    note(concat("Skipped: ", counted(summary.skipped_steps, "step"), " whose loss or gradient was not finite."));
   }
   if (step_time) note(concat("Step time: ", *step_time));
-  RunSummary summary;
-  count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
   if (adapts(config_) || summary.relayouts + summary.batch_changes > 0) {
     note(concat(adapts(config_) ? "Adapted: " : "Changed on the way: ", counted(summary.relayouts, "re-layout"), ", ",
                 counted(summary.batch_changes, "batch change"), "; ended with ", to_string(trainer.configuration()),
                 "."));
   }
-  if (held_out_loss) {
-    note(concat("Held-out loss: ", *held_out_loss, " nats per token (", dataset.bytes() ? "a byte; " : "",
-                "perplexity ", std::exp(*held_out_loss), ")."));
+  if (summary.held_out_loss) {
+    note(concat("Held-out loss: ", *summary.held_out_loss, " nats per token (", dataset.bytes() ? "a byte; " : "",
+                "perplexity ", std::exp(*summary.held_out_loss), ")."));
   }
   note(concat("Run directory: ", directory_.string(), " (open report.html there)"));
-  const auto tokenizer = find_tokenizer(config_.init_from, config_.data.train.front().path);
-  const bool is_text = dataset.bytes() || (tokenizer && holds_tokenizer(*tokenizer));
+  const auto tokenizer = find_text_tokenizer(config_.init_from, config_.data.train.front().path);
+  const bool is_text = dataset.bytes() || (tokenizer && holds_text_tokenizer(*tokenizer));
   note(concat("Sample text:   ", plan_.program, " generate --checkpoint ", directory_.string(),
               is_text ? "" : " --tokenizer DIR, with the folder of your tokenizer"));
 }
@@ -221,7 +218,7 @@ void RunOutput::add(const SwitchReport& report) {
   add_scalar("adaptation/pause_seconds", report.after_step, report.pause_seconds);
 }
 
-void RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended) {
+RunSummary RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended) {
   progress_.finish();
   if (tensorboard_) tensorboard_->flush();
   const TrainingState& state = trainer.state();
@@ -237,9 +234,11 @@ void RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_lo
   summary.missing_steps = count_steps(log_.missing());
   summary.parameters = count_parameters(config_.model);
   summary.ended = ended;
-  count_switches(read_decision_log(directory_ / "decisions.jsonl"), summary);
+  std::vector<DecisionEvent> events = read_decision_log(directory_ / "decisions.jsonl");
+  count_switches(events, summary);
   write_summary(directory_, summary);
-  write_html_report(directory_);
+  write_html_report(directory_, std::move(events));
+  return summary;
 }
 
 void RunOutput::add_scalar(const char* tag, int64_t step, double value) {

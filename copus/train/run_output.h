@@ -13,6 +13,7 @@
 #include "copus/report/performance_profile.h"
 #include "copus/report/progress.h"
 #include "copus/report/run_log.h"
+#include "copus/report/run_summary.h"
 #include "copus/report/tensorboard.h"
 #include "copus/report/timeline.h"
 #include "copus/train/run_plan.h"
@@ -36,7 +37,7 @@ class RunOutput {
   // Show the user the beginning of the run, and its end: complete, or to be resumed. `step_time`: the prediction of
   // step times in words, and at the end how good it was; empty where nothing was predicted.
   void introduce(const Dataset& dataset, const std::optional<std::string>& step_time);
-  void say_goodbye(const Trainer& trainer, const Dataset& dataset, std::optional<double> held_out_loss,
+  void say_goodbye(const RunSummary& summary, const Trainer& trainer, const Dataset& dataset,
                    const std::optional<std::string>& step_time);
   void say_how_to_go_on(const Trainer& trainer, StopReason reason);
 
@@ -61,8 +62,8 @@ class RunOutput {
   void add(const PerformanceProfile& profile);
   void timeline(const std::vector<RankTimeline>& ranks);
 
-  // Ends the run: writes summary and report.
-  void finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended);
+  // Ends the run: writes summary and report. Returns the summary.
+  RunSummary finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended);
 
  private:
   void check_directory_is_ours() const;

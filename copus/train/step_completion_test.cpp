@@ -59,6 +59,21 @@ class StepCompletionTest : public ::testing::Test {
   TrainingState state_;
 };
 
+// A step takes half a second, of a run that is limited by tokens, by time or by both.
+TEST_F(StepCompletionTest, ARecordTellsHowMuchOfTheRunIsDoneAndLeft) {
+  StepRecord record = complete(sound());
+  EXPECT_EQ(record.share_done, 0.001);
+  EXPECT_DOUBLE_EQ(record.seconds_left.value(), 999 * 0.5);
+  config_.train.max_seconds = 10;
+  record = complete(sound());
+  EXPECT_EQ(record.share_done, 0.002) << "by tokens where they are limited";
+  EXPECT_EQ(record.seconds_left, 9);
+  config_.train.max_steps = 0;
+  record = complete(sound());
+  EXPECT_EQ(record.share_done, 0.15);
+  EXPECT_EQ(record.seconds_left, 8.5);
+}
+
 TEST_F(StepCompletionTest, AStepWithoutLossLearnsNothingAndIsNoneThatFailed) {
   complete(sound());
   const TrainingState before = state_;

@@ -91,7 +91,11 @@ TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
   const double before = *trainer.held_out_loss(never_stop);
   EXPECT_NEAR(before, std::log(256), 0.5);
   StepRecord record;
-  while (!trainer.finished()) record = trainer.step();
+  while (!trainer.finished()) {
+    record = trainer.step();
+    EXPECT_DOUBLE_EQ(observation_of(record, config_).share_done.value(), static_cast<double>(record.step) / 30);
+    EXPECT_EQ(observation_of(record, config_).seconds_left, trainer.seconds_left());
+  }
   EXPECT_EQ(record.step, 30);
   EXPECT_EQ(record.consumed_samples, 240);
   EXPECT_EQ(record.consumed_tokens, 240 * 32);

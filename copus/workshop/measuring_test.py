@@ -352,6 +352,9 @@ class NoiseScale(ProgramTest):
         self.assertEqual(code, 0)
         self.assertIn("0 of 9 tokens", shown)
         self.assertNotIn("of 9 tokens", output)
+        with self.assertRaisesRegex(AssertionError, "has not ended within 0.5 s: copus gns --checkpoint r"):
+            run_with_terminal(["gns", "--checkpoint", "r", "--batches", "1000000", "--large-batch", "8"], self.folder,
+                              timeout=0.5)
 
     def test_says_in_a_pipe_now_and_then_how_far_it_is(self):
         process = self.start("gns", "--checkpoint", "r", "--batches", "1000000", "--large-batch", "8", "--threads", "1")

@@ -106,7 +106,8 @@ class Adviser:
         sequence_length: tokens of a sequence.
         reference_batch: the batch that your learning rate was tuned for; by default `batch`.
         batches: the batches to choose among; by default doublings and halves that the micro-batch divides.
-        max_steps, max_tokens: how long the job trains, if known; a change that cannot pay any more is not advised then.
+        max_steps, max_tokens: how long the job trains, if known; a change that cannot pay any more is not advised then,
+            and decisions come after a sixteenth of the job at the latest.
         data_parallel: ranks that read different samples; by default found from the parameters' meshes.
         pipeline_parallel: stages that the ranks hold the model in; each calls with its own stage's parameters.
         directory: for run.jsonl and decisions.jsonl, which `copus report` and `copus replay` read; rank 0 alone writes.

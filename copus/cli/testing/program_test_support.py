@@ -9,6 +9,8 @@ import json
 import os
 import pathlib
 import pty
+import select
+import shlex
 import shutil
 import socket
 import subprocess
@@ -70,23 +72,35 @@ def free_port():
         return str(free.getsockname()[1])
 
 
-def run_with_terminal(arguments, folder):
+def run_with_terminal(arguments, folder, timeout=TIMEOUT):
     """Runs the program with a terminal for its messages. Returns its exit code, its output and what was shown there."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([COPUS, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    while piece := read_terminal(ours):
-        shown += piece
-    os.close(ours)
-    output, _ = process.communicate(timeout=TIMEOUT)
-    return process.returncode, output.decode(), shown.decode()
+    with tempfile.TemporaryFile() as output:  # no pipe, which a long output would fill
+        process = subprocess.Popen([COPUS, *arguments], cwd=folder, stdout=output, stderr=theirs)
+        os.close(theirs)
+        deadline, shown = time.monotonic() + timeout, b""
+        try:
+            while piece := read_terminal(ours, deadline):
+                shown += piece
+            process.wait(max(0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            process.kill()
+            process.wait()
+            raise AssertionError(f"has not ended within {timeout} s: copus {shlex.join(map(str, arguments))}; "
+                                 f"it has shown {shown.decode(errors='replace')!r}") from None
+        finally:
+            os.close(ours)
+        output.seek(0)
+        return process.returncode, output.read().decode(), shown.decode()
 
 
-def read_terminal(descriptor):
+def read_terminal(descriptor, deadline):
+    """What the other side has written since, nothing where there is no other side any more."""
+    if not select.select([descriptor], [], [], max(0, deadline - time.monotonic()))[0]:
+        raise TimeoutError
     try:
         return os.read(descriptor, 1 << 16)
-    except OSError as error:  # nobody has the other side any more
+    except OSError as error:
         if error.errno != errno.EIO:
             raise
         return b""
