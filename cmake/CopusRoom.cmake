@@ -15,7 +15,7 @@ set(HOST_OPTIONS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conver
   # COPUS_CHECK(condition) without a detail is C++20; clang 14 still calls it an extension.
   $<$<CXX_COMPILER_ID:Clang>:-Wno-gnu-zero-variadic-macro-arguments>)
 if(COPUS_SANITIZE)
-  list(APPEND HOST_OPTIONS -fsanitize=${COPUS_SANITIZE} -fno-omit-frame-pointer -g)
+  list(APPEND HOST_OPTIONS -fsanitize=${COPUS_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(copus_options INTERFACE -fsanitize=${COPUS_SANITIZE})
 endif()
 if(COPUS_FUZZ)
