@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -15,10 +14,6 @@
 namespace copus {
 
 namespace {
-
-// Temporary, for the experiment of bench/adaptation/README.md.
-const char* const by_shares = std::getenv("COPUS_BY_SHARES");
-const bool interval_by_share = by_shares != nullptr && std::string(by_shares).find("interval") != std::string::npos;
 
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
@@ -113,13 +108,8 @@ Reaction Controller::observe(const Observation& observation) {
 // resumed one, which has to warm up again, decides at the same steps. A step that is not finite does not count.
 bool Controller::is_decision_due(bool has_counted) const {
   if (!policy_ || under_way_ || pinned_) return false;
-  const int64_t interval =
-      interval_by_share
-          ? std::min(config_.adapt.interval_samples,
-                     static_cast<int64_t>(longest_interval * static_cast<double>(latest_.consumed_samples)))
-          : config_.adapt.interval_samples;
-  const bool interval_has_passed =
-      latest_.consumed_samples - decided_at_ >= interval || latest_.share_done - decided_at_share_ >= longest_interval;
+  const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples ||
+                                   latest_.share_done - decided_at_share_ >= longest_interval;
   const int64_t counted = steps_in_configuration_ - StepTimeLearner::warm_up_steps;
   const bool first_look = has_counted && (counted == 1 || counted == 3);
   return policy_->is_due(latest_) || ((interval_has_passed || first_look) && is_measured_);

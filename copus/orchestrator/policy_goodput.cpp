@@ -2,7 +2,6 @@
 // is the same with the true noise scale.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <set>
 #include <sstream>
 #include <string>
@@ -19,11 +18,6 @@
 namespace copus {
 
 namespace {
-
-// Temporary, for the experiment of bench/adaptation/README.md.
-const char* const dwells_by_shares = std::getenv("COPUS_BY_SHARES");
-const bool dwell_by_share =
-    dwells_by_shares != nullptr && std::string(dwells_by_shares).find("dwell") != std::string::npos;
 
 // Number of steps after a switch before the next one: two that warm up, and one that counts. One is enough to leave a
 // layout that something stalls.
@@ -313,9 +307,7 @@ class GoodputPolicy : public Policy {
                     due < config_.adapt.dwell_samples ? "a quarter of the run so far" : "adapt.dwell_samples", ")");
     }
     const double share = situation.latest.share_done - batch_seen_at_share_;
-    const int64_t steps_due =
-        dwell_by_share ? std::min(config_.adapt.dwell_steps, memory / batch) : config_.adapt.dwell_steps;
-    if (samples / batch < steps_due && share < NoiseWindow().largest_share) {
+    if (samples / batch < config_.adapt.dwell_steps && share < NoiseWindow().largest_share) {
       return concat(samples / batch, " of ", config_.adapt.dwell_steps,
                     " steps since the last change of the batch (adapt.dwell_steps)");
     }
