@@ -28,6 +28,7 @@ TEST(Regret, SummarisesByHand) {
   EXPECT_NEAR(summary.median_slowdown, 0.017, 1e-12);
   EXPECT_NEAR(summary.worst_slowdown, 0.2, 1e-12);
   EXPECT_TRUE(std::isnan(summarise({outcome(0, 1, 1)}).captured));
+  EXPECT_TRUE(std::isnan(summarise({outcome(0, 1.1, 1 - 1e-15)}).captured)) << "there is nothing to gain but rounding";
 }
 
 TEST(Regret, TheWorstComeFirst) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -94,6 +95,13 @@ Truth truth_of(const TruthDraw& draw, double length) {
   return {shape_of(draw.worth), std::move(pieces)};
 }
 
+// The progress after so many steps in one batch.
+double progress_after(const Truth& truth, int64_t steps, int64_t batch) {
+  TruthWalk walk(truth);
+  walk.advance(static_cast<double>(steps * batch), batch, std::numeric_limits<double>::infinity());
+  return walk.progress();
+}
+
 // The run as it begins: in the plan's fastest layout at its first batch.
 RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   RunConfig config = job.config;
@@ -147,7 +155,7 @@ std::vector<GrowthFamily> growth_families(ScenarioHalf half) {
   return families;
 }
 
-Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs) {
+Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, std::optional<int64_t> steps) {
   COPUS_CHECK(number >= 0 && !jobs.empty(), number, ", ", jobs.size());
   const uint64_t seed = mix_bits(static_cast<uint64_t>(number) + 1);
   Draws draws(seed, "scenario");
@@ -158,10 +166,11 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs) {
       draw_truth(half_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
 
   // The length is such that the run in its first batch has so many steps.
-  const double steps = draws.log_uniform(2000, 20000);
+  const double whole_steps = draws.log_uniform(2000, 20000);
   const double samples_per_progress = truth_of(draw, 1).samples_to(1, first_batch);
-  const double length = steps * static_cast<double>(first_batch) / samples_per_progress;
-  const Truth truth = truth_of(draw, length);
+  const double whole_length = whole_steps * static_cast<double>(first_batch) / samples_per_progress;
+  const Truth truth = truth_of(draw, whole_length);
+  const double length = steps ? progress_after(truth, *steps, first_batch) : whole_length;
 
   const StepTimeError error{.residual = draws.log_uniform(0.025, 0.085)};
   const TrueSeconds seconds = draw_true_seconds(*job.believed, error, seed);

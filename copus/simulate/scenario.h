@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,10 @@ struct Scenario : SimulatedWorld {
   ClairvoyantRun clairvoyant;
 };
 
-// Makes a scenario; the same number and jobs give the same.
-Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs);
+// Makes a scenario; the same number and jobs give the same. With `steps` the run ends where it would be after so many
+// steps in its first batch, and the truth is that of the whole run.
+Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs,
+                       std::optional<int64_t> steps = std::nullopt);
 
 // Describes a scenario in one line: "12: 8b-64 kaplan power c=2.3 ...".
 std::string describe(const Scenario& scenario);

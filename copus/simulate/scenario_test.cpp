@@ -84,6 +84,20 @@ TEST(Scenario, ARunInItsFirstBatchHasTwoToTwentyThousandSteps) {
   }
 }
 
+// A run that is cut short is the beginning of the whole one: the same truth, and an end that is sooner.
+TEST(Scenario, ACutRunEndsAfterSoManyStepsInItsFirstBatch) {
+  const std::vector<SimulatedJob> jobs = {small_job()};
+  for (int64_t number = 0; number < 20; ++number) {
+    const Scenario cut = make_scenario(number, jobs, 50), &whole = scenarios()[static_cast<size_t>(number)];
+    const int64_t batch = cut.config.train.global_batch;
+    EXPECT_NEAR(cut.truth.samples_to(cut.best_static.progress, batch) / static_cast<double>(batch), 50, 1e-6);
+    EXPECT_EQ(cut.end.kind, whole.end.kind);
+    EXPECT_EQ(cut.seconds, whole.seconds);
+    ASSERT_EQ(cut.truth.pieces().size(), whole.truth.pieces().size());
+    EXPECT_EQ(cut.truth.pieces().back().begin, whole.truth.pieces().back().begin);
+  }
+}
+
 // The laws' share 1, the border of piece 256, is where the run ends, or the best static run where seconds end it.
 TEST(Scenario, TheLawsEndWhereTheRunEnds) {
   for (const Scenario& scenario : scenarios()) {

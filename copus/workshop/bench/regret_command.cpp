@@ -29,6 +29,7 @@ struct RegretCommandOptions {
   std::vector<std::string> settings;
   bool calibrated = false;
   std::optional<int64_t> scenario;
+  std::optional<int64_t> steps;
   bool trace = false;
   int64_t worst = 5;
   bool json = false;
@@ -100,7 +101,7 @@ void print_clairvoyant(const Scenario& scenario) {
 }
 
 int run_one_scenario(const RegretCommandOptions& options, const std::vector<SimulatedJob>& jobs) {
-  const Scenario scenario = make_scenario(*options.scenario, jobs);
+  const Scenario scenario = make_scenario(*options.scenario, jobs, options.steps);
   std::cout << describe(scenario) << '\n';
   print_clairvoyant(scenario);
   for (const std::string& policy : options.policies) {
@@ -194,7 +195,7 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   for (const std::string& policy : options.policies) rules.push_back({policy, {}});
   const double start = monotonic_seconds();
   for (int64_t i = 0; i < options.scenarios; ++i) {
-    const Scenario scenario = make_scenario(number_in(options.half, i), jobs);
+    const Scenario scenario = make_scenario(number_in(options.half, i), jobs, options.steps);
     for (JudgedRule& rule : rules) {
       const RunConfig config = with_rule(scenario, rule.policy, options);
       rule.outcomes.push_back(outcome_of(scenario, simulate(scenario, config)));
@@ -214,7 +215,7 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   for (const JudgedRule& rule : rules) {
     std::vector<Scenario> worst;
     for (const RegretOutcome& outcome : worst_of(rule.outcomes, static_cast<size_t>(options.worst))) {
-      worst.push_back(make_scenario(outcome.scenario, jobs));
+      worst.push_back(make_scenario(outcome.scenario, jobs, options.steps));
     }
     print_rule(rule, worst);
   }
@@ -250,6 +251,8 @@ void add_regret_bench(CLI::App& bench, CommandAction& action) {
   regret.add_flag("--calibrated", options->calibrated,
                   "Tell the rules the scenario's critical batch over its noise scale, at the end of the run");
   regret.add_option("--scenario", options->scenario, "Simulate this scenario alone")->check(at_least(0));
+  regret.add_option("--steps", options->steps, "End each run where it would be after so many steps in its first batch")
+      ->check(at_least(1));
   regret.add_flag("--trace", options->trace, "Print every decision of that scenario");
   regret.add_option("--worst", options->worst, "How many of the worst scenarios to name")
       ->check(at_least(0))
