@@ -14,17 +14,19 @@ unpacked="$COPUS_ROOT/.cache/debian"
 
 # use_unpacked_packages: what is started from here on finds their programs, headers, libraries and certificates.
 use_unpacked_packages() {
-  [[ -d "$unpacked/usr" && ":$PATH:" != *":$unpacked/usr/bin:"* ]] || return 0
-  export PATH="$PATH:$unpacked/usr/bin"
-  export CMAKE_PREFIX_PATH="$unpacked/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
-  export LD_LIBRARY_PATH
-  LD_LIBRARY_PATH="$unpacked/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  [[ -d "$unpacked/usr" ]] || return 0
+  # Called again after more was unpacked, it adds what came.
+  if [[ ":$PATH:" != *":$unpacked/usr/bin:"* ]]; then
+    export PATH="$PATH:$unpacked/usr/bin"
+    export CMAKE_PREFIX_PATH="$unpacked/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+    export LD_LIBRARY_PATH
+    LD_LIBRARY_PATH="$unpacked/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  fi
   if [[ -f "$unpacked/certificates.pem" ]]; then
     export SSL_CERT_FILE="${SSL_CERT_FILE:-$unpacked/certificates.pem}" PIP_CERT="${PIP_CERT:-$unpacked/certificates.pem}"
   fi
-  # A compiler that came with the C library's headers looks for them, and for what it links, where they are.
-  if [[ -f "$unpacked/usr/include/stdio.h" ]]; then
-    export CC="${CC:-$unpacked/usr/bin/gcc --sysroot=$unpacked}" CXX="${CXX:-$unpacked/usr/bin/g++ --sysroot=$unpacked}"
+  if [[ -x "$unpacked/compilers/g++" ]]; then
+    export CC="${CC:-$unpacked/compilers/gcc}" CXX="${CXX:-$unpacked/compilers/g++}"
   fi
 }
 use_unpacked_packages
