@@ -25,8 +25,9 @@ use_unpacked_packages() {
   if [[ -f "$unpacked/certificates.pem" ]]; then
     export SSL_CERT_FILE="${SSL_CERT_FILE:-$unpacked/certificates.pem}" PIP_CERT="${PIP_CERT:-$unpacked/certificates.pem}"
   fi
-  if [[ -x "$unpacked/compilers/g++" ]]; then
-    export CC="${CC:-$unpacked/compilers/gcc}" CXX="${CXX:-$unpacked/compilers/g++}"
+  # A compiler that came with the C library's headers looks for them, and for what it links, where they are.
+  if [[ -f "$unpacked/usr/include/stdio.h" ]]; then
+    export CC="${CC:-$unpacked/usr/bin/gcc --sysroot=$unpacked}" CXX="${CXX:-$unpacked/usr/bin/g++ --sysroot=$unpacked}"
   fi
 }
 use_unpacked_packages

@@ -108,17 +108,24 @@ class WithoutRoot(unittest.TestCase):
 
     def test_a_compiler_that_comes_later_is_found_with_its_headers(self):
         self.bash("scripts/setup --build")
-        make_package(self.folder, "needed-by-it", {"usr/bin/g++": '#!/bin/sh\nprintf "%s\\n" "$@"\n',
-                                                   "usr/include/stdio.h": "content\n"})
+        make_package(self.folder, "needed-by-it", {"usr/bin/g++": "content\n", "usr/include/stdio.h": "content\n"})
         found = self.bash(f"""source scripts/lib.sh
 echo "${{CXX:-none}}"
 scripts/unpack-debian-packages {MISSING} >/dev/null
 use_unpacked_packages
-"$CXX" -c 'a file.cpp'""")
+echo $CXX""")
         self.assertEqual(found.returncode, 0, found.stderr)
         unpacked = self.folder / "project" / ".cache" / "debian"
-        self.assertEqual(found.stdout.splitlines(),
-                         ["none", f"--sysroot={unpacked}/compilers/..", "-c", "a file.cpp"])
+        self.assertEqual(found.stdout.splitlines(), ["none", f"{unpacked}/usr/bin/g++ --sysroot={unpacked}"])
+
+    def test_no_compiler_is_unpacked_where_the_path_has_blanks(self):
+        (self.folder / "few").mkdir()
+        for program in ("bash", "dirname", "env", "grep", "nproc"):
+            (self.folder / "few" / program).symlink_to(shutil.which(program))
+        result = self.bash('PATH="${PATH%%:*}:$PWD/../few"; scripts/setup --build', installed="")
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, "^error: a compiler that is unpacked here does not work in a folder with blanks")
+        self.assertNotIn("download", (self.folder / "log").read_text())
 
     def test_the_parts_of_libtorch_are_of_the_version_that_is_required(self):
         version = (SCRIPTS / "requirements-torch.txt").read_text().split("==")[1].strip()
