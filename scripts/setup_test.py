@@ -18,7 +18,9 @@ HEADER = "usr/include/nlohmann/json.hpp"
 PROGRAMS = {
     "id": "echo 1000",
     "sudo": 'echo "sudo $*" >>"$LOG"; exit 1',
-    "dpkg-query": '[[ "$1" != -L ]] || { echo /lib/libc.so.6; exit; }; [[ " $INSTALLED " == *" ${!#} "* ]] && echo -n installed',
+    "dpkg-query": """
+[[ "$1" != -L ]] || { echo /lib/libc.so.6; exit; }
+[[ " $INSTALLED " == *" ${!#} "* ]] && echo -n installed""",
     "apt-get": """
 echo "apt-get $*" >>"$LOG"
 [[ -z "$UNREACHABLE" ]] || [[ "$UNREACHABLE" == "by old lists" && " $* " != *" download "* ]] ||
@@ -124,8 +126,22 @@ echo $CXX""")
             (self.folder / "few" / program).symlink_to(shutil.which(program))
         result = self.bash('PATH="${PATH%%:*}:$PWD/../few"; scripts/setup --build', installed="")
         self.assertEqual(result.returncode, 2)
-        self.assertRegex(result.stderr, "^error: a compiler that is unpacked here does not work in a folder with blanks")
+        self.assertRegex(result.stderr, "^error: a compiler that is unpacked here does not work in a folder with b")
         self.assertNotIn("download", (self.folder / "log").read_text())
+
+    def test_libtorch_needs_no_pip(self):
+        (self.folder / "project" / "scripts" / "fetch_wheel_parts.py").write_text("""import sys, zipfile
+index, wheel, _, folder, *patterns = sys.argv[1:]
+with zipfile.ZipFile(f"{folder}/{wheel}", "w") as archive:
+    for pattern in patterns:
+        archive.writestr(pattern.replace("*", "some"), index)
+""")
+        result = self.bash("unset COPUS_TORCH_DIR PIP_FIND_LINKS; PIP_INDEX_URL=https://mine scripts/setup --build")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertNotIn(".venv", [path.name for path in (self.folder / "project").iterdir()])
+        libtorch = self.folder / "project" / ".cache" / "libtorch"
+        for file in ("torch/lib/libtorch_cpu.so", "some/libcupti.so.13", "some/libcudart.so.13"):
+            self.assertEqual((libtorch / file).read_text(), "https://mine")
 
     def test_the_parts_of_libtorch_are_of_the_version_that_is_required(self):
         version = (SCRIPTS / "requirements-torch.txt").read_text().split("==")[1].strip()
