@@ -75,7 +75,7 @@ foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
 endforeach()
 target_link_libraries(copus_libtorch INTERFACE ${TORCH_OPENMP_LIBRARY})
 # Where programs look for it; those that are installed have places of their own (apps/copus).
-set(CMAKE_BUILD_RPATH ${TORCH_ROOT}/lib)
+list(PREPEND CMAKE_BUILD_RPATH ${TORCH_ROOT}/lib)
 if(COPUS_TORCH_PLATFORM)
   # libtorch finds cuBLAS and its like beside itself when the program starts; the linker need not find them.
   target_link_options(copus_libtorch INTERFACE -Wl,--allow-shlib-undefined)

@@ -11,6 +11,7 @@ jobs="${COPUS_JOBS:-$(nproc)}"
 
 # Debian packages that were unpacked here because only root may install them (scripts/unpack-debian-packages).
 unpacked="$COPUS_ROOT/.cache/debian"
+unpacked_libraries="$unpacked/usr/lib/$(uname -m)-linux-gnu"
 
 # use_unpacked_packages: what is started from here on finds their programs, headers, libraries and certificates.
 use_unpacked_packages() {
@@ -19,8 +20,7 @@ use_unpacked_packages() {
   if [[ ":$PATH:" != *":$unpacked/usr/bin:"* ]]; then
     export PATH="$PATH:$unpacked/usr/bin"
     export CMAKE_PREFIX_PATH="$unpacked/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
-    export LD_LIBRARY_PATH
-    LD_LIBRARY_PATH="$unpacked/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    export LD_LIBRARY_PATH="$unpacked_libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
   fi
   if [[ -f "$unpacked/certificates.pem" ]]; then
     export SSL_CERT_FILE="${SSL_CERT_FILE:-$unpacked/certificates.pem}" PIP_CERT="${PIP_CERT:-$unpacked/certificates.pem}"
@@ -107,6 +107,8 @@ configure_and_build() {
   read -ra targets <<<"${2:-all}"
   shift 2
   mkdir -p "$folder"
+  # What was unpacked is found by a program that is started by hand, too.
+  [[ ! -d "$unpacked_libraries" ]] || set -- "-DCMAKE_BUILD_RPATH=$unpacked_libraries" "$@"
   if ! cmake -S . -B "$folder" -G Ninja "$@" >"$folder/configure.log" 2>&1; then
     cat "$folder/configure.log" >&2
     fail 1 "CMake could not configure $folder (its output is above)."

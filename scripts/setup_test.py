@@ -18,6 +18,7 @@ HEADER = "usr/include/nlohmann/json.hpp"
 PROGRAMS = {
     "id": "echo 1000",
     "sudo": 'echo "sudo $*" >>"$LOG"; exit 1',
+    "cmake": 'printf "%s\\n" "$@" >>"$LOG.cmake"',
     "dpkg-query": """
 [[ "$1" != -L ]] || { echo /lib/libc.so.6; exit; }
 [[ " $INSTALLED " == *" ${!#} "* ]] && echo -n installed""",
@@ -94,6 +95,13 @@ class WithoutRoot(unittest.TestCase):
         self.assertIn(f" {unpacked}/usr/lib/", found)
         self.assertTrue(found.endswith(f":{unpacked}/usr/bin\n"), found)
 
+    def test_a_program_that_is_started_by_hand_finds_what_was_unpacked(self):
+        make_package(self.folder, "needed-by-it", {f"lib/{os.uname().machine}-linux-gnu/libneeded.so": "content\n"})
+        self.bash("scripts/setup --build; source scripts/lib.sh; configure_and_build build program")
+        libraries = self.folder / "project" / ".cache" / "debian" / "usr" / "lib" / f"{os.uname().machine}-linux-gnu"
+        self.assertTrue((libraries / "libneeded.so").exists())
+        self.assertIn(f"-DCMAKE_BUILD_RPATH={libraries}", (self.folder / "log.cmake").read_text().splitlines())
+
     def test_what_cannot_be_had_is_listed(self):
         result = self.bash("scripts/setup --build", unreachable="yes")
         self.assertEqual(result.returncode, 2)
@@ -122,7 +130,7 @@ echo $CXX""")
 
     def test_no_compiler_is_unpacked_where_the_path_has_blanks(self):
         (self.folder / "few").mkdir()
-        for program in ("bash", "dirname", "env", "grep", "nproc"):
+        for program in ("bash", "dirname", "env", "grep", "nproc", "uname"):
             (self.folder / "few" / program).symlink_to(shutil.which(program))
         result = self.bash('PATH="${PATH%%:*}:$PWD/../few"; scripts/setup --build', installed="")
         self.assertEqual(result.returncode, 2)
