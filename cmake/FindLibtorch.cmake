@@ -69,9 +69,9 @@ foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
       "Copus needs one with shared libraries.")
   endif()
   # The libraries of a device are used through what they register when they are loaded; no code here uses a symbol of
-  # theirs.
+  # theirs. The quotes are for paths with blanks, since CMake takes what begins with a hyphen as it is.
   target_link_libraries(copus_libtorch INTERFACE
-    "-Wl,--push-state,--no-as-needed,${TORCH_ROOT}/lib/lib${LIBRARY}.so,--pop-state")
+    "-Wl,--push-state,--no-as-needed,\"${TORCH_ROOT}/lib/lib${LIBRARY}.so\",--pop-state")
 endforeach()
 target_link_libraries(copus_libtorch INTERFACE ${TORCH_OPENMP_LIBRARY})
 # Where programs look for it; those that are installed have places of their own (apps/copus).
