@@ -87,13 +87,13 @@ foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
       "Copus needs one with shared libraries.")
   endif()
   # The libraries of a device are used through what they register when they are loaded; no code here uses a symbol of
-  # theirs.
+  # theirs. The quotes are for paths with blanks, since CMake takes what begins with a hyphen as it is.
   target_link_libraries(copus_libtorch INTERFACE
-    "-Wl,--push-state,--no-as-needed,${TORCH_ROOT}/lib/lib${LIBRARY}.so,--pop-state")
+    "-Wl,--push-state,--no-as-needed,\"${TORCH_ROOT}/lib/lib${LIBRARY}.so\",--pop-state")
 endforeach()
 target_link_libraries(copus_libtorch INTERFACE ${TORCH_OPENMP_LIBRARY})
 # Where programs look for it; those that are installed have places of their own (apps/copus).
-set(CMAKE_BUILD_RPATH ${TORCH_ROOT}/lib)
+list(PREPEND CMAKE_BUILD_RPATH ${TORCH_ROOT}/lib)
 if(COPUS_TORCH_PLATFORM)
   # libtorch finds cuBLAS and its like beside itself when the program starts; the linker need not find them.
   target_link_options(copus_libtorch INTERFACE -Wl,--allow-shlib-undefined)

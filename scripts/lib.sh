@@ -11,14 +11,17 @@ jobs="${COPUS_JOBS:-$(nproc)}"
 
 # Debian packages that were unpacked here because only root may install them (scripts/unpack-debian-packages).
 unpacked="$COPUS_ROOT/.cache/debian"
+unpacked_libraries="$unpacked/usr/lib/$(uname -m)-linux-gnu"
 
 # use_unpacked_packages: what is started from here on finds their programs, headers, libraries and certificates.
 use_unpacked_packages() {
-  [[ -d "$unpacked/usr" && ":$PATH:" != *":$unpacked/usr/bin:"* ]] || return 0
-  export PATH="$PATH:$unpacked/usr/bin"
-  export CMAKE_PREFIX_PATH="$unpacked/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
-  export LD_LIBRARY_PATH
-  LD_LIBRARY_PATH="$unpacked/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  [[ -d "$unpacked/usr" ]] || return 0
+  # Called again after more was unpacked, it adds what came.
+  if [[ ":$PATH:" != *":$unpacked/usr/bin:"* ]]; then
+    export PATH="$PATH:$unpacked/usr/bin"
+    export CMAKE_PREFIX_PATH="$unpacked/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+    export LD_LIBRARY_PATH="$unpacked_libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  fi
   if [[ -f "$unpacked/certificates.pem" ]]; then
     export SSL_CERT_FILE="${SSL_CERT_FILE:-$unpacked/certificates.pem}" PIP_CERT="${PIP_CERT:-$unpacked/certificates.pem}"
   fi
@@ -107,6 +110,8 @@ configure_and_build() {
   # A libtorch that CMake remembers and that is gone, as with a .venv that was deleted, is looked for anew.
   libtorch="$(sed -n 's/^Torch_DIR:[A-Z]*=//p' "$folder/CMakeCache.txt" 2>/dev/null || true)"
   [[ -z "$libtorch" || -e "$libtorch" ]] || set -- -UTorch_DIR "$@"
+  # What was unpacked is found by a program that is started by hand, too.
+  [[ ! -d "$unpacked_libraries" ]] || set -- "-DCMAKE_BUILD_RPATH=$unpacked_libraries" "$@"
   if ! cmake -S . -B "$folder" -G Ninja "$@" >"$folder/configure.log" 2>&1; then
     cat "$folder/configure.log" >&2
     fail 1 "CMake could not configure $folder (its output is above)."
