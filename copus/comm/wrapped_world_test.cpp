@@ -22,7 +22,7 @@
 namespace copus {
 namespace {
 
-constexpr ClusterDescription one_rank_a_node{
+const ClusterDescription one_rank_a_node{
     .ranks_per_node = 1, .within_node = {1e-6, 1e9}, .between_nodes = {1e-6, 1e9}, .flops_per_second = 1};
 
 enum class Wrapper { unwrapped, borrowed, first_of_it, late, virtual_time, staged, nccl };

@@ -71,7 +71,7 @@ TEST(SimulatedRun, TheControllerSeesWhatIsClipped) {
   for (const auto& [clip_norm, share] : {std::pair{0.0, 0.0}, std::pair{1e-9, 1.0}, std::pair{1e9, 0.0}}) {
     config.train.clip_norm = clip_norm;
     int64_t decisions = 0;
-    simulate(scenario, config, [&](const SimulatedDecision& simulated) {
+    simulate(scenario, config, [&, share = share](const SimulatedDecision& simulated) {
       EXPECT_EQ(simulated.decision.clipped_share, share);
       ++decisions;
     });

@@ -22,7 +22,7 @@ namespace copus {
 namespace {
 
 // Two ranks a node; charge(x) is x seconds of computing. A message of 8 bytes takes 2 s within a node, 12 s between.
-constexpr ClusterDescription cluster{
+const ClusterDescription cluster{
     .ranks_per_node = 2, .within_node = {1, 8}, .between_nodes = {4, 1}, .flops_per_second = 1};
 
 void run_timed(int64_t size, const ClusterDescription& links, ClockKind clock,
