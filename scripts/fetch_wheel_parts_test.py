@@ -135,6 +135,16 @@ class FetchTest(unittest.TestCase):
     def test_what_is_no_wheel_is_refused(self):
         Server.wheel = b"nonsense" * 1000
         self.assert_refused(self.fetch(), "not a zip file")
+        self.serve(FILES)
+        compressed = Server.wheel.rindex(b"PK\x01\x02") + 10  # in the last file's entry, RECORD's
+        Server.wheel = Server.wheel[:compressed] + b"\x63\x00" + Server.wheel[compressed + 2:]
+        self.assert_refused(self.fetch(), "compression")
+
+    def test_a_password_is_not_shown(self):
+        self.index = self.index.replace("//", "//me:secret@")
+        result = self.fetch()
+        self.assert_refused(result, "the index asks for a password")
+        self.assertNotIn("secret", result.stderr)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent
 PROJECT = f"""
 cmake_minimum_required(VERSION 3.25)
 project(with_libtorch NONE)
-include({SOURCE}/cmake/FindLibtorch.cmake)
+include("{SOURCE}/cmake/FindLibtorch.cmake")
 """
 IN_VENV = ".venv/lib/python3.11/site-packages/torch"
 UNPACKED = ".cache/libtorch/torch"

@@ -139,7 +139,6 @@ TEST_F(AdviserTest, ItsLogsReplayToTheSameDecisions) {
   EXPECT_TRUE(read_text_file(directory_ / "report.html").find("Switches") != std::string::npos);
 }
 
-// A step in another batch, whether advised or not, is a switch at the boundary before it.
 // The batch stays, whatever is advised.
 TEST_F(AdviserTest, AJobThatTellsItsLengthIsAdvisedEverySixteenthOfIt) {
   const auto decisions = [this](int64_t max_steps) {
@@ -161,6 +160,7 @@ TEST_F(AdviserTest, AJobThatTellsItsLengthIsAdvisedEverySixteenthOfIt) {
   EXPECT_FALSE(replayed().difference);
 }
 
+// A step in another batch, whether advised or not, is a switch at the boundary before it.
 TEST_F(AdviserTest, TheSamplesOfAStepTellWhatTheJobDoes) {
   {
     Adviser advised = adviser();

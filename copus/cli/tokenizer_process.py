@@ -25,8 +25,8 @@ def end_of_document(tokenizer, config):
 
 
 class TextStream:
-    """The text of tokens as they come. What a token adds to a text follows from the tokens before it, so they are decoded
-    together with those that were told last."""
+    """The text of tokens as they come. What a token adds to a text follows from the tokens before it, so they are
+    decoded together with those that were told last."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer

@@ -131,7 +131,7 @@ TEST(RunConfig, AHintAtANumberIsOneThatIsTaken) {
   EXPECT_THAT(share("10 %"), HasSubstr("; a share of 10 % is written 0.1"));
   EXPECT_THAT(share("3 k"), HasSubstr("without \"k\""));
   EXPECT_THAT(share("1e"), HasSubstr("without \"e\""));
-  for (const char* other : {"1.2.3", "3/4", "12:30h", "1e3.5", "10_", "1__000"})
+  for (const char* other : {"1.2.3", "3/4", "12:30h", "1e3.5", "10_", "1__000", "1_000k"})
     EXPECT_THAT(share(other), no_hint) << other;
   EXPECT_THAT(share("true"), AllOf(HasSubstr("must be a number, got true"), no_hint));
   EXPECT_THAT(whole("010"), AllOf(HasSubstr("must be a whole number"), HasSubstr("; write 10")));

@@ -47,7 +47,7 @@ std::string hint_behind_number(const std::string& text, std::string_view rest, d
   const auto begins_with_one_of = [&](std::string_view characters) {
     return !rest.empty() && characters.find(rest.front()) != std::string_view::npos;
   };
-  if (begins_with_one_of(",_' ") && rest.size() > 1 &&
+  if (begins_with_one_of(",' ") && rest.size() > 1 &&
       std::string_view("0123456789").find(rest[1]) != std::string_view::npos) {
     return "; digits are not grouped, and decimals have a point: 1500.25";
   }

@@ -158,7 +158,7 @@ void add_losses(const std::vector<StepRecord>& records, Frame& frame) {
     const auto [low, high] = std::minmax_element(losses.begin(), losses.end());
     const std::string before = format_number("%.3f  ", *mean.value());
     const std::string after =
-        concat("  ", std::ssize(losses) < records.back().step ? "last " : "", counted(std::ssize(losses), "step"),
+        concat("  ", std::ssize(records) < records.back().step ? "last " : "", counted(std::ssize(losses), "step"),
                format_number(", %.3f", *low), format_number(" to %.3f nats", *high));
     const size_t needed = before.size() + after.size();
     const size_t room = frame.value_columns() > needed ? frame.value_columns() - needed : 1;

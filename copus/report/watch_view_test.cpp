@@ -91,6 +91,9 @@ TEST(WatchView, SaysThatItKnowsTheLastStepsAlone) {
   WatchedRun run = some_run();
   run.records.erase(run.records.begin(), run.records.begin() + 400);
   EXPECT_THAT(watch_lines(run, 80)[2], EndsWith("  last 600 steps, 1.032 to 1.050 nats"));
+  WatchedRun skipped = some_run();
+  skipped.records[499].loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(watch_lines(skipped, 80)[2], EndsWith("  999 steps, 1.032 to 2.000 nats"));
 }
 
 TEST(WatchView, FitsEveryWidth) {

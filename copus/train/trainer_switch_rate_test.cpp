@@ -137,7 +137,7 @@ TEST_F(TrainerSwitch, ARunGoesOnWithTheRateOfACheckpointThatHasNoFactor) {
     writer.write(std::move(*snapshot));
     writer.finish();
     const Checkpoint checkpoint(*writer.last_written());
-    train_on_every_rank(begin, [&](Trainer& trainer, World&, const Dataset&) {
+    train_on_every_rank(begin, [&, factor = factor, critical = critical](Trainer& trainer, World&, const Dataset&) {
       trainer.restore(checkpoint);
       EXPECT_EQ(trainer.state().rate_factor, factor) << critical;
       EXPECT_EQ(trainer.state().critical_batch, std::nullopt);

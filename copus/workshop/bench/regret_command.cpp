@@ -252,7 +252,7 @@ void add_regret_bench(CLI::App& bench, CommandAction& action) {
                   "Tell the rules the scenario's critical batch over its noise scale, at the end of the run");
   regret.add_option("--scenario", options->scenario, "Simulate this scenario alone")->check(at_least(0));
   regret.add_option("--steps", options->steps, "End each run where it would be after so many steps in its first batch")
-      ->check(at_least(1));
+      ->check(number_in(Range<int64_t>{1, 1'000'000'000}));
   regret.add_flag("--trace", options->trace, "Print every decision of that scenario");
   regret.add_option("--worst", options->worst, "How many of the worst scenarios to name")
       ->check(at_least(0))
