@@ -21,7 +21,7 @@ import time
 import unittest
 import unittest.mock
 
-from program_test_support import KILL_ROUNDS, TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import KILL_ROUNDS, SANITIZERS, TIMEOUT, WITH_TORCH, ProgramTest
 
 
 def limit_files_to(size):
@@ -66,6 +66,7 @@ class CommandLine(ProgramTest):
         self.assert_refused("bench", "gns", says=["libtorch", "copus bench gns"])
 
 
+@unittest.skipIf("address" in SANITIZERS, "AddressSanitizer takes more address space than the limit")
 class ScarceMemory(ProgramTest):
     def test_is_told_as_such(self):
         """A description that is as large as may be, of which the file system holds nothing, under a limit below it."""

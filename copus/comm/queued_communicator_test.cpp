@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -35,7 +37,11 @@ class NotingTransport : public Transport {
     return true;
   }
 
-  void release() { released_.set_value(); }
+  void release() { released_->set_value(); }
+  // Does the same, and may be called when the transport has ended.
+  std::function<void()> releaser() const {
+    return [released = released_] { released->set_value(); };
+  }
   std::vector<std::string> noted() {
     const std::scoped_lock lock(mutex_);
     return noted_;
@@ -51,8 +57,8 @@ class NotingTransport : public Transport {
   }
 
   const std::thread::id caller_ = std::this_thread::get_id();
-  std::promise<void> released_;
-  std::shared_future<void> release_ = released_.get_future().share();
+  std::shared_ptr<std::promise<void>> released_ = std::make_shared<std::promise<void>>();
+  std::shared_future<void> release_ = released_->get_future().share();
   std::mutex mutex_;
   std::vector<std::string> noted_;
 };
@@ -132,9 +138,9 @@ TEST(QueuedCommunicator, that_ends_before_its_operations_drops_them_with_an_erro
   };
   std::vector<Work> started{start(NotingTransport::held)};
   for (int64_t i = 0; i < 1000; ++i) started.push_back(start(1));
-  std::thread later([&] {
+  std::thread later([release = transport->releaser()] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the end of the communicator mostly waits meanwhile
-    transport->release();
+    release();
   });
   communicator.reset();
   later.join();

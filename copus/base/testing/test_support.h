@@ -17,6 +17,15 @@
 
 namespace copus {
 
+// Whether this is under AddressSanitizer, which takes terabytes of address space: no test can limit that then.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool under_address_sanitizer = true;
+#elif defined(__has_feature)
+inline constexpr bool under_address_sanitizer = __has_feature(address_sanitizer);
+#else
+inline constexpr bool under_address_sanitizer = false;
+#endif
+
 // An empty folder, deleted with its content by the destructor.
 class TemporaryFolder {
  public:

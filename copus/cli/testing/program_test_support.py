@@ -23,6 +23,7 @@ COPUS = str(pathlib.Path(sys.argv[1]).resolve())
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
+SANITIZERS = os.environ.get("COPUS_SANITIZE", "")  # with which the program is built
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
 TIMEOUT = 120  # seconds; much more than any command here takes
 

@@ -226,9 +226,10 @@ void SharedMemoryTransport::reduce_scatter(const Operation& operation) {
       inputs[member] =
           member == member_ ? from + parts.offsets[member_] + begin : message(member, round_, member_, piece);
     }
-    std::byte* const to = static_cast<std::byte*>(operation.output) + begin;
-    reduce_elements(inputs, {&to, 1}, parts.bytes_of_piece(member_, begin, piece) / size_of(operation.type),
-                    operation.type, operation.reduction);
+    const int64_t bytes = parts.bytes_of_piece(member_, begin, piece);
+    // Who has an empty part may have no memory for it.
+    std::byte* const to = bytes > 0 ? static_cast<std::byte*>(operation.output) + begin : nullptr;
+    reduce_elements(inputs, {&to, 1}, bytes / size_of(operation.type), operation.type, operation.reduction);
   }
 }
 
