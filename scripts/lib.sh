@@ -63,6 +63,12 @@ fail() {
   exit "$code"
 }
 
+# provide_clang: sets `clang` to COPUS_CLANG, or to Debian 12's, with its sanitizers, and sets up.
+provide_clang() {
+  clang="${COPUS_CLANG:-clang++-14}"
+  if [[ -n "${COPUS_CLANG:-}" ]]; then scripts/setup; else scripts/setup clang-14 libclang-rt-14-dev; fi
+}
+
 # list_sources GLOB...: our files that match, tracked or new, one a line.
 list_sources() {
   local list source

@@ -134,11 +134,11 @@ void NcclLinks::connect() {
   host_.everyone().broadcast(&id, sizeof id, DataType::byte, 0);
   NcclConfig config;
   config.blocking = 0;
-  finish(parent_, call([&] {
-           return nccl_.comm_init_rank_config(&parent_, static_cast<int>(host_.size()), id,
-                                              static_cast<int>(host_.rank()), &config);
-         }),
-         "connecting", use);
+  const NcclResult begun = call([&] {
+    return nccl_.comm_init_rank_config(&parent_, static_cast<int>(host_.size()), id, static_cast<int>(host_.rank()),
+                                       &config);
+  });
+  finish(parent_, begun, "connecting", use);  // there is a parent from now on
 }
 
 void NcclLinks::prepare(const std::vector<GroupUse>& groups) {

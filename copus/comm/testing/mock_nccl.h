@@ -58,8 +58,8 @@ class MockNccl {
   int64_t connections() { return count(connections_); }
   int64_t ends() { return count(finalized_); }
   int64_t begun() { return count(begun_); }
-  int64_t aborts(int64_t rank) { return count(aborts_[rank]); }
-  int64_t communicators(int64_t rank) { return count(open_[rank]); }
+  int64_t aborts(int64_t rank) { return count(aborts_, rank); }
+  int64_t communicators(int64_t rank) { return count(open_, rank); }
 
   // What NCCL notices on its own on a rank from now on.
   void set_async_error(int64_t rank, NcclResult error) {
@@ -128,6 +128,10 @@ class MockNccl {
   int64_t count(const int64_t& counter) {
     const std::scoped_lock lock(mutex_);
     return counter;
+  }
+  int64_t count(std::map<int64_t, int64_t>& counters, int64_t rank) {
+    const std::scoped_lock lock(mutex_);
+    return counters[rank];
   }
 
   NcclComm* make_end(Clique& clique, int64_t world_rank, FakeDeviceRuntime& device, int blocking);
