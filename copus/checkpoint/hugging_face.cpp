@@ -154,7 +154,7 @@ std::filesystem::path tokenizer_beside(const std::string& data) { return data + 
 }  // namespace
 
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data) {
-  const std::filesystem::path beside_data = tokenizer_beside(data);
+  std::filesystem::path beside_data = tokenizer_beside(data);
   const bool is_with_model = !init_from.empty() && holds_tokenizer(init_from);
   if (!is_with_model && holds_tokenizer(beside_data)) return beside_data;
   return init_from.empty() ? std::nullopt : std::optional(init_from);

@@ -127,7 +127,7 @@ std::optional<std::string> TokenizerText::next_answer() {
   return line;
 }
 
-bool TokenizerText::send(const std::string& line) {
+bool TokenizerText::send(const std::string& line) const {
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t count = ::send(socket_, rest.data(), rest.size(), MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;

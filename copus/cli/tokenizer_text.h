@@ -45,7 +45,7 @@ class TokenizerText final : public TokenText {
   std::optional<std::string> start(const std::string& python);
   void stop();
   // Returns false where the process has ended or takes too long.
-  bool send(const std::string& line);
+  bool send(const std::string& line) const;
   // Returns the next line of JSON; nothing where the process has ended or takes too long.
   std::optional<std::string> next_answer();
   std::string ask(const std::string& question);

@@ -59,9 +59,9 @@ std::vector<StepSpan> StepOrder::missing_until(int64_t step) const {
   return missing;
 }
 
-LineLog::LineLog(const std::filesystem::path& path, std::optional<int64_t> resume_after_step,
-                 const StepOfLine& step_of_line, Lock lock)
-    : path_(path), lock_(lock) {
+LineLog::LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
+                 Lock lock)
+    : path_(std::move(path)), lock_(lock) {
   // It is read, too, when it is put back.
   const OpenedFile file = open_regular_file(path_, O_RDWR | O_APPEND | O_CREAT | (resume_after_step ? 0 : O_EXCL));
   if (file.descriptor < 0) {

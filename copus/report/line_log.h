@@ -58,7 +58,7 @@ class LineLog {
   // than `resume_after_step` and cuts the rest, also a last line that is half-written.
   // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep; in a new run: the
   // file exists already; with a lock: another process holds it.
-  LineLog(const std::filesystem::path& path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
+  LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
           Lock lock);
   ~LineLog();
   LineLog(const LineLog&) = delete;
