@@ -22,8 +22,12 @@ class LoopbackConnection {
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<in_port_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int result = ::connect(socket_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
-    COPUS_CHECK(result == 0, std::strerror(errno));
+    // libFuzzer's alarms interrupt it; the connection is then made without it, or is there already.
+    int result = 0;
+    do {
+      result = ::connect(socket_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    } while (result != 0 && (errno == EINTR || errno == EALREADY));
+    COPUS_CHECK(result == 0 || errno == EISCONN, std::strerror(errno));
     const linger at_once{1, 0};
     ::setsockopt(socket_.number(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   }
