@@ -58,7 +58,7 @@ SHORTENED = [
     (r"(bench regret)(?!.*--scenario )", r"\1 --scenarios 1"),
     (r"(gns --checkpoint \S+)", r"\1 --batches 2 --large-batch 4"),
     (r"(gns --model .*)", r"\1 --batches 2 --large-batch 2"),
-    (r"(calibrate runs/first)", r"\1 --time 40s"),
+    (r"(calibrate runs/first)", r"\1 --time 60s"),
     (r"(profile --config RUN\.toml --cluster here\.toml)", r"\1 --steps 1 --rounds 1"),
     (r"--cells 12", "--cells 2"),
 ]
