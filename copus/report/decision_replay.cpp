@@ -47,7 +47,8 @@ void check_possible(const RunConfig& config, const Configuration& configuration,
   const auto reason = infeasible_reason(job.model, configuration, job.sequence_length);
   if (!reason) return;
   throw UserError(concat("decisions.jsonl, after step ", step_of(event), ": the run cannot have been in ",
-                         to_string(configuration), " (", *reason, "): the file is damaged, or of another run"));
+                         to_string(configuration), " (", *reason, "): the file is damaged, or of another run, or the ",
+                         "run has been resumed since as another job (cluster.stands_for)"));
 }
 
 void check_possible(const RunConfig& config, const DecisionEvent& event) {
