@@ -213,7 +213,7 @@ std::string meaning_of(const CLI::Option& option) {
 
 // Says what is missing or given too often, in place of the parser's own words.
 std::string in_our_words(const CLI::ParseError& error, const CommandLine& line) {
-  const std::string text = error.what();
+  std::string text = error.what();
   const CLI::Option* const option = option_named_by(line, text);
   if (option == nullptr) return text;
   const std::string name = option->get_name();

@@ -51,7 +51,7 @@ class AdviserRestartTest : public TestDirectory {
     return result;
   }
 
-  void expect_replays(const fs::path& directory) const {
+  static void expect_replays(const fs::path& directory) {
     const Replay result =
         replay(parse_run_config(read_text_file(directory / "config.toml"), "config.toml", {}, Trainers::any),
                read_run_log(directory / "run.jsonl"), read_decision_log(directory / "decisions.jsonl"));

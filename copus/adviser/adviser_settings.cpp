@@ -20,7 +20,7 @@ void check_concerns_adviser(const std::string& setting) {
 }
 
 // The settings did not come from a command line, as the reader of overrides believes.
-std::string without_option(std::string message) {
+std::string without_option(const std::string& message) {
   constexpr std::string_view option = "--set ";
   return message.starts_with(option) ? message.substr(option.size()) : message;
 }

@@ -257,7 +257,7 @@ TEST_F(AdviserTest, AJobNeedNotTellItsLossOrLearningRate) {
 // A measured step stands for those before it that were not.
 TEST_F(AdviserTest, NotEveryStepNeedMeasure) {
   AdviserSettings settings = job_.settings();
-  settings.more.push_back("noise_scale.window_samples=2048");
+  settings.more.emplace_back("noise_scale.window_samples=2048");
   Adviser adviser(settings, {});
   NoiseAverage expected;
   for (int64_t i = 1; i <= 1000; ++i) {

@@ -65,9 +65,7 @@ void forget(const std::byte* data) {
   for (const char* part : {"copus: error: ", file.name.data(),
                            ": was cut short while it was being read, or its disk has failed; put the file back, then "
                            "give the command again (a run that had begun: with --resume)\n"}) {
-    const size_t length = std::strlen(part);
-    std::memcpy(end, part, length);
-    end += length;
+    end = std::copy_n(part, std::strlen(part), end);
   }
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.data(), end - message.data());
   ::_exit(users_mistake);

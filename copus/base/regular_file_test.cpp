@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 class RegularFileTest : public ::testing::Test {
  protected:
-  std::string refusal(const std::filesystem::path& path) const {
+  static std::string refusal(const std::filesystem::path& path) {
     return user_error([&] { InputFile{path}; });
   }
 

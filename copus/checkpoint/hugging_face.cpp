@@ -149,23 +149,29 @@ bool holds_tokenizer(const std::filesystem::path& directory) {
          is_there(directory / "vocab.json");
 }
 
+bool holds_text_tokenizer(const std::filesystem::path& directory) { return is_there(directory / "tokenizer.json"); }
+
 namespace {
-std::filesystem::path tokenizer_beside(const std::string& data) { return data + ".tokenizer"; }
+
+// Returns the first folder of a run that `holds` a tokenizer: that of the model it started from, or the one beside its
+// data.
+std::optional<std::filesystem::path> first_that(bool (*holds)(const std::filesystem::path&),
+                                                const std::filesystem::path& init_from, const std::string& data) {
+  if (!init_from.empty() && holds(init_from)) return init_from;
+  const std::filesystem::path beside_data = data + ".tokenizer";
+  return holds(beside_data) ? std::optional(beside_data) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data) {
-  std::filesystem::path beside_data = tokenizer_beside(data);
-  const bool is_with_model = !init_from.empty() && holds_tokenizer(init_from);
-  if (!is_with_model && holds_tokenizer(beside_data)) return beside_data;
+  if (auto found = first_that(holds_tokenizer, init_from, data)) return found;
   return init_from.empty() ? std::nullopt : std::optional(init_from);
 }
 
-bool holds_text_tokenizer(const std::filesystem::path& directory) { return is_there(directory / "tokenizer.json"); }
-
 std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::path& init_from,
                                                          const std::string& data) {
-  const bool is_with_model = !init_from.empty() && holds_text_tokenizer(init_from);
-  if (!is_with_model && holds_text_tokenizer(tokenizer_beside(data))) return tokenizer_beside(data);
+  if (auto found = first_that(holds_text_tokenizer, init_from, data)) return found;
   return find_tokenizer(init_from, data);
 }
 

@@ -79,7 +79,7 @@ TEST_F(ModelFilesTest, IndexThatDisagreesWithTheFiles) {
   check("{}", "weight_map");
   check(R"({"weight_map": {}})", "weight_map");
   for (const char* file : {"../model-00001-of-00002.safetensors", "/etc/hostname", "..", "", "a\\u0000"}) {
-    check(concat(R"({"weight_map": {"a": ")", file, R"("}})").c_str(), "expected the name of a file beside");
+    check(concat(R"({"weight_map": {"a": ")", file, R"("}})"), "expected the name of a file beside");
   }
   check(R"({"weight_map": {"a": )" + std::string(1000000, '[') + std::string(1000000, ']') + "}}", "too deeply");
   check(R"({"weight_map": {"a": 3}})", "expected the name of a file beside");

@@ -144,7 +144,7 @@ TEST_F(ControllerByCommand, WhatHadNoMemoryIsNotForcedAgain) {
   run_steps(job, steered, 5, course);
   const SwitchIntent intent = steered.command(to(in_batch(64))).value();
   steered.report({.after_step = intent.commit_after_step,
-                  .consumed_samples = 6 * 16,
+                  .consumed_samples = int64_t{6} * 16,
                   .from = steered.current(),
                   .to = intent.configuration,
                   .outcome = SwitchReport::Outcome::vetoed,

@@ -35,7 +35,7 @@ std::unique_ptr<StepTimeModel> step_time_model(const RunConfig& config) {
 // some.
 class OwnJob : public JobModel {
  public:
-  explicit OwnJob(const RunConfig& config) : config_(config) {}
+  explicit OwnJob(RunConfig config) : config_(std::move(config)) {}
 
   std::optional<std::string> infeasible_reason(const Configuration& configuration) const override {
     const PredictedJob job = predicted_job(config_);
@@ -87,7 +87,7 @@ class OwnJob : public JobModel {
 // be chosen. It need not tell its loss.
 class ForeignJob : public JobModel {
  public:
-  ForeignJob(const RunConfig& config, AccumulationTime time) : config_(config), time_(time) {}
+  ForeignJob(RunConfig config, AccumulationTime time) : config_(std::move(config)), time_(time) {}
 
   std::optional<std::string> infeasible_reason(const Configuration& configuration) const override {
     const Configuration own = configuration_of(config_);

@@ -229,7 +229,8 @@ class Workers {
   // What a step in this batch shows where the shares are measured, or only each worker's first micro-batch.
   void show(Observation& observation, int64_t batch, bool only_first) const {
     const int64_t parts = only_first ? std::ssize(gradients_) : workers_;
-    observation.small_batch = static_cast<double>(batch / parts);
+    const int64_t small_batch = batch / parts;
+    observation.small_batch = static_cast<double>(small_batch);
     observation.small_batch_squared_norm = 0;
     for (int64_t worker = 0; worker < workers_; ++worker) {
       *observation.small_batch_squared_norm +=

@@ -40,7 +40,7 @@ class ShortRun : public testing::Test {
 TEST_F(ShortRun, DecidesAfterASixteenthOfItAtTheLatest) {
   config_.adapt.policy = PolicyKind::fixed;
   config_.adapt.interval_samples = 1 << 20;
-  constexpr int64_t samples = 16 * 160;
+  constexpr int64_t samples = int64_t{16} * 160;
   const auto steps_of = [](const Course& course) {
     std::vector<int64_t> steps;
     for (const Decision& decision : course.decisions) steps.push_back(decision.step);
@@ -50,7 +50,7 @@ TEST_F(ShortRun, DecidesAfterASixteenthOfItAtTheLatest) {
   EXPECT_THAT(steps_of(course_of(samples, /*is_known=*/false)), testing::ElementsAre(first, third));
   EXPECT_THAT(steps_of(course_of(samples)),
               testing::ElementsAre(first, third, 15, 25, 35, 45, 55, 65, 75, 85, 95, 105, 115, 125, 135, 145, 155));
-  config_.adapt.interval_samples = 5 * 16;
+  config_.adapt.interval_samples = int64_t{5} * 16;
   EXPECT_EQ(steps_of(course_of(samples)), steps_of(course_of(samples, /*is_known=*/false))) << "it decides more often";
 }
 
@@ -58,7 +58,7 @@ TEST_F(ShortRun, WaitsNoLongerThanAQuarterOfItBeforeItChangesTheBatch) {
   config_.adapt.dwell_samples = 0;
   config_.adapt.dwell_steps = 100;
   config_.adapt.interval_samples = 16;
-  constexpr int64_t samples = 16 * 100;
+  constexpr int64_t samples = int64_t{16} * 100;
   EXPECT_EQ(first_batch_change(course_of(samples, /*is_known=*/false), samples), samples);
   const int64_t changed = first_batch_change(course_of(samples), samples);
   EXPECT_GE(changed, samples / 4);

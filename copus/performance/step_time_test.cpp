@@ -284,7 +284,7 @@ ClusterDescription cluster_of_cores() {
 struct BucketCollectives {
   explicit BucketCollectives(int64_t n) {
     const Link link = cluster_of_cores().within_node;
-    const int64_t layer_bytes = 4 * (4 * 128 * 128 + 3 * 256 * 128 + 2 * 128);
+    const int64_t layer_bytes = int64_t{4} * (4 * 128 * 128 + 3 * 256 * 128 + 2 * 128);
     layer = reduce_scatter_seconds(link, n, layer_bytes);
     table = reduce_scatter_seconds(link, n, int64_t{4} * 1000 * 128);
     layer_sum = all_reduce_seconds(link, n, layer_bytes);
@@ -427,7 +427,7 @@ TEST(StepTime, SharedGradientsOfNeighboursAreAddedInEveryMicroBatch) {
   EXPECT_GT(three - one, 2 * norms);
   // The rest is the reduction of all buckets, of which a rank has a quarter, but for the norms.
   const Link link = counting_cluster().within_node;
-  const int64_t layer_bytes = 4 * (128 * 128 + 3 * 256 * 32 + 2 * 128), table_bytes = 4 * 250 * 128;
+  const int64_t layer_bytes = int64_t{4} * (128 * 128 + 3 * 256 * 32 + 2 * 128), table_bytes = int64_t{4} * 250 * 128;
   const double reductions =
       8 * reduce_scatter_seconds(link, 2, layer_bytes) + 2 * reduce_scatter_seconds(link, 2, table_bytes);
   EXPECT_NEAR(three - one, 2 * (norms + reductions), 1e-12);

@@ -71,7 +71,7 @@ std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configur
                   configuration.num_microbatches(), "\n  sequence_length: ", question.sequence_length, "\n")}};
 }
 
-std::string torchtitan_schedule(PipelineSchedule schedule) {
+std::string_view torchtitan_schedule(PipelineSchedule schedule) {
   switch (schedule) {
     case PipelineSchedule::gpipe:
       return "GPipe";
@@ -114,7 +114,7 @@ std::vector<PasteText> for_torchtitan(const PlanQuestion& question, const Config
       toml += concat(key, " = ", value, "\n");
       python += concat("config.", section, ".", key, " = ", value, "\n");
     }
-    toml += "\n";
+    toml += '\n';
   };
   write("parallelism", parallelism);
   write("training", training);

@@ -108,7 +108,7 @@ std::string why_nothing_is_possible(const PlanQuestion& question) {
     return possible(space);
   });
   if (!batches.empty()) changes.push_back(concat("take a global batch of ", joined_by_or(batches)));
-  const std::string asks_more = demands(question.program);
+  const std::string_view asks_more = demands(question.program);
   return concat(
       "no layout of ", asked, " GPUs can train ", question.model_name, " with ",
       batches_in_words(question.space.global_batches), by_options ? concat(" and ", options) : "",

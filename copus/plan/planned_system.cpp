@@ -189,7 +189,7 @@ std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescri
   return std::nullopt;
 }
 
-std::string demands(PlannedSystem system) {
+std::string_view demands(PlannedSystem system) {
   switch (system) {
     case PlannedSystem::copus:
       break;

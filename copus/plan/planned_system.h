@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "copus/description/configuration_text.h"
 #include "copus/description/search_space.h"
@@ -38,7 +39,7 @@ std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescri
                                          const Configuration& configuration, int64_t sequence_length);
 
 // Says in a sentence's part what the program asks of every configuration. Empty for Copus, and where it asks nothing.
-std::string demands(PlannedSystem system);
+std::string_view demands(PlannedSystem system);
 
 // Gives the parts that `asked` does not name the values that the program takes where it has no choice.
 void take_what_is_usual(PlannedSystem system, const ConfigurationChange& asked, ParallelStrategy& strategy);

@@ -49,7 +49,7 @@ void CommandProgress::show(int64_t done) {
 }
 
 std::string command_progress_text(const std::string& unit, int64_t done, int64_t total, double seconds_so_far) {
-  const std::string text = concat(done, " of ", total, " ", unit);
+  std::string text = concat(done, " of ", total, " ", unit);
   if (done <= 0) return text;
   const double left = seconds_so_far * static_cast<double>(total - done) / static_cast<double>(done);
   return concat(text, ", ", time_left_text(left), " left");

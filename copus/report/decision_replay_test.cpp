@@ -460,7 +460,7 @@ TEST_F(DecisionReplayTest, ARunThatIsMadeLongerKeepsWhatItHasLearned) {
 
 TEST_F(DecisionReplayTest, AShortRunDecidesByTheSharesInItsLog) {
   config_.adapt.interval_samples = 1 << 20;
-  config_.train.max_tokens = 64 * 16 * 160;
+  config_.train.max_tokens = int64_t{64} * 16 * 160;
   train(100);
   Replay result = replay(config_, records(), events());
   EXPECT_FALSE(result.difference) << result.difference->what;

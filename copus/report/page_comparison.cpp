@@ -75,7 +75,7 @@ std::string with_interval(const Measure& measure, const PageJson& part) {
   if (mean.is_null()) return "the reference is not reported";
   const PageJson& low = measure.against_reference(part, "low");
   const PageJson& high = measure.against_reference(part, "high");
-  const std::string text = measure.text(mean.get<double>());
+  std::string text = measure.text(mean.get<double>());
   if (low.is_null() || high.is_null()) return text;
   return concat(text, " (", measure.text(low.get<double>()), " to ", measure.text(high.get<double>()), ")");
 }

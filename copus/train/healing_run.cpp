@@ -63,7 +63,7 @@ class HealingRun {
       std::unique_ptr<World> members = membership_.join_next();
       if (members == nullptr) return RunEnd::done;
       if (!stop_) stop_.emplace(max_seconds_, start_);
-      stop_->tell_user(members->rank() == 0);
+      StopRequest::tell_user(members->rank() == 0);
       try {
         const std::optional<RunEnd> end = run_epoch(members);
         leave();

@@ -31,7 +31,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
     if (world.rank() == 0) leader = std::make_unique<RunLeader>(plan, trainer.state());
 
     StopRequest stop(max_seconds, start);
-    stop.tell_user(world.rank() == 0);
+    StopRequest::tell_user(world.rank() == 0);
     world.everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     const bool can_judge_speed = agree_to_judge_speed(plan.config, device, have_cores, world);
     trainer.gather_seconds(can_judge_speed);

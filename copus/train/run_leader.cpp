@@ -94,7 +94,7 @@ void RunLeader::announce_rate(Trainer& trainer) const {
   if (controller.has_policy() && !plan_.config.adapt.advise) trainer.announce_rate_factor(controller.rate_factor());
 }
 
-void RunLeader::announce(const std::optional<SwitchIntent>& intent, Trainer& trainer) const {
+void RunLeader::announce(const std::optional<SwitchIntent>& intent, Trainer& trainer) {
   if (intent) trainer.announce(*intent);
 }
 

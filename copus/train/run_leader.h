@@ -65,7 +65,7 @@ class RunLeader {
   std::optional<std::string> conclusion() const;
 
  private:
-  void announce(const std::optional<SwitchIntent>& intent, Trainer& trainer) const;
+  static void announce(const std::optional<SwitchIntent>& intent, Trainer& trainer);
   void announce_rate(Trainer& trainer) const;
   const StepTimeLearner* told_step_times() const;
 

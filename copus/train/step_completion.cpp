@@ -85,7 +85,7 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
   return record_of(agreed, lr, norms, measures_noise, state);
 }
 
-void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) const {
+void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) {
   state.skipped_steps += 1;
   state.skipped_samples += state.configuration->global_batch;
   state.skipped_in_a_row += 1;

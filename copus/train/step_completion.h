@@ -37,7 +37,7 @@ class StepCompletion {
   double beta2(const TrainingState& state) const;
   UpdateScaling update_scaling(const StepAgreement& agreed, const TrainingState& state) const;
   std::optional<NormObservation> observe_noise(const StepAgreement& agreed, TrainingState& state) const;
-  void skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) const;
+  static void skip(const StepAgreement& agreed, double learning_rate, TrainingState& state);
   StepRecord record_of(const StepAgreement& agreed, double learning_rate, const std::optional<NormObservation>& norms,
                        bool measures_noise, const TrainingState& state) const;
   int64_t tokens_per_step(const TrainingState& state) const;

@@ -52,9 +52,9 @@ std::string place_of(const MeetingAddress& address) {
   return concat("the ranks' meeting place at ", address.host, ":", address.port);
 }
 
-UserError cannot_meet(const MeetingAddress& address, const std::string& why) {
-  return UserError(concat("cannot ", address.serve ? "serve" : "reach", " ", place_of(address), " (", why,
-                          "); choose a free port with MASTER_PORT, and rank 0's host with MASTER_ADDR"));
+[[noreturn]] void refuse_to_meet(const MeetingAddress& address, const std::string& why) {
+  throw UserError(concat("cannot ", address.serve ? "serve" : "reach", " ", place_of(address), " (", why,
+                         "); choose a free port with MASTER_PORT, and rank 0's host with MASTER_ADDR"));
 }
 
 // What came of a call that may have been given up.
@@ -96,7 +96,7 @@ class TcpStore::Implementation {
     if (!address_.serve &&
         !wait_for_listener(address_.host, address_.port, address_.wait_seconds, address_.is_useless)) {
       if (address_.is_useless && address_.is_useless()) return false;
-      throw cannot_meet(address_, concat("nobody listened there within ", address_.wait_seconds, " s"));
+      refuse_to_meet(address_, concat("nobody listened there within ", address_.wait_seconds, " s"));
     }
     c10d::TCPStoreOptions options = options_for(address_);
     if (address_.serve) {
@@ -111,10 +111,9 @@ class TcpStore::Implementation {
           address_.wait_seconds, address_.is_useless,
           [host = address_.host, options] { return std::make_shared<c10d::TCPStore>(host, options); }, made);
     } catch (const std::exception& error) {
-      throw cannot_meet(address_, first_line(error));
+      refuse_to_meet(address_, first_line(error));
     }
-    if (outcome == Outcome::silent)
-      throw cannot_meet(address_, concat("no answer within ", address_.wait_seconds, " s"));
+    if (outcome == Outcome::silent) refuse_to_meet(address_, concat("no answer within ", address_.wait_seconds, " s"));
     if (made) store_ = *made;
     return outcome == Outcome::done;
   }

@@ -121,7 +121,7 @@ class TcpConnections {
   OutLink& link_to(int64_t peer);
   void enqueue(Handle message);
   static OutStream* next_to_send(OutLink& link);
-  void begin_frame(OutLink& link);
+  static void begin_frame(OutLink& link);
   void write(int64_t peer, OutLink& link);
   void read_answers(int64_t peer, OutLink& link);
   void admit_guests();

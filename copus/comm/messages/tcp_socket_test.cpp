@@ -62,13 +62,13 @@ int64_t num_open_files() {
 
 class Door : public testing::TestWithParam<const char*> {
  protected:
-  TcpDoor door{GetParam(), token(), 4};
+  TcpDoor door_{GetParam(), token(), 4};
 };
 
 TEST_P(Door, lets_in_who_knows_the_token_and_says_which_rank_it_is) {
-  const TcpSocket three = knock(door, hello(token(), 3));
-  const TcpSocket two = knock(door, hello(token(), 2));
-  auto guests = let_in(door, 2);
+  const TcpSocket three = knock(door_, hello(token(), 3));
+  const TcpSocket two = knock(door_, hello(token(), 2));
+  auto guests = let_in(door_, 2);
   ASSERT_EQ(guests.size(), 2U);
   EXPECT_EQ(guests[0].rank + guests[1].rank, 5);
 }
@@ -76,15 +76,15 @@ TEST_P(Door, lets_in_who_knows_the_token_and_says_which_rank_it_is) {
 TEST_P(Door, turns_away_who_does_not_know_the_token_or_is_no_rank_or_talks_garbage) {
   std::string wrong = token();
   wrong.back() = wrong.back() == 'a' ? 'b' : 'a';
-  TcpSocket guessing = knock(door, hello(wrong, 1));
-  TcpSocket beyond = knock(door, hello(token(), 4));
-  TcpSocket negative = knock(door, hello(token(), -1));
-  TcpSocket garbage = knock(door, bytes_of("GET / HTTP/1.1\r\nHost: rank-0\r\nAccept: everything there is\r\n\r\n"));
+  TcpSocket guessing = knock(door_, hello(wrong, 1));
+  TcpSocket beyond = knock(door_, hello(token(), 4));
+  TcpSocket negative = knock(door_, hello(token(), -1));
+  TcpSocket garbage = knock(door_, bytes_of("GET / HTTP/1.1\r\nHost: rank-0\r\nAccept: everything there is\r\n\r\n"));
   {
-    const TcpSocket silent = knock(door, {});
+    const TcpSocket silent = knock(door_, {});
   }
-  const TcpSocket rank = knock(door, hello(token(), 1));
-  EXPECT_EQ(let_in(door, 1).size(), 1U);
+  const TcpSocket rank = knock(door_, hello(token(), 1));
+  EXPECT_EQ(let_in(door_, 1).size(), 1U);
   for (TcpSocket* each : {&guessing, &beyond, &negative, &garbage}) EXPECT_TRUE(is_closed(*each));
 }
 
@@ -93,9 +93,9 @@ TEST_P(Door, tells_nobody_how_much_of_the_token_is_right) {
   const std::vector<std::byte> right = hello(token(), 1), wrong = hello(make_token(), 1);
   for (const size_t letters : {9, 20, 39}) {
     const auto end = static_cast<std::ptrdiff_t>(letters);
-    TcpSocket knows = knock(door, {right.begin(), right.begin() + end});
-    TcpSocket guesses = knock(door, {wrong.begin(), wrong.begin() + end});
-    for (int looks = 0; looks < 3; ++looks) EXPECT_TRUE(door.admit().empty());
+    TcpSocket knows = knock(door_, {right.begin(), right.begin() + end});
+    TcpSocket guesses = knock(door_, {wrong.begin(), wrong.begin() + end});
+    for (int looks = 0; looks < 3; ++looks) EXPECT_TRUE(door_.admit().empty());
     for (TcpSocket* each : {&knows, &guesses}) {
       std::byte byte{};
       EXPECT_EQ(each->receive({&byte, 1}), 0) << letters << " letters, and it hangs up";
@@ -107,10 +107,10 @@ TEST_P(Door, waits_for_a_hello_that_comes_in_parts_and_reads_nothing_after_it) {
   std::vector<std::byte> words = hello(token(), 1);
   const std::vector<std::byte> late(words.end() - 5, words.end());
   words.resize(words.size() - 5);
-  TcpSocket slow = knock(door, words);
-  EXPECT_TRUE(door.admit().empty());
+  TcpSocket slow = knock(door_, words);
+  EXPECT_TRUE(door_.admit().empty());
   slow.send(late, bytes_of("more"));
-  auto guests = let_in(door, 1);
+  auto guests = let_in(door_, 1);
   ASSERT_EQ(guests.size(), 1U);
   std::vector<std::byte> more(10);
   EXPECT_EQ(guests[0].socket.receive(more), 4);
@@ -127,30 +127,30 @@ TEST_P(Door, is_open_to_ranks_however_many_strangers_stand_there) {
     const std::vector<std::byte> ours = hello(token(), 1);
     switch (chance() % 5) {
       case 0:
-        strangers.push_back(knock(door, bytes_of("GET / HTTP/1.1\r\nHost: rank-0\r\n\r\n")));
+        strangers.push_back(knock(door_, bytes_of("GET / HTTP/1.1\r\nHost: rank-0\r\n\r\n")));
         break;
       case 1:
-        strangers.push_back(knock(door, hello(make_token(), 1)));
+        strangers.push_back(knock(door_, hello(make_token(), 1)));
         break;
       case 2:  // as far as they may go without being known as a stranger
-        strangers.push_back(knock(door, {ours.begin(), ours.begin() + static_cast<int>(chance() % ours.size())}));
+        strangers.push_back(knock(door_, {ours.begin(), ours.begin() + static_cast<int>(chance() % ours.size())}));
         break;
       default:
-        strangers.push_back(knock(door, {}));
+        strangers.push_back(knock(door_, {}));
     }
-    EXPECT_TRUE(door.admit().empty());
+    EXPECT_TRUE(door_.admit().empty());
   }
   EXPECT_LE(num_open_files() - files_before - crowd, most_inside);
   // It is let in at once, and not when the strangers' time is over.
-  const TcpSocket rank = knock(door, hello(token(), 1));
+  const TcpSocket rank = knock(door_, hello(token(), 1));
   std::vector<TcpDoor::Guest> guests;
-  for (int looks = 0; looks < 10 && guests.empty(); ++looks) guests = door.admit();
+  for (int looks = 0; looks < 10 && guests.empty(); ++looks) guests = door_.admit();
   EXPECT_EQ(guests.size(), 1U);
 }
 
 TEST_P(Door, has_the_address_that_it_was_asked_for_and_no_other) {
-  EXPECT_EQ(door.address().host, GetParam());
-  const TcpSocket guest = knock(door, {});
+  EXPECT_EQ(door_.address().host, GetParam());
+  const TcpSocket guest = knock(door_, {});
   EXPECT_EQ(own_host_of(guest), GetParam());
   EXPECT_NE(::fcntl(guest.descriptor(), F_GETFD) & FD_CLOEXEC, 0);
 }

@@ -39,12 +39,12 @@ int64_t GroupArea::slot_capacity(int64_t members) {
 
 int64_t GroupArea::ring_capacity(int64_t members) {
   // A micro-batch's activations should fit, so that their sender need not wait. Large groups have many rings.
-  const uint64_t share = (int64_t{512} << 20) / (members * members);
-  return std::clamp<uint64_t>(std::bit_floor(share), 64 << 10, 2 << 20);
+  const auto share = static_cast<uint64_t>((int64_t{512} << 20) / (members * members));
+  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(share)), 64 << 10, 2 << 20);
 }
 
-int64_t GroupArea::slot_stride(int64_t members) { return sizeof(SharedSlot) + slot_capacity(members); }
-int64_t GroupArea::ring_stride(int64_t members) { return sizeof(SharedRing) + ring_capacity(members); }
+int64_t GroupArea::slot_stride(int64_t members) { return int64_t{sizeof(SharedSlot)} + slot_capacity(members); }
+int64_t GroupArea::ring_stride(int64_t members) { return int64_t{sizeof(SharedRing)} + ring_capacity(members); }
 
 int64_t GroupArea::bytes(int64_t members) {
   return round_up(members * 2 * slot_stride(members) + members * members * ring_stride(members), 4096);
