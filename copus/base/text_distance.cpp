@@ -62,7 +62,7 @@ std::optional<std::string> nearest(std::string_view text, const std::vector<std:
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(1, text.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
-    // Every difference in length is an edit, so that what is far longer than any name need not be read.
+    // Every difference in length is an edit: what is far longer or shorter need not be read.
     const size_t fewest_edits = std::max(lower.size(), candidate.size()) - std::min(lower.size(), candidate.size());
     if (fewest_edits >= best_distance) continue;
     const size_t distance = edit_distance(lower, in_lower_case(candidate));

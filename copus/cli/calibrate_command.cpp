@@ -5,7 +5,6 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -102,6 +101,8 @@ class Calibration {
     const NoiseScale noise = measure_noise();
     if (stop_.reason(0) != StopReason::none) return interrupted();
     measure_speed();
+    // Measures again before it refuses: the machine may only have been busy for a moment.
+    for (int again = 0; again < 2 && needs_more_than(limit - seconds_since(start)); ++again) measure_speed();
     if (stop_.reason(0) != StopReason::none) return interrupted();
     announce(limit - seconds_since(start));
     create_directories_durably(file.parent_path());
@@ -146,18 +147,13 @@ class Calibration {
     return train_branch(config_, checkpoint_, branch, dataset_, device_, [this] { return stop_.reason(0); });
   }
 
-  // Times two short branches; the difference is training, the rest what every branch costs. Each is the fastest of
-  // three, since whatever else the machine does for a moment must not refuse a calibration.
+  // Times two short branches; the difference is training, the rest what every branch costs.
   void measure_speed() {
     const auto seconds_of = [&](int64_t updates) {
-      double fastest = std::numeric_limits<double>::infinity();
-      for (int repetition = 0; repetition < 3 && stop_.reason(0) == StopReason::none; ++repetition) {
-        const Clock::time_point start = Clock::now();
-        train({.batch = static_cast<double>(reference_batch_),
-               .samples = static_cast<double>(updates * reference_batch_)});
-        fastest = std::min(fastest, seconds_since(start));
-      }
-      return fastest;
+      const Clock::time_point start = Clock::now();
+      train(
+          {.batch = static_cast<double>(reference_batch_), .samples = static_cast<double>(updates * reference_batch_)});
+      return seconds_since(start);
     };
     constexpr int64_t few = 4, more = 24;
     const double short_seconds = seconds_of(few);
@@ -169,16 +165,22 @@ class Calibration {
   }
   double predicted_seconds(double samples) const { return seconds_per_branch_ + samples * seconds_per_sample_; }
 
-  void announce(double limit) const {
-    double needed = 0, all = 0;
-    for (size_t i = 0; i < plan_.branches.size(); ++i) {
-      if (is_done(plan_.branches[i])) continue;
-      const double seconds = predicted_seconds(plan_.branches[i].samples);
-      all += seconds;
-      if (static_cast<int64_t>(i) < plan_.needed) needed += seconds;
+  // Of those of the first `count` branches that have not run.
+  double predicted_seconds_of_first(int64_t count) const {
+    double seconds = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const BranchOutcome& branch = plan_.branches[static_cast<size_t>(i)];
+      if (!is_done(branch)) seconds += predicted_seconds(branch.samples);
     }
+    return seconds;
+  }
+  bool needs_more_than(double seconds) const { return predicted_seconds_of_first(plan_.needed) > seconds; }
+
+  void announce(double limit) const {
+    const double needed = predicted_seconds_of_first(plan_.needed);
+    const double all = predicted_seconds_of_first(std::ssize(plan_.branches));
     const std::string known = done_.empty() ? "" : concat(done_.size(), " branches are there already; ");
-    if (needed > limit) {
+    if (needs_more_than(limit)) {
       throw UserError(concat("calibrate: ", known, "the branches that an interval needs would take about ",
                              format_duration(needed), " here, and --time leaves ", format_duration(limit),
                              ": give more (all of them would take ", format_duration(all),

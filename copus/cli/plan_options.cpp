@@ -66,7 +66,8 @@ int64_t parse_tokens(std::string_view text) {
   constexpr double most = 1e18;
   double tokens = 0;
   const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), tokens);
+  // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): where it ends is said beside it
+  const auto [rest, error] = std::from_chars(text.data(), end, tokens);
   const size_t thousands = rest == end ? 0 : suffixes.find(*rest) + 1;  // no such suffix: npos + 1, which is 0 too
   tokens *= std::pow(1000.0, static_cast<double>(thousands));
   const bool is_number = error == std::errc() && rest + (thousands > 0 ? 1 : 0) == end;

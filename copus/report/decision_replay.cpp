@@ -46,9 +46,10 @@ void check_possible(const RunConfig& config, const Configuration& configuration,
   const PredictedJob job = predicted_job(config);
   const auto reason = infeasible_reason(job.model, configuration, job.sequence_length);
   if (!reason) return;
-  throw UserError(concat("decisions.jsonl, after step ", step_of(event), ": the run cannot have been in ",
-                         to_string(configuration), " (", *reason, "): the file is damaged, or of another run, or the ",
-                         "run has been resumed since as another job (cluster.stands_for)"));
+  throw UserError(
+      concat("decisions.jsonl, after step ", step_of(event), ": the run cannot have been in ", to_string(configuration),
+             " (", *reason, "): the file is damaged, or of another run",
+             config.cluster.is_modelled() ? ", or it was resumed as another job (cluster.stands_for)" : ""));
 }
 
 void check_possible(const RunConfig& config, const DecisionEvent& event) {

@@ -19,6 +19,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 StepRecord record_of(const Observation& observation, const SyntheticJob& job, const RunConfig& config) {
   StepRecord record;
@@ -139,6 +140,16 @@ TEST_F(DecisionReplayTest, ARunReplaysToTheSameDecisions) {
   EXPECT_FALSE(result.difference) << result.difference->what;
   EXPECT_GT(result.decisions, 20);
   EXPECT_GT(result.switches, 1);
+}
+
+TEST_F(DecisionReplayTest, WhatARunCannotHaveBeenInNamesTheOtherJobThatItMayHaveBeen) {
+  train(20);
+  config_.model.num_hidden_layers = 1;
+  const auto refusal = [&] { return user_error([&] { replay_open_loop(config_, "", records(), events()); }); };
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("after step 0"), HasSubstr("p=2"), HasSubstr("damaged, or of another run"),
+                               Not(HasSubstr("cluster.stands_for"))));
+  config_.cluster.clock = ClockKind::modelled;
+  EXPECT_THAT(refusal(), HasSubstr("cluster.stands_for"));
 }
 
 // Nobody decides, and nothing says how fast the cluster computes.

@@ -28,7 +28,7 @@ WatchedRun some_run() {
   WatchedRun run;
   run.name = "runs/a";
   run.is_running = true;
-  run.config.train.max_tokens = 2000 * 8 * 256;
+  run.config.train.max_tokens = int64_t{2000} * 8 * 256;
   run.config.train.sequence_length = 256;
   for (int64_t step = 1; step <= 1000; ++step) {
     StepRecord record;

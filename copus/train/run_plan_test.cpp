@@ -141,7 +141,7 @@ class PlanRun : public ::testing::Test {
     snapshot.training_state = to_json(state);
     snapshot.weights.push_back(make_host_tensor("w", DType::f32, {1}));
     snapshot.optimizer.push_back(make_host_tensor("exp_avg.w", DType::f32, {1}));
-    writer.write(std::move(snapshot));
+    writer.write(snapshot);
     writer.finish();
   }
 

@@ -47,9 +47,9 @@ void note_sync(int descriptor) {
 }  // namespace
 
 // In place of the C library's function, so that the test sees what is synced when.
-extern "C" int fdatasync(int descriptor) {
-  note_sync(descriptor);
-  return static_cast<int>(::syscall(SYS_fdatasync, descriptor));
+extern "C" int fdatasync(int fildes) {
+  note_sync(fildes);
+  return static_cast<int>(::syscall(SYS_fdatasync, fildes));
 }
 
 namespace copus {

@@ -93,7 +93,7 @@ TEST_F(TrainerSwitch, AFactorThatIsAnnouncedCountsFromTheNextUpdateOnAllRanks) {
     }
   });
   CheckpointWriter writer(folder_.path() / "checkpoints", 1);
-  writer.write(std::move(*snapshot));
+  writer.write(*snapshot);
   writer.finish();
   const Checkpoint checkpoint(*writer.last_written());
   // A run that goes on from the checkpoint has its factor, and is told the next one again.
@@ -134,7 +134,7 @@ TEST_F(TrainerSwitch, ARunGoesOnWithTheRateOfACheckpointThatHasNoFactor) {
     ASSERT_NE(name, std::string::npos);
     state.replace(name, state.find(',', name) - name, concat("\"critical_batch\": ", critical));
     CheckpointWriter writer(folder_.path() / concat("checkpoints", ++number), 1);
-    writer.write(std::move(*snapshot));
+    writer.write(*snapshot);
     writer.finish();
     const Checkpoint checkpoint(*writer.last_written());
     train_on_every_rank(begin, [&, factor = factor, critical = critical](Trainer& trainer, World&, const Dataset&) {

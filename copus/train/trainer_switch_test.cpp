@@ -161,7 +161,7 @@ TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
   });
   // A run that never moved goes on from the same point.
   CheckpointWriter writer(folder_.path() / "checkpoints", 1);
-  writer.write(std::move(*snapshot));
+  writer.write(*snapshot);
   writer.finish();
   const Checkpoint checkpoint(*writer.last_written());
   const RunConfig there = config({ranks(1, 1, 2), global_batch(32), micro_batch(4)});

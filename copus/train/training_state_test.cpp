@@ -128,8 +128,8 @@ TEST(TrainingState, TakesNoNumberForAnInteger) {
 
 TEST(TrainingState, RefusesDeepNesting) {
   std::string text = to_json(some_state());
-  const size_t begin = text.find("{", text.find("\"configuration\""));
-  text.replace(begin, text.find("}", begin) + 1 - begin, deep_json());
+  const size_t begin = text.find('{', text.find("\"configuration\""));
+  text.replace(begin, text.find('}', begin) + 1 - begin, deep_json());
   EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("damaged")));
 }
 

@@ -15,8 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const int64_t batch : *batches) text += concat(text.empty() ? "" : ",", batch);
   expect(parse_global_batches(text) == *batches, "batches read back as others");
 
-  constexpr size_t few = 3;  // more of them add time and nothing new
-  space.global_batches.assign(batches->begin(), batches->begin() + std::min(batches->size(), few));
+  constexpr ptrdiff_t few = 3;  // more of them add time and nothing new
+  space.global_batches.assign(batches->begin(), batches->begin() + std::min(std::ssize(*batches), few));
   space.recomputes = {Recompute::none};
   space.zero_stages = {0, 3};
   ModelDescription model;

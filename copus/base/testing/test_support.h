@@ -17,7 +17,8 @@
 
 namespace copus {
 
-// Whether this is under AddressSanitizer, which takes terabytes of address space: no test can limit that then.
+// Whether this is under AddressSanitizer, which takes terabytes of address space: no test can limit that then, nor
+// descriptors, of which UndefinedBehaviorSanitizer beside it takes some.
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool under_address_sanitizer = true;
 #elif defined(__has_feature)

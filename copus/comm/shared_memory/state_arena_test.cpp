@@ -210,8 +210,8 @@ TEST(StateArena, prefault_fails_where_there_is_no_more) {
   EXPECT_EQ(touched_kib(*arena, huge_page), 0);
 }
 
-// Why tests that leave a rank no descriptors are skipped: without them the sanitizer takes any object for a wrong one.
-constexpr const char* needs_descriptors = "the sanitizer that runs with AddressSanitizer looks at memory by a pipe";
+// Why tests that leave a rank no descriptors are skipped under sanitizers, which run together.
+constexpr const char* needs_descriptors = "UndefinedBehaviorSanitizer checks an object's type by a pipe";
 
 // One rank can make no file, or make one and open no other.
 TEST(StateArena, is_had_by_all_ranks_or_by_none) {
