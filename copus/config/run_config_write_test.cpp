@@ -148,7 +148,7 @@ class RandomConfigs {
              (adapt.policy != PolicyKind::none && config.cluster.description.device.matmul_flops_per_second == 0));
     adapt.advise = adapt.policy != PolicyKind::none && coin();
     const auto list = [this](auto& values, int64_t low, int64_t high) {
-      using Value = typename std::decay_t<decltype(values)>::value_type;
+      using Value = std::decay_t<decltype(values)>::value_type;
       for (int64_t i = whole(0, 3); i > 0; --i) values.push_back(static_cast<Value>(whole(low, high)));
     };
     list(adapt.global_batches, 1, 1 << 24);

@@ -144,7 +144,7 @@ TEST_F(DecisionReplayTest, ARunReplaysToTheSameDecisions) {
 
 TEST_F(DecisionReplayTest, WhatARunCannotHaveBeenInNamesTheOtherJobThatItMayHaveBeen) {
   train(20);
-  config_.model.num_hidden_layers = 1;
+  config_.model.num_layers = 1;
   const auto refusal = [&] { return user_error([&] { replay_open_loop(config_, "", records(), events()); }); };
   EXPECT_THAT(refusal(), AllOf(HasSubstr("after step 0"), HasSubstr("p=2"), HasSubstr("damaged, or of another run"),
                                Not(HasSubstr("cluster.stands_for"))));

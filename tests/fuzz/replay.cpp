@@ -21,8 +21,8 @@
 #include "fuzz_target.h"
 
 // Of the sanitizers' runtime, where the program has one.
-extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(
-    void (*callback)());  // NOLINT(bugprone-reserved-identifier)
+// NOLINTNEXTLINE(bugprone-reserved-identifier, readability-identifier-naming): the name is theirs
+extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*callback)());
 
 namespace copus {
 
