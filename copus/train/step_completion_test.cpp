@@ -93,9 +93,8 @@ TEST_F(StepCompletionTest, AStepWithoutLossLearnsNothingAndIsNoneThatFailed) {
   EXPECT_EQ(state_.skipped_samples, 0);
   EXPECT_EQ(state_.noise_average, before.noise_average);
   // The samples of the step do not age what others have shown of the noise.
-  TrainingState without = before;
-  state_.step = without.step, state_.consumed_samples = without.consumed_samples;
-  state_.observed_samples = without.observed_samples;
+  state_.step = before.step, state_.consumed_samples = before.consumed_samples;
+  state_.observed_samples = before.observed_samples;
   complete(sound());
   const NoiseAverage expected = state_.noise_average;
   state_ = before;
