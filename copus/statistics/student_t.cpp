@@ -25,6 +25,15 @@ double normal_quantile(double probability) {
   return z;
 }
 
+// The logarithm of the Gamma function. std::lgamma, and with it std::beta, writes the sign into a variable of the whole
+// process, for which threads would race.
+double log_gamma(double x) {
+  int sign = 0;
+  return ::lgamma_r(x, &sign);
+}
+
+double beta(double x, double y) { return std::exp(log_gamma(x) + log_gamma(y) - log_gamma(x + y)); }
+
 }  // namespace
 
 // The method substitutes t = sqrt(nu) tan(x); the density of x is then proportional to cos(x)^(nu - 1).
@@ -41,7 +50,7 @@ double student_t_quantile(double probability, double degrees_of_freedom) {
     return sum * width / 6;
   };
   // The integral from 0 to pi/2 is half of the Beta function of 1/2 and nu/2.
-  const double whole = std::beta(0.5, nu / 2) / 2;
+  const double whole = beta(0.5, nu / 2) / 2;
   const double wanted = (2 * probability - 1) * whole;
 
   // Newton's method; the integral is concave, so that a step from the left does not go too far, and one from the right
