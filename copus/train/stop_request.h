@@ -21,8 +21,8 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  // Says whether the user is told on stdout, as soon as a signal comes, what it does. To be called after one
-  // is made, since that silences it.
+  // Says whether the user is told on stdout, as soon as a signal comes, what it does. To be called after one is
+  // made, since that silences it.
   static void tell_user(bool tells);
 
   // Returns the reason to stop. The time limit counts as reached when less than `reserve_seconds` of it are left.

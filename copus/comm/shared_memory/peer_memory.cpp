@@ -28,8 +28,9 @@ void allow_peers_to_read() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 PeerAddress peer_address(const void* address) { return {getpid(), own_token(), address}; }
 
 bool read_peer(const PeerAddress& from, std::byte* to, int64_t bytes) {
-  if (from.process == getpid() && from.token == own_token()) {                 // ranks that are threads of one process
-    if (bytes > 0) std::memcpy(to, from.address, static_cast<size_t>(bytes));  // what is empty may have no address
+  // Ranks that are threads of one process; what is empty may have no address.
+  if (from.process == getpid() && from.token == own_token()) {
+    if (bytes > 0) std::memcpy(to, from.address, static_cast<size_t>(bytes));
     return true;
   }
   for (int64_t done = 0; done < bytes;) {
