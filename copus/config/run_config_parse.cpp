@@ -85,15 +85,15 @@ void refuse_unknown_keys(const Setting& root) {
   }
 }
 
-// Refuses what somebody writes who knows the key and not its section.
-void refuse_keys_without_section(const std::vector<std::string>& overrides) {
+// Refuses what somebody writes who knows the key and not its section. Only the first override without a section is
+// looked at: read_settings accepts none, and refuses it where its key resembles no other.
+void refuse_key_without_section(const std::vector<std::string>& overrides) {
   for (const std::string& text : overrides) {
-    const size_t equals = std::min(text.find('='), text.size());
-    const std::string key = text.substr(0, equals);
-    const std::vector<std::string> meant =
-        key.find('.') == std::string::npos ? settings_like(key) : std::vector<std::string>();
-    if (meant.empty()) continue;
-    const std::string value = equals < text.size() ? text.substr(equals) : "=VALUE";
+    const std::string key = text.substr(0, text.find('='));
+    if (key.find('.') != std::string::npos) continue;
+    const std::vector<std::string> meant = settings_like(key);
+    if (meant.empty()) return;
+    const std::string value = key.size() < text.size() ? text.substr(key.size()) : "=VALUE";
     throw UserError(concat("--set ", text, ": expected section.key=value; did you mean --set ",
                            join(meant, concat(value, " or --set ")), value, "?"));
   }
@@ -103,7 +103,7 @@ void refuse_keys_without_section(const std::vector<std::string>& overrides) {
 
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides, Trainers trainers) {
-  refuse_keys_without_section(overrides);
+  refuse_key_without_section(overrides);
   const Setting root = read_settings(toml_text, source, overrides);
   refuse_unknown_keys(root);
   RunConfig config;

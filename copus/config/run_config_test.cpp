@@ -91,12 +91,13 @@ TEST(RunConfig, OverridesReplaceSettings) {
 }
 
 TEST(RunConfig, AnOverrideWithoutItsSectionIsToldTheSection) {
-  EXPECT_THAT(message_of(minimal(), {"max_steps=9"}),
+  EXPECT_THAT(message_of(minimal(), {"train.seed=1", "max_steps=9"}),
               HasSubstr("--set max_steps=9: expected section.key=value; did you mean --set train.max_steps=9?"));
   EXPECT_THAT(
       message_of(minimal(), {"interval"}),
       HasSubstr("--set evaluate.interval=VALUE or --set checkpoint.interval=VALUE or --set log.interval=VALUE?"));
-  EXPECT_THAT(message_of(minimal(), {"colour=1"}), HasSubstr("for example --set optimizer.lr=1e-3"));
+  EXPECT_THAT(message_of(minimal(), {"colour=1", "max_steps=9"}),
+              HasSubstr("--set colour=1: expected section.key=value, for example --set optimizer.lr=1e-3"));
 }
 
 TEST(RunConfig, WhatWasMeantAsANumberIsToldHowToBeOne) {

@@ -47,8 +47,10 @@ class Rank {
         other.send(pieces.rest());
       }
       const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-      while (!connections_.wait(handles, std::chrono::milliseconds(1)) && !connections_.missing(handles).lost) {
+      // A wait does not end when a connection does, so this looks again and again.
+      while (!connections_.wait(handles, std::chrono::milliseconds(0)) && !connections_.missing(handles).lost) {
         expect(std::chrono::steady_clock::now() < end, "a rank that has hung up is waited for");
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
       }
     } catch (const InternalError& error) {
       // Two ranks that disagree about a message's length are a mistake of ours, and nothing else is.
