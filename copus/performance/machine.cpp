@@ -26,8 +26,9 @@ Curve share_by(int64_t Matmul::* dimension, const MachineMeasurements& measureme
         like_reference.depth != reference.depth) {
       continue;
     }
+    const double share = flops_per_second(product) / flops_per_second(reference);
     points.push_back(
-        {static_cast<double>(product.*dimension), flops_per_second(product) / flops_per_second(reference)});
+        {static_cast<double>(product.*dimension), measurements.reference_is_sustained ? std::min(share, 1.0) : share});
   }
   std::sort(points.begin(), points.end(), [](const CurvePoint& a, const CurvePoint& b) { return a.at < b.at; });
   return points;

@@ -31,6 +31,9 @@ struct MachineMeasurements {
   double memory_bytes_per_second = 0;
   double launch_seconds = 0;
   Matmul reference;
+  // Whether the reference was measured at the limit of the device's power, and the other products after it, when the
+  // clock may have risen again: a product that seems faster than the reference then counts as fast as it.
+  bool reference_is_sustained = false;
   std::vector<Matmul> matmuls;         // others, with different rows, columns or depth
   std::vector<Attention> attentions;   // in ascending order of sequence lengths
   int64_t ranks = 2;                   // number of ranks in the collectives

@@ -36,6 +36,15 @@ TEST(DescribeMachine, CurvesAreSharesOfTheReferenceProduct) {
   EXPECT_NEAR(device.attention_backward.at(512), 0.375, 1e-12);
 }
 
+TEST(DescribeMachine, NothingIsFasterThanASustainedReference) {
+  MachineMeasurements m = measurements();
+  m.matmuls.push_back({2000, 1000, 400, 0.1});
+  EXPECT_NEAR(describe_machine(m).device.matmul_by_rows.at(2000), 2, 1e-12);
+  m.reference_is_sustained = true;
+  EXPECT_NEAR(describe_machine(m).device.matmul_by_rows.at(2000), 1, 1e-12);
+  EXPECT_NEAR(describe_machine(m).device.matmul_by_rows.at(32), 0.5, 1e-12);
+}
+
 TEST(DescribeMachine, TheLinkGivesBackTheCollectivesItWasMeasuredBy) {
   const MachineMeasurements m = measurements();
   const Link link = describe_machine(m).within_node;
