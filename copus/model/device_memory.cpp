@@ -1,10 +1,21 @@
 #include "copus/model/device_memory.h"
 
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "copus/model/caching_allocator.h"
 
 namespace copus {
+
+namespace {
+
+// Returns the allocator of a GPU, which exists from its first use on.
+c10::DeviceAllocator& allocator_of(at::Device device) {
+  at::globalContext().lazyInitDevice(device.type());
+  return *c10::getDeviceAllocator(device.type());
+}
+
+}  // namespace
 
 DeviceMemory device_memory(at::Device device) {
   if (device.is_cpu()) {
@@ -14,7 +25,7 @@ DeviceMemory device_memory(at::Device device) {
             .reserved_bytes = host.reserved_bytes,
             .total_bytes = 0};
   }
-  c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());
+  c10::DeviceAllocator& allocator = allocator_of(device);
   const auto stats = allocator.getDeviceStats(device.index());
   constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return {.used_bytes = stats.allocated_bytes[all].current,
@@ -25,7 +36,7 @@ DeviceMemory device_memory(at::Device device) {
 
 void reset_peak_device_memory(at::Device device) {
   if (device.is_cpu()) return reset_peak_host_memory();
-  c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+  allocator_of(device).resetPeakStats(device.index());
 }
 
 }  // namespace copus

@@ -80,6 +80,7 @@ TEST_F(TrainerSwitch, ALayoutThatAMachineAloneWouldHaveStateOfIsVetoedWhereThatI
 
 // The layout is there but its activations do not fit: everything goes back.
 TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "it limits the host's memory";
   install_caching_allocator();
   const RunConfig begin = config({ranks(2, 1, 2), global_batch(64), micro_batch(1), recompute(Recompute::full)});
   const std::vector<Change> larger = {ranks(1, 1, 4), micro_batch(64), recompute(Recompute::none)};
@@ -125,6 +126,7 @@ TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
 
 // A larger micro-batch alone leaves nothing to roll back.
 TEST_F(TrainerSwitch, AMicroBatchThatDoesNotFitIsVetoed) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "it limits the host's memory";
   install_caching_allocator();
   const RunConfig begin = config({ranks(1, 1, 2), global_batch(64), micro_batch(1), recompute(Recompute::full)});
   const Configuration to = configuration_of(with_changes(begin, {micro_batch(64)}));

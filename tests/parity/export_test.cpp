@@ -60,12 +60,14 @@ void expect_same_weights(const HuggingFaceModel& model, const HuggingFaceModel& 
 // Writes the logits of a model, for check_export.py.
 void write_logits(const fs::path& path, const HuggingFaceModel& model, const at::Tensor& tokens) {
   ParameterStore store = load(model, at::kFloat);
-  const at::Tensor logits = Decoder(store, Recompute::none).logits(tokens).contiguous();
+  const at::Tensor host_tokens = tokens.cpu();
+  const at::Tensor host_logits = Decoder(store, Recompute::none).logits(tokens).contiguous().cpu();
   const auto view = [](const char* name, DType dtype, const at::Tensor& tensor) {
     return TensorView{
         name, dtype, tensor.sizes().vec(), {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}};
   };
-  write_safetensors(path, std::vector{view("tokens", DType::i64, tokens), view("logits", DType::f32, logits)}, {});
+  write_safetensors(path, std::vector{view("tokens", DType::i64, host_tokens), view("logits", DType::f32, host_logits)},
+                    {});
 }
 
 TEST(Export, IsTheSameModelToUsAndToTransformers) {
