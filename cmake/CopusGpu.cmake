@@ -43,6 +43,30 @@ macro(find_hip)
   endif()
 endmacro()
 
+# Sets COPUS_CUDNN_INCLUDE_DIRS to the headers with which attention by cuDNN is built (model/kernels_cudnn.cpp), or to
+# nothing. PyTorch's wheels bring cuDNN's beside torch/; those of cudnn-frontend come by `pip install
+# nvidia-cudnn-frontend`.
+macro(find_cudnn)
+  find_path(COPUS_CUDNN_INCLUDE_DIR cudnn_graph_v9.h HINTS ${TORCH_ROOT}/../nvidia/cudnn/include)
+  find_path(COPUS_CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${TORCH_ROOT}/../include)
+  find_path(COPUS_NVRTC_INCLUDE_DIR nvrtc.h
+    HINTS ${CUDAToolkit_INCLUDE_DIRS} ${TORCH_ROOT}/../nvidia/cu${CUDAToolkit_VERSION_MAJOR}/include)
+  set(MISSING_HEADERS "")
+  foreach(HEADER CUDNN CUDNN_FRONTEND NVRTC)
+    if(NOT COPUS_${HEADER}_INCLUDE_DIR)
+      string(APPEND MISSING_HEADERS " ${HEADER}")
+    endif()
+  endforeach()
+  set(COPUS_CUDNN_INCLUDE_DIRS "")
+  if(NOT MISSING_HEADERS)
+    set(COPUS_CUDNN_INCLUDE_DIRS ${COPUS_CUDNN_FRONTEND_INCLUDE_DIR} ${COPUS_CUDNN_INCLUDE_DIR}
+      ${COPUS_NVRTC_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+    message(STATUS "Attention: by cuDNN on compute capability 9.0")
+  else()
+    message(STATUS "Attention: ATen's alone, because headers are missing:${MISSING_HEADERS} (docs/gpu.md, Building)")
+  endif()
+endmacro()
+
 set(COPUS_GPU_PLATFORM "")
 if(COPUS_GPU STREQUAL "off")
   set(REASON "COPUS_GPU is off")
@@ -99,6 +123,7 @@ if(COPUS_GPU_PLATFORM STREQUAL "cuda")
   add_library(copus_gpu_platform INTERFACE)
   target_link_libraries(copus_gpu_platform INTERFACE CUDA::cudart)
   target_compile_definitions(copus_gpu_platform INTERFACE COPUS_GPU_CUDA=1)
+  find_cudnn()
 elseif(COPUS_GPU_PLATFORM STREQUAL "hip")
   set(COPUS_HIP_ARCHITECTURES gfx90a CACHE STRING "What to compile device code for, e.g. gfx90a;gfx942")
   add_library(copus_gpu_platform INTERFACE)

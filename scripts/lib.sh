@@ -32,6 +32,13 @@ use_unpacked_packages() {
 }
 use_unpacked_packages
 
+# package_index_of PYTHON: prints the address of the index that pip asks.
+package_index_of() {
+  local index="${PIP_INDEX_URL:-$("$1" -m pip config list 2>/dev/null |
+    sed -n "s/^[^=]*\.index-url='\(.*\)'$/\1/p" | tail -n 1 || true)}"
+  echo "${index:-https://pypi.org/simple}"
+}
+
 # Set by `step`: what the last step took, in seconds with one decimal.
 step_seconds=0
 

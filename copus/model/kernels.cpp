@@ -47,6 +47,13 @@ Kernel* choose(const at::Tensor& tensor, Kernel* on_gpu, Kernel* on_cpu, Kernel*
   return runs_fused_on_gpu(tensor) ? on_gpu : runs_fused_on_cpu(tensor) ? on_cpu : generic;
 }
 
+// Chooses the implementation of attention, the same one for both directions of a shape.
+template <class Kernel>
+Kernel* choose_attention(const at::Tensor& qkv, const AttentionShape& shape, Kernel* on_cpu, Kernel* by_cudnn,
+                         Kernel* generic) {
+  return runs_fused_on_cpu(qkv) ? on_cpu : on_cudnn::takes_attention(qkv, shape) ? by_cudnn : generic;
+}
+
 }  // namespace
 
 #define COPUS_CHOOSE(tensor, kernel) choose(tensor, fused_on_gpu::kernel, on_cpu::kernel, generic::kernel)
@@ -71,13 +78,14 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
 
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
   const PartTimer timer(Part::attention);
-  return runs_fused_on_cpu(qkv) ? on_cpu::attention(qkv, shape) : generic::attention(qkv, shape);
+  return choose_attention(qkv, shape, on_cpu::attention, on_cudnn::attention, generic::attention)(qkv, shape);
 }
 
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
                               const AttentionShape& shape) {
   const PartTimer timer(Part::attention);
-  const auto kernel = runs_fused_on_cpu(qkv) ? on_cpu::attention_backward : generic::attention_backward;
+  const auto kernel = choose_attention(qkv, shape, on_cpu::attention_backward, on_cudnn::attention_backward,
+                                       generic::attention_backward);
   return kernel(output_gradient, qkv, forward, shape);
 }
 

@@ -50,4 +50,17 @@ decltype(kernels::round_to) round_to;
 
 }  // namespace on_gpu
 
+// Attention by cuDNN, in a build that has its headers (kernels_cudnn.cpp); elsewhere it takes none.
+namespace on_cudnn {
+
+// Tells whether attention on this device is cuDNN's, for the shapes that it takes.
+bool is_for(at::Device device);
+// Tells whether cuDNN takes this shape, on this device and with results that repeat bitwise. The first call for a shape
+// prepares its kernels, which takes a tenth of a second or so.
+bool takes_attention(const at::Tensor& qkv, const AttentionShape& shape);
+decltype(kernels::attention) attention;
+decltype(kernels::attention_backward) attention_backward;
+
+}  // namespace on_cudnn
+
 }  // namespace copus::kernels

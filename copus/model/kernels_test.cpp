@@ -17,6 +17,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include "copus/model/kernels_fused.h"
 #include "copus/model/kernels_generic.h"
 #include "copus/model/testing/reference_decoder.h"
 #include "copus/model/testing/test_device.h"
@@ -144,6 +145,38 @@ TEST_P(Kernels, RotaryAndAttention) {
       rotate(gradient, shape, cosine, sine, true);
       expect_close(gradient, expected, "gradient");
     }
+  }
+}
+
+// Attention whose backward pass takes a part of the sequences at a time (placement/attention_workspace.h), which on a
+// CPU would take minutes.
+TEST(LongAttention, RepeatsBitwiseAndKnowsNoOtherSequences) {
+  if (test_device().is_cpu()) GTEST_SKIP() << "for a GPU: COPUS_TEST_DEVICE";
+  at::manual_seed(31);
+  for (const AttentionShape shape : {AttentionShape{3, 4096, 16, 2, 128}, AttentionShape{4, 2048, 14, 2, 64}}) {
+    const int64_t rows = shape.batch * shape.sequence, width = shape.heads * shape.head_dim;
+    const at::TensorOptions options = at::TensorOptions().dtype(at::kBFloat16).device(test_device());
+    const at::Tensor qkv = at::randn({rows, shape.row()}, options), dy = at::randn({rows, width}, options);
+    EXPECT_EQ(kernels::on_cudnn::takes_attention(qkv, shape), kernels::on_cudnn::is_for(test_device()));
+    const auto result = kernels::attention(qkv, shape);
+    const at::Tensor gradient = kernels::attention_backward(dy, qkv, result, shape);
+    const auto expected = kernels::generic::attention(qkv, shape);
+    // Two ways to compute in bfloat16 differ by its rounding.
+    EXPECT_LE(relative_error(result.output, expected.output), 1e-2);
+    EXPECT_LE(relative_error(result.log_sum_exp, expected.log_sum_exp), 1e-4);
+    EXPECT_LE(relative_error(gradient, kernels::generic::attention_backward(dy, qkv, expected, shape)), 1e-2);
+    for (int repetition = 0; repetition < 5; ++repetition) {
+      EXPECT_TRUE(kernels::attention(qkv, shape).output.equal(result.output));
+      EXPECT_TRUE(kernels::attention_backward(dy, qkv, result, shape).equal(gradient));
+    }
+    AttentionShape one = shape;
+    one.batch = 1;
+    const at::Tensor last_qkv = qkv.narrow(0, rows - shape.sequence, shape.sequence);
+    const auto last = kernels::attention(last_qkv, one);
+    EXPECT_TRUE(last.output.equal(result.output.narrow(0, rows - shape.sequence, shape.sequence)));
+    const at::Tensor last_dy = dy.narrow(0, rows - shape.sequence, shape.sequence);
+    EXPECT_TRUE(kernels::attention_backward(last_dy, last_qkv, last, one)
+                    .equal(gradient.narrow(0, rows - shape.sequence, shape.sequence)));
   }
 }
 

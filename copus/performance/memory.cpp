@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/placement/attention_workspace.h"
 #include "copus/placement/sharding.h"
 #include "copus/placement/stages.h"
 #include "copus/schedule/schedule.h"
@@ -47,6 +48,8 @@ class ConfigurationMemory {
                .virtual_stages = strategy_.virtual_stages,
                .num_microbatches = configuration.num_microbatches(),
                .ranks = {}},
+        micro_batch_(configuration.micro_batch),
+        sequence_length_(sequence_length),
         tokens_(static_cast<double>(configuration.micro_batch * sequence_length)),
         sequence_(static_cast<double>(sequence_length)),
         tensor_ranks_(static_cast<double>(strategy_.tensor_parallel)),
@@ -69,7 +72,8 @@ class ConfigurationMemory {
       parts.activations += static_cast<double>(under_way - in_flight) * layers * waiting_;
     }
     if (is_last(rank)) parts.logits = head_bytes();
-    parts.workspace = working_ + use_.fixed_bytes;
+    // The head's logits are gone when a layer's backward pass needs room for scores.
+    parts.workspace = working_ + use_.fixed_bytes + std::max(0.0, score_gradient_bytes() - parts.logits);
     return strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
   }
 
@@ -108,6 +112,13 @@ class ConfigurationMemory {
     double logits = tokens_ * vocabulary;
     if (use_.logits_at_once > 0) logits = std::min(logits, static_cast<double>(use_.logits_at_once));
     return use_.logit_bytes * logits + use_.head_hidden * system_.activation_bytes * hidden() * tokens_;
+  }
+
+  // Gradients of scores, as far as attention may write them to memory.
+  double score_gradient_bytes() const {
+    if (!use_.writes_score_gradients) return 0;
+    const int64_t heads = std::max<int64_t>(1, model_.num_heads / strategy_.tensor_parallel);
+    return static_cast<double>(attention_workspace_bytes(micro_batch_, heads, sequence_length_));
   }
 
   bool is_last(int64_t rank) const { return rank == strategy_.pipeline_parallel - 1; }
@@ -151,6 +162,7 @@ class ConfigurationMemory {
         then.workspace = use_.fixed_bytes;
       } else {
         then.logits = 0;
+        then.workspace = working_ + use_.fixed_bytes + score_gradient_bytes();
       }
       if (then.total() > most.total()) most = then;
     }
@@ -202,6 +214,7 @@ class ConfigurationMemory {
   const std::vector<double>& layers_;
   const ParallelStrategy& strategy_;
   const Schedule shape_;  // its numbers only; the lists stay empty
+  const int64_t micro_batch_, sequence_length_;
   const double tokens_, sequence_, tensor_ranks_;
   // Bytes per layer and micro-batch.
   const double all_kept_, kept_, working_, waiting_;

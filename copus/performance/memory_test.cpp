@@ -56,6 +56,27 @@ TEST(Memory, OneRankCountedByHand) {
             parts.weights + parts.gradients + parts.optimizer + parts.activations + parts.logits + parts.workspace);
 }
 
+// Attention's backward pass comes when the logits are gone, so that only what it needs beyond them is added.
+TEST(Memory, GradientsOfScoresTakeThePlaceOfTheLogits) {
+  TrainingSystem without = copus_in_bf16();
+  without.memory.writes_score_gradients = false;
+  ModelDescription model = grouped_query_model();
+  const auto added = [&](int64_t length, const ParallelStrategy& strategy = {}) {
+    const Configuration configuration = batches_of(strategy);
+    const auto workspace = [&](const TrainingSystem& system) {
+      return MemoryModel(model, length, system).predict(configuration).parts.workspace;
+    };
+    return workspace(copus_in_bf16()) - workspace(without);
+  };
+  const double length = 4096, rows = 2 * length, scores = 2 * 8 * length * length * 2;
+  EXPECT_EQ(added(64), 0);
+  EXPECT_EQ(added(4096), scores - rows * (1024 * 2 + 5 * 128 * 2));
+  // With ZeRO-2 what is predicted is one moment, within the layers here, which has no logits.
+  EXPECT_EQ(added(4096, {.data_parallel = 2, .zero_stage = 2}), scores);
+  // One sequence of 16384 would need 4 GiB: there attention takes another way.
+  EXPECT_EQ(added(16384), 0);
+}
+
 TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {
   const auto parameters = static_cast<double>(count_parameters(grouped_query_model()));
   const MemoryParts parts = parts_of(batches_of({}), copus_in_fp32());
@@ -206,7 +227,8 @@ TEST(Memory, ThePeakIsWhereActivationsAndWholeBucketsMeet) {
   const MemoryParts all = parts_of(whole), peak = parts_of(cut);
   EXPECT_EQ(peak.activations, all.activations);
   EXPECT_EQ(peak.logits, 0);
-  EXPECT_EQ(peak.workspace, all.workspace);
+  // The gradients of 8 sequences' scores of 8 heads, in whose place there are logits at other moments.
+  EXPECT_EQ(peak.workspace, all.workspace + 8 * 8 * 128 * 128 * 2);
   EXPECT_EQ(peak.weights, all.weights / 4 + 2 * 2 * layer_elements);
   const double of_reduced = head_elements > layer_elements ? head_elements : layer_elements;
   EXPECT_EQ(peak.gradients, all.gradients / 4 + 4 * (head_elements + layer_elements + of_reduced / 4));

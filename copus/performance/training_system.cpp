@@ -98,6 +98,7 @@ TrainingSystem copus_on(Processor processor) {
 TrainingSystem copus_in_bf16(Processor processor) {
   TrainingSystem system = copus_on(processor);
   system.memory.logit_bytes = 2;
+  system.memory.writes_score_gradients = processor == Processor::gpu;
   return system;
 }
 

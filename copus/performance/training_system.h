@@ -36,6 +36,10 @@ struct MemoryUse {
   int64_t logits_at_once = 0;   // logits (of a rank) that the head works on at once; 0: a whole micro-batch's
   bool gathers_logits = false;  // whether every tensor-parallel rank holds the logits of the whole vocabulary
   double head_hidden = 0;       // tensors, hidden_size wide, that the head holds for one micro-batch
+  // Whether attention's backward pass may write the gradients of scores to memory, of some sequences at a time
+  // (placement/attention_workspace.h). Whether it does depends on the device and the build, of which a prediction knows
+  // nothing: it is an upper bound.
+  bool writes_score_gradients = false;
 
   double gradient_copy_bytes = 0;       // bytes per parameter of a micro-batch's own gradients, before they are added
   bool separate_tied_gradient = false;  // whether a tied head's gradient has its own buffer beside its embedding
