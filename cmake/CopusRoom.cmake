@@ -10,6 +10,9 @@ include(GoogleTest)
 add_library(copus_options INTERFACE)
 target_include_directories(copus_options INTERFACE ${CMAKE_SOURCE_DIR})
 set(HOST_OPTIONS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  # __FILE__ starts at the clone's root. So a program holds no path of the machine that built it, and ccache shares
+  # what it compiled between clones and worktrees.
+  -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=
   # Sources that are compiled as one look like headers to GCC, which then warns of a pimpl over unnamed types.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
   # COPUS_CHECK(condition) without a detail is C++20; clang 14 still calls it an extension.
