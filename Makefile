@@ -1,9 +1,9 @@
 # The commands of the project, each a script in scripts/. ARGS goes to the script: make test ARGS='-R tokenizer'
-.PHONY: help setup build quickstart test bench format lint sanitize fuzz dist
+.PHONY: help setup build quickstart test test-all bench format lint sanitize fuzz dist
 .DEFAULT_GOAL := help
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what tests and tools need as well: Debian packages, and Python packages in .venv
 	@scripts/setup $(ARGS)
@@ -14,8 +14,11 @@ build: ## set up and build the program (Release) into build/; ARGS=all builds th
 quickstart: ## set up, build, fetch a corpus, train a small model for three minutes, sample from it
 	@scripts/quickstart $(ARGS)
 
-test: ## build and run every test
+test: ## build and run the tests; ARGS='-R tokenizer' for some of them
 	@scripts/test $(ARGS)
+
+test-all: ## build and run every test, those too that take long
+	@scripts/test --all $(ARGS)
 
 bench: ## measure a training step side by side with PyTorch
 	@scripts/bench $(ARGS)

@@ -88,9 +88,17 @@ function(copus_compile_lightly ROOM)
   endforeach()
 endfunction()
 
+# copus_slow_tests(NAME...): leaves tests of this folder to `make test-all`, by the label `slow` beside the one they have.
+# For tests that take long and prove at length what others prove quickly.
+function(copus_slow_tests)
+  foreach(NAME IN LISTS ARGN)
+    set_property(TEST ${NAME} APPEND PROPERTY LABELS slow)
+  endforeach()
+endfunction()
+
 # copus_process_test(NAME FILE [TIMEOUT SECONDS] [RUN_SERIAL] [TORCH]): a Python file that tests the program `copus` as
-# a process, as FILE PATH_TO_COPUS. It tests the program without libtorch as well, unless it says TORCH. It ends with 77
-# where what it needs is not installed.
+# a process, as FILE PATH_TO_COPUS. It tests the program without libtorch as well, unless it says TORCH: the sources are
+# the same, so beside the other program this is a slow test. It ends with 77 where what it needs is not installed.
 function(copus_process_test NAME FILE)
   cmake_parse_arguments(TEST "RUN_SERIAL;TORCH" "TIMEOUT" "" ${ARGN})
   if(NOT TEST_TIMEOUT)
@@ -107,5 +115,8 @@ function(copus_process_test NAME FILE)
   endif()
   if(NOT TEST_TORCH)
     add_process_test(${NAME}.without_libtorch copus_without_libtorch 0)
+    if(COPUS_WITH_TORCH AND NOT NAME STREQUAL "cli.program")
+      copus_slow_tests(${NAME}.without_libtorch)
+    endif()
   endif()
 endfunction()
