@@ -21,16 +21,41 @@ const TensorView& find_tensor(const std::map<std::string, TensorView, std::less<
   return found->second;
 }
 
+// The folders under `root` that have a checkpoint's name, newest first.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& root) {
+  std::vector<int64_t> steps;
+  if (std::filesystem::is_directory(root)) {
+    for (const auto& entry : std::filesystem::directory_iterator(root)) {
+      if (const auto step = parse_checkpoint_name(entry.path().filename().string())) steps.push_back(*step);
+    }
+  }
+  std::ranges::sort(steps, std::greater());
+  std::vector<std::filesystem::path> directories;
+  for (const int64_t step : steps) directories.push_back(root / checkpoint_name(step));
+  return directories;
+}
+
 }  // namespace
 
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root) {
-  if (!std::filesystem::is_directory(root)) return std::nullopt;
-  int64_t latest = -1;
-  for (const auto& entry : std::filesystem::directory_iterator(root)) {
-    const auto step = parse_checkpoint_name(entry.path().filename().string());
-    if (step && *step > latest && has_manifest(entry.path())) latest = *step;
+  const auto directories = list_checkpoints(root);
+  if (directories.empty()) return std::nullopt;
+  read_named_manifest(directories.front());
+  return directories.front();
+}
+
+UsableCheckpoint open_newest_usable(const std::filesystem::path& root) {
+  UsableCheckpoint result;
+  for (const std::filesystem::path& directory : list_checkpoints(root)) {
+    try {
+      read_named_manifest(directory);
+      result.checkpoint.emplace(directory, Checkpoint::Check::texts);
+      break;
+    } catch (const CheckpointDamage& damage) {
+      result.damage.push_back(damage.reason());
+    }
   }
-  return latest < 0 ? std::nullopt : std::optional(root / checkpoint_name(latest));
+  return result;
 }
 
 Checkpoint::Checkpoint(const std::filesystem::path& directory, Check check) : directory_(directory) {

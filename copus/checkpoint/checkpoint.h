@@ -22,6 +22,10 @@
 // `.lock`, which dies with its process) and deletes the leftovers `step-<step>.partial` of dead writers. A name in a
 // manifest or an index is that of a file in the same folder, never a path.
 //
+// Damage. Because a folder gets its final name only when it is whole, a folder with such a name and without a whole
+// checkpoint has been damaged since. It is reported, never ignored, and never deleted or overwritten: a checkpoint of
+// the same step first renames it to `step-00000100.set-aside`.
+//
 // Reading checks the manifest, and size and checksum of every file, before anything is used.
 #pragma once
 
@@ -38,9 +42,9 @@
 
 namespace copus {
 
-// Finds the newest complete checkpoint under `root`; none when there is no such folder. Folders that are half-written,
-// or whose manifest is missing or unreadable, are passed over. Content is not checked here: a checkpoint that is
-// damaged in its content or of another format version is returned, and reported when it is opened.
+// Finds the newest checkpoint under `root`; none when there is no folder with a checkpoint's name. Throws
+// CheckpointDamage when the newest folder has no readable manifest, or the manifest of another step. Other damage is
+// reported when the checkpoint is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
 
 // A checkpoint that is open for reading. Views stay valid as long as it lives.
@@ -83,5 +87,15 @@ class Checkpoint {
   std::map<std::string, TensorView, std::less<>> weights_;
   std::map<std::string, TensorView, std::less<>> optimizer_;
 };
+
+// The newest checkpoint that a run can resume from, and the damage that was found in later ones.
+struct UsableCheckpoint {
+  std::optional<Checkpoint> checkpoint;  // opened with Check::texts
+  std::vector<std::string> damage;       // CheckpointDamage::reason() of each later folder, newest first
+};
+
+// Opens the newest checkpoint under `root` that is whole as far as can be seen without reading its tensors. Throws
+// UserError when the newest one that is not damaged cannot be used for another reason, such as its format version.
+UsableCheckpoint open_newest_usable(const std::filesystem::path& root);
 
 }  // namespace copus

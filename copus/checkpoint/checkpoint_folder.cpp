@@ -34,6 +34,21 @@ void delete_leftovers(const std::filesystem::path& root) {
   std::ranges::for_each(leftovers, delete_directory);
 }
 
+// Renames a folder that is not the whole checkpoint that its name says, so that nothing overwrites it: somebody may
+// still want to repair it.
+void set_aside_if_damaged(const std::filesystem::path& directory) {
+  if (!std::filesystem::exists(directory)) return;
+  try {
+    verify_sizes(directory, read_named_manifest(directory));
+  } catch (const CheckpointDamage&) {
+    std::filesystem::path aside = directory.string() + ".set-aside";
+    for (int number = 2; std::filesystem::exists(aside); ++number) {
+      aside = concat(directory.string(), ".set-aside-", number);
+    }
+    std::filesystem::rename(directory, aside);
+  }
+}
+
 // Checks that a file that another rank has written is here too.
 void check_arrival(const std::filesystem::path& path, uint64_t bytes) {
   std::error_code error;
@@ -149,6 +164,7 @@ void CheckpointFolder::commit_now(const CheckpointTexts& texts, std::map<std::st
   if (!texts.model_index.empty()) write_text(model_index_file_name, texts.model_index);
   write_file_durably(partial / manifest_file_name, to_json(manifest));
   sync_directory(partial);
+  set_aside_if_damaged(directory);
   replace_durably(partial, directory);
   const std::lock_guard guard(mutex_);
   last_written_ = directory;

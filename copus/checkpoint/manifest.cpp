@@ -16,7 +16,6 @@ using Json = nlohmann::json;
 
 constexpr const char* format_name = "copus-checkpoint";
 constexpr int64_t format_version = 1;
-constexpr const char* what_to_do = "Delete this folder to go on from an older checkpoint";
 
 std::string checksum_of(const Json& manifest) {
   const std::string text = manifest.dump();
@@ -26,10 +25,15 @@ std::string checksum_of(const Json& manifest) {
 bool is_manifest(const Json& json) { return json.is_object() && json.value("format", Json()) == format_name; }
 
 [[noreturn]] void fail_damaged(const std::filesystem::path& directory, const std::string& reason) {
-  throw UserError(concat("the checkpoint ", directory.string(), " is damaged: ", reason, ". ", what_to_do));
+  throw CheckpointDamage(directory, concat("the checkpoint ", directory.string(), " is damaged: ", reason));
 }
 
 }  // namespace
+
+CheckpointDamage::CheckpointDamage(const std::filesystem::path& directory, const std::string& reason)
+    : UserError(
+          concat(reason, ". Restore ", directory.string(), " from a copy, or move it away to use an older checkpoint")),
+      reason_(reason) {}
 
 std::string to_json(const Manifest& manifest) {
   Json files = Json::object();
@@ -44,7 +48,8 @@ std::string to_json(const Manifest& manifest) {
 Manifest read_manifest(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / manifest_file_name;
   if (!std::filesystem::exists(path)) {
-    throw UserError(concat(directory.string(), " is not a complete checkpoint: it has no ", manifest_file_name));
+    throw CheckpointDamage(directory,
+                           concat(directory.string(), " is not a complete checkpoint: it has no ", manifest_file_name));
   }
   Json json = parse_json(read_text_file(path));
   if (!is_manifest(json)) fail_damaged(directory, concat(manifest_file_name, " is not a manifest"));
@@ -76,6 +81,14 @@ Manifest read_manifest(const std::filesystem::path& directory) {
   for (const auto& [name, digest] : manifest.files) {
     if (is_plain_file_name(name)) continue;
     fail_damaged(directory, concat(manifest_file_name, " names \"", name, "\"; expected names of files beside it"));
+  }
+  return manifest;
+}
+
+Manifest read_named_manifest(const std::filesystem::path& directory) {
+  Manifest manifest = read_manifest(directory);
+  if (checkpoint_name(manifest.step) != directory.filename()) {
+    fail_damaged(directory, concat("its ", manifest_file_name, " is of step ", manifest.step));
   }
   return manifest;
 }

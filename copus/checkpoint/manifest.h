@@ -12,6 +12,7 @@
 #include <string>
 
 #include "copus/base/durable_file.h"
+#include "copus/base/error.h"
 
 namespace copus {
 
@@ -23,20 +24,36 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
+// Damage to a checkpoint. A checkpoint of another format version, or one that may not be read, is not damaged.
+class CheckpointDamage : public UserError {
+ public:
+  CheckpointDamage(const std::filesystem::path& directory, const std::string& reason);
+
+  // What is damaged, in one clause that names the folder and the file.
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string reason_;
+};
+
 std::string to_json(const Manifest& manifest);
 
-// Reads the manifest of the checkpoint in `directory`. Throws UserError when it is missing, damaged or of another
-// version.
+// Reads the manifest of the checkpoint in `directory`. Throws CheckpointDamage when it is missing or damaged, and
+// UserError when it is of another version.
 Manifest read_manifest(const std::filesystem::path& directory);
+
+// The same of a folder with a checkpoint's name: a manifest of another step than the name's is damage, too.
+Manifest read_named_manifest(const std::filesystem::path& directory);
 
 // Tells whether `directory` has a manifest at all: readable JSON that says it is one, of whatever version.
 bool has_manifest(const std::filesystem::path& directory);
 
-// Checks that every file of the manifest exists with its size. Throws UserError that names the first one that does not.
+// Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first one that
+// does not.
 void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest);
 
-// Checks that these files of the manifest exist with their sizes and checksums. Throws UserError that names the first
-// one that does not.
+// Checks that these files of the manifest exist with their sizes and checksums. Throws CheckpointDamage that names the
+// first one that does not.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest, std::span<const std::string> names);
 // Checks all of them.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest);

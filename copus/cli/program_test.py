@@ -296,6 +296,27 @@ class BadInput(ProgramTest):
         (self.folder / "manifest.json").rename(manifest)
         self.assert_done(*arguments)
 
+    # A folder with a checkpoint's name was whole once, so a manifest that cannot be read is damage.
+    def test_a_damaged_checkpoint_is_never_taken_for_none(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=4",
+                         "--set", "checkpoint.interval=2")
+        log = (self.folder / "r" / "run.jsonl").read_text()
+        checkpoints = self.folder / "r" / "checkpoints"
+        resume = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=6"]
+        newest = checkpoints / "step-00000004"
+        os.truncate(newest / "manifest.json", 100)
+        self.assert_refused("generate", "--checkpoint", "r", says=["step-00000004", "manifest.json"],
+                            leaves_run_dir=True)
+        shutil.move(checkpoints / "step-00000002", self.folder / "away")
+        self.assert_refused(*resume, says=["cannot resume", "step-00000004", "manifest.json"], leaves_run_dir=True)
+        self.assertEqual((self.folder / "r" / "run.jsonl").read_text(), log)
+        shutil.move(self.folder / "away", checkpoints / "step-00000002")
+        resumed = self.assert_done(*resume)
+        self.assertIn("resumed    after step 2", resumed.stdout)
+        self.assertIn(f"not resumed from: the checkpoint {newest.relative_to(self.folder)} is damaged", resumed.stdout)
+        aside = checkpoints / "step-00000004.set-aside"
+        self.assertEqual((aside / "manifest.json").stat().st_size, 100)
+
     def test_resume_with_something_else(self):
         self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
         resume = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]

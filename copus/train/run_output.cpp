@@ -148,6 +148,7 @@ void RunOutput::introduce(const Dataset& dataset, const std::optional<std::strin
   if (!plan_.resume) return;
   note(plan_.checkpoint ? concat("resumed    after step ", plan_.checkpoint->step())
                         : "resumed    from the beginning: there was no checkpoint yet");
+  for (const std::string& damage : plan_.damage) note(concat("warning    not resumed from: ", damage));
   for (const std::string& change : plan_.changes) note(concat("changed    ", change));
 }
 

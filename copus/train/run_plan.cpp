@@ -194,8 +194,14 @@ RunPlan plan_run(const RunRequest& request) {
   plan.resume = request.resume && !empty;
 
   if (plan.resume) {
-    const auto newest = latest_checkpoint(plan.directory / "checkpoints");
-    if (newest) plan.checkpoint.emplace(*newest, Checkpoint::Check::texts);
+    UsableCheckpoint newest = open_newest_usable(plan.directory / "checkpoints");
+    if (!newest.checkpoint && !newest.damage.empty()) {
+      throw UserError(concat("cannot resume: ", newest.damage.front(),
+                             "; the run has no other checkpoint, and it is not trained again from its beginning over "
+                             "this one. Restore the folder from a copy, or start a new run (another --run-dir)"));
+    }
+    plan.checkpoint = std::move(newest.checkpoint);
+    plan.damage = std::move(newest.damage);
   }
   if (!request.config_path.empty()) {
     plan.config = read_config(request.config_path, request.overrides);

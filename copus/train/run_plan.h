@@ -29,13 +29,14 @@ struct RunPlan {
   std::filesystem::path directory;
   bool resume = false;                   // the directory holds a run that is to go on
   std::optional<Checkpoint> checkpoint;  // the one to go on from, tensors not verified; empty: at the beginning
+  std::vector<std::string> damage;       // found in later checkpoints than that, a clause each
   std::vector<std::string> changes;      // settings in which a resumed run differs from its beginning
 };
 
 // Reads configuration and checkpoint; writes nothing. `resume` with a configuration and a directory in which no run has
 // begun yet starts one, so that a scheduler can repeat one command line.
 // Throws UserError: whatever is wrong with the configuration, a run directory that is not empty without `resume`,
-// nothing to resume, a damaged checkpoint, and a setting that may not change within a run.
+// nothing to resume, no checkpoint that is not damaged, and a setting that may not change within a run.
 RunPlan plan_run(const RunRequest& request);
 
 // Rules for changing a key of the configuration when a run is resumed.

@@ -236,5 +236,21 @@ TEST_F(PlanRun, ARunWithoutACheckpointBeginsAgain) {
   EXPECT_FALSE(plan.checkpoint.has_value());
 }
 
+TEST_F(PlanRun, ARunWhoseCheckpointsAreDamagedNeverBeginsAgain) {
+  begin_run(8);
+  begin_run(7);  // keeps later ones
+  const fs::path checkpoints = fs::path(run_directory()) / "checkpoints";
+  fs::resize_file(checkpoints / "step-00000008" / "manifest.json", 100);
+  const RunPlan plan = plan_run({"", {}, run_directory(), true});
+  ASSERT_TRUE(plan.checkpoint.has_value());
+  EXPECT_EQ(plan.checkpoint->step(), 7);
+  EXPECT_THAT(plan.damage, ElementsAre(AllOf(HasSubstr("step-00000008"), HasSubstr("manifest.json"))));
+
+  fs::remove(checkpoints / "step-00000007" / "manifest.json");
+  EXPECT_THAT([&] { plan_run({"", {}, run_directory(), true}); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("cannot resume"), HasSubstr("step-00000008"),
+                                             HasSubstr("not trained again from its beginning"))));
+}
+
 }  // namespace
 }  // namespace copus

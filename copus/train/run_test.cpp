@@ -87,6 +87,7 @@ TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
                .directory = fs::canonical(folder.path()) / "run",
                .resume = false,
                .checkpoint = {},
+               .damage = {},
                .changes = {}};
   watched_run = plan.directory;
   syncs.clear();
