@@ -17,6 +17,54 @@ class CorpusError(Exception):
     """A mistake in what the user gave."""
 
 
+class BadRecord(Exception):
+    """A record that holds no text. Its reader passes it to BadRecords and goes on where that allows it."""
+
+
+def printable(text):
+    """The text with control characters as escapes, since a terminal would obey those of a file."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
+
+
+class BadRecords:
+    """Stops at the first bad record, or skips bad records and lists them in a file, a line each: `where: reason`.
+
+    Skipping stops too when more than `most_bad` of all records are bad: at the end, and before that as soon as there are
+    too many for the records read so far, of which the first 10,000 count as read.
+    """
+
+    FIRST = 10_000
+
+    def __init__(self, most_bad=None, list_path=None):
+        self.most_bad, self.list_path = most_bad, list_path  # most_bad None: stop at the first one
+        self.records = self.bad = 0
+        self._list = None
+
+    def add(self, where, reason):
+        if self.most_bad is None:
+            raise CorpusError(f"{where}: {reason} (--on-bad-record skip passes over such records)")
+        self.bad += 1
+        if self._list is None:
+            self._list = open(self.list_path, "w", encoding="utf-8", errors="backslashreplace")
+        print(printable(f"{where}: {reason}"), file=self._list)
+        self._check(max(self.records, self.FIRST))
+
+    def finish(self):
+        if self._list is not None:
+            self._list.close()
+        self._check(self.records)
+
+    def _check(self, records):
+        if self.bad > (self.most_bad or 0) * records:
+            raise CorpusError(f"{self.bad:,} of {self.records:,} records are bad, more than --most-bad allows "
+                              f"({self.most_bad:.3g} of them); the last ones: {self._last()}")
+
+    def _last(self):
+        self._list.flush()
+        lines = self.list_path.read_text(encoding="utf-8").splitlines()
+        return "; ".join(lines[-3:])
+
+
 def new_decompressor(path):
     if path.suffix == ".gz":
         return zlib.decompressobj(wbits=31)
@@ -55,14 +103,17 @@ def read_lines(path, on_bytes):
     yield pending
 
 
-def decode(path, data, offset):
+def decode(path, data, offset, bad):
+    """The text of a document; an empty one in place of a bad one that is skipped."""
+    bad.records += 1
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{path}: is not UTF-8 text: bad byte at offset {offset + error.start}") from error
+        bad.add(path, f"is not UTF-8 text: bad byte at offset {offset + error.start}")
+        return ""
 
 
-def read_text(path, separator, on_bytes):
+def read_text(path, separator, on_bytes, bad):
     """Yields the documents of a text file, without the separators; empty ones too."""
     mark = separator.encode()
     pending, offset, searched = b"", 0, 0  # bytes of the current document, where it starts, bytes searched
@@ -72,16 +123,16 @@ def read_text(path, separator, on_bytes):
             continue
         begin = 0
         while (end := pending.find(mark, max(begin, searched))) >= 0:
-            yield decode(path, pending[begin:end], offset + begin)
+            yield decode(path, pending[begin:end], offset + begin, bad)
             begin = end + len(mark)
         pending, offset = pending[begin:], offset + begin
         searched = max(0, len(pending) - len(mark) + 1)
-    yield decode(path, pending, offset)
+    yield decode(path, pending, offset, bad)
 
 
-def no_such_key(where, key, names):
-    return CorpusError(f'{where}: has no key "{key}"; name the one of the text by --json-key: '
-                       f'there {"is" if len(names) == 1 else "are"} {", ".join(names) or "none"}')
+def no_such_key(key, names):
+    return (f'has no key "{key}"; name the one of the text by --json-key: '
+            f'there {"is" if len(names) == 1 else "are"} {", ".join(map(printable, names)) or "none"}')
 
 
 def has_half_characters(text):
@@ -93,26 +144,54 @@ def has_half_characters(text):
     return False
 
 
-def read_jsonl(path, key, on_bytes):
+def parse_json(line):
+    try:
+        return json.loads(line)
+    except UnicodeDecodeError as error:
+        raise BadRecord("is not UTF-8 text") from error
+    except json.JSONDecodeError as error:
+        raise BadRecord(f"is not JSON: {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise BadRecord("is JSON that nests too deeply") from error
+    except ValueError as error:  # a number of more digits than Python reads
+        raise BadRecord(f"is JSON that Python does not read: {error}") from error
+
+
+def text_under(record, key):
+    """The text of a record. A key with dots that the record does not have itself leads to objects inside."""
+    if not isinstance(record, dict):
+        raise BadRecord(f'is not an object; expected one with the text under "{key}"')
+    for name in [key] if key in record else key.split("."):
+        if not isinstance(record, dict) or name not in record:
+            raise BadRecord(no_such_key(key, list(record) if isinstance(record, dict) else []))
+        record = record[name]
+    if not isinstance(record, str):
+        raise BadRecord(f'the value of "{key}" is not a string')
+    if has_half_characters(record):
+        raise BadRecord(f'the value of "{key}" has half of a character, such as \\ud83d alone')
+    return record
+
+
+def check_is_jsonl(path, line):
+    """Names a file that is one JSON value over many lines, by its first line."""
+    if line.strip() in (b"[", b"{") or line.lstrip().startswith(b"[{"):
+        kind = "array" if line.lstrip().startswith(b"[") else "object"
+        raise CorpusError(f"{path}: is one JSON {kind}; expected one object a line. To turn an array into that: "
+                          "jq -c '.[]' FILE.json > FILE.jsonl")
+
+
+def read_jsonl(path, key, on_bytes, bad):
     """Yields the text of every line."""
     for number, line in enumerate(read_lines(path, on_bytes), start=1):
         if not line.strip():
             continue
+        if number == 1:
+            check_is_jsonl(path, line)
+        bad.records += 1
         try:
-            record = json.loads(line)
-        except UnicodeDecodeError as error:
-            raise CorpusError(f"{path}:{number}: is not UTF-8 text") from error
-        except json.JSONDecodeError as error:
-            raise CorpusError(f"{path}:{number}: is not JSON: {error.msg} at column {error.colno}") from error
-        if not isinstance(record, dict):
-            raise CorpusError(f"{path}:{number}: is not an object; expected one with the text under \"{key}\"")
-        if key not in record:
-            raise no_such_key(f"{path}:{number}", key, list(record))
-        if not isinstance(record[key], str):
-            raise CorpusError(f'{path}:{number}: the value of "{key}" is not a string')
-        if has_half_characters(record[key]):
-            raise CorpusError(f'{path}:{number}: the value of "{key}" has half of a character, such as \\ud83d alone')
-        yield record[key]
+            yield text_under(parse_json(line), key)
+        except BadRecord as error:
+            bad.add(f"{path}:{number}", error)
 
 
 def import_pyarrow(path):
@@ -124,26 +203,30 @@ def import_pyarrow(path):
     return pyarrow
 
 
-def texts_of(path, schema, batches, key):
-    """Yields the texts in a column of tables, and the rows read so far."""
-    if key not in schema.names:
-        raise no_such_key(path, key, schema.names)
+def texts_of(path, schema, batches, key, bad):
+    """Yields the texts in a column of tables, an empty one in place of a bad one, and the rows read so far."""
+    column = key if key in schema.names else key.split(".")[0]
+    if column not in schema.names:
+        raise CorpusError(f"{path}: {no_such_key(key, schema.names)}")
     rows = 0
     for batch in batches:
-        for text in batch.column(batch.schema.get_field_index(key)).to_pylist():
+        for value in batch.column(batch.schema.get_field_index(column)).to_pylist():
             rows += 1
-            if not isinstance(text, str):
-                raise CorpusError(f'{path}, row {rows}: the value of "{key}" is not a string')
-            yield text, rows
+            bad.records += 1
+            try:
+                yield text_under({column: value}, key), rows
+            except BadRecord as error:
+                bad.add(f"{path}, row {rows}", error)
+                yield "", rows
 
 
-def read_parquet(path, key, on_bytes):
+def read_parquet(path, key, on_bytes, bad):
     pyarrow = import_pyarrow(path)
     read, size = 0, path.stat().st_size
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             batches = file.iter_batches(READ_ROWS, columns=[key])
-            for text, rows in texts_of(path, file.schema_arrow, batches, key):
+            for text, rows in texts_of(path, file.schema_arrow, batches, key, bad):
                 now = size * rows // file.metadata.num_rows
                 on_bytes(now - read)
                 read = now
@@ -178,13 +261,13 @@ def counted(batches, size, on_bytes):
     on_bytes(size)
 
 
-def read_dataset(folder, key, on_bytes):
+def read_dataset(folder, key, on_bytes, bad):
     for path in files_of_dataset(folder):
         pyarrow = import_pyarrow(path)
         try:
             with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as reader:
                 batches = counted(reader, path.stat().st_size, on_bytes)
-                for text, _ in texts_of(path, reader.schema, batches, key):
+                for text, _ in texts_of(path, reader.schema, batches, key, bad):
                     yield text
         except (pyarrow.ArrowException, OSError) as error:
             raise CorpusError(f"{path}: cannot be read as a file of datasets: {error}") from error
@@ -199,13 +282,13 @@ def files_of(path):
     return [path]
 
 
-def read_documents(path, key, separator, on_bytes):
+def read_documents(path, key, separator, on_bytes, bad):
     """Yields the documents of a file or folder. `key` names the text of a record, `separator` ends one in a text."""
     if path.is_dir():
-        return read_dataset(path, key, on_bytes)
+        return read_dataset(path, key, on_bytes, bad)
     kind = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
     if kind == ".parquet":
-        return read_parquet(path, key, on_bytes)
+        return read_parquet(path, key, on_bytes, bad)
     if kind in (".jsonl", ".json"):
-        return read_jsonl(path, key, on_bytes)
-    return read_text(path, separator, on_bytes)
+        return read_jsonl(path, key, on_bytes, bad)
+    return read_text(path, separator, on_bytes, bad)

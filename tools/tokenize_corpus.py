@@ -8,7 +8,9 @@ goes into the folder PREFIX.tokenizer, where `copus generate` and `copus convert
 Files ending in .jsonl (or .json) hold one JSON object a line, its text under --json-key, files ending in .parquet and
 folders of datasets.save_to_disk a column of that name; all others are text, one document or cut at
 --document-separator. Text and JSONL may be compressed (.gz, .zst). Every document becomes one sequence that ends with
-the end-of-document token.
+the end-of-document token. The names of special tokens, such as <|endoftext|>, are text where a document holds them,
+unless --special-tokens says otherwise; the summary counts them. What a tokenizer's file says of truncation, padding and
+dropout is ignored.
 
 The documents are cut into pieces of a fixed size, which several processes tokenize, each into a file of its own in
 PREFIX.parts; at the end these are joined. So neither the number of processes nor an interruption changes a byte: the
@@ -23,17 +25,19 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import struct
 import sys
 import threading
 import time
+import typing
 from array import array
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from corpus_readers import CorpusError, files_of, read_documents
+from corpus_readers import BadRecords, CorpusError, files_of, printable, read_documents
 
 # Token ids of vocabularies below this size are stored in two bytes, by Megatron's rule.
 UINT16_VOCAB_LIMIT = 65500
@@ -49,6 +53,35 @@ def fingerprint(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+# Normalizers and pre-tokenizers after which a text can be put together again.
+LOSSLESS = ("Prepend", "ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength")
+
+
+def losses_of(part):
+    """The types of a normalizer or pre-tokenizer, as the JSON has it, after which some texts are no longer the same."""
+    if not isinstance(part, dict):
+        return []
+    inner = part.get("normalizers") or part.get("pretokenizers")
+    if inner is not None:
+        return [name for each in inner for name in losses_of(each)]
+    kind = part.get("type")
+    marks_blanks = kind == "Replace" and part.get("pattern", {}).get("String") == " "
+    only_cuts = kind in ("Split", "Punctuation") and part.get("behavior") != "Removed"
+    return [] if marks_blanks or only_cuts or kind in LOSSLESS else [kind]
+
+
+def neutralise(tokenizer):
+    """Takes from a tokenizer of the `tokenizers` package what would cut, fill up or vary what it writes. Returns what is
+    left that changes texts, a sentence each."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    parts = json.loads(tokenizer.to_str())
+    losses = losses_of(parts.get("normalizer")) + losses_of(parts.get("pre_tokenizer"))
+    return [f"the tokenizer changes texts before it cuts them into tokens: {', '.join(losses)}"] if losses else []
+
+
 class JsonTokenizer:
     """A tokenizer.json of the `tokenizers` package."""
 
@@ -61,8 +94,12 @@ class JsonTokenizer:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises plain Exception
             raise CorpusError(f"--tokenizer {path} is not a tokenizers JSON file: {error}") from error
+        self.notes = neutralise(self._tokenizer)
         self.eos_token = None
         self.vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.special_tokens = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()
+                               if token.special]
+        self.unknown_token = getattr(self._tokenizer.model, "unk_token", None)
 
     def fingerprint(self):
         return fingerprint(self._tokenizer.to_str())
@@ -73,8 +110,10 @@ class JsonTokenizer:
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eod_token}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
-    def encode(self, texts):
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+    def encode(self, texts, special_are_text):
+        self._tokenizer.encode_special_tokens = special_are_text
+        encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
+        return [encoding.ids for encoding in encode_batch(texts, add_special_tokens=False)]
 
 
 class HuggingFaceTokenizer:
@@ -91,8 +130,12 @@ class HuggingFaceTokenizer:
             self._tokenizer = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError) as error:
             raise CorpusError(f"--tokenizer {name} cannot be loaded: {error}") from error
+        fast = getattr(self._tokenizer, "backend_tokenizer", None)
+        self.notes = neutralise(fast) if fast else []
         self.eos_token = self._tokenizer.eos_token
         self.vocabulary = self._tokenizer.get_vocab()
+        self.special_tokens = [token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special]
+        self.unknown_token = self._tokenizer.unk_token
 
     def fingerprint(self):
         fast = getattr(self._tokenizer, "backend_tokenizer", None)
@@ -102,8 +145,9 @@ class HuggingFaceTokenizer:
         self._tokenizer.eos_token = eod_token
         self._tokenizer.save_pretrained(folder)
 
-    def encode(self, texts):
-        return self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    def encode(self, texts, special_are_text):
+        return self._tokenizer(texts, add_special_tokens=False, split_special_tokens=special_are_text,
+                               return_attention_mask=False, verbose=False)["input_ids"]
 
 
 def load_tokenizer(name):
@@ -147,23 +191,36 @@ def batched(documents, characters):
         yield batch
 
 
+class Counts(typing.NamedTuple):
+    """Of a piece, or of all: documents, their tokens, and in their texts names of special tokens, characters that the
+    tokenizer does not know, and tokens that end a document before it ends."""
+    documents: int = 0
+    tokens: int = 0
+    special: int = 0
+    unknown: int = 0
+    ends: int = 0
+
+    def __add__(self, other):
+        return Counts(*map(sum, zip(self, other)))
+
+
 class Progress:
     """One line on standard error: rewritten on a terminal, repeated otherwise. Only pieces that are done count."""
 
     def __init__(self, total_bytes):
         self._total = total_bytes
         self._before = self._done = 0  # bytes of input that an earlier call has tokenized, and all that are done
-        self.documents = self.tokens = self._tokens_before = 0
+        self.counts = Counts()
+        self._tokens_before = 0
         self._started = self._shown = time.monotonic()
         self._terminal = sys.stderr.isatty()
 
-    def add(self, size, documents, tokens, is_new):
+    def add(self, size, counts, is_new):
         self._done += size
-        self.documents += documents
-        self.tokens += tokens
+        self.counts += counts
         if not is_new:
             self._before += size
-            self._tokens_before += tokens
+            self._tokens_before += counts.tokens
         self.show()
 
     def seconds(self):
@@ -175,8 +232,9 @@ class Progress:
             return
         self._shown = now
         new, seconds = self._done - self._before, max(1e-9, self.seconds())
-        line = (f"{100 * self._done / max(1, self._total):3.0f} %  {self.documents:,} documents  {self.tokens:,} tokens"
-                f"  {(self.tokens - self._tokens_before) / seconds:,.0f} tokens/s")
+        documents, tokens = self.counts[:2]
+        line = (f"{100 * self._done / max(1, self._total):3.0f} %  {documents:,} documents  {tokens:,} tokens"
+                f"  {(tokens - self._tokens_before) / seconds:,.0f} tokens/s")
         if new and not last:
             minutes, rest = divmod(int(seconds * (self._total - self._done) / new), 60)
             line += f"  {minutes}:{rest:02d} left"
@@ -191,7 +249,9 @@ def close_durably(file):
 
 
 class Parts:
-    """The folder PREFIX.parts: what is tokenized already. A part is a count of documents, their lengths, their ids."""
+    """The folder PREFIX.parts: what is tokenized already. A part is its Counts, its documents' lengths, their ids."""
+
+    HEADER = struct.Struct("<5Q")
 
     def __init__(self, prefix, vocab_size):
         self.folder = Path(f"{prefix}.parts")
@@ -220,7 +280,7 @@ class Parts:
     def path(self, number):
         return self.folder / f"{number:06d}"
 
-    def write(self, number, sequences):
+    def write(self, number, counts, sequences):
         lengths, ids = array("i"), array(self.code)
         for sequence in sequences:
             if len(sequence) > MAX_SEQUENCE_LENGTH:
@@ -230,15 +290,18 @@ class Parts:
             ids.extend(sequence)
         partial = self.path(number).with_suffix(f".{os.getpid()}")
         with open(partial, "wb") as file:
-            file.write(struct.pack("<Q", len(lengths)))
+            file.write(self.HEADER.pack(*counts))
             lengths.tofile(file)
             ids.tofile(file)
             close_durably(file)
         partial.rename(self.path(number))
 
+    def read_counts(self, file):
+        return Counts(*self.HEADER.unpack(file.read(self.HEADER.size)))
+
     def lengths(self, file):
         lengths = array("i")
-        lengths.fromfile(file, struct.unpack("<Q", file.read(8))[0])
+        lengths.fromfile(file, self.read_counts(file).documents)
         return lengths
 
     def join(self, prefix, count):
@@ -270,15 +333,25 @@ class Parts:
 class Work:
     """What a worker process does. It is made before the fork, so that nothing has to be loaded again."""
 
-    def __init__(self, tokenizer, eod, parts):
-        self.tokenizer, self.eod, self.parts = tokenizer, eod, parts
+    def __init__(self, tokenizer, eod, special_are_text, parts):
+        self.tokenizer, self.eod, self.special_are_text, self.parts = tokenizer, eod, special_are_text, parts
+        self.unknown = tokenizer.vocabulary.get(tokenizer.unknown_token)
+        names = sorted(map(re.escape, tokenizer.special_tokens), key=len, reverse=True)
+        self.special = re.compile("|".join(names)) if names else None
 
     def __call__(self, number, documents):
-        """Tokenizes a piece; returns how many documents and tokens it has."""
-        sequences = [ids + [self.eod] for batch in batched(documents, BATCH_CHARACTERS)
-                     for ids in self.tokenizer.encode(batch)]
-        self.parts.write(number, sequences)
-        return len(sequences), sum(map(len, sequences))
+        """Tokenizes a piece; returns its counts."""
+        sequences, special = [], 0
+        for batch in batched(documents, BATCH_CHARACTERS):
+            if self.special:
+                special += sum(len(self.special.findall(text)) for text in batch)
+            sequences += self.tokenizer.encode(batch, self.special_are_text)
+        unknown, ends = (sum(ids.count(token) for ids in sequences) for token in (self.unknown, self.eod))
+        for ids in sequences:
+            ids.append(self.eod)
+        counts = Counts(len(sequences), sum(map(len, sequences)), special, unknown, ends)
+        self.parts.write(number, counts, sequences)
+        return counts
 
 
 def begin_worker(work):
@@ -309,7 +382,7 @@ def tokenize_pieces(pieces, work, processes, progress):
         while len(running) > most_left:
             done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in done:
-                progress.add(running.pop(future), *future.result(), is_new=True)
+                progress.add(running.pop(future), future.result(), is_new=True)
 
     try:
         pool.submit(int).result()  # forks, before the readers start threads
@@ -317,8 +390,8 @@ def tokenize_pieces(pieces, work, processes, progress):
             path = work.parts.path(count)
             if path.exists():
                 with open(path, "rb") as file:
-                    lengths = work.parts.lengths(file)
-                progress.add(size, len(lengths), sum(lengths), is_new=False)
+                    counts = work.parts.read_counts(file)
+                progress.add(size, counts, is_new=False)
             else:
                 running[pool.submit(call_worker, count, documents)] = size
             count += 1
@@ -333,7 +406,7 @@ def tokenize(arguments):
     files = [file for path in arguments.input for file in files_of(path)]
     # Beside its parts, what is there without an .idx is of a call that was killed before its last step.
     is_interrupted = Path(f"{arguments.output}.parts").exists()
-    for suffix in (".idx",) if is_interrupted else (".bin", ".idx", ".tokenizer"):
+    for suffix in (".idx",) if is_interrupted else (".bin", ".idx", ".tokenizer", ".skipped"):
         if Path(f"{arguments.output}{suffix}").exists():
             raise CorpusError(f"{arguments.output}{suffix}: exists already; remove it or choose another --output")
     tokenizer = load_tokenizer(arguments.tokenizer)
@@ -350,7 +423,12 @@ def tokenize(arguments):
     status = [file.stat() for file in files]
     parts.open({"input": [[str(file.resolve()), each.st_size, each.st_mtime_ns] for file, each in zip(files, status)],
                 "tokenizer": tokenizer.fingerprint(), "eod": eod, "piece_characters": PIECE_CHARACTERS,
-                "json_key": arguments.json_key, "document_separator": arguments.document_separator})
+                "json_key": arguments.json_key, "document_separator": arguments.document_separator,
+                "special_tokens": arguments.special_tokens, "on_bad_record": arguments.on_bad_record})
+    for note in tokenizer.notes:
+        print(f"note: {note}", file=sys.stderr)
+    skipped = Path(f"{arguments.output}.skipped")
+    bad = BadRecords(arguments.most_bad / 100, skipped) if arguments.on_bad_record == "skip" else BadRecords()
     progress = Progress(sum(each.st_size for each in status))
     read = [0]
 
@@ -359,26 +437,49 @@ def tokenize(arguments):
 
     def pieces():
         documents = (document for path in arguments.input
-                     for document in read_documents(path, arguments.json_key, arguments.document_separator, on_bytes))
+                     for document in read_documents(path, arguments.json_key, arguments.document_separator, on_bytes,
+                                                    bad))
         before = 0
         for piece in batched(documents, PIECE_CHARACTERS):
             yield piece, read[0] - before
             before = read[0]
 
     try:
-        count = tokenize_pieces(pieces(), Work(tokenizer, eod, parts), arguments.processes, progress)
+        work = Work(tokenizer, eod, arguments.special_tokens == "text", parts)
+        count = tokenize_pieces(pieces(), work, arguments.processes, progress)
+        bad.finish()
         if count == 0:
             raise CorpusError("the input is empty: it holds no text")
     except CorpusError:
         shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
+        skipped.unlink(missing_ok=True)
         raise
     save_tokenizer(tokenizer, eod_token, Path(f"{arguments.output}.tokenizer"), parts.folder)
     parts.join(arguments.output, count)
     shutil.rmtree(parts.folder)
     progress.show(last=True)
-    print(f"{arguments.output}.bin/.idx: {progress.documents} documents, {progress.tokens} tokens, "
-          f"{progress.seconds():.1f} s\n"
-          f'train with: data.train = "{arguments.output}", model.vocab_size = {vocab_size} (or more)')
+    counts = progress.counts
+    print(f"{arguments.output}.bin/.idx: {counts.documents} documents, {counts.tokens} tokens, "
+          f"{progress.seconds():.1f} s")
+    if bad.bad:
+        print(f"skipped: {bad.bad:,} of {bad.records:,} records are bad; {skipped} lists them")
+    if counts.special:
+        what = ("they were written as text; --special-tokens token writes the tokens" if arguments.special_tokens == "text"
+                else "they were written as tokens")
+        print(f"special tokens: documents name them {counts.special:,} times; {what}")
+    if counts.ends:
+        print(f"ends: {counts.ends:,} times the end-of-document token {eod_token!r} stands inside a document")
+    if counts.unknown:
+        print(f"unknown: {counts.unknown:,} tokens are {tokenizer.unknown_token!r}: their text is not in the vocabulary")
+    print(f'train with: data.train = "{arguments.output}", model.vocab_size = {vocab_size} (or more)')
+
+
+def percent(text):
+    """A number of percent from 0 to 100, with or without its sign."""
+    value = float(text.removesuffix("%"))
+    if not 0 <= value <= 100:
+        raise ValueError
+    return value
 
 
 def main():
@@ -392,8 +493,17 @@ def main():
                         help=r"text files: documents end at this string (\n and \t are understood); default: a file is "
                         "one document")
     parser.add_argument("--json-key", default="text", metavar="KEY",
-                        help='what the text of a record is under: default "text"')
+                        help='what the text of a record is under: default "text"; "meta.text" is the text inside the '
+                        'object "meta"')
     parser.add_argument("--eod-token", metavar="TOKEN", help="ends every document; default: the tokenizer's eos token")
+    parser.add_argument("--special-tokens", choices=("text", "token"), default="text",
+                        help="what becomes of the names of special tokens inside documents, such as <|endoftext|>: "
+                        "ordinary text (default), or the tokens themselves")
+    parser.add_argument("--on-bad-record", choices=("stop", "skip"), default="stop",
+                        help="a record that holds no text (invalid JSON or UTF-8, no string under the key): stop "
+                        "(default), or skip it and list it by file and line in PREFIX.skipped")
+    parser.add_argument("--most-bad", type=percent, default=0.1, metavar="PERCENT",
+                        help="with --on-bad-record skip: stop where more of all records are bad; default: 0.1")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="COUNT",
                         help="default: %(default)s, as many as there are cores")
     arguments = parser.parse_args()
@@ -403,9 +513,9 @@ def main():
     try:
         tokenize(arguments)
     except CorpusError as error:
-        parser.error(str(error))  # exit code 2
+        parser.error(printable(error))  # exit code 2
     except OSError as error:
-        parser.error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        parser.error(printable(f"{error.filename}: {error.strerror}" if error.filename else error))
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on with what is done", file=sys.stderr)
         return 130

@@ -18,7 +18,7 @@ import unittest
 from pathlib import Path
 
 try:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 except ImportError as missing:
     print(f"SKIPPED: the tokenizer test needs the Python packages transformers and tokenizers ({missing})")
@@ -64,6 +64,7 @@ class TokenizeCorpusTest(unittest.TestCase):
     def remove_output(self):
         for suffix in (".bin", ".idx"):
             (self.folder / f"out{suffix}").unlink()
+        (self.folder / "out.skipped").unlink(missing_ok=True)
         shutil.rmtree(self.folder / "out.tokenizer")
 
     def read_back(self, vocab_size):
@@ -197,6 +198,117 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertIn("--eod-token", self.refused(text, *good[:2]))
         self.assertIn("'<none>'", self.refused(text, *good[:2], "--eod-token", "<none>"))
         self.assertIn("not a tokenizers JSON", self.refused(text, "--tokenizer", text, "--eod-token", "x"))
+
+    def test_what_a_tokenizer_says_of_its_own_use_changes_nothing(self):
+        text = self.write("a.txt", " ".join(DOCUMENTS))
+        self.tokenizer.model.dropout = 0.5
+        self.tokenizer.enable_truncation(5)
+        self.tokenizer.enable_padding(length=100)
+        self.tokenizer.post_processor = processors.TemplateProcessing(single=f"{EOS} $A {EOS}", special_tokens=[(EOS, 0)])
+        self.tokenizer.save(str(self.folder / "tokenizer.json"))
+        PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, eos_token=EOS).save_pretrained(self.folder / "hf")
+        self.tokenizer.model.dropout = None
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        expected = [self.tokenizer.encode(" ".join(DOCUMENTS), add_special_tokens=False).ids + [0]]
+        for tokenizer in (self.json_tokenizer(), ["--tokenizer", self.folder / "hf"]):
+            self.tokenize(text, *tokenizer)
+            self.assertEqual(self.read_back(300), expected)
+            saved = AutoTokenizer.from_pretrained(self.folder / "out.tokenizer")
+            self.assertEqual(saved(" ".join(DOCUMENTS), add_special_tokens=False)["input_ids"] + [0], expected[0])
+            self.remove_output()
+
+    def test_what_loses_text_is_reported(self):
+        text = self.write("a.txt", "Some words")
+        self.assertNotIn("note:", self.run_tool(text, *self.json_tokenizer()).stderr)
+        self.remove_output()
+        for part, kind, names in [
+                ("normalizer", normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]), "NFKC, Lowercase"),
+                ("normalizer", normalizers.Replace("o", "0"), "Replace"), ("normalizer", normalizers.Strip(), "Strip"),
+                ("normalizer", normalizers.StripAccents(), "StripAccents"),
+                ("pre_tokenizer", pre_tokenizers.WhitespaceSplit(), "WhitespaceSplit"),
+                ("pre_tokenizer", pre_tokenizers.Split(" ", "removed"), "Split")]:
+            tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+            setattr(tokenizer, part, kind)
+            tokenizer.save(str(self.folder / "lossy.json"))
+            result = self.run_tool(text, "--tokenizer", self.folder / "lossy.json", "--eod-token", EOS)
+            self.assertIn(f"changes texts before it cuts them into tokens: {names}\n", result.stderr)
+            self.remove_output()
+        words = Tokenizer(models.WordLevel({"[?]": 0, "Some": 1, "<e>": 2}, unk_token="[?]"))
+        words.pre_tokenizer = pre_tokenizers.Whitespace()
+        words.save(str(self.folder / "words.json"))
+        result = self.run_tool(self.write("b.txt", "Some words <e> ?"), "--tokenizer", self.folder / "words.json",
+                               "--eod-token", "<e>")
+        self.assertIn("unknown: 5 tokens are '[?]'", result.stdout)
+
+    def test_names_of_special_tokens_are_text_unless_asked_otherwise(self):
+        body = f"one {EOS} two {EOS}{EOS}"
+        PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, eos_token=EOS).save_pretrained(self.folder / "hf")
+        as_tokens = self.tokenizer.encode(body).ids
+        self.assertEqual(as_tokens.count(0), 3)
+        self.tokenizer.encode_special_tokens = True
+        as_text = self.tokenizer.encode(body).ids
+        self.assertEqual(as_text.count(0), 0)
+        text = self.write("a.txt", body)
+        for tokenizer in (self.json_tokenizer(), ["--tokenizer", self.folder / "hf"]):
+            for options, expected, says in [([], as_text, ["name them 3 times; they were written as text"]),
+                                            (["--special-tokens", "token"], as_tokens, [
+                                                "name them 3 times; they were written as tokens",
+                                                "3 times the end-of-document token '<|end|>' stands inside"])]:
+                result = self.run_tool(text, *tokenizer, *options)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(self.read_back(300), [expected + [0]])
+                for words in says:
+                    self.assertIn(words, result.stdout)
+                self.assertEqual("stands inside" in result.stdout, "--special-tokens" in options)
+                self.remove_output()
+
+    BAD_LINES = [b"{", b"null", b"[1]", b"3", b'{"text": null}', b'{"text": 1}', b'{"other": "a"}', b'{"text": "\\ud83d"}',
+                 b'{"text": "\xff"}', b"[" * 100_000, b'{"text": ' * 100_000, b'{"n": 1' + b"0" * 5000 + b', "text": "a"}',
+                 b'{"text": "cut o', b"\xef\xbb\xbf\xff\xfe"]
+
+    def test_any_bad_line_is_named(self):
+        for line in self.BAD_LINES:
+            text = self.write("a.jsonl", b'{"text": "a"}\n' + line + b'\n{"text": "b"}\n')
+            says = self.refused(text, *self.json_tokenizer())
+            self.assertIn("a.jsonl:2: ", says)
+            self.assertIn("--on-bad-record skip", says)
+
+    def test_bad_records_are_skipped_and_listed(self):
+        good = [json.dumps({"meta": {"text": f"good {i}"}}).encode() for i in range(30)]
+        bad = [line.replace(b'"text"', b'"meta"') for line in self.BAD_LINES]
+        lines = self.write("a.jsonl", b"\n".join(good[:10] + bad + good[10:]))
+        options = [lines, *self.json_tokenizer(), "--json-key", "meta.text", "--on-bad-record", "skip"]
+        says = self.refused(*options)
+        self.assertIn("more than --most-bad allows", says)
+        self.assertIn(f"a.jsonl:{21}: ", says)
+        result = self.run_tool(*options, "--most-bad", "50%")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.read_back(300), [self.tokenizer.encode(f"good {i}").ids + [0] for i in range(30)])
+        self.assertIn(f"skipped: {len(bad)} of {30 + len(bad)} records are bad", result.stdout)
+        listed = (self.folder / "out.skipped").read_text().splitlines()
+        self.assertEqual([line.split(": ")[0] for line in listed], [f"{lines}:{11 + i}" for i in range(len(bad))])
+
+    def test_bad_documents_of_a_text_are_skipped(self):
+        text = self.write("a.txt", b"one|\xe9|two")
+        result = self.run_tool(text, "--document-separator", "|", *self.json_tokenizer(), "--on-bad-record", "skip",
+                               "--most-bad", "50")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.read_back(300), [self.tokenizer.encode(each).ids + [0] for each in ("one", "two")])
+        self.assertIn("bad byte at offset 4", (self.folder / "out.skipped").read_text())
+
+    def test_json_over_many_lines_is_named(self):
+        for content in ('[{"text": "a"}, {"text": "b"}]', '[\n{"text": "a"}\n]', json.dumps([{"text": "a"}], indent=1)):
+            self.assertIn("is one JSON array; expected one object a line",
+                          self.refused(self.write("a.json", content), *self.json_tokenizer()))
+        self.assertIn("is one JSON object", self.refused(self.write("a.json", json.dumps({"text": "a"}, indent=1)),
+                                                         *self.json_tokenizer()))
+
+    def test_a_terminal_obeys_no_key_of_a_file(self):
+        line = json.dumps({"\x1b[31mred\x07": "a"}) + "\n"
+        says = self.refused(self.write("a.jsonl", line), *self.json_tokenizer())
+        self.assertIn("\\x1b[31mred\\x07", says)
+        self.assertNotIn("\x1b", says)
 
     def test_existing_output_is_kept(self):
         text = self.write("a.txt", "text")
