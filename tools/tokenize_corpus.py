@@ -482,7 +482,21 @@ def percent(text):
     return value
 
 
+def open_standard_descriptors():
+    """Opens the null device at each of 0, 1 and 2 that is closed, as daemons leave them. The next file to be opened would
+    get that number otherwise, and Python has no sys.stdout and sys.stderr then."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", closefd=False))
+
+
 def main():
+    open_standard_descriptors()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", type=Path, nargs="+", help="text, .jsonl (UTF-8; also .gz, .zst) or .parquet "
                         "files, or folders of datasets.save_to_disk")

@@ -310,6 +310,19 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertIn("\\x1b[31mred\\x07", says)
         self.assertNotIn("\x1b", says)
 
+    def test_closed_descriptors_change_nothing(self):
+        text = self.write("a.txt", " ".join(DOCUMENTS))
+        self.tokenize(text, *self.json_tokenizer())
+        for closed in ("1>&-", "2>&-", "0<&- 1>&- 2>&-"):
+            shell = ["bash", "-c", f'"$@" {closed}', "bash"]
+            result = subprocess.run(shell + self.command(text, *self.json_tokenizer(), output="closed"))
+            self.assertEqual(result.returncode, 0, closed)
+            for suffix in (".bin", ".idx"):
+                self.assertEqual((self.folder / f"closed{suffix}").read_bytes(),
+                                 (self.folder / f"out{suffix}").read_bytes())
+                (self.folder / f"closed{suffix}").unlink()
+            shutil.rmtree(self.folder / "closed.tokenizer")
+
     def test_existing_output_is_kept(self):
         text = self.write("a.txt", "text")
         self.tokenize(text, *self.json_tokenizer())

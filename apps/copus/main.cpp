@@ -1,3 +1,7 @@
 #include "apps/copus/program.h"
+#include "copus/base/standard_descriptors.h"
 
-int main(int argc, char** argv) { return copus::run_program(argc, argv); }
+int main(int argc, char** argv) {
+  copus::open_standard_descriptors();
+  return copus::run_program(argc, argv);
+}

@@ -16,6 +16,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/regular_file.h"
+#include "copus/base/standard_descriptors.h"
 #include "copus/base/write_all.h"
 
 namespace copus {
@@ -154,7 +155,7 @@ DurableFile::DurableFile(std::filesystem::path path, uint64_t expected_bytes)
   const std::string obstacle = obstacle_to_file(path_);
   if (!obstacle.empty()) throw UserError(concat("cannot create ", path_.string(), ": ", obstacle));
   partial_ = create_partial(path_, [this](const fs::path& partial) {
-    descriptor_ = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor_ = checked_descriptor(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     return descriptor_ >= 0;
   });
   if (descriptor_ < 0) fail("create", errno, 0);

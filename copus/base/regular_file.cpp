@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/standard_descriptors.h"
 
 namespace copus {
 namespace {
@@ -30,7 +31,7 @@ std::string no_file(mode_t mode) {
 
 // A pipe without O_NONBLOCK would wait for its other end; a terminal without O_NOCTTY may become that of this process.
 OpenedFile open_regular_file(const std::filesystem::path& path, int flags) {
-  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+  const int descriptor = checked_descriptor(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
   if (descriptor < 0) {
     const int error = errno;
     // What the system says of a socket, and of a pipe that nobody reads.

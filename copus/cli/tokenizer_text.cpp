@@ -15,6 +15,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
+#include "copus/base/standard_descriptors.h"
 
 namespace copus {
 
@@ -81,7 +82,7 @@ TokenizerText::TokenizerText(const fs::path& place, std::chrono::milliseconds lo
 std::optional<std::string> TokenizerText::start(const std::string& python) {
   std::array<int, 2> ends{};
   COPUS_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0, errno);
-  socket_ = ends[0];
+  socket_ = checked_descriptor(ends[0]);
   limit_waiting(socket_, longest_answer_);
   const int error = spawn_python(python, file_.string(), ends[1], process_);
   ::close(ends[1]);

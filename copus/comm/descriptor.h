@@ -5,12 +5,14 @@
 
 #include <utility>
 
+#include "copus/base/standard_descriptors.h"
+
 namespace copus {
 
 class Descriptor {
  public:
-  // Takes ownership; -1: of no file.
-  explicit Descriptor(int number = -1) : number_(number) {}
+  // Takes ownership; -1: of no file. Throws InternalError for the number of a standard stream.
+  explicit Descriptor(int number = -1) : number_(checked_descriptor(number)) {}
   Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
     std::swap(number_, other.number_);

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "copus/base/error.h"
+#include "copus/base/standard_descriptors.h"
 #include "copus/base/write_all.h"
 #include "copus/report/crc32c.h"
 
@@ -133,7 +134,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& dir, std::opti
   std::filesystem::create_directories(dir, error);
   if (error) throw UserError(concat(dir.string(), ": cannot be created: ", error.message(), "."));
   path_ = dir / file_name(dir);
-  descriptor_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  descriptor_ = checked_descriptor(open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (descriptor_ < 0) {
     throw UserError(concat(path_.string(), ": cannot be opened for writing: ", std::strerror(errno), "."));
   }

@@ -7,11 +7,13 @@
 #include <cstring>
 
 #include "copus/base/error.h"
+#include "copus/base/standard_descriptors.h"
 #include "copus/base/write_all.h"
 
 namespace copus {
 
-MemoryFile::MemoryFile(const std::string& content) : descriptor_(::memfd_create("copus-bench", MFD_CLOEXEC)) {
+MemoryFile::MemoryFile(const std::string& content)
+    : descriptor_(checked_descriptor(::memfd_create("copus-bench", MFD_CLOEXEC))) {
   COPUS_CHECK(descriptor_ >= 0, std::strerror(errno));
   COPUS_CHECK(write_all(descriptor_, content) == content.size(), std::strerror(errno));
 }

@@ -9,6 +9,7 @@
 
 #include "copus/adviser/adviser.h"
 #include "copus/base/error.h"
+#include "copus/base/standard_descriptors.h"
 #include "python/core/branches.h"
 #include "python/core/settings.h"
 
@@ -84,6 +85,7 @@ void add_adviser(nb::module_& module) {
           "__init__",
           [](Adviser* self, const nb::dict& settings, std::optional<std::string> directory,
              std::optional<int64_t> after_step, std::optional<std::string> state) {
+            open_standard_descriptors();  // the program may have become a daemon since the import
             new (self) Adviser(adviser_settings_of(settings), {std::move(directory), after_step, std::move(state)});
           },
           "settings"_a, "directory"_a = nb::none(), "after_step"_a = nb::none(), "state"_a = nb::none())
@@ -106,6 +108,7 @@ void add_adviser(nb::module_& module) {
 }  // namespace copus
 
 NB_MODULE(_core, module) {
+  copus::open_standard_descriptors();
   module.attr("__version__") = COPUS_VERSION;
   copus::add_errors(module);
   copus::add_adviser(module);

@@ -19,6 +19,7 @@
 #include "copus/base/available_memory.h"
 #include "copus/base/error.h"
 #include "copus/base/philox.h"
+#include "copus/base/standard_descriptors.h"
 #include "copus/comm/descriptor.h"
 
 namespace copus {
@@ -82,7 +83,7 @@ bool is_file(int descriptor, const Offer& offer) {
 }
 
 int create_file(int64_t bytes) {
-  const int descriptor = memfd_create("copus-state", MFD_CLOEXEC);
+  const int descriptor = checked_descriptor(memfd_create("copus-state", MFD_CLOEXEC));
   if (descriptor >= 0 && ftruncate(descriptor, bytes) != 0) {
     close(descriptor);
     return -1;

@@ -1,0 +1,137 @@
+"""Tests commands whose standard descriptors are closed, as daemons and `CMD <&- >&- 2>&-` leave them: what they write is,
+to the byte, what they write with the null device there.
+
+Usage: closed_descriptors_test.py PATH_TO_COPUS [unittest options], of a build with libtorch. With COPUS_EVERY_DESCRIPTOR=1
+every command meets every combination of closed descriptors on 1, 2 and 4 ranks; without, some of them.
+"""
+
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+from program_test_support import COPUS, TIMEOUT, TORCHRUN, ProgramTest, free_port
+
+EVERY = os.environ.get("COPUS_EVERY_DESCRIPTOR") == "1"
+COMBINATIONS = [closed for count in range(4) for closed in itertools.combinations(range(3), count)]
+SOME = COMBINATIONS if EVERY else [(1,), (1, 2), (0, 1, 2)]
+ONE = COMBINATIONS if EVERY else [(0, 1, 2)]
+RANKS = (1, 2, 4) if EVERY else (2,)
+LAYOUT = {1: [], 2: ["parallel.data_parallel=2"], 4: ["parallel.data_parallel=2", "parallel.tensor_parallel=2"]}
+
+
+class ClosedDescriptors(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.write_run("run.toml", steps=12, checkpoint_interval=5)
+
+    def run_closed(self, closed, *command):
+        def close():
+            for descriptor in closed:
+                os.close(descriptor)
+
+        result = subprocess.run(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL, preexec_fn=close, timeout=TIMEOUT)
+        self.assertEqual(result.returncode, 0, (closed, command))
+
+    def train(self, closed, run, ranks, *more, launcher=()):
+        settings = [part for setting in LAYOUT[ranks] for part in ("--set", setting)]
+        self.run_closed(closed, *launcher, COPUS, "train", *more, "--run-dir", run, *settings)
+
+    def tensors(self, run):
+        """The bytes of every checkpoint's tensors and texts, apart from the time that training took."""
+        files = {}
+        for path in sorted((self.folder / run / "checkpoints").glob("step-*/*")):
+            content = path.read_bytes()
+            if path.name in ("manifest.json", "config.toml"):
+                continue
+            if path.name == "training_state.json":
+                state = json.loads(content)
+                content = (state["step"], state["consumed_samples"])
+            files[path.relative_to(self.folder / run)] = content
+        return files
+
+    def assert_alike(self, run, expected):
+        self.assertEqual(self.losses(run), self.losses(expected))
+        found, wanted = self.tensors(run), self.tensors(expected)
+        self.assertEqual(list(found), list(wanted))
+        self.assertEqual([path for path in found if found[path] != wanted[path]], [])
+        for path in (self.folder / run).rglob("*"):
+            if path.is_file() and path.suffix != ".toml":
+                self.assertNotIn(b"Run directory:", path.read_bytes(), path)
+
+    def test_training_and_resuming(self):
+        for ranks in RANKS:
+            self.train((), f"expected-{ranks}", ranks, "run.toml")
+            for closed in SOME:
+                with self.subTest(ranks=ranks, closed=closed):
+                    run = f"run-{ranks}-{''.join(map(str, closed))}"
+                    self.train(closed, run, ranks, "run.toml")
+                    self.assert_alike(run, f"expected-{ranks}")
+                    shutil.rmtree(self.folder / run / "checkpoints" / "step-00000012")
+                    self.train(closed, run, ranks, "--resume")
+                    self.assert_alike(run, f"expected-{ranks}")
+
+    @unittest.skipUnless(os.path.exists(TORCHRUN), "there is no torchrun")
+    def test_ranks_that_torchrun_starts(self):
+        for ranks in RANKS:
+            self.train((), f"expected-{ranks}", ranks, "run.toml")
+            for closed in ONE:
+                with self.subTest(ranks=ranks, closed=closed):
+                    run = f"run-{ranks}-{''.join(map(str, closed))}"
+                    launcher = [TORCHRUN, "--no-python", "--nproc-per-node", str(ranks), "--master-port", free_port()]
+                    self.train(closed, run, ranks, "run.toml", launcher=launcher)
+                    self.assert_alike(run, f"expected-{ranks}")
+
+    def test_commands_that_read_a_run(self):
+        for ranks in RANKS:
+            self.train((), f"r{ranks}", ranks, "run.toml")
+            run = self.folder / f"r{ranks}"
+            before = self.tensors(run.name)
+            for closed in ONE:
+                with self.subTest(ranks=ranks, closed=closed):
+                    name = "".join(map(str, closed))
+                    self.run_closed(closed, COPUS, "generate", "--checkpoint", run.name, "--tokens", "4")
+                    self.run_closed(closed, COPUS, "gns", "--checkpoint", run.name, "--batches", "2")
+                    self.run_closed(closed, COPUS, "convert", "--from", run.name, "--to", f"hf{ranks}-{name}")
+                    weights = (self.folder / f"hf{ranks}-{name}" / "model.safetensors").read_bytes()
+                    stored = run / "checkpoints" / "step-00000012" / "model.safetensors"
+                    if stored.exists():
+                        self.assertEqual(weights, stored.read_bytes())
+                    (run / "report.html").unlink()
+                    self.run_closed(closed, COPUS, "report", run.name)
+                    self.assertTrue((run / "report.html").read_text().rstrip().endswith("</html>"))
+                    self.run_closed(closed, COPUS, "replay", run.name)
+                    self.assertEqual(self.tensors(run.name), before)
+
+    def test_commands_to_a_run(self):
+        for ranks in RANKS:
+            self.write_run("long.toml", steps=100000)
+            settings = [part for setting in LAYOUT[ranks] for part in ("--set", setting)]
+            for closed in ONE:
+                with self.subTest(ranks=ranks, closed=closed):
+                    run = f"live-{ranks}-{''.join(map(str, closed))}"
+                    process = self.start("train", "long.toml", "--run-dir", run, *settings)
+                    self.wait_for_steps(run, 2, process)
+                    self.run_closed(closed, COPUS, "ctl", run, "force", "B=4,b=2")
+                    process.terminate()
+                    output, errors = process.communicate(timeout=TIMEOUT)
+                    self.assertEqual(process.returncode, 75, output + errors)
+                    self.assertIn("-> B=4,b=2", output)
+
+    def test_the_python_package(self):
+        package = pathlib.Path(COPUS).parent / "python"
+        if not (package / "copus" / "_core.abi3.so").exists():
+            self.skipTest("this build has no Python module")
+        script = ("import sys; sys.path.insert(0, sys.argv[1]); import copus, os; "
+                  "assert os.open('/', os.O_RDONLY) > 2; assert os.readlink('/proc/self/fd/1') == '/dev/null'")
+        for closed in COMBINATIONS:
+            self.run_closed(closed, "python3", "-c", script, str(package))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
