@@ -124,8 +124,19 @@ class ProgramTest(unittest.TestCase):
         self.write(name, model + RUN.format(steps=steps, checkpoint_interval=checkpoint_interval) + more)
 
     def start(self, *arguments, **options):
-        return subprocess.Popen([COPUS, *arguments], cwd=self.folder, text=True, errors="replace",
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        process = subprocess.Popen([COPUS, *arguments], cwd=self.folder, text=True, errors="replace",
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        """A test that fails leaves no process behind: a run without an end would take the machine's time."""
+        if process.poll() is None:
+            process.kill()
+            process.wait(timeout=TIMEOUT)
+        process.stdout.close()
+        process.stderr.close()
 
     def copus(self, *arguments, **options):
         process = self.start(*arguments, **options)
