@@ -1,5 +1,7 @@
 #include "copus/checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -35,6 +37,15 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
   return directories;
 }
 
+// Which folder is the newest, and which file is its manifest.
+std::pair<std::filesystem::path, ino_t> newest_of(const std::filesystem::path& root) {
+  const auto directories = list_checkpoints(root);
+  if (directories.empty()) return {};
+  struct stat status{};
+  const bool is_there = ::stat((directories.front() / manifest_file_name).c_str(), &status) == 0;
+  return {directories.front(), is_there ? status.st_ino : 0};
+}
+
 }  // namespace
 
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root) {
@@ -56,6 +67,19 @@ UsableCheckpoint open_newest_usable(const std::filesystem::path& root) {
     }
   }
   return result;
+}
+
+std::optional<Checkpoint> open_latest_checkpoint(const std::filesystem::path& root) {
+  constexpr int most_attempts = 20;
+  for (int attempt = 1;; ++attempt) {
+    const auto newest = newest_of(root);
+    try {
+      const auto directory = latest_checkpoint(root);
+      return directory ? std::optional<Checkpoint>(std::in_place, *directory) : std::nullopt;
+    } catch (const UserError&) {
+      if (attempt == most_attempts || newest_of(root) == newest) throw;
+    }
+  }
 }
 
 Checkpoint::Checkpoint(const std::filesystem::path& directory, Check check) : directory_(directory) {

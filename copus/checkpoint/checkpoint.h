@@ -98,4 +98,8 @@ struct UsableCheckpoint {
 // UserError when the newest one that is not damaged cannot be used for another reason, such as its format version.
 UsableCheckpoint open_newest_usable(const std::filesystem::path& root);
 
+// Opens and verifies the checkpoint that latest_checkpoint() finds; none when there is none. Tries again where a run
+// that goes on deletes or replaces it meanwhile. Throws as latest_checkpoint() and the constructor.
+std::optional<Checkpoint> open_latest_checkpoint(const std::filesystem::path& root);
+
 }  // namespace copus

@@ -49,6 +49,16 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
   }
 }
 
+// Tells whether a folder's manifest is of the step that its name says. A copy under another name is nobody's to delete.
+bool has_its_steps_name(const std::filesystem::path& directory) {
+  try {
+    read_named_manifest(directory);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 // Checks that a file that another rank has written is here too.
 void check_arrival(const std::filesystem::path& path, uint64_t bytes) {
   std::error_code error;
@@ -174,7 +184,8 @@ void CheckpointFolder::delete_older_than(int64_t step) const {
   std::vector<int64_t> older;
   for (const auto& entry : std::filesystem::directory_iterator(root_)) {
     const auto found = parse_checkpoint_name(entry.path().filename().string());
-    if (found && *found < step && has_manifest(entry.path())) older.push_back(*found);
+    const bool is_older = found && *found < step && has_manifest(entry.path());
+    if (is_older && has_its_steps_name(entry.path())) older.push_back(*found);
   }
   std::ranges::sort(older, std::greater());
   for (size_t i = static_cast<size_t>(keep_last_ - 1); i < older.size(); ++i) {

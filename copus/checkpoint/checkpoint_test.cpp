@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <span>
+#include <thread>
 
 #include "copus/base/json_text.h"
 #include "copus/base/testing/test_support.h"
@@ -137,6 +139,32 @@ TEST_F(CheckpointTest, DeletesOnlyItsOwnOlderCompleteOnes) {
   std::filesystem::create_directories(root_ / "my-notes.partial");
   write(50, 1);
   EXPECT_THAT(entries(), ElementsAre("my-notes.partial", "step-00000005", "step-00000050", "step-00000090"));
+}
+
+TEST_F(CheckpointTest, ACopyUnderAnotherStepsNameIsNotDeletedAsAnOldCheckpoint) {
+  write(10);
+  std::filesystem::copy(step_path(10), step_path(2));
+  write(70, 1);
+  EXPECT_THAT(entries(), ElementsAre("step-00000002", "step-00000070"));
+}
+
+TEST_F(CheckpointTest, AReaderTriesAgainWhereTheNewestIsDeletedMeanwhile) {
+  write(10);
+  std::atomic<bool> is_over = false;
+  std::thread run([&] {  // a run that keeps one checkpoint and writes them fast
+    for (int64_t step = 20; step < 400; step += 10) write(step, 1);
+    is_over = true;
+  });
+  int64_t last = 0, reads = 0;
+  while (!is_over || reads == 0) {
+    const std::optional<Checkpoint> checkpoint = open_latest_checkpoint(root_);
+    ASSERT_TRUE(checkpoint);
+    EXPECT_GE(checkpoint->step(), last);
+    last = checkpoint->step();
+    EXPECT_TRUE(is_test_checkpoint(*checkpoint));
+    ++reads;
+  }
+  run.join();
 }
 
 TEST_F(CheckpointTest, LeftoversOfDeadWritersAreIgnoredAndThenDeleted) {

@@ -95,7 +95,13 @@ Manifest read_named_manifest(const std::filesystem::path& directory) {
 
 bool has_manifest(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / manifest_file_name;
-  return std::filesystem::is_regular_file(path) && is_manifest(parse_json(read_text_file(path)));
+  if (!std::filesystem::is_regular_file(path)) return false;
+  try {
+    return is_manifest(parse_json(read_text_file(path)));
+  } catch (const UserError&) {
+    if (std::filesystem::exists(path)) throw;
+    return false;  // the run that goes on has deleted it since
+  }
 }
 
 void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest) {

@@ -52,14 +52,14 @@ struct CalibrateOptions {
 
 std::string number(double value) { return format_number("%.3g", value); }
 
-fs::path newest_checkpoint(const fs::path& run) {
+Checkpoint newest_checkpoint(const fs::path& run) {
   check_is_run("calibrate", run);
-  const std::optional<fs::path> checkpoint = latest_checkpoint(run / "checkpoints");
+  std::optional<Checkpoint> checkpoint = open_latest_checkpoint(run / "checkpoints");
   if (!checkpoint) {
     throw UserError(concat("calibrate: ", run.string(), " has no checkpoint yet, which branches could leave; wait for ",
                            "one, or set checkpoint.interval"));
   }
-  return *checkpoint;
+  return std::move(*checkpoint);
 }
 
 // One calibration: what it runs on, how far it is, and what it says.

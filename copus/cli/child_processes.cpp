@@ -12,6 +12,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/regular_file.h"
+#include "copus/base/stop_signals.h"
 
 namespace copus {
 
@@ -38,7 +39,8 @@ constexpr int cannot_execute = 127;
 
 ChildProcesses::ChildProcesses() {
   sigemptyset(&taken_);
-  for (const int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&taken_, number);
+  sigaddset(&taken_, SIGCHLD);
+  for (const int number : stop_signals()) sigaddset(&taken_, number);
   COPUS_CHECK(::pthread_sigmask(SIG_BLOCK, &taken_, &mask_before_) == 0);
   // Whoever started this process may have set SIGCHLD to be ignored. The kernel would then forget how children ended.
   child_before_ = ::signal(SIGCHLD, SIG_DFL);
@@ -109,7 +111,7 @@ ChildProcesses::News ChildProcesses::wait() {
   while (true) {
     if (const auto news = reap()) return *news;
     const int signal = ::sigwaitinfo(&taken_, nullptr);
-    if (signal == SIGINT || signal == SIGTERM) return {.signal = signal};
+    if (signal > 0 && signal != SIGCHLD) return {.signal = signal};
   }
 }
 

@@ -17,11 +17,11 @@ class ChildProcesses {
   struct News {
     size_t ended = 0;   // the number that start() has given the process, where no signal came
     int exit_code = 0;  // its exit code; 128 and the signal's number where a signal ended it
-    int signal = 0;     // SIGINT or SIGTERM, which this process was sent; 0: none
+    int signal = 0;     // the stop signal that this process was sent; 0: none
   };
 
-  // From here on SIGINT and SIGTERM come as news and do nothing else. The process must have no other threads, which
-  // would take the signals.
+  // From here on the stop signals come as news and do nothing else. The process must have no other threads, which would
+  // take the signals.
   ChildProcesses();
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;

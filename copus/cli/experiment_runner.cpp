@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/stop_signals.h"
 #include "copus/base/units.h"
 
 namespace copus {
@@ -124,6 +125,7 @@ int ExperimentRunner::run(const std::vector<ExperimentRun>& runs) {
     }
     const ChildProcesses::News news = processes_.wait();
     if (news.signal != 0) {
+      if (stopped_by != 0 && is_notice(news.signal)) continue;
       if (stopped_by != 0) break;  // the second one: whatever still runs is killed
       stopped_by = news.signal;
       say_("Stopping: runs write a checkpoint where they can go on from one.");

@@ -491,6 +491,62 @@ class Interruptions(ProgramTest):
     def test_terminate(self):
         self.end_early(lambda process: process.send_signal(signal.SIGTERM), 75)
 
+    def test_notices_of_an_end(self):
+        """SIGHUP comes when a terminal is gone, SIGUSR1 and SIGUSR2 from schedulers; the ranks of a job are told, too."""
+        for notice, ranks in [(signal.SIGHUP, 1), (signal.SIGUSR1, 1), (signal.SIGUSR2, 2), (signal.SIGHUP, 2)]:
+            with self.subTest(notice=notice.name, ranks=ranks):
+                shutil.rmtree(self.folder / "r", ignore_errors=True)
+                shutil.rmtree(self.folder / "expected", ignore_errors=True)
+                self.write_run("long.toml", steps=self.STEPS, checkpoint_interval=10,
+                               more=f"[parallel]\npipeline_parallel = {ranks}\n")
+                self.end_early(lambda process: process.send_signal(notice), 75)
+
+    def test_an_ignored_notice_changes_nothing(self):
+        process = self.start("train", "long.toml", "--run-dir", "r",
+                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_steps("r", 3, process)
+        process.send_signal(signal.SIGHUP)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 0, output + errors)
+
+    def test_a_checkpoint_is_written_by_time(self):
+        for ranks in (1, 2):
+            run = f"timed-{ranks}"
+            process = self.start("train", "long.toml", "--run-dir", run, "--set", "train.max_steps=1000000", "--set",
+                                 "checkpoint.interval=0", "--set", "checkpoint.interval_seconds=1", "--set",
+                                 f"parallel.pipeline_parallel={ranks}")
+            checkpoints = self.folder / run / "checkpoints"
+            deadline = time.monotonic() + TIMEOUT
+            while not list(checkpoints.glob("step-*/manifest.json")):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            process.kill()
+            output, errors = process.communicate(timeout=TIMEOUT)
+            self.assertRegex(output, r"saves +a checkpoint of .* every 1.00 s at least; keeps 2")
+            self.assertRegex(output, r"step \d+: checkpoint; training stood still for 0\.\d\d s")
+
+    def test_an_evaluation_that_was_cut_short_is_done_when_the_run_is_resumed(self):
+        self.write_run("long.toml", steps=40, checkpoint_interval=10, more="keep_last = 10\n")
+        expected = self.expected()
+        held_out = self.held_out_losses("expected")
+        self.assertEqual(sorted(held_out), [20, 40])
+        log = self.folder / "expected" / "run.jsonl"
+        for step in (20, 40):
+            # As if the run had been stopped in the evaluation after this step.
+            lines = log.read_text().splitlines(keepends=True)[:step]
+            lines[-1] = json.dumps(json.loads(lines[-1]) | {"held_out_loss": None}) + "\n"
+            log.write_text("".join(lines))
+            for later in range(step + 10, 50, 10):
+                shutil.rmtree(self.folder / "expected" / "checkpoints" / f"step-{later:08}", ignore_errors=True)
+            result = self.assert_done("train", "--resume", "--run-dir", "expected")
+            self.assertEqual(self.held_out_losses("expected"), held_out)
+            self.assertIn(f"step {step}: held-out loss", result.stdout)
+            self.assertEqual(self.losses("expected"), expected)
+
+    def held_out_losses(self, run):
+        records = map(json.loads, (self.folder / run / "run.jsonl").read_text().splitlines())
+        return {record["step"]: record["held_out_loss"] for record in records if record["held_out_loss"] is not None}
+
     def test_max_time(self):
         """The limit counts for one process, and resuming under the same limit always gets further."""
         arguments = ["train", "long.toml", "--run-dir", "r", "--resume", "--max-time", "0.3s"]

@@ -1,5 +1,7 @@
 #include "copus/cli/stored_model.h"
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -14,19 +16,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path find_model(const fs::path& path) {
+using Storage = std::variant<std::monostate, Checkpoint, HuggingFaceModel>;
+
+Storage open_model(const fs::path& path) {
   if (!fs::is_directory(path)) {
     throw UserError(concat(path.string(),
                            " is not a directory; expected a run directory, a checkpoint, or a Hugging "
                            "Face directory"));
   }
-  if (fs::exists(path / manifest_file_name) || fs::exists(path / model_config_file_name)) return path;
-  if (const auto newest = latest_checkpoint(path / "checkpoints")) return *newest;
-  if (const auto newest = latest_checkpoint(path)) return *newest;
+  if (fs::exists(path / manifest_file_name)) return Checkpoint(path);
+  if (fs::exists(path / model_config_file_name)) return open_hugging_face(path);
+  for (const fs::path& root : {path / "checkpoints", path}) {
+    std::optional<Checkpoint> newest = open_latest_checkpoint(root);
+    if (newest) return std::move(*newest);
+  }
   throw UserError(concat(
       "there is no model in ", path.string(), if_folder_of_runs(path, "config.toml"),
       ": expected a run directory with a checkpoint (one is written at the end of a run, every "
-      "checkpoint.interval steps, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
+      "checkpoint.interval_seconds, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
 }
 
 // The path in a setting: a text, or of sources of data the first one's. Empty where there is none.
@@ -40,14 +47,14 @@ std::string first_path(const Setting* setting) {
 
 }  // namespace
 
-StoredModel::StoredModel(const fs::path& path) : directory_(find_model(path)) {
-  if (!fs::exists(directory_ / manifest_file_name)) {
-    const HuggingFaceModel& model = storage_.emplace<HuggingFaceModel>(open_hugging_face(directory_));
-    description_ = model.description();
-    weights_ = model.weights();
+StoredModel::StoredModel(const fs::path& path) : directory_(path), storage_(open_model(path)) {
+  if (const auto* const model = std::get_if<HuggingFaceModel>(&storage_)) {
+    description_ = model->description();
+    weights_ = model->weights();
     return;
   }
-  const Checkpoint& checkpoint = storage_.emplace<Checkpoint>(directory_);
+  const Checkpoint& checkpoint = std::get<Checkpoint>(storage_);
+  directory_ = checkpoint.directory();
   description_ = parse_model_description(checkpoint.model_config(), (directory_ / model_config_file_name).string());
   std::vector<TensorView> weights;
   for (const auto& [name, weight] : checkpoint.weights()) weights.push_back(weight);

@@ -56,6 +56,7 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
       ->type_name("STEPS");
   command.footer(
       "Ctrl-C and SIGTERM finish the step, write a checkpoint and say how to go on; a second one ends at once.\n"
+      "SIGHUP, SIGUSR1 and SIGUSR2 do as the first SIGTERM, unless they are ignored (nohup).\n"
       "A layout of several ranks ([parallel]) is started as so many processes, or by torchrun --no-python, srun, "
       "mpirun.\n"
       "Exit codes: 0 done, 2 a mistake in what was given, 75 SIGTERM or --max-time, 130 Ctrl-C.\n"

@@ -225,7 +225,8 @@ struct EvaluateConfig {
 
 // Section [checkpoint].
 struct CheckpointConfig {
-  int64_t interval = 0;  // steps; 0: only at the end of the run and when it is interrupted
+  int64_t interval = 0;            // steps; 0: none by steps
+  int64_t interval_seconds = 900;  // of wall clock, at most, from one to the next; 0: none by time
   int64_t keep_last = 2;
   bool operator==(const CheckpointConfig&) const = default;
 };

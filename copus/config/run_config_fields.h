@@ -285,6 +285,7 @@ void visit_sections(Run& run, Visitor& visitor) {
 
   visitor.section("checkpoint");
   visitor.field("interval", run.checkpoint.interval, at_least_zero);
+  visitor.field("interval_seconds", run.checkpoint.interval_seconds, at_least_zero);
   visitor.field("keep_last", run.checkpoint.keep_last, at_least_one);
 
   visitor.section("log");

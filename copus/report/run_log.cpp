@@ -70,14 +70,26 @@ RunLog::RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resu
           run_dir / "run.jsonl", resume_after_step,
           [this, last = resume_after_step.value_or(0)](const std::string& line) {
             if (kept_.latest() == last) return last + 1;
-            const int64_t step = step_record_from_line(line).step;
-            if (step <= last) kept_.add(step);
-            return step;
+            const StepRecord record = step_record_from_line(line);
+            if (record.step <= last) kept_.add(record.step);
+            if (record.step == last) {
+              resumed_line_ = line;
+              resumed_step_ = record;
+            }
+            return record.step;
           },
           LineLog::Lock::exclusive),
       missing_(kept_.missing_until(resume_after_step.value_or(0))) {}
 
 void RunLog::append(const StepRecord& record) { lines_.append(to_line(record), concat("step ", record.step)); }
+
+void RunLog::add_to_resumed_step(double held_out_loss) {
+  COPUS_CHECK(resumed_step_);
+  resumed_step_->held_out_loss = held_out_loss;
+  const std::string line = to_line(*resumed_step_);
+  lines_.replace_last(resumed_line_, line, concat("step ", resumed_step_->step));
+  resumed_line_ = line;
+}
 
 std::vector<StepRecord> read_run_log(const std::filesystem::path& path, int64_t last_step) {
   std::vector<StepRecord> records;

@@ -31,6 +31,11 @@ class RunLog {
   // line.
   void append(const StepRecord& record);
 
+  // The step that the run was resumed after, as the log has it; empty in a new run and where its line is missing.
+  const std::optional<StepRecord>& resumed_step() const { return resumed_step_; }
+  // Adds the held-out loss to the line of that step, before any other is appended. Throws UserError as append().
+  void add_to_resumed_step(double held_out_loss);
+
   // As of LineLog.
   bool is_in_place() const { return lines_.is_in_place(); }
   void put_back() { lines_.put_back(); }
@@ -42,6 +47,8 @@ class RunLog {
 
  private:
   StepOrder kept_;
+  std::string resumed_line_;
+  std::optional<StepRecord> resumed_step_;
   LineLog lines_;
   std::vector<StepSpan> missing_;
 };

@@ -129,6 +129,20 @@ TEST_F(RunLogTest, ResumingCutsLaterSteps) {
   EXPECT_THAT(steps(), testing::ElementsAre(1, 2, 3, 4));
 }
 
+TEST_F(RunLogTest, AHeldOutLossMayBeAddedToTheStepThatTheRunIsResumedAfter) {
+  write_steps(5);
+  RunLog log(directory_, 3);
+  ASSERT_TRUE(log.resumed_step());
+  EXPECT_EQ(log.resumed_step()->step, 3);
+  log.add_to_resumed_step(2.5);
+  log.append(record_of(4));
+  const std::vector<StepRecord> records = read_run_log(path_);
+  ASSERT_EQ(records.size(), 4u);
+  EXPECT_EQ(records[2].held_out_loss, 2.5);
+  EXPECT_EQ(records[2].loss, record_of(3).loss);
+  EXPECT_FALSE(records[3].held_out_loss);
+}
+
 TEST_F(RunLogTest, ResumingCutsAHalfWrittenLastLine) {
   write_steps(3);
   const std::string whole = read_text_file(path_);

@@ -214,6 +214,7 @@ class HealingRun {
     load_first_state(*plan_, *trainer_, *world_);
     passed_ = {.written = trainer_->state().step};
     if (plan_->checkpoint) passed_.last_checkpoint = trainer_->state().step;
+    passed_.may_owe_evaluation = plan_->checkpoint.has_value();
     const bool leads = world_->rank() == 0;
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
     has_first_state_ = true;
@@ -237,6 +238,7 @@ class HealingRun {
     trainer_->add_pause(regrouped.seconds);
     const int64_t step = regrouped.after_step;
     passed_.record = trainer_->latest_record();
+    passed_.may_owe_evaluation = false;
     if (passed_.last_switch && passed_.last_switch->after_step != step) passed_.last_switch.reset();
     passed_.change = RanksChanged{.after_step = step,
                                   .ranks = std::ssize(membership_.epoch().processes),

@@ -41,6 +41,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
     }
     PassedBoundary passed{.written = trainer.state().step};
     if (plan.checkpoint) passed.last_checkpoint = trainer.state().step;
+    passed.may_owe_evaluation = plan.checkpoint.has_value();
     return *RunLoop(plan, dataset, trainer, world, stop, leader.get(), nullptr).until_end(passed);
   };
   return with_trainer(std::make_unique<Trainer>(plan.config, plan.start, dataset, device, world), train_to_end);

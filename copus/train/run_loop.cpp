@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/units.h"
 #include "copus/description/mesh.h"
 #include "copus/report/timeline.h"
 #include "copus/train/step_agreement.h"
@@ -48,15 +49,16 @@ std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
   checkpoints_.emplace(checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, waits);
   if (leader_) leader_->go_on_adapting(trainer_);
   if (passed.record) at_boundary(*passed.record, passed);
+  if (std::exchange(passed.may_owe_evaluation, false)) evaluate_what_is_owed();
   note_change(passed);
   while (!trainer_.finished() && end_reason() == StopReason::none) {
-    passed.record = step();
+    passed.record = step(passed);
     passed.last_switch.reset();
     checkpoints_->look();
     const StopReason halt = trainer_.stop_reason();
     at_boundary(*passed.record, passed);
     if (end_reason() != StopReason::none) break;
-    if (halt == StopReason::checkpoint) checkpoint(passed);
+    if (halt == StopReason::checkpoint) checkpoint_by_time(passed);
     if (halt == StopReason::pause && !trainer_.finished()) stand_still(passed);
     if ((halt == StopReason::regroup || stopped_while_paused_ == StopReason::regroup) && !trainer_.finished()) {
       checkpoints_->finish();
@@ -86,17 +88,15 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   }
   note_change(passed);
   if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
-  // A step that is skipped may have met weights that are damaged: these would take the place of the last sound ones.
-  const bool is_sound = trainer_.state().skipped_in_a_row == 0;
   const bool goes_on = end_reason() == StopReason::none;
-  if (goes_on && is_sound && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
+  if (goes_on && is_sound() && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
 }
 
-StepRecord RunLoop::step() {
+StepRecord RunLoop::step(const PassedBoundary& passed) {
   const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first step warms up
   if (trace) trainer_.trace_next_step();
   const auto begin = std::chrono::steady_clock::now();
-  StepRecord record = trainer_.step([this] { return reason_to_halt(); });
+  StepRecord record = trainer_.step([&] { return reason_to_halt(passed); });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   longest_step_ = std::max(longest_step_, seconds.count());
   ++steps_;
@@ -135,7 +135,9 @@ void RunLoop::stand_still(PassedBoundary& passed) {
       std::this_thread::sleep_for(between_looks);
       leader_->look(step, /*standing=*/true, trainer_);
     }
-    reason = agree_on_stop(reason_to_halt(), world_.everyone());
+    const bool has_news = passed.last_checkpoint != step;
+    if (!has_news) passed.checkpointed_at = std::chrono::steady_clock::now();
+    reason = agree_on_stop(reason_to_halt(passed), world_.everyone());
   }
   stopped_while_paused_ = reason;
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
@@ -150,12 +152,20 @@ StopReason RunLoop::reason_to_stop() const {
   return membership_->stop_wanted() ? reason : StopReason::none;
 }
 
-// The same, or to let ranks come and go, or to pause.
-StopReason RunLoop::reason_to_halt() const {
+// Rank 0 decides by its clock, and the others hear of it as of every reason to halt. Where messages move the clock of
+// the run, their number must not depend on the machine's.
+bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
+  const int64_t interval = plan_.config.checkpoint.interval_seconds;
+  if (interval == 0 || plan_.config.cluster.clock == ClockKind::virtual_time) return false;
+  return std::chrono::steady_clock::now() - passed.checkpointed_at >= std::chrono::seconds(interval);
+}
+
+// The same, or to let ranks come and go, to write a checkpoint, or to pause.
+StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   const StopReason reason = reason_to_stop();
   if (reason != StopReason::none || leader_ == nullptr) return reason;
   if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
-  if (leader_->wants_checkpoint()) return StopReason::checkpoint;
+  if (leader_->wants_checkpoint() || is_checkpoint_overdue(passed)) return StopReason::checkpoint;
   return leader_->control().pause_wanted() ? StopReason::pause : reason;
 }
 
@@ -171,7 +181,20 @@ std::optional<double> RunLoop::evaluate() {
   return trainer_.held_out_loss([this] { return reason_to_stop(); });
 }
 
+// A step that is skipped may have met weights that are damaged: these would take the place of the last sound ones.
+bool RunLoop::is_sound() const { return trainer_.state().skipped_in_a_row == 0; }
+
+// Does the evaluation that a signal has cut short before the run was resumed.
+void RunLoop::evaluate_what_is_owed() {
+  int64_t owes = leader_ && leader_->output().owes_evaluation(trainer_.finished());
+  world_.everyone().broadcast(&owes, 1, DataType::int64, 0);
+  if (owes == 0) return;
+  held_out_loss_ = evaluate();
+  if (leader_ && held_out_loss_) leader_->output().add_owed_evaluation(*held_out_loss_);
+}
+
 void RunLoop::checkpoint(PassedBoundary& passed) {
+  passed.checkpointed_at = std::chrono::steady_clock::now();
   if (passed.last_checkpoint == trainer_.state().step) return;
   if (leader_) leader_->sync_logs();  // first, so that no checkpoint is found whose steps the logs have lost
   if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
@@ -180,6 +203,17 @@ void RunLoop::checkpoint(PassedBoundary& passed) {
     if (const auto learned = leader_->profile()) leader_->output().add(*learned);
   }
   passed.last_checkpoint = trainer_.state().step;
+}
+
+// Writes one that is due by time, and tells its cost.
+void RunLoop::checkpoint_by_time(PassedBoundary& passed) {
+  const bool is_written = passed.last_checkpoint == trainer_.state().step;
+  if (is_written || !is_sound()) return;
+  checkpoint(passed);
+  if (!leader_) return;
+  const std::chrono::duration<double> stood_still = std::chrono::steady_clock::now() - passed.checkpointed_at;
+  leader_->output().note(concat("step ", trainer_.state().step, ": checkpoint; training stood still for ",
+                                format_duration(stood_still.count())));
 }
 
 // Writes one even if this step has had one, which may be lost.

@@ -2,6 +2,7 @@
 // in the same order, and rank 0 its own beside it (run_leader.h).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -24,6 +25,9 @@ struct PassedBoundary {
   std::optional<SwitchReport> last_switch = {};  // made after the latest step
   std::optional<RanksChanged> change = {};       // of the ranks, after the latest step, which rank 0 is still to note
   std::optional<int64_t> last_checkpoint = {};   // step of the latest checkpoint
+  bool may_owe_evaluation = false;               // just resumed from a checkpoint; the same on all ranks
+  // When the latest checkpoint was begun, or the run where there is none.
+  std::chrono::steady_clock::time_point checkpointed_at = std::chrono::steady_clock::now();
 };
 
 class RunLoop {
@@ -38,15 +42,19 @@ class RunLoop {
 
  private:
   void at_boundary(StepRecord record, PassedBoundary& passed);
-  StepRecord step();
+  StepRecord step(const PassedBoundary& passed);
   void note_change(PassedBoundary& passed);
   void make_switch(PassedBoundary& passed);
   void stand_still(PassedBoundary& passed);
   StopReason reason_to_stop() const;
-  StopReason reason_to_halt() const;
+  bool is_checkpoint_overdue(const PassedBoundary& passed) const;
+  StopReason reason_to_halt(const PassedBoundary& passed) const;
   StopReason end_reason() const;
+  bool is_sound() const;
   std::optional<double> evaluate();
+  void evaluate_what_is_owed();
   void checkpoint(PassedBoundary& passed);
+  void checkpoint_by_time(PassedBoundary& passed);
   void checkpoint_again(PassedBoundary& passed);
   void keep_last_checkpoint(PassedBoundary& passed);
   void gather_timeline();

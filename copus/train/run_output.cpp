@@ -144,6 +144,12 @@ void RunOutput::introduce(const Dataset& dataset, const std::optional<std::strin
     note(concat("noise      the gradient noise scale is not measured: ", *reason));
   }
   if (step_time) note(concat("step time  ", *step_time));
+  if (config_.checkpoint.interval_seconds > 0 && config_.cluster.clock != ClockKind::virtual_time) {
+    const double bytes = 3 * sizeof(float) * static_cast<double>(count_parameters(config_.model));
+    note(concat("saves      a checkpoint of ", format_bytes(bytes), " every ",
+                format_duration(static_cast<double>(config_.checkpoint.interval_seconds)), " at least; keeps ",
+                config_.checkpoint.keep_last));
+  }
   note(concat("run        ", directory_.string()));
   if (!plan_.resume) return;
   note(plan_.checkpoint ? concat("resumed    after step ", plan_.checkpoint->step())
@@ -209,6 +215,19 @@ void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
                 ", gradient norm ", record.grad_norm, ")"));
   }
   progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1, known_steps(config_, record));
+}
+
+bool RunOutput::owes_evaluation(bool is_last) const {
+  const std::optional<StepRecord>& step = log_.resumed_step();
+  return step && !step->held_out_loss && (is_last || is_evaluation_due(*step, config_));
+}
+
+void RunOutput::add_owed_evaluation(double held_out_loss) {
+  log_.add_to_resumed_step(held_out_loss);
+  const int64_t step = log_.resumed_step()->step;
+  add_scalar("held_out/loss", step, held_out_loss);
+  note(concat("step ", step, ": held-out loss ", format_number("%.4f", held_out_loss),
+              ", which was due when the run was stopped"));
 }
 
 void RunOutput::add(const Decision& decision) {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "copus/base/error.h"
+#include "copus/base/stop_signals.h"
 #include "copus/base/write_all.h"
 
 namespace copus {
@@ -16,10 +17,11 @@ namespace copus {
 namespace {
 
 // Global because a signal handler can reach nothing else.
-volatile std::sig_atomic_t noted_signal = 0;
+volatile std::sig_atomic_t noted_signal = 0;  // the first of all
+volatile std::sig_atomic_t asked = 0;         // whether SIGINT or SIGTERM has come
 volatile std::sig_atomic_t speaks_to_user = 0;
 volatile std::sig_atomic_t is_on_terminal = 0;
-timespec noted_at{};
+timespec asked_at{};
 
 constexpr double repeated_within_seconds = 1;
 
@@ -29,10 +31,10 @@ timespec now() {
   return time;
 }
 
-double seconds_since_noted() {
+double seconds_since_asked() {
   const timespec time = now();
-  return static_cast<double>(time.tv_sec - noted_at.tv_sec) +
-         1e-9 * static_cast<double>(time.tv_nsec - noted_at.tv_nsec);
+  return static_cast<double>(time.tv_sec - asked_at.tv_sec) +
+         1e-9 * static_cast<double>(time.tv_nsec - asked_at.tv_nsec);
 }
 
 // Says nothing where nobody reads, since a handler that waits could not be ended by a second signal.
@@ -41,8 +43,11 @@ void say_what_it_does(int signal) {
   if (poll(&user, 1, 0) != 1 || (user.revents & POLLOUT) == 0) return;
   constexpr std::string_view interrupt = "Ctrl-C: stops after this step; a second one ends it at once, ";
   constexpr std::string_view terminate = "SIGTERM: stops after this step; a second one ends it at once, ";
+  constexpr std::string_view notice = ": stops after this step; SIGTERM twice ends it at once, ";
   if (is_on_terminal != 0) write_all(STDOUT_FILENO, "\n");  // below the live line
-  write_all(STDOUT_FILENO, signal == SIGINT ? interrupt : terminate);
+  if (is_notice(signal))
+    write_all(STDOUT_FILENO, signal == SIGHUP ? "SIGHUP" : signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2");
+  write_all(STDOUT_FILENO, is_notice(signal) ? notice : signal == SIGINT ? interrupt : terminate);
   write_all(STDOUT_FILENO, "without a checkpoint\n");
 }
 
@@ -50,13 +55,19 @@ void say_what_it_does(int signal) {
 // user's impatience.
 extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
   const int before = errno;
-  if (noted_signal == 0) {
-    noted_at = now();  // before the signal, since another thread may be told of one at the same time
-    noted_signal = signal;
-    if (speaks_to_user != 0) say_what_it_does(signal);
+  const bool is_first = noted_signal == 0;
+  if (is_notice(signal) || asked == 0) {
+    if (!is_notice(signal)) {
+      asked_at = now();  // before the note, since another thread may be told of a signal at the same time
+      asked = 1;
+    }
+    if (is_first) {
+      noted_signal = signal;
+      if (speaks_to_user != 0) say_what_it_does(signal);
+    }
   } else {
     const bool by_itself = sent->si_code == SI_USER && sent->si_pid == getpid();
-    const bool is_repeated = signal == SIGTERM && seconds_since_noted() < repeated_within_seconds;
+    const bool is_repeated = signal == SIGTERM && seconds_since_asked() < repeated_within_seconds;
     if (!by_itself && !is_repeated) {
       std::signal(signal, SIG_DFL);
       std::raise(signal);  // it comes when this handler returns, and ends the process
@@ -68,30 +79,28 @@ extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
 }  // namespace
 
 StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_point start)
-    : start_(start), max_seconds_(max_seconds) {
+    : signals_(stop_signals()), start_(start), max_seconds_(max_seconds) {
   noted_signal = 0;
+  asked = 0;
   speaks_to_user = 0;
   is_on_terminal = isatty(STDOUT_FILENO);
   struct sigaction action{};
   action.sa_sigaction = note_signal;
   sigemptyset(&action.sa_mask);
-  sigaddset(&action.sa_mask, SIGINT);
-  sigaddset(&action.sa_mask, SIGTERM);
   action.sa_flags = SA_RESTART | SA_SIGINFO;
-  COPUS_CHECK(sigaction(SIGTERM, &action, nullptr) == 0);
-  COPUS_CHECK(sigaction(SIGINT, &action, nullptr) == 0);
+  for (const int number : signals_) sigaddset(&action.sa_mask, number);
+  for (const int number : signals_) COPUS_CHECK(sigaction(number, &action, nullptr) == 0);
 }
 
 StopRequest::~StopRequest() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (const int number : signals_) std::signal(number, SIG_DFL);
 }
 
 void StopRequest::tell_user(bool tells) { speaks_to_user = tells ? 1 : 0; }
 
 StopReason StopRequest::reason(double reserve_seconds) const {
   if (noted_signal == SIGINT) return StopReason::interrupt;
-  if (noted_signal == SIGTERM) return StopReason::terminate;
+  if (noted_signal != 0) return StopReason::terminate;
   if (max_seconds_ > 0) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
     if (passed.count() + reserve_seconds >= max_seconds_) return StopReason::time_limit;

@@ -1,7 +1,8 @@
-// Requests to end a run early: by Ctrl-C, by a scheduler's SIGTERM, or by a limit on the wall clock.
+// Requests to end a run early: by Ctrl-C, by a scheduler's signals, or by a limit on the wall clock.
 #pragma once
 
 #include <chrono>
+#include <vector>
 
 namespace copus {
 
@@ -9,9 +10,10 @@ namespace copus {
 // let others come or go, or to write a checkpoint that nobody could foresee.
 enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint };
 
-// Notes SIGINT and SIGTERM while it lives, instead of letting them end the process, so that a run can finish its step
-// and write a checkpoint. A second signal ends the process at once, within a step too: a SIGTERM a second after the
-// first signal or later, since launchers and schedulers may both send it. There is one of these at a time.
+// Notes the stop signals (copus/base/stop_signals.h) while it lives, instead of letting them end the process, so that a
+// run can finish its step and write a checkpoint. A second SIGINT or SIGTERM ends the process at once, within a step
+// too: a SIGTERM a second after the first one or later, since launchers and schedulers may both send it. There is one
+// of these at a time.
 class StopRequest {
  public:
   // `max_seconds`: of wall clock since `start`; 0: no limit.
@@ -29,6 +31,7 @@ class StopRequest {
   StopReason reason(double reserve_seconds) const;
 
  private:
+  std::vector<int> signals_;
   std::chrono::steady_clock::time_point start_;
   double max_seconds_;
 };

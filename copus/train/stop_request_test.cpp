@@ -44,6 +44,35 @@ TEST(StopRequest, ASecondTerminateEndsTheProcessUnlessItIsTheFirstOnceMore) {
   EXPECT_EXIT(terminate_twice(std::chrono::milliseconds(1100)), ::testing::KilledBySignal(SIGTERM), "");
 }
 
+TEST(StopRequest, NoticesStopTheRunAndNeverEndTheProcess) {
+  for (const int notice : {SIGHUP, SIGUSR1, SIGUSR2}) {
+    const StopRequest stop(0);
+    std::raise(notice);
+    EXPECT_EQ(stop.reason(0), StopReason::terminate) << notice;
+    std::raise(notice);
+    std::raise(SIGTERM);  // the first SIGTERM, which a scheduler sends some time after its notice
+    std::raise(notice);
+    EXPECT_EQ(stop.reason(0), StopReason::terminate) << notice;
+  }
+}
+
+TEST(StopRequest, ANoticeAfterAnInterruptLeavesItAnInterrupt) {
+  const StopRequest stop(0);
+  std::raise(SIGINT);
+  std::raise(SIGHUP);
+  EXPECT_EQ(stop.reason(0), StopReason::interrupt);
+}
+
+TEST(StopRequest, AnIgnoredNoticeStaysIgnored) {
+  std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopRequest stop(0);
+    std::raise(SIGHUP);
+    EXPECT_EQ(stop.reason(0), StopReason::none);
+  }
+  EXPECT_EQ(std::signal(SIGHUP, SIG_DFL), SIG_IGN);
+}
+
 TEST(StopRequest, TheTimeLimitLeavesTheReserve) {
   const StopRequest stop(1000);
   EXPECT_EQ(stop.reason(10), StopReason::none);

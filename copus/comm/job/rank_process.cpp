@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/stop_signals.h"
 #include "copus/base/write_all.h"
 
 namespace copus {
@@ -37,7 +38,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 SignalSource::SignalSource() {
   sigset_t taken;
   sigemptyset(&taken);
-  for (const int number : {SIGINT, SIGTERM, SIGTSTP, SIGCHLD}) sigaddset(&taken, number);
+  for (const int number : {SIGTSTP, SIGCHLD}) sigaddset(&taken, number);
+  for (const int number : stop_signals()) sigaddset(&taken, number);
   COPUS_CHECK(::pthread_sigmask(SIG_BLOCK, &taken, &before_) == 0);
   // Whoever started this process may have set SIGCHLD to be ignored. The kernel would then forget how children ended.
   child_before_ = std::signal(SIGCHLD, SIG_DFL);
@@ -205,18 +207,17 @@ std::vector<int> RankProcesses::take_signals() {
   std::vector<int> taken;
   while (const auto signal = signals_.next()) {
     switch (*signal) {
-      case SIGINT:
-      case SIGTERM:
-        ++arrivals_[*signal].here;
-        pass_on(*signal);
-        taken.push_back(*signal);
-        break;
       case SIGTSTP:  // Ctrl-Z; the ranks are not in the terminal's group, and so stop and go on with the launcher
         signal_all(SIGSTOP);
         ::raise(SIGSTOP);
         signal_all(SIGCONT);
         break;
+      case SIGCHLD:
+        break;
       default:
+        ++arrivals_[*signal].here;
+        pass_on(*signal);
+        taken.push_back(*signal);
         break;
     }
   }
