@@ -57,7 +57,8 @@ class ConfigurationMemory {
         kept_(strategy_.recompute == Recompute::none        ? all_kept_
               : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention)
                                                             : layer_bytes({.hidden = 1})),
-        working_(layer_bytes(use_.working) + (all_kept_ - kept_) + gathered_bytes() + message_bytes()),
+        working_(layer_bytes(use_.working) + (all_kept_ - kept_) + gathered_bytes() + backward_bytes() +
+                 message_bytes()),
         waiting_(strategy_.schedule == PipelineSchedule::zb_h1 ? layer_bytes(use_.waiting) : 0) {}
 
   MemoryParts of_rank(int64_t rank) const {
@@ -93,13 +94,18 @@ class ConfigurationMemory {
            tensors.score_bytes * heads * sequence_ * tokens_;
   }
 
-  // With sequence parallelism the inputs that a recompute gathers stay for the weights' gradients.
+  // With sequence parallelism the inputs that a recompute gathers stay for the weights' gradients. They are counted by
+  // themselves unless the layer keeps gathered inputs anyway.
   double gathered_bytes() const {
-    if (!strategy_.sequence_parallel || system_.gathers_after_recompute) return 0;
+    if (!strategy_.sequence_parallel || system_.gathers_after_recompute || use_.kept.gathered > 0) return 0;
     const double inputs = strategy_.recompute == Recompute::none        ? 0
                           : strategy_.recompute == Recompute::attention ? 1
                                                                         : 2;
     return layer_bytes({.gathered = inputs});
+  }
+
+  double backward_bytes() const {
+    return strategy_.sequence_parallel ? layer_bytes({.gathered = use_.gathered_working}) : 0;
   }
 
   // Messages need four buffers: for an activation and a gradient that arrive, and for one of each that leaves.
@@ -109,7 +115,7 @@ class ConfigurationMemory {
 
   double head_bytes() const {
     const auto vocabulary = static_cast<double>(model_.vocab_size) / (use_.gathers_logits ? 1 : tensor_ranks_);
-    double logits = tokens_ * vocabulary;
+    double logits = tokens_ * vocabulary / static_cast<double>(use_.logit_pieces);
     if (use_.logits_at_once > 0) logits = std::min(logits, static_cast<double>(use_.logits_at_once));
     return use_.logit_bytes * logits + use_.head_hidden * system_.activation_bytes * hidden() * tokens_;
   }

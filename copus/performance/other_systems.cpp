@@ -56,7 +56,7 @@ TrainingSystem eager_pytorch() {
 TrainingSystem megatron() {
   TrainingSystem system = eager_pytorch();
   system.name = "megatron";
-  system.stage_cut = StageCut::equal;
+  system.stage_cut = StageCut::even;
   system.memory = megatron_memory();
   system.forward = {.stream = 8, .attention = 4, .feed_forward = 3, .launches = 60};
   system.backward = {.stream = 10, .attention = 6, .feed_forward = 6, .launches = 120};
@@ -97,15 +97,31 @@ TrainingSystem nanotron() {
   return system;
 }
 
-// Selective recompute per operation keeps attention's result and every other matrix product's.
-TrainingSystem torchtitan() {
+// What a layer keeps was read off torchtitan 0.2.2's own, run under a fake process group of 1, 2, 4 and 8 ranks
+// (bench/trainers): both streams' rows of a rank; with t > 1 both norms' results by whole rows, since it gathers them
+// (PrepareModuleInput) and no compiler recomputes a collective; queries, keys, values and output; the feed-forward's
+// inner tensors. Its backward pass with full recompute then holds five more tensors by whole rows: the gathered
+// gradient of the output, the queries', keys' and values' parts of the input's, and their sum. Selective recompute per
+// operation keeps attention's result and every other matrix product's.
+//
+// The head keeps its gathered input, and makes its gradient. 0.3 works on eighths of a micro-batch's rows
+// (ChunkedLossWrapper), with a copy of its input in pieces and the gradient in fp32.
+TrainingSystem torchtitan(TorchtitanVersion version) {
   TrainingSystem system;
   system.name = "torchtitan";
   system.stage_cut = StageCut::ends_count;
   system.optimizer_bytes = fsdp_optimizer_bytes;
+  system.frees_after_backward = true;  // FSDP2's set_reshard_after_backward
   system.memory = megatron_memory();
+  system.memory.kept.hidden = system.memory.kept.gathered = 2;
   system.memory.kept_without_attention = {.hidden = 3, .query = 2, .key_value = 1, .feed_forward = 1};
+  system.memory.gathered_working = 5;
   system.memory.logit_bytes = eager_logit_bytes;
+  system.memory.head_hidden = 2;
+  if (version == TorchtitanVersion::v0_3) {
+    system.memory.logit_pieces = 8;
+    system.memory.head_hidden = 1 + 1 + 2;
+  }
   return system;
 }
 

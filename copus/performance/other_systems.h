@@ -25,8 +25,9 @@ TrainingSystem megatron();
 // nanotron 0.5.
 TrainingSystem nanotron();
 
-// torchtitan with FSDP2, its layers compiled. No time of it was compared with a prediction: passes, launches and
-// communication are those of Copus.
-TrainingSystem torchtitan();
+// torchtitan 0.2.2 and 0.3.0 with FSDP2, their layers compiled. No time of it was compared with a prediction: passes,
+// launches and communication are those of Copus.
+enum class TorchtitanVersion { v0_2, v0_3 };
+TrainingSystem torchtitan(TorchtitanVersion version);
 
 }  // namespace copus

@@ -46,7 +46,7 @@ class BlockPasses {
  private:
   void add_forward(int64_t micro_batch) {
     const auto add = [&](const BucketSeconds& block, int64_t bucket) {
-      const bool gathers = stage_.reshards || micro_batch == 0;
+      const bool gathers = stage_.reshards || is_first_use(micro_batch);
       list_.push_back(
           {forward_pass, micro_batch, block.forward, bucket, block.gather > 0, gathers ? block.gather : 0, 0});
     };
@@ -60,7 +60,7 @@ class BlockPasses {
       list_.push_back({input_pass, micro_batch, block.backward_input + (defers ? 0 : block.backward_weight), bucket,
                        uses_weights && block.gather > 0, gathers ? block.gather : 0, defers ? 0 : block.reduce});
     };
-    add(stage_.head, head_bucket, true, stage_.reshards || micro_batch == 0);
+    add(stage_.head, head_bucket, true, stage_.reshards || is_first_use(micro_batch));
     for (int64_t i = stage_.num_layers; i-- > 0;) add(stage_.layer, i, true, stage_.reshards);
     add(stage_.embedding, embedding_bucket, false, false);
     if (!stage_.defers_weight_gradients) return;
@@ -71,6 +71,9 @@ class BlockPasses {
     for (int64_t i = 0; i < stage_.num_layers; ++i) add_weight(stage_.layer);
     add_weight(stage_.embedding);
   }
+
+  // Whether nothing is left of what the micro-batches before it gathered.
+  bool is_first_use(int64_t micro_batch) const { return micro_batch == 0 || stage_.frees_after_backward; }
 
   // A bucket that is used twice in a row stays in between: a stage without head has its last layer whole when a
   // backward pass follows a forward one, and one without embedding its first when it is the other way round.

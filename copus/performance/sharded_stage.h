@@ -21,9 +21,10 @@ struct ShardedStage {
   int64_t num_layers = 0;
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool defers_weight_gradients = false;  // whether W is a pass of its own, which then reduces
-  bool reshards = true;                  // whether a pass frees the weights behind it; if not, a step gathers them once
-  bool is_first = true;                  // others gather their first weights while they wait for their first input
-  bool overlaps = true;                  // whether anything goes on beside computing
+  bool reshards = true;               // whether a pass frees the weights behind it; if not, a step gathers them once,
+  bool frees_after_backward = false;  // or every micro-batch, where its backward pass frees them (not in gpipe)
+  bool is_first = true;               // others gather their first weights while they wait for their first input
+  bool overlaps = true;               // whether anything goes on beside computing
   int64_t num_microbatches = 1;
 };
 

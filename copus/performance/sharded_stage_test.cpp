@@ -58,6 +58,21 @@ TEST(ShardedStage, WeightsThatStayAreGatheredOnceAStep) {
   EXPECT_EQ(wait_for_shares(stage).first, 9 * 2);
 }
 
+// As FSDP2 does: what was gathered is there for the backward pass, and gathered again for the next micro-batch.
+TEST(ShardedStage, WeightsThatABackwardPassFreesAreGatheredForEveryMicroBatch) {
+  ShardedStage stage = some_stage(3, 0);
+  stage.overlaps = false;
+  stage.head = {.forward = 0, .backward_input = 5, .backward_weight = 5, .gather = 15, .reduce = 0};
+  stage.embedding = {.forward = 1, .backward_input = 1, .backward_weight = 1, .gather = 5, .reduce = 0};
+  stage.reshards = false;
+  EXPECT_EQ(wait_for_shares(stage).total(), 0);
+  stage.frees_after_backward = true;
+  EXPECT_EQ(wait_for_shares(stage).total(), 5 + 10 * 3 + 15);
+  EXPECT_EQ(wait_for_shares(stage).first, 0);
+  stage.reshards = true;
+  EXPECT_EQ(wait_for_shares(stage).total(), 5 + 10 * 3 + 15 + 10 * 3);
+}
+
 TEST(ShardedStage, EmbeddingAndHeadAreUsedOnceEach) {
   ShardedStage stage = some_stage(10, 0);
   stage.embedding = {.forward = 1, .backward_input = 1, .backward_weight = 1, .gather = 5, .reduce = 0};

@@ -109,6 +109,7 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
     of.schedule = strategy.schedule;
     of.defers_weight_gradients = defers_weight_gradients(strategy, stage);
     of.reshards = strategy.reshard_after_forward;
+    of.frees_after_backward = system_.frees_after_backward;
     of.is_first = is_first;
     of.overlaps = overlaps_reduction(strategy);
     of.num_microbatches = configuration.num_microbatches();

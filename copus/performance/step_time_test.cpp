@@ -605,6 +605,15 @@ TEST(CutStages, ByThresholdsEquallyAndWithTheEnds) {
             (std::vector<LayerRange>{{0, 3}, {3, 5}, {5, 8}, {8, 8}, {8, 8}}));
   system.stage_cut = StageCut::equal;
   EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 2}, {2, 5}, {5, 8}}));
+  // Nine or ten blocks where the head, or both ends, make them even; the fewest ends count.
+  system.stage_cut = StageCut::even;
+  EXPECT_EQ(cut_stages(system, model, sequence_length, 4), (std::vector<LayerRange>{{0, 2}, {2, 4}, {4, 6}, {6, 8}}));
+  EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 3}, {3, 6}, {6, 8}}));
+  EXPECT_EQ(cut_stages(system, model, sequence_length, 5),
+            (std::vector<LayerRange>{{0, 1}, {1, 3}, {3, 5}, {5, 7}, {7, 8}}));
+  EXPECT_EQ(even_ends(8, 3), (CountedEnds{.head = true}));
+  EXPECT_EQ(even_ends(126, 64), (CountedEnds{.embedding = true, .head = true}));
+  EXPECT_EQ(even_ends(8, 7), std::nullopt);
   // Ten blocks, of which the first is the embedding and the last the head.
   system.stage_cut = StageCut::ends_count;
   EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 3}, {3, 6}, {6, 8}}));

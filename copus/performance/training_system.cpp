@@ -35,6 +35,21 @@ std::vector<LayerRange> cut_equally(const ModelDescription& model, int64_t num_s
   return stages;
 }
 
+// Where nothing makes the stages even, they are cut as if none of the ends counted.
+std::vector<LayerRange> cut_evenly(const ModelDescription& model, int64_t num_stages) {
+  const std::optional<CountedEnds> ends = even_ends(model.num_layers, num_stages);
+  if (!ends) return cut_equally(model, num_stages);
+  const int64_t each = (model.num_layers + ends->layers()) / num_stages;
+  std::vector<LayerRange> stages;
+  int64_t end = ends->embedding ? -1 : 0;
+  for (int64_t stage = 0; stage < num_stages; ++stage) {
+    const int64_t begin = end;
+    end += each;
+    stages.push_back({std::max<int64_t>(begin, 0), std::min(end, model.num_layers)});
+  }
+  return stages;
+}
+
 // The first stages take what is left over. The layers that stand for the ends come off the first and the last stage.
 std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num_stages) {
   const int64_t blocks = model.num_layers + 2, each = blocks / num_stages, left_over = blocks % num_stages;
@@ -120,6 +135,13 @@ double stalled_seconds(const TrainingSystem& system, const Configuration& config
   return static_cast<double>(configuration.num_microbatches() * in_turn) * system.stall_seconds;
 }
 
+std::optional<CountedEnds> even_ends(int64_t num_layers, int64_t num_stages) {
+  for (const CountedEnds ends : {CountedEnds{}, {.head = true}, {.embedding = true}, {true, true}}) {
+    if ((num_layers + ends.layers()) % num_stages == 0) return ends;
+  }
+  return std::nullopt;
+}
+
 std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,
                                    int64_t num_stages) {
   switch (system.stage_cut) {
@@ -129,6 +151,8 @@ std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDesc
       return cut_by_thresholds(model, num_stages);
     case StageCut::equal:
       return cut_equally(model, num_stages);
+    case StageCut::even:
+      return cut_evenly(model, num_stages);
     case StageCut::ends_count:
       return cut_with_ends(model, num_stages);
   }

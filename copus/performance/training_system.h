@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,13 @@ struct MemoryUse {
   LayerTensors kept_without_attention;  // with Recompute::attention; Recompute::full keeps one hidden, the input
   LayerTensors working;                 // beside the kept ones, for the one layer that a rank works on
   LayerTensors waiting;                 // from B to W where W is deferred (zb-h1)
+  // With sequence parallelism: tensors of hidden_size by whole rows that a layer's backward pass holds besides, as it
+  // gathers its output's gradient and reduces those of its inputs.
+  double gathered_working = 0;
 
   double logit_bytes = 0;       // bytes at the peak per logit, with what is derived from it
   int64_t logits_at_once = 0;   // logits (of a rank) that the head works on at once; 0: a whole micro-batch's
+  int64_t logit_pieces = 1;     // into which the head cuts a micro-batch's rows, to work on one after another
   bool gathers_logits = false;  // whether every tensor-parallel rank holds the logits of the whole vocabulary
   double head_hidden = 0;       // tensors, hidden_size wide, that the head holds for one micro-batch
   // Whether attention's backward pass may write the gradients of scores to memory, of some sequences at a time
@@ -53,6 +58,7 @@ enum class StageCut {
   balanced,    // by balance_stages
   thresholds,  // a rank takes blocks until they reach its pth part of the operations; the head is the last block
   equal,       // the same number of layers everywhere
+  even,        // likewise, where the embedding or the head may count as a layer each (even_ends)
   ends_count,  // the same number, where the embedding and the head count as a layer each
 };
 
@@ -115,6 +121,8 @@ struct TrainingSystem {
   // Number of ranks that share an optimizer state with ZeRO-1 (and more with 2 and 3); 0: the data-parallel ranks.
   int64_t optimizer_group = 0;
   bool overlaps_tensor_backward = true;  // whether collectives of backward passes overlap the layer's products
+  // Whether weights with reshard=0 are freed after every backward pass, so that each micro-batch gathers them.
+  bool frees_after_backward = false;
   // Whether inputs that a recompute has gathered are gathered again for the weights' gradients.
   bool gathers_after_recompute = false;
   bool recomputes_down_projection = false;  // whether Recompute::full repeats the feed-forward's last product too
@@ -140,6 +148,17 @@ TrainingSystem copus_in_fp32(Processor processor = Processor::cpu);
 
 // Returns how much longer a step takes where its pipeline stalls.
 double stalled_seconds(const TrainingSystem& system, const Configuration& configuration);
+
+// The ends of a model that count as a layer each where that lets every stage have as many.
+struct CountedEnds {
+  bool embedding = false, head = false;
+  int64_t layers() const { return (embedding ? 1 : 0) + (head ? 1 : 0); }
+  bool operator==(const CountedEnds&) const = default;
+};
+
+// Returns the fewest ends with which the stages divide the layers, the head before the embedding. Returns nothing where
+// they do with none.
+std::optional<CountedEnds> even_ends(int64_t num_layers, int64_t num_stages);
 
 // Returns the layers of each stage under this system. Stages may come out empty under rules other than `balanced`.
 std::vector<LayerRange> cut_stages(const TrainingSystem& system, const ModelDescription& model, int64_t sequence_length,

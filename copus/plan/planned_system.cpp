@@ -122,7 +122,7 @@ TrainingSystem describe(PlannedSystem system) {
     case PlannedSystem::nanotron:
       return nanotron();
     case PlannedSystem::torchtitan:
-      return torchtitan();
+      return torchtitan(TorchtitanVersion::v0_2);
   }
   fail_check("known system", __FILE__, __LINE__, "");
 }

@@ -111,7 +111,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
   } else if (contains(run.framework, "llm-foundry")) {
     described.system = llm_foundry();
   } else if (contains(run.framework, "torchtitan")) {
-    described.system = torchtitan();
+    described.system = torchtitan(TorchtitanVersion::v0_2);
     described.system.stage_cut = StageCut::equal;  // as memory was compared
   } else {
     described.system = megatron();
