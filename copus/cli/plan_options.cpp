@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/text_distance.h"
+#include "copus/base/units.h"
 #include "copus/description/configuration_fields.h"
 
 namespace copus {
@@ -28,6 +29,29 @@ int64_t batch(std::string_view text, std::string_view number) {
         text, concat("\"", number, "\" is no whole number from ", allowed_batches.low, " to ", allowed_batches.high));
   }
   return value;
+}
+
+// Refuses figures beyond any device of these years, as a slip of a unit makes them, and products above the data sheet.
+void check_is_possible(const ClusterDescription& cluster, const std::string& cluster_name) {
+  const Device& device = cluster.device;
+  const auto refuse = [&](const char* key, double value, const std::string& expected) {
+    throw UserError(concat("--cluster ", cluster_name, ": ", key, " = ", format_number("%.6g", value),
+                           " is impossible; ", "expected ", expected, ": look at its unit"));
+  };
+  constexpr double tera = 1e12, giga = 1e9;
+  if (device.peak_flops_per_second > 0 && device.matmul_flops_per_second > device.peak_flops_per_second) {
+    refuse("matmul_teraflops", device.matmul_flops_per_second / tera,
+           concat("at most peak_teraflops, ", format_number("%.6g", device.peak_flops_per_second / tera)));
+  }
+  const auto at_most = [&](const char* key, double value, double most) {
+    if (value > most) refuse(key, value, concat("at most ", format_number("%.6g", most)));
+  };
+  at_most("matmul_teraflops", device.matmul_flops_per_second / tera, 20'000);
+  at_most("peak_teraflops", device.peak_flops_per_second / tera, 20'000);
+  at_most("memory_gigabytes", device.memory_bytes / giga, 10'000);
+  at_most("memory_gigabytes_per_second", device.memory_bytes_per_second / giga, 100'000);
+  at_most("within_node.gigabytes_per_second", cluster.within_node.bytes_per_second / giga, 10'000);
+  at_most("between_nodes.gigabytes_per_second", cluster.between_nodes.bytes_per_second / giga, 10'000);
 }
 
 }  // namespace
@@ -95,6 +119,7 @@ int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& clu
 }
 
 void check_can_be_planned(const ClusterDescription& cluster, const std::string& cluster_name) {
+  check_is_possible(cluster, cluster_name);
   if (is_speed_known(cluster)) return;
   throw UserError(
       concat("--cluster ", cluster_name, ": the description does not say how fast a device computes; ",

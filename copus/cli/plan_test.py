@@ -13,6 +13,7 @@ import xml.etree.ElementTree
 from program_test_support import WITH_TORCH, ProgramTest
 
 WORKLOAD = ["--model", "llama-3.2-3b", "--cluster", "h100-sxm", "--gpus", "8"]
+LARGER = ["--model", "llama-3.1-8b", *WORKLOAD[2:]]  # torchtitan 0.2 has no tied embeddings
 CLUSTER = """
 ranks_per_node = 8
 within_node = {{ latency_microseconds = 1, gigabytes_per_second = 300 }}
@@ -144,7 +145,7 @@ class PlanTest(ProgramTest):
     def test_other_programs_get_their_flags(self):
         arguments = [*WORKLOAD, "--global-batch", "64"]
         expected = {"copus": "[parallel]\n", "megatron": "--tensor-model-parallel-size ",
-                    "nanotron": "parallelism:\n", "torchtitan": "[parallelism]\n"}
+                    "nanotron": "parallelism:\n"}
         for system, flags in expected.items():
             with self.subTest(system=system):
                 text = self.planned(*arguments, "--system", system)
@@ -159,7 +160,7 @@ class PlanTest(ProgramTest):
         self.assertNotIn("[parallel]", self.planned(*WORKLOAD, "--global-batch", "16,64"))
 
     def test_torchtitans_toml_holds_the_layout(self):
-        plan = json.loads(self.planned(*WORKLOAD, "--global-batch", "64", "--system", "torchtitan", "--json"))
+        plan = json.loads(self.planned(*LARGER, "--global-batch", "64", "--system", "torchtitan", "--json"))
         for layout in plan["batches"][0]["layouts"]:
             settings = tomllib.loads(layout["flags"][0]["text"])
             degrees, training = settings["parallelism"], settings["training"]
@@ -219,13 +220,17 @@ class PlanTest(ProgramTest):
     def test_what_other_programs_cannot(self):
         self.refused(*WORKLOAD, "--system", "megatrom", says=["--system megatrom", 'did you mean "megatron"?'])
         self.refused(*WORKLOAD, "--system", "olmo", says=["copus, megatron, nanotron, torchtitan"])
+        for model, system, lacks in (("qwen2.5-3b", "torchtitan", "torchtitan 0.2 has no Qwen2"),
+                                     ("mistral-7b-v0.3", "torchtitan-0.3", "torchtitan 0.3 has no Mistral"),
+                                     ("llama-3.2-3b", "torchtitan", "tied embeddings")):
+            self.refused("--model", model, *WORKLOAD[2:], "--system", system, says=[f"--model {model}", lacks])
         self.refused(*WORKLOAD, "--system", "megatron", "--zero", "0,3", says=["--zero 3: Megatron-LM", "with 0, 1"])
         self.refused(*WORKLOAD, "--system", "nanotron", "--schedule", "zb-h1", says=["--schedule zb-h1", "gpipe, 1f1b"])
         self.refused(*WORKLOAD, "--system", "torchtitan", "--sp", "0", says=["--sp 0: torchtitan"])
         self.refused(*WORKLOAD, "--system", "megatron", "--precision", "fp32", says=["--precision fp32", "bf16"])
         self.refused(*WORKLOAD, "--system", "megatron", "--profile", "profile.json",
                      says=["--profile", "Copus measured"])
-        self.refused(*WORKLOAD, "--system", "torchtitan", "--global-batch", "1",
+        self.refused(*LARGER, "--system", "torchtitan", "--global-batch", "1",
                      says=["no layout of 8 GPUs", "torchtitan needs d of at least 2"])
 
     def test_a_model_in_a_folder_has_its_name(self):
@@ -241,6 +246,26 @@ class PlanTest(ProgramTest):
         self.refused(*arguments, "--gpus", "2",
                             says=["no configuration of llama-3.1-70b fits on 2 x H100", "GiB", "GPUs instead of 2"])
         self.refused(*arguments, "--gpus", "97", says=["no layout of 97 GPUs", "take 96 or 98"])
+        self.refused("--model", "llama-3.1-8b", "--cluster", "h100-sxm", "--gpus", "64", "--global-batch", "64",
+                     "--sequence-length", "131072", "--recompute", "none", "--sp", "0",
+                     says=["one sequence of 131072 tokens", "context parallelism", "--sequence-length"])
+
+    def test_megatron_plans_405b_as_nvidia_runs_it(self):
+        plan = json.loads(self.planned("--model", "llama-3.1-405b", "--cluster", "h100-sxm", "--gpus", "1024",
+                                       "--sequence-length", "8192", "--global-batch", "512", "--system", "megatron",
+                                       "--json", "--explain", "d=16,t=8,p=8,v=8"))
+        self.assertEqual(plan["explanations"][0]["verdict"], "fits")
+        text = plan["explanations"][0]["configuration"]["flags"][0]["text"]
+        for flag in ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
+                     "--num-layers-per-virtual-pipeline-stage 2", "CUDA_DEVICE_MAX_CONNECTIONS=1"):
+            self.assertIn(flag, text)
+
+    def test_impossible_devices_are_refused(self):
+        for old, new, says in (("= 400\n", "= 400000\n", "matmul_teraflops = 400000 is impossible"),
+                               ("= 400\n", "= 400\npeak_teraflops = 300\n", "at most peak_teraflops"),
+                               ("second = 2500\n", "second = 2500000\n", "memory_gigabytes_per_second")):
+            self.write("absurd.toml", CLUSTER.format(device=DEVICE.replace(old, new)))
+            self.refused(*WORKLOAD[:2], "--cluster", "absurd.toml", "--gpus", "8", says=[says, "look at its unit"])
 
 
 if __name__ == "__main__":

@@ -33,16 +33,8 @@ int64_t nodes_of(const ClusterDescription& cluster, int64_t ranks);
 PredictionDoubt doubt_of(const ClusterDescription& cluster, const TrainingSystem& system,
                          const Configuration& configuration);
 
-// How published runs compare with predictions to which nothing was fitted, as those of a plan are: measured over
-// predicted seconds of the layout that is predicted to be the fastest, as quartiles over sets of runs on A100 and H100.
-struct PublishedSlowdown {
-  int64_t sets = 0;
-  double lower = 0, median = 0, upper = 0;
-};
-// Found by `copus bench model` (docs/performance-model.md).
-inline constexpr PublishedSlowdown published_slowdown{.sets = 40, .lower = 1.20, .median = 1.25, .upper = 1.34};
-
-// By how much predictions of memory were off from what published runs took, in the median; found likewise.
+// By how much predictions of memory were off from what published runs took, in the median; found by `copus bench model`
+// (docs/performance-model.md).
 struct PublishedMemoryError {
   int64_t runs = 0;
   double median = 0;  // relative

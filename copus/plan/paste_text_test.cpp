@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "copus/base/error.h"
 #include "copus/plan/testing/plan_test_support.h"
 
 namespace copus {
@@ -11,6 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 PlanQuestion question_for(PlannedSystem program) {
   PlanQuestion question = small_question({64});
@@ -25,30 +27,76 @@ std::vector<std::string> texts(PlannedSystem program, const Configuration& confi
   return texts;
 }
 
-TEST(PasteText, MegatronTakesFlags) {
-  EXPECT_THAT(texts(PlannedSystem::megatron, {{.data_parallel = 8}, 64, 4}),
-              ElementsAre("--tensor-model-parallel-size 1 \\\n--pipeline-model-parallel-size 1 \\\n"
-                          "--overlap-grad-reduce \\\n--micro-batch-size 4 \\\n--global-batch-size 64 \\\n"
-                          "--seq-length 1024 \\\n--bf16\n"));
-  // 20 layers in 2 x 5 stages.
-  EXPECT_THAT(texts(PlannedSystem::megatron, {{.data_parallel = 2,
-                                               .tensor_parallel = 2,
-                                               .pipeline_parallel = 2,
-                                               .virtual_stages = 5,
-                                               .schedule = PipelineSchedule::interleaved_1f1b,
-                                               .sequence_parallel = true,
-                                               .zero_stage = 1,
-                                               .recompute = Recompute::full},
-                                              64,
-                                              1}),
-              ElementsAre("--tensor-model-parallel-size 2 \\\n--pipeline-model-parallel-size 2 \\\n"
-                          "--num-layers-per-virtual-pipeline-stage 2 \\\n--sequence-parallel \\\n"
-                          "--use-distributed-optimizer \\\n--overlap-grad-reduce \\\n"
-                          "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 \\\n"
-                          "--micro-batch-size 1 \\\n--global-batch-size 64 \\\n--seq-length 1024 \\\n--bf16\n"));
+// The model's own flags, which are the same in all layouts.
+constexpr const char* small_models_flags =
+    "--num-layers 20 --hidden-size 2048 --ffn-hidden-size 5632 \\\n--num-attention-heads 16 --kv-channels 128 \\\n"
+    "--swiglu --normalization RMSNorm --norm-epsilon 1e-06 \\\n"
+    "--disable-bias-linear --untie-embeddings-and-output-weights \\\n"
+    "--position-embedding-type rope --rotary-base 10000 \\\n--attention-dropout 0 --hidden-dropout 0 \\\n"
+    "--max-position-embeddings 2048 --init-method-std 0.02 \\\n";
+constexpr const char* small_models_data =
+    "--tokenizer-type NullTokenizer --vocab-size 32000 --mock-data --train-iters 100 --lr 1e-4\n";
+
+TEST(PasteText, MegatronTakesAWholeCommand) {
+  EXPECT_THAT(texts(PlannedSystem::megatron, {{.data_parallel = 4}, 64, 4}),
+              ElementsAre(concat("torchrun --nproc-per-node 4 pretrain_gpt.py \\\n", small_models_flags,
+                                 "--tensor-model-parallel-size 1 \\\n--pipeline-model-parallel-size 1 \\\n"
+                                 "--overlap-grad-reduce \\\n--micro-batch-size 4 \\\n--global-batch-size 64 \\\n"
+                                 "--seq-length 1024 \\\n--bf16 \\\n",
+                                 small_models_data)));
+  // 20 layers in 2 x 5 stages, on two nodes of 4.
+  EXPECT_THAT(
+      texts(PlannedSystem::megatron, {{.data_parallel = 2,
+                                       .tensor_parallel = 2,
+                                       .pipeline_parallel = 2,
+                                       .virtual_stages = 5,
+                                       .schedule = PipelineSchedule::interleaved_1f1b,
+                                       .sequence_parallel = true,
+                                       .zero_stage = 1,
+                                       .recompute = Recompute::full},
+                                      64,
+                                      1}),
+      ElementsAre(concat("CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend "
+                         "c10d --rdzv-endpoint \"$HEAD_NODE:29500\" pretrain_gpt.py \\\n",
+                         small_models_flags,
+                         "--tensor-model-parallel-size 2 \\\n--pipeline-model-parallel-size 2 \\\n"
+                         "--num-layers-per-virtual-pipeline-stage 2 \\\n--sequence-parallel \\\n"
+                         "--use-distributed-optimizer \\\n--overlap-grad-reduce \\\n"
+                         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 \\\n"
+                         "--micro-batch-size 1 \\\n--global-batch-size 64 \\\n--seq-length 1024 \\\n--bf16 \\\n",
+                         small_models_data)));
 }
 
-TEST(PasteText, NanotronTakesYaml) {
+TEST(PasteText, MegatronIsToldWhatTheModelIs) {
+  PlanQuestion question = question_for(PlannedSystem::megatron);
+  question.model.architecture = Architecture::qwen2;
+  question.model.num_kv_heads = 2;
+  question.model.qkv_bias = question.model.tie_word_embeddings = true;
+  question.model.rope_theta = 1000000;
+  question.model.rope_scaling = Llama3RopeScaling{.factor = 32};
+  const std::string text = paste_texts(question, {{.pipeline_parallel = 2}, 64, 1}).front().text;
+  EXPECT_THAT(text, AllOf(HasSubstr("--group-query-attention --num-query-groups 2 "),
+                          HasSubstr("--disable-bias-linear --add-qkv-bias \\\n"),
+                          HasSubstr("--rotary-base 1000000 --use-rope-scaling --rope-scaling-factor 32 ")));
+  EXPECT_THAT(text, Not(HasSubstr("untie")));
+}
+
+// 22 layers, of which embedding and loss are one each, are 2 in each of 11 stages; 21 are 3 in each of 7.
+TEST(PasteText, MegatronCountsTheEndsThatMakeItsStagesEven) {
+  const auto text = [](const ParallelStrategy& strategy) {
+    return texts(PlannedSystem::megatron, {strategy, 77, 1}).front();
+  };
+  const std::string both = text({.pipeline_parallel = 11});
+  EXPECT_THAT(both, AllOf(HasSubstr("--account-for-embedding-in-pipeline-split"),
+                          HasSubstr("--account-for-loss-in-pipeline-split")));
+  const std::string loss = text({.pipeline_parallel = 7});
+  EXPECT_THAT(loss, AllOf(Not(HasSubstr("account-for-embedding")), HasSubstr("--account-for-loss-in-pipeline-split")));
+  EXPECT_THAT(text({.pipeline_parallel = 5}), Not(HasSubstr("account-for")));
+  EXPECT_THAT(text({.pipeline_parallel = 11, .virtual_stages = 2, .schedule = PipelineSchedule::interleaved_1f1b}),
+              HasSubstr("--num-layers-per-virtual-pipeline-stage 1 "));
+}
+
+TEST(PasteText, NanotronTakesYamlAndAModel) {
   EXPECT_THAT(texts(PlannedSystem::nanotron, {{.data_parallel = 2,
                                                .tensor_parallel = 2,
                                                .pipeline_parallel = 2,
@@ -58,15 +106,23 @@ TEST(PasteText, NanotronTakesYaml) {
                                                .recompute = Recompute::full},
                                               64,
                                               4}),
-              ElementsAre("parallelism:\n  dp: 2\n  tp: 2\n  pp: 2\n  pp_engine: afab\n  tp_mode: REDUCE_SCATTER\n"
+              ElementsAre("model:\n  dtype: bfloat16\n  make_vocab_size_divisible_by: 1\n  model_config:\n"
+                          "    is_llama_config: true\n    vocab_size: 32000\n    hidden_size: 2048\n"
+                          "    intermediate_size: 5632\n    num_hidden_layers: 20\n    num_attention_heads: 16\n"
+                          "    num_key_value_heads: 16\n    attention_bias: false\n    max_position_embeddings: 2048\n"
+                          "    rms_norm_eps: 0.000001000\n    rope_theta: 10000.0\n    rope_scaling: null\n"
+                          "    tie_word_embeddings: false\n    hidden_act: silu\n"
+                          "parallelism:\n  dp: 2\n  tp: 2\n  pp: 2\n  pp_engine: afab\n  tp_mode: REDUCE_SCATTER\n"
                           "  tp_linear_async_communication: true\n  recompute_layer: true\n"
                           "optimizer:\n  zero_stage: 1\n  accumulate_grad_in_fp32: true\n"
                           "tokens:\n  micro_batch_size: 4\n  batch_accumulation_per_replica: 8\n"
-                          "  sequence_length: 1024\n"));
-  EXPECT_THAT(texts(PlannedSystem::nanotron, {{.tensor_parallel = 4, .pipeline_parallel = 2}, 64, 1}),
-              ElementsAre(AllOf(HasSubstr("pp_engine: 1f1b\n  tp_mode: ALL_REDUCE\n"),
-                                HasSubstr("tp_linear_async_communication: false\n  recompute_layer: false"),
-                                HasSubstr("batch_accumulation_per_replica: 64\n"))));
+                          "  sequence_length: 1024\n",
+                          "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d "
+                          "--rdzv-endpoint \"$HEAD_NODE:29500\" run_train.py --config-file RUN.yaml\n"));
+  EXPECT_THAT(texts(PlannedSystem::nanotron, {{.tensor_parallel = 4, .pipeline_parallel = 2}, 64, 1}).front(),
+              AllOf(HasSubstr("pp_engine: 1f1b\n  tp_mode: ALL_REDUCE\n"),
+                    HasSubstr("tp_linear_async_communication: false\n  recompute_layer: false"),
+                    HasSubstr("batch_accumulation_per_replica: 64\n")));
 }
 
 TEST(PasteText, TorchtitanTakesTomlOrPython) {
@@ -76,17 +132,24 @@ TEST(PasteText, TorchtitanTakesTomlOrPython) {
       4};
   EXPECT_THAT(
       texts(PlannedSystem::torchtitan, no_pipeline),
-      ElementsAre("[parallelism]\ndata_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 2\n"
-                  "fsdp_reshard_after_forward = \"always\"\ntensor_parallel_degree = 2\n"
-                  "pipeline_parallel_degree = 1\n\n[training]\nlocal_batch_size = 4\nglobal_batch_size = 64\n"
-                  "seq_len = 1024\n\n[activation_checkpoint]\nmode = \"none\"\n\n[compile]\nenable = true\n",
-                  "config.parallelism.data_parallel_replicate_degree = 2\n"
-                  "config.parallelism.data_parallel_shard_degree = 2\n"
-                  "config.parallelism.fsdp_reshard_after_forward = \"always\"\n"
-                  "config.parallelism.tensor_parallel_degree = 2\nconfig.parallelism.pipeline_parallel_degree = 1\n"
-                  "config.training.local_batch_size = 4\nconfig.training.global_batch_size = 64\n"
-                  "config.training.seq_len = 1024\n"
-                  "config.activation_checkpoint = None\nconfig.compile.enable = True\n"));
+      ElementsAre(AllOf(HasSubstr("[model]\nname = \"llama3\"\nflavor = \"planned\"\n"),
+                        HasSubstr("llama3_args[\"planned\"] = TransformerModelArgs(dim=2048, n_layers=20, "),
+                        HasSubstr("[parallelism]\ndata_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 2\n"
+                                  "fsdp_reshard_after_forward = \"always\"\ntensor_parallel_degree = 2\n"
+                                  "pipeline_parallel_degree = 1\n\n[training]\nlocal_batch_size = 4\n"
+                                  "global_batch_size = 64\nseq_len = 1024\n\n[activation_checkpoint]\n"
+                                  "mode = \"none\"\n\n[compile]\nenable = true\n")),
+                  HasSubstr("-m torchtitan.train --job.config_file RUN.toml\n")));
+  EXPECT_THAT(
+      texts(PlannedSystem::torchtitan_0_3, no_pipeline),
+      ElementsAre(HasSubstr("config.parallelism.data_parallel_replicate_degree = 2\n"
+                            "config.parallelism.data_parallel_shard_degree = 2\n"
+                            "config.parallelism.fsdp_reshard_after_forward = \"always\"\n"
+                            "config.parallelism.tensor_parallel_degree = 2\n"
+                            "config.parallelism.pipeline_parallel_degree = 1\nconfig.training.local_batch_size = 4\n"
+                            "config.training.global_batch_size = 64\nconfig.training.seq_len = 1024\n"
+                            "config.activation_checkpoint = None\nconfig.compile.enable = True\n"),
+                  HasSubstr("torchrun --nnodes 2 --nproc-per-node 4 ")));
   const Configuration pipeline = {{.data_parallel = 2,
                                    .pipeline_parallel = 4,
                                    .virtual_stages = 2,
@@ -95,14 +158,31 @@ TEST(PasteText, TorchtitanTakesTomlOrPython) {
                                    .recompute = Recompute::full},
                                   64,
                                   4};
-  EXPECT_THAT(
-      texts(PlannedSystem::torchtitan, pipeline),
-      ElementsAre(AllOf(HasSubstr("fsdp_reshard_after_forward = \"never\"\n"),
-                        HasSubstr("pipeline_parallel_degree = 4\npipeline_parallel_schedule = \"Interleaved1F1B\"\n"
-                                  "pipeline_parallel_microbatch_size = 4\n"),
-                        HasSubstr("local_batch_size = 32\nglobal_batch_size = 64\n"), HasSubstr("mode = \"full\"")),
-                  AllOf(HasSubstr("config.parallelism.pipeline_parallel_microbatch_size = 4\n"),
-                        HasSubstr("config.training.local_batch_size = 32\n"), HasSubstr("FullAC.Config()"))));
+  EXPECT_THAT(texts(PlannedSystem::torchtitan, pipeline).front(),
+              AllOf(HasSubstr("fsdp_reshard_after_forward = \"never\"\n"),
+                    HasSubstr("pipeline_parallel_degree = 4\npipeline_parallel_schedule = \"Interleaved1F1B\"\n"
+                              "pipeline_parallel_microbatch_size = 4\n"),
+                    HasSubstr("local_batch_size = 32\nglobal_batch_size = 64\n"), HasSubstr("mode = \"full\"")));
+  EXPECT_THAT(texts(PlannedSystem::torchtitan_0_3, pipeline).front(),
+              AllOf(HasSubstr("config.parallelism.pipeline_parallel_microbatch_size = 4\n"),
+                    HasSubstr("config.training.local_batch_size = 32\n"), HasSubstr("FullAC.Config()")));
+}
+
+TEST(PasteText, TorchtitanHasItsOwnNamesForItsOwnSizes) {
+  PlanQuestion question = question_for(PlannedSystem::torchtitan);
+  question.model = {.vocab_size = 128256,
+                    .hidden_size = 4096,
+                    .intermediate_size = 14336,
+                    .num_layers = 32,
+                    .num_heads = 32,
+                    .num_kv_heads = 8,
+                    .head_dim = 128,
+                    .rope_scaling = std::nullopt};
+  const Configuration configuration = {{.data_parallel = 8, .zero_stage = 3}, 64, 1};
+  EXPECT_THAT(paste_texts(question, configuration).front().text,
+              AllOf(HasSubstr("flavor = \"8B\"\n"), Not(HasSubstr("llama3_args"))));
+  question.program = PlannedSystem::torchtitan_0_3;
+  EXPECT_THAT(paste_texts(question, configuration).front().text, HasSubstr("model_registry(\"8B\")\n"));
 }
 
 TEST(PasteText, CopusTakesEveryKey) {

@@ -23,6 +23,7 @@ SearchSpace PlanQuestion::whole_space() const {
   whole.world_size = space.world_size;
   whole.global_batches = space.global_batches;
   whole.max_tensor_parallel = space.max_tensor_parallel;
+  whole.virtual_stages = possible_virtual_stages(program, model);
   whole.allows = [who = program, what = model, length = sequence_length](const Configuration& configuration) {
     return !unable_reason(who, what, configuration, length);
   };
@@ -63,6 +64,10 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
 }
 
 Plan make_plan(const PlanQuestion& question) {
+  if (const auto lacking = lacking_model(question.program, question.model)) {
+    throw UserError(
+        concat("--model ", question.model_name, ": ", *lacking, "; take a model that it has, or another --system"));
+  }
   const PerformanceTable table = make_table(question.model, question.sequence_length, question.cluster, question.system,
                                             question.space, question.knowledge);
   if (table.cells.empty()) {

@@ -8,6 +8,7 @@
 #include "copus/performance/prediction_range.h"
 #include "copus/plan/paste_text.h"
 #include "copus/plan/plan_report.h"
+#include "copus/plan/published_slowdown.h"
 
 namespace copus {
 
@@ -57,14 +58,17 @@ Json to_json(const PlanQuestion& question, const PlannedConfiguration& planned) 
 
 // What a reader of the figures has to know about them, for people and in numbers.
 Json uncertainty_json(const PlanQuestion& question) {
+  Json slowdown;
+  if (const auto found = published_slowdown(question.program, question.device_name())) {
+    slowdown = {{"generation", found->generation}, {"fitted_on", found->fitted_on}, {"figures", found->figures},
+                {"lower", found->lower},           {"median", found->median},       {"upper", found->upper},
+                {"judged", found->judged}};
+    slowdown["judged_median"] = found->judged > 0 ? Json(found->judged_median) : Json();
+  }
   return {
       {"times", doubt_about_times(question)},
       {"memory", doubt_about_memory()},
-      {"published_slowdown",
-       {{"sets", published_slowdown.sets},
-        {"lower", published_slowdown.lower},
-        {"median", published_slowdown.median},
-        {"upper", published_slowdown.upper}}},
+      {"published_slowdown", slowdown},
       {"published_memory_error", {{"runs", published_memory_error.runs}, {"median", published_memory_error.median}}}};
 }
 

@@ -54,27 +54,42 @@ bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
   });
 }
 
-// The fewest GPUs on which something fits, in whole nodes beyond the first; 0 where too many would be needed.
-int64_t enough_gpus(const PlanQuestion& question) {
-  const auto enough = [&](int64_t count) {
-    SearchSpace space = question.space;
-    space.world_size = count;
-    return something_fits(question, space);
-  };
-  int64_t most = question.space.world_size;
-  do {
-    most *= 2;
-  } while (most <= most_gpus && !enough(most));
-  if (most > most_gpus) return 0;
-  // Large clusters are looked through in strides, since nobody adds a single node to hundreds.
-  constexpr int64_t most_looks = 32;
-  const int64_t node = question.cluster.ranks_per_node;
-  const int64_t stride = node * std::max<int64_t>(1, most / node / most_looks);
-  const auto next = [&](int64_t count) { return count < node ? count + 1 : (count / stride + 1) * stride; };
-  for (int64_t count = next(question.space.world_size); count < most; count = next(count)) {
-    if (enough(count)) return count;
+// Of options that differ in nothing but memory and time, those that save most memory.
+SearchSpace thriftiest(SearchSpace space) {
+  if (std::find(space.recomputes.begin(), space.recomputes.end(), Recompute::full) != space.recomputes.end()) {
+    space.recomputes = {Recompute::full};
   }
-  return most;
+  space.reshard_after_forward = {true};
+  if (space.micro_batches.empty()) space.micro_batches = {1};
+  return space;
+}
+
+// The fewest GPUs on which something fits, in whole nodes beyond the first, of all that there can be; 0 where more than
+// so many nodes would be needed.
+int64_t enough_gpus(const PlanQuestion& question) {
+  constexpr int64_t most_nodes = 1024;
+  const int64_t node = question.cluster.ranks_per_node;
+  const int64_t available = question.cluster.num_ranks > 0 ? question.cluster.num_ranks : most_gpus;
+  SearchSpace space = thriftiest(question.space);
+  const auto next = [&](int64_t count) { return count < node ? count + 1 : (count / node + 1) * node; };
+  for (int64_t count = next(question.space.world_size); count <= std::min(available, most_nodes * node);
+       count = next(count)) {
+    space.world_size = count;
+    if (something_fits(question, space)) return count;
+  }
+  return 0;
+}
+
+// Says that sequences are what does not fit, where the smallest configuration's rest would.
+std::string about_long_sequences(const PlanQuestion& question, const TableCell& smallest) {
+  const MemoryParts& parts = smallest.memory.parts;
+  const double of_sequence = parts.activations + parts.logits + parts.workspace - question.system.memory.fixed_bytes;
+  const double available = question.cluster.device.memory_bytes;
+  if (smallest.configuration.micro_batch > 1 || parts.total() - of_sequence > available / 2) return "";
+  return concat(". Activations and logits of one sequence of ", question.sequence_length, " tokens take ",
+                format_number("%.1f", of_sequence / gibibyte),
+                " GiB of this: context parallelism, which cuts sequences, would help and is not planned; ",
+                "shorter sequences (--sequence-length) help too");
 }
 
 // With one decimal, and never less than the number is: "595.4".
@@ -137,7 +152,8 @@ std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTabl
   return concat("no configuration of ", question.model_name, " fits on ", question.space.world_size, " x ",
                 question.device_name(), " with ", batches_in_words(question.space.global_batches), ": of ",
                 table.too_large, " that are possible, the one that needs least, ", to_string(smallest.configuration),
-                ", ", reason.value_or("does not fit"), ". The smallest changes that help: ", join(changes, "; or "));
+                ", ", reason.value_or("does not fit"), ". The smallest changes that help: ", join(changes, "; or "),
+                about_long_sequences(question, smallest));
 }
 
 }  // namespace copus

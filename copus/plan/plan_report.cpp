@@ -10,6 +10,7 @@
 #include "copus/description/configuration_text.h"
 #include "copus/performance/prediction_range.h"
 #include "copus/plan/paste_text.h"
+#include "copus/plan/published_slowdown.h"
 
 namespace copus {
 
@@ -56,6 +57,11 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
   if (extrapolation_deviation(nodes, cluster.measured_nodes) > 0) {
     text += concat("These are ", nodes, " nodes; ", question.cluster_name, " was compared with measurements on up to ",
                    cluster.measured_nodes, ": beyond, predictions are less sure.\n");
+  }
+  const int64_t ranks = question.space.world_size, node = cluster.ranks_per_node;
+  if (ranks > node && ranks % node != 0) {
+    text += concat("Nodes of ", node, " are not all full: the last one has ", ranks % node,
+                   " of the ranks, and groups are placed as on full nodes.\n");
   }
   if (question.precision == "fp32") {
     text += "Computing is taken to be as fast as the cluster's description says: see that it describes fp32.\n";
@@ -179,11 +185,18 @@ std::string doubt_about_times(const PlanQuestion& question) {
   if (measured_steps(question) > 0) {
     return concat("+-: one standard deviation, after ", steps_and_configurations(question));
   }
+  const std::string begin = "+-: one standard deviation, assumed. ";
+  const auto found = published_slowdown(question.program, question.device_name());
+  if (!found) {
+    return concat(begin, "No run of ", full_name(question.program), " on ", question.device_name(),
+                  " was compared with such predictions (docs/performance-model.md)");
+  }
   const auto times = [](double factor) { return format_number("%.2f", factor); };
-  return concat("+-: one standard deviation, assumed. Published runs on A100 and H100 took longer than predicted so: ",
-                times(published_slowdown.median), " times in the median of ", published_slowdown.sets,
-                " sets (half: ", times(published_slowdown.lower), " to ", times(published_slowdown.upper),
-                "; docs/performance-model.md)");
+  return concat(begin, "Measured steps of ", full_name(question.program), " on ", found->generation, " took ",
+                times(found->median), " times as long as predicted so in the median of ", found->figures, " (",
+                found->fitted_on, "; half: ", times(found->lower), " to ", times(found->upper), ")",
+                found->judged == 0 ? "" : concat(", ", found->judged, " others ", times(found->judged_median)),
+                "; docs/performance-model.md");
 }
 
 std::string doubt_about_memory() {

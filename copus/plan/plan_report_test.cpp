@@ -109,14 +109,17 @@ TEST(PlanReport, SaysWhatPlusMinusStandsOn) {
     for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++found;
     return found;
   };
-  const std::string slowdown = "took longer than predicted so: 1.25 times in the median of 40 sets (half: 1.20 to 1.34";
+  const std::string slowdown = "steps of nanotron on H100 took 1.22 times as long as predicted so in the median of 14";
+  EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("No run of Copus on GPU was compared"));
+  question.program = PlannedSystem::nanotron;
+  question.cluster.device.name = "H100 SXM 80GB";
   EXPECT_EQ(count(to_text(question, one_batch(), 10), slowdown), 2U);
   EXPECT_EQ(count(to_text(question, written_down_plan(), 10), slowdown), 2U);
   EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("7.6 % off in the median of 1,516 runs"));
   const std::vector<Explanation> fits = {{16, Explanation::Verdict::fits, "why", written_down(8, 1, 1, 16, 1.25)}};
   EXPECT_EQ(count(to_text(question, fits), slowdown), 1U);
   const auto json = nlohmann::json::parse(to_json(question, one_batch(), 1, {}));
-  EXPECT_EQ(json["uncertainty"]["published_slowdown"]["median"], 1.25);
+  EXPECT_EQ(json["uncertainty"]["published_slowdown"]["median"], 1.22);
   EXPECT_THAT(json["uncertainty"]["times"].get<std::string>(), HasSubstr(slowdown));
   const PlannedConfiguration row = one_batch().batches[0].layouts[0];
   question.knowledge = observe(question.knowledge, row.configuration, row.parts, {10, 1.0, 0.01});
@@ -134,6 +137,13 @@ TEST(PlanReport, SaysWhereNothingWasMeasured) {
   question.cluster.measured_nodes = 2;
   EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("These are 4 nodes"));
   EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("on up to 2: beyond, predictions are less sure"));
+}
+
+TEST(PlanReport, SaysThatNodesAreNotFull) {
+  PlanQuestion question = small_question({16});
+  EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("not all full")));
+  question.space.world_size = 2 * question.cluster.ranks_per_node + 1;
+  EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("Nodes of 4 are not all full: the last one has 1 "));
 }
 
 TEST(PlanReport, OfAnotherPrecisionItNamesWhatItTakesForGranted) {

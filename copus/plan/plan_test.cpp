@@ -93,16 +93,38 @@ TEST(Plan, FindsWhereTheFastestLayoutChanges) {
 
 TEST(Plan, WhereNothingFitsItSaysWhatWould) {
   PlanQuestion question = small_question({64});
+  question.cluster.num_ranks = 0;
   question.cluster.device.memory_bytes = 2e9;
   const std::string message = user_error([&] { make_plan(question); });
   EXPECT_THAT(message,
               AllOf(HasSubstr("no configuration of small fits on 8 x GPU with a global batch of 64"),
                     HasSubstr("GiB on pipeline rank"), HasSubstr("GPUs instead of 8"), HasSubstr("take GPUs with")));
+  // No more than the cluster has, which a plan would refuse.
+  question.cluster.num_ranks = 8;
+  EXPECT_THAT(user_error([&] { make_plan(question); }), Not(HasSubstr("GPUs instead of")));
+}
+
+// Of numbers of GPUs that are no doubling of those asked for too.
+TEST(Plan, AllNumbersOfGpusAreTried) {
+  PlanQuestion question = small_question({63});
+  question.cluster.num_ranks = 0;
+  question.space.world_size = 4;
+  question.space.recomputes = {Recompute::none};
+  question.space.zero_stages = {0};
+  question.model.num_layers = 63;
+  question.cluster.device.memory_bytes = 4e9;
+  const std::string message = user_error([&] { make_plan(question); });
+  const size_t at = message.find("take ");
+  ASSERT_NE(at, std::string::npos) << message;
+  question.space.world_size = std::stol(message.substr(at + strlen("take ")));
+  EXPECT_FALSE(std::has_single_bit(static_cast<uint64_t>(question.space.world_size))) << message;
+  EXPECT_EQ(user_error([&] { make_plan(question); }), "no UserError");
 }
 
 // Both changes that it names help, and the next smaller one does not.
 TEST(Plan, TheChangesThatItNamesAreTheSmallest) {
   PlanQuestion question = small_question({48});
+  question.cluster.num_ranks = 0;
   question.model.num_layers = 24;
   question.cluster.device.memory_bytes = 2.4e9;
   const std::string message = user_error([&] { make_plan(question); });

@@ -43,11 +43,15 @@ Reason unknown_value(PlannedSystem system, const ParallelStrategy& strategy) {
   return reason;
 }
 
-Reason misfit_in_megatron(const ModelDescription& model, const ParallelStrategy& strategy) {
+Reason misfit_in_megatron(const ModelDescription& model, const Configuration& configuration) {
+  const ParallelStrategy& strategy = configuration.strategy;
   if (strategy.zero_replicas > 1) return "copies of what ZeRO shares out are not described for Megatron-LM";
-  if (model.num_layers % strategy.num_stages() == 0) return std::nullopt;
-  return concat("Megatron-LM gives every stage as many layers, and ", strategy.num_stages(), " stages do not divide ",
-                model.num_layers, " layers");
+  const int64_t stages = strategy.num_stages();
+  if (!even_ends(model.num_layers, stages)) {
+    return concat("Megatron-LM gives every stage as many layers, where embedding and loss may count as one each, and ",
+                  stages, " stages divide none of ", model.num_layers, " to ", model.num_layers + 2, " layers");
+  }
+  return std::nullopt;
 }
 
 Reason misfit_in_nanotron(const ModelDescription& model, const Configuration& configuration, int64_t sequence_length) {
@@ -71,7 +75,9 @@ Reason misfit_in_nanotron(const ModelDescription& model, const Configuration& co
   return std::nullopt;
 }
 
-Reason misfit_in_torchtitan(const ModelDescription& model, const Configuration& configuration,
+constexpr int64_t loss_chunks = 8;
+
+Reason misfit_in_torchtitan(PlannedSystem system, const ModelDescription& model, const Configuration& configuration,
                             int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t t = strategy.tensor_parallel, p = strategy.pipeline_parallel;
@@ -86,13 +92,16 @@ Reason misfit_in_torchtitan(const ModelDescription& model, const Configuration& 
   if (sequence_length % (2 * t) != 0) {
     return concat("torchtitan needs sequences that 2 x t = ", 2 * t, " divides, and these have ", sequence_length);
   }
+  if (system == PlannedSystem::torchtitan_0_3 && sequence_length % loss_chunks != 0) {
+    return concat("torchtitan 0.3 computes its loss in ", loss_chunks, " pieces of each sequence, which do not divide ",
+                  sequence_length, " tokens");
+  }
   if (p == 1) return std::nullopt;
   if (strategy.schedule == PipelineSchedule::one_f_one_b && configuration.num_microbatches() < p) {
     return concat("PyTorch's 1f1b needs ", p, " micro-batches at least, and there are ",
                   configuration.num_microbatches());
   }
-  for (const LayerRange& stage :
-       cut_stages(describe(PlannedSystem::torchtitan), model, sequence_length, strategy.num_stages())) {
+  for (const LayerRange& stage : cut_stages(describe(system), model, sequence_length, strategy.num_stages())) {
     if (stage.end == stage.begin) return concat("torchtitan leaves one of ", strategy.num_stages(), " stages empty");
   }
   return std::nullopt;
@@ -107,10 +116,13 @@ std::string full_name(PlannedSystem system) {
     case PlannedSystem::megatron:
       return "Megatron-LM";
     case PlannedSystem::nanotron:
+      return "nanotron";
     case PlannedSystem::torchtitan:
-      break;
+      return "torchtitan 0.2";
+    case PlannedSystem::torchtitan_0_3:
+      return "torchtitan 0.3";
   }
-  return std::string(to_string(system));
+  fail_check("known system", __FILE__, __LINE__, "");
 }
 
 TrainingSystem describe(PlannedSystem system) {
@@ -123,6 +135,8 @@ TrainingSystem describe(PlannedSystem system) {
       return nanotron();
     case PlannedSystem::torchtitan:
       return torchtitan(TorchtitanVersion::v0_2);
+    case PlannedSystem::torchtitan_0_3:
+      return torchtitan(TorchtitanVersion::v0_3);
   }
   fail_check("known system", __FILE__, __LINE__, "");
 }
@@ -136,6 +150,7 @@ std::string what_it_rests_on(PlannedSystem system) {
       return concat("Time and memory are those of ", full_name(system),
                     ", as it is described to compare predictions with published runs.");
     case PlannedSystem::torchtitan:
+    case PlannedSystem::torchtitan_0_3:
       return "Memory is torchtitan's; times are those of Copus' own layers and communication, cut as torchtitan cuts.";
   }
   fail_check("known system", __FILE__, __LINE__, "");
@@ -158,6 +173,7 @@ SearchSpace abilities(PlannedSystem system) {
       known.zero_stages = {0, 1};
       break;
     case PlannedSystem::torchtitan:
+    case PlannedSystem::torchtitan_0_3:
       known.schedules = {gpipe, one_f_one_b, interleaved_1f1b};
       known.virtual_stages = {2};
       known.sequence_parallel = {true};
@@ -180,11 +196,12 @@ std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescri
     case PlannedSystem::copus:
       break;
     case PlannedSystem::megatron:
-      return misfit_in_megatron(model, strategy);
+      return misfit_in_megatron(model, configuration);
     case PlannedSystem::nanotron:
       return misfit_in_nanotron(model, configuration, sequence_length);
     case PlannedSystem::torchtitan:
-      return misfit_in_torchtitan(model, configuration, sequence_length);
+    case PlannedSystem::torchtitan_0_3:
+      return misfit_in_torchtitan(system, model, configuration, sequence_length);
   }
   return std::nullopt;
 }
@@ -194,17 +211,59 @@ std::string_view demands(PlannedSystem system) {
     case PlannedSystem::copus:
       break;
     case PlannedSystem::megatron:
-      return "Megatron-LM gives every stage of a pipeline as many layers";
+      return "Megatron-LM gives every stage of a pipeline as many layers, where embedding and loss may count as one "
+             "each";
     case PlannedSystem::nanotron:
       return "nanotron cuts key/value heads whole, and its 1f1b needs p - 1 micro-batches";
     case PlannedSystem::torchtitan:
+    case PlannedSystem::torchtitan_0_3:
       return "torchtitan needs d of at least 2, t that divides the key/value heads, and for 1f1b p micro-batches";
   }
   return "";
 }
 
+// Programs whose attention is as wide as the stream have no size of a head of its own.
+std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model) {
+  const auto lacks = [&](const std::string& what) { return concat(full_name(system), " has no ", what); };
+  const bool has_wide_attention = model.num_heads * model.head_dim != model.hidden_size;
+  const auto& scaling = model.rope_scaling;
+  switch (system) {
+    case PlannedSystem::copus:
+      break;
+    case PlannedSystem::megatron:
+      if (scaling && *scaling != Llama3RopeScaling{.factor = scaling->factor}) {
+        return lacks("flags for a rope_scaling other than Llama 3.1's but for its factor");
+      }
+      break;
+    case PlannedSystem::nanotron:
+      if (has_wide_attention) return lacks("attention that is not as wide as hidden_size");
+      break;
+    case PlannedSystem::torchtitan:
+    case PlannedSystem::torchtitan_0_3:
+      if (model.architecture == Architecture::qwen2) return lacks("Qwen2 or Qwen2.5 (its qwen3 has other attention)");
+      if (model.architecture == Architecture::mistral) return lacks("Mistral");
+      if (model.qkv_bias) return lacks("biases of queries, keys and values in its llama3");
+      if (has_wide_attention) return lacks("attention that is not as wide as hidden_size");
+      if (model.tie_word_embeddings && system == PlannedSystem::torchtitan) {
+        return lacks("tied embeddings in its llama3; 0.3 has (--system torchtitan-0.3)");
+      }
+      break;
+  }
+  return std::nullopt;
+}
+
+// Megatron-LM's stages divide the layers with none, one or both of the ends.
+std::vector<int64_t> possible_virtual_stages(PlannedSystem system, const ModelDescription& model) {
+  std::vector<int64_t> stages = abilities(system).virtual_stages;
+  if (system != PlannedSystem::megatron) return stages;
+  for (int64_t count = 2; count <= model.num_layers; ++count) {
+    if (even_ends(model.num_layers, count)) stages.push_back(count);
+  }
+  return stages;
+}
+
 void take_what_is_usual(PlannedSystem system, const ConfigurationChange& asked, ParallelStrategy& strategy) {
-  if (system != PlannedSystem::torchtitan) return;
+  if (system != PlannedSystem::torchtitan && system != PlannedSystem::torchtitan_0_3) return;
   if (!asked.names("zero")) strategy.zero_stage = strategy.pipeline_parallel > 1 ? 1 : 3;
   if (!asked.names("sp")) strategy.sequence_parallel = strategy.tensor_parallel > 1;
 }

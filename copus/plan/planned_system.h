@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "copus/description/configuration_text.h"
 #include "copus/description/search_space.h"
@@ -12,14 +13,16 @@
 
 namespace copus {
 
-enum class PlannedSystem { copus, megatron, nanotron, torchtitan };
+// torchtitan: its version 0.2.
+enum class PlannedSystem { copus, megatron, nanotron, torchtitan, torchtitan_0_3 };
 
 template <>
 inline constexpr auto named_values<PlannedSystem> =
     std::to_array<NamedValue<PlannedSystem>>({{PlannedSystem::copus, "copus"},
                                               {PlannedSystem::megatron, "megatron"},
                                               {PlannedSystem::nanotron, "nanotron"},
-                                              {PlannedSystem::torchtitan, "torchtitan"}});
+                                              {PlannedSystem::torchtitan, "torchtitan"},
+                                              {PlannedSystem::torchtitan_0_3, "torchtitan-0.3"}});
 
 // What a program calls itself: "Megatron-LM".
 std::string full_name(PlannedSystem system);
@@ -37,6 +40,12 @@ SearchSpace abilities(PlannedSystem system);
 // numbers for this model. Empty where it can.
 std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescription& model,
                                          const Configuration& configuration, int64_t sequence_length);
+
+// Says why the program does not have the model, or not this version of it. Empty where it has.
+std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model);
+
+// Virtual stages that the program may cut this model into, beside the usual ones; empty: any.
+std::vector<int64_t> possible_virtual_stages(PlannedSystem system, const ModelDescription& model);
 
 // Says in a sentence's part what the program asks of every configuration. Empty for Copus, and where it asks nothing.
 std::string_view demands(PlannedSystem system);

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <utility>
 
+#include "copus/base/error.h"
 #include "copus/plan/plan_explain.h"
 #include "copus/plan/plan_refusal.h"
 #include "copus/plan/testing/plan_test_support.h"
@@ -43,8 +45,9 @@ TEST(PlannedSystem, MegatronHasEqualStagesAndNoZeroBeyondOne) {
   const ParallelStrategy pipeline{.data_parallel = 2, .pipeline_parallel = 4, .zero_stage = 1};
   EXPECT_EQ(unable(megatron, {pipeline, 64, 1}), "able");
   EXPECT_EQ(unable(megatron, {interleaved(pipeline, 5), 64, 1}), "able");
-  EXPECT_THAT(unable(megatron, {interleaved(pipeline, 2), 64, 1}), HasSubstr("8 stages do not divide 20 layers"));
-  EXPECT_THAT(unable(megatron, {{.pipeline_parallel = 8}, 64, 1}), HasSubstr("8 stages do not divide 20 layers"));
+  EXPECT_THAT(unable(megatron, {interleaved(pipeline, 2), 64, 1}), HasSubstr("8 stages divide none of 20 to 22"));
+  EXPECT_EQ(unable(megatron, {{.pipeline_parallel = 7}, 64, 1}), "able") << "the loss counts as a layer";
+  EXPECT_EQ(unable(megatron, {{.pipeline_parallel = 11}, 64, 1}), "able") << "the embedding too";
   EXPECT_EQ(unable(megatron, {{.tensor_parallel = 4}, 64, 1}, share_heads), "able");
   EXPECT_THAT(unable(megatron, {{.data_parallel = 8, .zero_stage = 3}, 64, 1}),
               HasSubstr("zero 3 (it does with 0, 1)"));
@@ -89,11 +92,57 @@ TEST(PlannedSystem, TorchtitanSharesByFsdp) {
   EXPECT_THAT(unable(torchtitan, {interleaved(pipeline, 5), 64, 1}), HasSubstr("virtual stages 5 (it does with 2)"));
 }
 
+TEST(PlannedSystem, TorchtitansLossTakesSequencesInEightPieces) {
+  const Configuration configuration{{.data_parallel = 8, .zero_stage = 3}, 64, 1};
+  const ModelDescription model = small_question({64}).model;
+  EXPECT_THAT(unable_reason(PlannedSystem::torchtitan_0_3, model, configuration, 1020).value_or("able"),
+              HasSubstr("in 8 pieces"));
+  EXPECT_EQ(unable_reason(PlannedSystem::torchtitan_0_3, model, configuration, 1024), std::nullopt);
+  EXPECT_EQ(unable_reason(PlannedSystem::torchtitan, model, configuration, 1020), std::nullopt);
+}
+
+TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
+  const auto lacks = [](PlannedSystem system, const std::function<void(ModelDescription&)>& change) {
+    ModelDescription model = small_question({64}).model;
+    change(model);
+    return lacking_model(system, model).value_or("has");
+  };
+  const auto tied = [](ModelDescription& model) { model.tie_word_embeddings = true; };
+  const auto qwen = [](ModelDescription& model) {
+    model.architecture = Architecture::qwen2;
+    model.qkv_bias = true;
+  };
+  const auto mistral = [](ModelDescription& model) { model.architecture = Architecture::mistral; };
+  const auto wide = [](ModelDescription& model) { model.head_dim = 256; };
+  const auto scaled = [](ModelDescription& model) {
+    model.rope_scaling = Llama3RopeScaling{.low_frequency_factor = 2};
+  };
+  for (const auto& [system, name] : {std::pair{PlannedSystem::torchtitan, "torchtitan 0.2 has no "},
+                                     {PlannedSystem::torchtitan_0_3, "torchtitan 0.3 has no "}}) {
+    EXPECT_THAT(lacks(system, qwen), AllOf(HasSubstr(name), HasSubstr("Qwen2")));
+    EXPECT_THAT(lacks(system, mistral), AllOf(HasSubstr(name), HasSubstr("Mistral")));
+    EXPECT_THAT(lacks(system, wide), HasSubstr("hidden_size"));
+    EXPECT_EQ(lacks(system, [](ModelDescription&) {}), "has");
+  }
+  EXPECT_THAT(lacks(PlannedSystem::torchtitan, tied), HasSubstr("tied embeddings"));
+  EXPECT_EQ(lacks(PlannedSystem::torchtitan_0_3, tied), "has");
+  EXPECT_THAT(lacks(PlannedSystem::nanotron, wide), HasSubstr("hidden_size"));
+  EXPECT_THAT(lacks(PlannedSystem::megatron, scaled), HasSubstr("rope_scaling"));
+  for (const auto& change : {std::function<void(ModelDescription&)>(tied), {qwen}, {mistral}, {wide}}) {
+    EXPECT_EQ(lacks(PlannedSystem::megatron, change), "has");
+  }
+  PlanQuestion question = small_question({64});
+  question.program = PlannedSystem::torchtitan;
+  mistral(question.model);
+  EXPECT_THROW(make_plan(question), UserError);
+}
+
 // What a plan shows of another program, that program can run; and Copus has more to choose from.
 TEST(PlannedSystem, APlanHoldsWhatTheProgramCanRun) {
   const PlanQuestion ours = small_question({64});
   const int64_t all = make_plan(ours).configurations + make_plan(ours).too_large;
-  for (const PlannedSystem system : {PlannedSystem::megatron, PlannedSystem::nanotron, PlannedSystem::torchtitan}) {
+  for (const PlannedSystem system : all_values<PlannedSystem>()) {
+    if (system == PlannedSystem::copus) continue;
     PlanQuestion question = ours;
     question.program = system;
     question.system = describe(system);
@@ -120,7 +169,7 @@ TEST(PlannedSystem, ExplainSaysWhatTheProgramCannot) {
   EXPECT_THAT(zero.text, AllOf(HasSubstr("Megatron-LM"), HasSubstr("zero 3")));
   const Explanation stages = explain(question, plan.batches.front(), parse_configuration_change("p=8"));
   EXPECT_EQ(stages.verdict, Explanation::Verdict::impossible);
-  EXPECT_THAT(stages.text, HasSubstr("8 stages do not divide 20 layers"));
+  EXPECT_THAT(stages.text, HasSubstr("8 stages divide none of 20 to 22 layers"));
   question.program = PlannedSystem::torchtitan;
   question.system = describe(question.program);
   question.space = question.whole_space();

@@ -1,0 +1,67 @@
+#include "copus/plan/published_slowdown.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace copus {
+
+namespace {
+
+// docs/performance-model.md names every figure. Sets are those of `copus bench model`: of every program and generation
+// the first, third, ... was fitted, the second, fourth, ... judged.
+constexpr std::array slowdowns = {
+    std::pair{PlannedSystem::copus, PublishedSlowdown{.generation = "H200",
+                                                      .fitted_on = "Copus' own steps on one H200",
+                                                      .figures = 6,
+                                                      .lower = 1.01,
+                                                      .median = 1.02,
+                                                      .upper = 1.03,
+                                                      .judged = 0,
+                                                      .judged_median = 0}},
+    std::pair{PlannedSystem::megatron, PublishedSlowdown{.generation = "A100",
+                                                         .fitted_on = "Megatron-LM, FlagScale and InternEvo sets",
+                                                         .figures = 4,
+                                                         .lower = 1.12,
+                                                         .median = 1.21,
+                                                         .upper = 1.28,
+                                                         .judged = 1,
+                                                         .judged_median = 1.27}},
+    std::pair{PlannedSystem::megatron,
+              PublishedSlowdown{.generation = "H100",
+                                .fitted_on = "Megatron-Core 0.8 runs of 7 and 119 billion parameters",
+                                .figures = 2,
+                                .lower = 1.06,
+                                .median = 1.09,
+                                .upper = 1.13,
+                                .judged = 3,
+                                .judged_median = 1.06}},
+    std::pair{PlannedSystem::nanotron, PublishedSlowdown{.generation = "H100",
+                                                         .fitted_on = "nanotron 0.5 sets",
+                                                         .figures = 14,
+                                                         .lower = 1.19,
+                                                         .median = 1.22,
+                                                         .upper = 1.27,
+                                                         .judged = 14,
+                                                         .judged_median = 1.25}},
+    std::pair{PlannedSystem::torchtitan, PublishedSlowdown{.generation = "H100",
+                                                           .fitted_on = "torchtitan's run of 70 billion parameters",
+                                                           .figures = 1,
+                                                           .lower = 1.53,
+                                                           .median = 1.53,
+                                                           .upper = 1.53,
+                                                           .judged = 1,
+                                                           .judged_median = 1.71}},
+};
+
+}  // namespace
+
+std::optional<PublishedSlowdown> published_slowdown(PlannedSystem system, const std::string& device_name) {
+  const auto found = std::find_if(slowdowns.begin(), slowdowns.end(), [&](const auto& one) {
+    return one.first == system && device_name.find(one.second.generation) != std::string::npos;
+  });
+  if (found == slowdowns.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace copus
