@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "copus/performance/other_systems.h"
 #include "copus/placement/sharding.h"
@@ -350,10 +351,9 @@ TEST(Memory, RecomputedInputsStayGathered) {
   EXPECT_EQ(inputs(Recompute::full), 2);
 }
 
-// Bytes that torchtitan 0.2.2's own compiled layer kept from its forward to its backward pass under a fake process
-// group (bench/trainers/kept.py): sequences of 256, 512 wide, 16 heads of 32, 8 key-value heads, a feed-forward of
-// 1792.
-TEST(Memory, TorchtitanKeepsWhatItsOwnLayerKept) {
+// A layer 512 wide, with 16 heads of 32, 8 key-value heads and a feed-forward of 1792, as bench/trainers measures those
+// of other trainers on sequences of 256.
+ModelDescription measured_layer() {
   ModelDescription model = grouped_query_model();
   model.hidden_size = 512;
   model.intermediate_size = 1792;
@@ -361,12 +361,22 @@ TEST(Memory, TorchtitanKeepsWhatItsOwnLayerKept) {
   model.num_heads = 16;
   model.num_kv_heads = 8;
   model.head_dim = 32;
-  const std::map<int64_t, double> measured = {{1, 4605952}, {2, 2565120}, {4, 1544704}, {8, 1034496}};
-  for (const TorchtitanVersion version : {TorchtitanVersion::v0_2, TorchtitanVersion::v0_3}) {
-    MemoryModel memory(model, 256, torchtitan(version));
+  return model;
+}
+
+// Bytes that each trainer's own layer kept from its forward to its backward pass under a fake process group of t ranks
+// (bench/trainers), those of torchtitan compiled.
+TEST(Memory, TrainersKeepWhatTheirOwnLayersKept) {
+  using Measured = std::map<int64_t, double>;  // by t
+  const std::vector<std::pair<TrainingSystem, Measured>> trainers = {
+      {torchtitan(TorchtitanVersion::v0_2), {{1, 4605952}, {2, 2565120}, {4, 1544704}, {8, 1034496}}},
+      {torchtitan(TorchtitanVersion::v0_3), {{1, 4614144}, {2, 2573312}, {4, 1552896}, {8, 1042688}}},
+      {megatron(), {{1, 4999168}, {2, 2499584}, {4, 1249792}, {8, 624896}}}};
+  for (const auto& [system, measured] : trainers) {
+    MemoryModel memory(measured_layer(), 256, system);
     for (const auto& [t, bytes] : measured) {
       ParallelStrategy strategy{.tensor_parallel = t, .sequence_parallel = t > 1};
-      EXPECT_NEAR(memory.predict(batches_of(strategy, 1, 1)).parts.activations / bytes, 1, 0.03) << t;
+      EXPECT_NEAR(memory.predict(batches_of(strategy, 1, 1)).parts.activations / bytes, 1, 0.03) << system.name << t;
       strategy.recompute = Recompute::full;
       EXPECT_EQ(memory.predict(batches_of(strategy, 1, 1)).parts.activations, static_cast<double>(256 * 512 * 2 / t));
     }

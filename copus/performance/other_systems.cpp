@@ -8,11 +8,13 @@ namespace {
 
 // Megatron-Core and what is built alike: fused norms, rotary embedding and attention; fp32 logits over a part of the
 // vocabulary, overwritten by their gradient. Layers' tensors as Korthikanti et al. 2022, section 4.1, count them,
-// without dropout: both streams and both norms' results; queries, keys, values and output; the feed-forward's inner
-// tensors. Recomputing attention alone saves nothing, since fused attention keeps no scores.
+// without dropout: both streams and both norms' results; rotated queries and keys, and the output; the joint product of
+// queries, keys and values, of which the values are a view; the feed-forward's inner tensors. The layer of Megatron-Core
+// 0.16.1 keeps the same under a fake process group (bench/trainers). Recomputing attention alone saves nothing, since
+// fused attention keeps no scores.
 MemoryUse megatron_memory() {
   MemoryUse use = {};
-  use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward = 3};
+  use.kept = {.hidden = 4, .query = 3, .key_value = 3, .feed_forward = 3};
   use.kept_without_attention = use.kept;
   use.working = {.hidden = 2, .feed_forward = 3};
   use.logit_bytes = eager_logit_bytes - 4 - 2;
@@ -113,7 +115,7 @@ TrainingSystem torchtitan(TorchtitanVersion version) {
   system.optimizer_bytes = fsdp_optimizer_bytes;
   system.frees_after_backward = true;  // FSDP2's set_reshard_after_backward
   system.memory = megatron_memory();
-  system.memory.kept.hidden = system.memory.kept.gathered = 2;
+  system.memory.kept = {.hidden = 2, .gathered = 2, .query = 2, .key_value = 2, .feed_forward = 3};
   system.memory.kept_without_attention = {.hidden = 3, .query = 2, .key_value = 1, .feed_forward = 1};
   system.memory.gathered_working = 5;
   system.memory.logit_bytes = eager_logit_bytes;

@@ -61,6 +61,8 @@ TrainingSystem llm_foundry() {
   system.reduced_bytes = 2;
   system.optimizer_bytes = fsdp_optimizer_bytes;
   system.memory.logit_bytes = 3 * 2;
+  // Positions are biases of scores, so that nothing is rotated.
+  system.memory.kept.query = system.memory.kept.key_value = 2;
   return system;
 }
 
