@@ -10,6 +10,7 @@ from pathlib import Path
 
 READ_BYTES = 1 << 20
 READ_ROWS = 1000
+ZSTD_BYTES = 1 << 10  # read at once: each 4 bytes may become 128 KiB
 COMPRESSED = (".gz", ".zst")
 
 
@@ -35,7 +36,8 @@ class BadRecords:
 
     FIRST = 10_000
 
-    def __init__(self, most_bad=None, list_path=None):
+    def __init__(self, largest, most_bad=None, list_path=None):
+        self.largest = largest  # bytes of a record of text or JSONL; a longer one is bad
         self.most_bad, self.list_path = most_bad, list_path  # most_bad None: stop at the first one
         self.records = self.bad = 0
         self._list = None
@@ -75,11 +77,22 @@ def new_decompressor(path):
     return zstandard.ZstdDecompressor().decompressobj()
 
 
+def decompressed(decompressor, path, block):
+    """Yields what a block of a file becomes, in blocks that are small however much it is. A decompressor of zlib keeps
+    what it has not yet come to, one of zstandard takes all at once."""
+    if path.suffix == ".gz":
+        while block and not decompressor.eof:
+            yield decompressor.decompress(block, READ_BYTES)
+            block = decompressor.unconsumed_tail
+    else:
+        yield decompressor.decompress(block)
+
+
 def read_blocks(path, on_bytes):
     """Yields what a file holds, decompressed where its name ends in .gz or .zst, in blocks of any size."""
     decompressor = None
     with open(path, "rb") as file:
-        while block := file.read(READ_BYTES):
+        while block := file.read(ZSTD_BYTES if path.suffix == ".zst" else READ_BYTES):
             on_bytes(len(block))
             if path.suffix not in COMPRESSED:
                 yield block
@@ -87,7 +100,7 @@ def read_blocks(path, on_bytes):
                 if decompressor is None or decompressor.eof:
                     decompressor = new_decompressor(path)
                 try:
-                    yield decompressor.decompress(block)
+                    yield from decompressed(decompressor, path, block)
                 except Exception as error:  # zlib.error or zstandard.ZstdError
                     raise CorpusError(f"{path}: is damaged, or no {path.suffix} file: {error}") from error
                 block = decompressor.unused_data
@@ -95,17 +108,37 @@ def read_blocks(path, on_bytes):
         raise CorpusError(f"{path}: is cut off: its compressed data do not end")
 
 
-def read_lines(path, on_bytes):
-    pending = b""
+def read_parts(path, mark, on_bytes, most):
+    """Yields the parts of a file that end with `mark` (b"": the file is one part) and the offset of each; in place of
+    one of more than `most` bytes None, without keeping it."""
+    pending, offset = bytearray(), 0  # the current part so far, and where it starts
+    dropped = searched = 0  # bytes of it that are not kept, and bytes in which no mark begins
     for block in read_blocks(path, on_bytes):
-        *lines, pending = (pending + block).split(b"\n")
-        yield from lines
-    yield pending
+        pending += block
+        begin = 0
+        while mark and (end := pending.find(mark, max(begin, searched))) >= 0:
+            size = dropped + end - begin
+            yield (bytes(pending[begin:end]) if size <= most else None), offset
+            offset, dropped, begin = offset + size + len(mark), 0, end + len(mark)
+        del pending[:begin]
+        searched = max(0, len(pending) - len(mark) + 1)
+        if dropped + len(pending) > most:
+            dropped += searched
+            del pending[:searched]  # the rest may be the beginning of a mark
+            searched = 0
+    yield (bytes(pending) if dropped + len(pending) <= most else None), offset
+
+
+def too_long(most):
+    return f"is longer than {most / 2**20:g} MiB; --largest-document allows more"
 
 
 def decode(path, data, offset, bad):
     """The text of a document; an empty one in place of a bad one that is skipped."""
     bad.records += 1
+    if data is None:
+        bad.add(path, f"the document at offset {offset} {too_long(bad.largest)}")
+        return ""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -115,19 +148,8 @@ def decode(path, data, offset, bad):
 
 def read_text(path, separator, on_bytes, bad):
     """Yields the documents of a text file, without the separators; empty ones too."""
-    mark = separator.encode()
-    pending, offset, searched = b"", 0, 0  # bytes of the current document, where it starts, bytes searched
-    for block in read_blocks(path, on_bytes):
-        pending += block
-        if not mark:
-            continue
-        begin = 0
-        while (end := pending.find(mark, max(begin, searched))) >= 0:
-            yield decode(path, pending[begin:end], offset + begin, bad)
-            begin = end + len(mark)
-        pending, offset = pending[begin:], offset + begin
-        searched = max(0, len(pending) - len(mark) + 1)
-    yield decode(path, pending, offset, bad)
+    for data, offset in read_parts(path, separator.encode(), on_bytes, bad.largest):
+        yield decode(path, data, offset, bad)
 
 
 def no_such_key(key, names):
@@ -182,7 +204,11 @@ def check_is_jsonl(path, line):
 
 def read_jsonl(path, key, on_bytes, bad):
     """Yields the text of every line."""
-    for number, line in enumerate(read_lines(path, on_bytes), start=1):
+    for number, (line, _) in enumerate(read_parts(path, b"\n", on_bytes, bad.largest), start=1):
+        if line is None:
+            bad.records += 1
+            bad.add(f"{path}:{number}", too_long(bad.largest))
+            continue
         if not line.strip():
             continue
         if number == 1:

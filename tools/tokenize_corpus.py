@@ -19,6 +19,7 @@ layout is described in copus/data/megatron_source.h.
 """
 
 import argparse
+import bisect
 import concurrent.futures
 import fcntl
 import hashlib
@@ -47,6 +48,11 @@ MAX_SEQUENCE_LENGTH = 2**31 - 1
 PIECE_CHARACTERS = 1 << 22
 BATCH_CHARACTERS = 1 << 20
 PROGRESS_SECONDS = 2.0
+
+# A document that is longer is tokenized in windows that overlap: encodings take 250 bytes a character.
+WINDOW_CHARACTERS = 1 << 19
+OVERLAP_CHARACTERS = 1 << 12
+AGREEING_TOKENS = 100
 
 
 def fingerprint(text):
@@ -82,6 +88,63 @@ def neutralise(tokenizer):
     return [f"the tokenizer changes texts before it cuts them into tokens: {', '.join(losses)}"] if losses else []
 
 
+def joint(left, right, begin, end):
+    """Where two windows can be joined: how many tokens to take of the left one and to leave out of the right one. Their
+    tokens, (ids, starts) each, have to agree on either side of that, AGREEING_TOKENS of them with their places: so far
+    no window's own end reaches. None where they agree nowhere between `begin` and `end`, as within a long run of one
+    character, whose tokens depend on where it begins."""
+    step = max(1, (end - begin) // 16)
+    middle = (begin + end) // 2
+    agreeing = AGREEING_TOKENS
+    for place in sorted(range(begin + step, end, step), key=lambda place: abs(place - middle)):
+        i, j = bisect.bisect_left(left[1], place), bisect.bisect_left(right[1], place)
+        least = min(i, j, len(left[0]) - i, len(right[0]) - j)
+        if least >= agreeing and all(a[i - agreeing:i + agreeing] == b[j - agreeing:j + agreeing]
+                                     for a, b in zip(left, right)):
+            return i, j
+    return None
+
+
+def encode_in_windows(text, encode):
+    """The ids of a long text, as an array: those that it has as a whole. `encode` returns those of a text and the
+    character that each begins at."""
+    size, overlap = WINDOW_CHARACTERS, OVERLAP_CHARACTERS
+    ids = array("i")
+    begin, end = 0, size
+    left = encode(text[:end])
+    while end < len(text):
+        next_begin = end - overlap
+        next_end = next_begin + size
+        window_ids, starts = encode(text[next_begin:next_end])
+        right = window_ids, [next_begin + start for start in starts]
+        place = joint(left, right, next_begin, end)
+        if place is None:  # from where the left one begins again, in larger windows
+            size, overlap, end = 4 * size, 4 * overlap, begin + 4 * size
+            first = left[1][0] if left[1] else begin
+            window_ids, starts = encode(text[begin:end])
+            starts = [begin + start for start in starts]
+            skip = bisect.bisect_left(starts, first)
+            left = window_ids[skip:], starts[skip:]
+            continue
+        ids.extend(left[0][:place[0]])
+        left = right[0][place[1]:], right[1][place[1]:]
+        begin, end = next_begin, next_end
+        size, overlap = WINDOW_CHARACTERS, OVERLAP_CHARACTERS
+    ids.extend(left[0])
+    return ids
+
+
+def encode_long(tokenizer, text, special_are_text):
+    """The ids of a long text by a tokenizer of the `tokenizers` package."""
+    tokenizer.encode_special_tokens = special_are_text
+
+    def encode(part):
+        encoding = tokenizer.encode(part, add_special_tokens=False)
+        return encoding.ids, [start for start, _ in encoding.offsets]
+
+    return encode_in_windows(text, encode)
+
+
 class JsonTokenizer:
     """A tokenizer.json of the `tokenizers` package."""
 
@@ -114,6 +177,9 @@ class JsonTokenizer:
         self._tokenizer.encode_special_tokens = special_are_text
         encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         return [encoding.ids for encoding in encode_batch(texts, add_special_tokens=False)]
+
+    def encode_long(self, text, special_are_text):
+        return encode_long(self._tokenizer, text, special_are_text)
 
 
 class HuggingFaceTokenizer:
@@ -148,6 +214,10 @@ class HuggingFaceTokenizer:
     def encode(self, texts, special_are_text):
         return self._tokenizer(texts, add_special_tokens=False, split_special_tokens=special_are_text,
                                return_attention_mask=False, verbose=False)["input_ids"]
+
+    def encode_long(self, text, special_are_text):
+        fast = getattr(self._tokenizer, "backend_tokenizer", None)
+        return encode_long(fast, text, special_are_text) if fast else self.encode([text], special_are_text)[0]
 
 
 def load_tokenizer(name):
@@ -287,7 +357,7 @@ class Parts:
                 raise CorpusError(f"a document has {len(sequence)} tokens, more than the format can hold; cut it with "
                                   "--document-separator")
             lengths.append(len(sequence))
-            ids.extend(sequence)
+            ids.extend(iter(sequence))  # a list, or an array of another type
         partial = self.path(number).with_suffix(f".{os.getpid()}")
         with open(partial, "wb") as file:
             file.write(self.HEADER.pack(*counts))
@@ -344,8 +414,12 @@ class Work:
         sequences, special = [], 0
         for batch in batched(documents, BATCH_CHARACTERS):
             if self.special:
-                special += sum(len(self.special.findall(text)) for text in batch)
-            sequences += self.tokenizer.encode(batch, self.special_are_text)
+                special += sum(1 for text in batch for _ in self.special.finditer(text))
+            if max(map(len, batch)) <= WINDOW_CHARACTERS:
+                sequences += self.tokenizer.encode(batch, self.special_are_text)
+            else:
+                sequences += [self.tokenizer.encode_long(text, self.special_are_text) if len(text) > WINDOW_CHARACTERS
+                              else self.tokenizer.encode([text], self.special_are_text)[0] for text in batch]
         unknown, ends = (sum(ids.count(token) for ids in sequences) for token in (self.unknown, self.eod))
         for ids in sequences:
             ids.append(self.eod)
@@ -424,11 +498,14 @@ def tokenize(arguments):
     parts.open({"input": [[str(file.resolve()), each.st_size, each.st_mtime_ns] for file, each in zip(files, status)],
                 "tokenizer": tokenizer.fingerprint(), "eod": eod, "piece_characters": PIECE_CHARACTERS,
                 "json_key": arguments.json_key, "document_separator": arguments.document_separator,
-                "special_tokens": arguments.special_tokens, "on_bad_record": arguments.on_bad_record})
+                "special_tokens": arguments.special_tokens, "on_bad_record": arguments.on_bad_record,
+                "largest_document": arguments.largest_document})
     for note in tokenizer.notes:
         print(f"note: {note}", file=sys.stderr)
     skipped = Path(f"{arguments.output}.skipped")
-    bad = BadRecords(arguments.most_bad / 100, skipped) if arguments.on_bad_record == "skip" else BadRecords()
+    skips = arguments.on_bad_record == "skip"
+    bad = BadRecords(int(arguments.largest_document * 2**20),
+                     *([arguments.most_bad / 100, skipped] if skips else []))
     progress = Progress(sum(each.st_size for each in status))
     read = [0]
 
@@ -495,6 +572,13 @@ def open_standard_descriptors():
             setattr(sys, name, open(number, "w", closefd=False))
 
 
+def positive(text):
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
 def main():
     open_standard_descriptors()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -518,6 +602,9 @@ def main():
                         "(default), or skip it and list it by file and line in PREFIX.skipped")
     parser.add_argument("--most-bad", type=percent, default=0.1, metavar="PERCENT",
                         help="with --on-bad-record skip: stop where more of all records are bad; default: 0.1")
+    parser.add_argument("--largest-document", type=positive, default=1024, metavar="MIB",
+                        help="text and JSONL, unpacked: a longer record is a bad one; default: 1024. A process needs "
+                        "some ten times as much memory as its longest document")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="COUNT",
                         help="default: %(default)s, as many as there are cores")
     arguments = parser.parse_args()

@@ -24,6 +24,9 @@ except ImportError as missing:
     print(f"SKIPPED: the tokenizer test needs the Python packages transformers and tokenizers ({missing})")
     sys.exit(77)
 
+import corpus_readers
+import tokenize_corpus
+
 TOOL = Path(__file__).with_name("tokenize_corpus.py")
 DOCUMENTS = 3 * [
     "The quick brown fox jumps over the lazy dog.", "A na\u00efve caf\u00e9 \u2013 \U0001F600!", "One\nmore line."]
@@ -303,6 +306,67 @@ class TokenizeCorpusTest(unittest.TestCase):
                           self.refused(self.write("a.json", content), *self.json_tokenizer()))
         self.assertIn("is one JSON object", self.refused(self.write("a.json", json.dumps({"text": "a"}, indent=1)),
                                                          *self.json_tokenizer()))
+
+    def test_windows_of_a_long_document_give_the_tokens_of_the_whole(self):
+        words = " ".join(DOCUMENTS) * 60
+        texts = [words, words[:900] + " " * 3000 + words, "abc" + "=" * 5001 + words, "7" * 4000 + words, "ab" * 3000,
+                 words + EOS + words, "\U0001F600" * 2000]
+        runs = DOCUMENTS + [100 * c for c in ("=", "7", "ab", " ")]  # so that long runs become long tokens
+        bytes_of = Tokenizer(models.BPE())
+        bytes_of.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        metaspace = Tokenizer(models.BPE(unk_token=EOS))
+        metaspace.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        for tokenizer, alphabet in ((bytes_of, pre_tokenizers.ByteLevel.alphabet()), (metaspace, [])):
+            trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[EOS], show_progress=False,
+                                          initial_alphabet=alphabet)
+            tokenizer.train_from_iterator(runs, trainer)
+            self.assertLess(len(tokenizer.encode("=" * 64).ids), 8)
+        names = ("WINDOW_CHARACTERS", "OVERLAP_CHARACTERS", "AGREEING_TOKENS")
+        for name, value in zip(names, (1024, 256, 20)):
+            self.addCleanup(setattr, tokenize_corpus, name, getattr(tokenize_corpus, name))
+            setattr(tokenize_corpus, name, value)
+        for tokenizer in (bytes_of, metaspace):
+            for text in texts:
+                for special_are_text in (False, True):
+                    ids = list(tokenize_corpus.encode_long(tokenizer, text, special_are_text))
+                    self.assertEqual(ids, tokenizer.encode(text, add_special_tokens=False).ids)
+        lengths = []
+
+        def encode(part):
+            lengths.append(len(part))
+            encoding = self.tokenizer.encode(part)
+            return encoding.ids, [start for start, _ in encoding.offsets]
+
+        tokenize_corpus.encode_in_windows(words, encode)
+        self.assertEqual(max(lengths), 1024)
+
+    def test_a_long_document_is_one_sequence(self):
+        body = " ".join(DOCUMENTS) * 6000
+        self.assertGreater(len(body), tokenize_corpus.WINDOW_CHARACTERS)
+        PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, eos_token=EOS).save_pretrained(self.folder / "hf")
+        for tokenizer in (self.json_tokenizer(), ["--tokenizer", self.folder / "hf"]):
+            self.tokenize(self.write("a.txt", body), *tokenizer)
+            self.assertEqual(self.read_back(300), [self.tokenizer.encode(body).ids + [0]])
+            self.remove_output()
+
+    def test_what_unpacks_to_a_document_that_is_too_long_is_named(self):
+        with_long = b"one|" + b"a" * 3_000_000 + b"|two"
+        lines = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in with_long.decode().split("|"))
+        text = self.write("a.txt.gz", gzip.compress(with_long))
+        packed = self.write("a.jsonl.gz", gzip.compress(lines))
+        options = [*self.json_tokenizer(), "--document-separator", "|", "--largest-document", "1.5"]
+        self.assertIn("document at offset 4 is longer than 1.5 MiB; --largest-document", self.refused(text, *options))
+        self.assertIn("a.jsonl.gz:2: is longer than 1.5 MiB; --largest-document", self.refused(packed, *options))
+        for source in (text, packed):
+            self.tokenize(source, *options, "--on-bad-record", "skip", "--most-bad", "50")
+            self.assertEqual(self.read_back(300), [self.tokenizer.encode(each).ids + [0] for each in ("one", "two")])
+            self.remove_output()
+
+    def test_what_is_unpacked_comes_in_small_blocks(self):
+        bomb = self.write("a.gz", gzip.compress(bytes(50_000_000)))
+        sizes = [len(block) for block in corpus_readers.read_blocks(bomb, lambda count: None)]
+        self.assertEqual(sum(sizes), 50_000_000)
+        self.assertLessEqual(max(sizes), corpus_readers.READ_BYTES)
 
     def test_a_terminal_obeys_no_key_of_a_file(self):
         line = json.dumps({"\x1b[31mred\x07": "a"}) + "\n"
