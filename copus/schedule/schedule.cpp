@@ -114,6 +114,12 @@ Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t
   return schedule;
 }
 
+bool joins_receive(const Schedule& schedule, const Action& send, const Action& next) {
+  if (schedule.virtual_stages > 1) return false;
+  return (send.kind == ActionKind::send_activation && next.kind == ActionKind::receive_gradient) ||
+         (send.kind == ActionKind::send_gradient && next.kind == ActionKind::receive_activation);
+}
+
 int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank) {
   return std::min(pattern_of(kind, schedule, rank).warm_up + 1, schedule.num_microbatches * schedule.virtual_stages);
 }

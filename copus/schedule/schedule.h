@@ -51,6 +51,13 @@ struct Schedule {
 Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                        int64_t num_microbatches);
 
+// Returns whether `send` and the action after it are one operation where messages wait for their receivers on the
+// device (Route in comm/operation.h): with one chunk a rank, if that is a receive from the same neighbour. Neighbours
+// then have one communicator. With several chunks they have one for each direction, and nothing is joined, since some
+// joined operations would wait for each other. Then no schedule waits in a circle even if a device begins its
+// operations in the order of issue, and has room for one message at a time, or with several chunks for three.
+bool joins_receive(const Schedule& schedule, const Action& send, const Action& next);
+
 // Returns the most micro-batches whose activations a rank holds at once (F done, B not finished), summed over its
 // chunks: m for gpipe, p - rank for 1f1b and zb-h1 (at most m), for interleaved Megatron's warm-up count + 1 (at most v
 // m). In zb-h1 the inputs and output gradients of the layers of `rank` waiting W's come on top: from F to W no rank has

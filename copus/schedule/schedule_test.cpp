@@ -7,6 +7,7 @@
 #include <random>
 
 #include "copus/base/error.h"
+#include "copus/schedule/testing/check_messages.h"
 #include "copus/schedule/testing/check_schedule.h"
 #include "copus/schedule/testing/schedule_test_support.h"
 
@@ -49,6 +50,19 @@ TEST(Schedule, DrawnOnesOfLongPipelinesPassTheirCheckWithinTheirBound) {
     EXPECT_EQ(finding(schedule, bounds_of(kind, schedule)), "nothing is wrong")
         << to_string(kind) << " p=" << p << " v=" << v << " m=" << schedule.num_microbatches;
   }
+}
+
+TEST(Schedule, MessagesEndOnDevicesThatHoldThemUntilTheyAreReceived) {
+  for_every_schedule([](PipelineSchedule, const Schedule& schedule) {
+    EXPECT_TRUE(messages_end(schedule, {.messages_at_once = schedule.virtual_stages > 1 ? 3 : 1}));
+  });
+}
+
+TEST(Schedule, MessagesOfNeighboursThatBothSendFirstHaveToBeJoined) {
+  for (const auto kind : {PipelineSchedule::one_f_one_b, PipelineSchedule::zb_h1}) {
+    EXPECT_FALSE(messages_end(make_schedule(kind, 4, 1, 8), {.messages_at_once = 16, .joins = false}));
+  }
+  EXPECT_FALSE(messages_end(make_schedule(PipelineSchedule::interleaved_1f1b, 4, 2, 8), {.messages_at_once = 2}));
 }
 
 TEST(Schedule, EveryBoundIsReached) {

@@ -1,0 +1,89 @@
+// Runs, for tests, the messages of a schedule on devices that hold a message until it is received.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "copus/schedule/schedule.h"
+
+namespace copus {
+
+// Devices that begin operations in the order of issue.
+struct NarrowDevices {
+  int64_t messages_at_once = 1;
+  bool joins = true;  // whether sends and receives are one operation where they may be
+};
+
+// Returns whether the step ends. Operations of one link end in the order of issue, and what follows a receive begins
+// when the operation of the receive is done. Neighbouring stages' ranks have one link, or with several chunks one for
+// each direction.
+inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices) {
+  struct Operation {
+    int64_t link;
+    int64_t sends = 0, receives = 0;  // that are not done
+    bool begun = false;
+    bool is_receive = false;
+    bool done() const { return begun && sends == 0 && receives == 0; }
+  };
+  const int64_t ranks = schedule.pipeline_parallel;
+  std::vector<std::vector<Operation>> operations(ranks);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const std::vector<Action>& actions = schedule.ranks[rank];
+    for (size_t i = 0; i < actions.size(); ++i) {
+      const ActionKind kind = actions[i].kind;
+      const bool sends = kind == ActionKind::send_activation || kind == ActionKind::send_gradient;
+      if (!sends && kind != ActionKind::receive_activation && kind != ActionKind::receive_gradient) continue;
+      const bool to_next = kind == ActionKind::send_activation || kind == ActionKind::receive_gradient;
+      const bool is_backward = kind == ActionKind::send_gradient || kind == ActionKind::receive_gradient;
+      const int64_t link =
+          (to_next ? rank : (rank + ranks - 1) % ranks) + (schedule.virtual_stages > 1 && is_backward ? ranks : 0);
+      if (sends || i == 0 || !devices.joins || !joins_receive(schedule, actions[i - 1], actions[i])) {
+        operations[rank].push_back({.link = link});
+      }
+      Operation& operation = operations[rank].back();
+      (sends ? operation.sends : operation.receives) += 1;
+      operation.is_receive = operation.is_receive || !sends;
+    }
+  }
+  // The first operation of the link on a rank that is not done, if it has begun.
+  const auto current = [&](int64_t rank, int64_t link) -> Operation* {
+    for (Operation& operation : operations[rank]) {
+      if (operation.link == link && !operation.done()) return operation.begun ? &operation : nullptr;
+    }
+    return nullptr;
+  };
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (std::vector<Operation>& of_rank : operations) {
+      int64_t under_way = 0;
+      for (auto operation = of_rank.begin(); operation != of_rank.end(); ++operation) {
+        if (!operation->begun) {
+          const bool is_held = std::any_of(of_rank.begin(), operation, [&](const Operation& before) {
+            return !before.done() && (before.is_receive || before.link == operation->link);
+          });
+          if (is_held || under_way == devices.messages_at_once) break;
+          operation->begun = progress = true;
+        }
+        if (!operation->done()) ++under_way;
+      }
+    }
+    for (int64_t link = 0; link < 2 * ranks; ++link) {
+      Operation* const lower = current(link % ranks, link);
+      Operation* const upper = current((link + 1) % ranks, link);
+      if (lower == nullptr || upper == nullptr) continue;
+      for (const auto& [sender, receiver] : {std::pair{lower, upper}, std::pair{upper, lower}}) {
+        if (sender->sends == 0 || receiver->receives == 0) continue;
+        --sender->sends;
+        --receiver->receives;
+        progress = true;
+      }
+    }
+  }
+  return std::all_of(operations.begin(), operations.end(), [](const std::vector<Operation>& of_rank) {
+    return std::all_of(of_rank.begin(), of_rank.end(), [](const Operation& operation) { return operation.done(); });
+  });
+}
+
+}  // namespace copus
