@@ -18,6 +18,7 @@
 #include "copus/base/mapped_file.h"
 #include "copus/base/printable.h"
 #include "copus/cli/commands.h"
+#include "copus/comm/gpu/gpu_environment.h"
 #include "copus/comm/rank_failure.h"
 #include "copus/workshop/commands.h"
 
@@ -73,6 +74,7 @@ int tell(const std::exception_ptr& end) {
 
 int run_program(int argc, const char* const* argv) {
   tell_of_files_cut_short();
+  set_gpu_environment();
   CLI::App program("Copus trains decoder-only language models.");
   program.set_version_flag("--version", "copus " COPUS_VERSION);
   program.footer(
