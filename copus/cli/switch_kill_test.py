@@ -53,7 +53,7 @@ max_tensor_parallel = 4
 """
 # Places where a rank may be, as the message about its death names them: "switching after step 12: agreeing". Rounds
 # wait in turn for a rank to come to each of them.
-PHASES = ["preparing", "agreeing", "moving the state", "building groups", "verifying"]
+PHASES = ["preparing", "agreeing", "moving the state", "building the model", "verifying"]
 ANYWHERE = "at a random moment"
 
 

@@ -43,6 +43,7 @@ void Communicator::check(const Operation& operation) const {
       return check_member(operation.peer);
     case OperationKind::send:
     case OperationKind::receive:
+      COPUS_CHECK(operation.route.link < 2 * size(), "link ", operation.route.link, " of ", size());
       return check_other(operation.peer);
     case OperationKind::exchange:
       for (const auto* messages : {&operation.outgoing, &operation.incoming}) {

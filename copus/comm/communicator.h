@@ -96,13 +96,14 @@ class Communicator {
   void barrier() { run({.kind = OperationKind::barrier}); }
 
   // Messages between two members arrive in the order in which they were sent, each as it was sent: the receiver knows
-  // count and type. A send needs no receiver to make progress in anything else.
-  Work start_send(const void* data, int64_t count, DataType type, int64_t to) {
-    return start(Operation::send(data, count, type, to));
+  // count and type, and both ends name the same link. A send needs no receiver to make progress in anything else; over
+  // NCCL it holds up later messages of its link until it is received.
+  Work start_send(const void* data, int64_t count, DataType type, int64_t to, Route route = {}) {
+    return start(Operation::send(data, count, type, to, route));
   }
   void send(const void* data, int64_t count, DataType type, int64_t to) { run(Operation::send(data, count, type, to)); }
-  void receive(void* data, int64_t count, DataType type, int64_t from) {
-    run(Operation::receive(data, count, type, from));
+  void receive(void* data, int64_t count, DataType type, int64_t from, Route route = {}) {
+    run(Operation::receive(data, count, type, from, route));
   }
 
   // Messages between any members at once, at most one from each to each. Every member calls it, even without messages.

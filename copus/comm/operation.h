@@ -22,6 +22,17 @@ struct Message {
   int64_t bytes;
 };
 
+// How a message travels where messages wait for their receivers on the device (NCCL). Elsewhere it makes no difference.
+struct Route {
+  // The link of the ring of n members that carries the message: link i joins member i and the next one, link n - 1 the
+  // last member and the first, and link n + i is another one beside link i. -1: the first link between the two members.
+  // Messages of different links do not wait for each other.
+  int64_t link = -1;
+  // The sender's next operation in this group is a receive, and the two may become one operation. A pipeline's
+  // neighbours that both send before they receive would otherwise wait for each other for ever.
+  bool with_next_receive = false;
+};
+
 // A stretch of the vector that an operation is about, in bytes.
 struct VectorPart {
   int64_t offset = 0;
@@ -41,6 +52,7 @@ struct Operation {
   Reduction reduction = Reduction::sum;
   int64_t peer = -1;                                  // broadcast: the root; send, receive: the other member
   std::vector<Message> outgoing = {}, incoming = {};  // exchange
+  Route route = {};                                   // send, receive
 
   static Operation all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
     return {OperationKind::all_reduce, data, data, count, {}, type, reduction};
@@ -51,11 +63,11 @@ struct Operation {
   static Operation broadcast(void* data, int64_t count, DataType type, int64_t root) {
     return {OperationKind::broadcast, data, data, count, {}, type, Reduction::sum, root};
   }
-  static Operation send(const void* data, int64_t count, DataType type, int64_t to) {
-    return {OperationKind::send, data, nullptr, count, {}, type, Reduction::sum, to};
+  static Operation send(const void* data, int64_t count, DataType type, int64_t to, Route route = {}) {
+    return {OperationKind::send, data, nullptr, count, {}, type, Reduction::sum, to, {}, {}, route};
   }
-  static Operation receive(void* data, int64_t count, DataType type, int64_t from) {
-    return {OperationKind::receive, nullptr, data, count, {}, type, Reduction::sum, from};
+  static Operation receive(void* data, int64_t count, DataType type, int64_t from, Route route = {}) {
+    return {OperationKind::receive, nullptr, data, count, {}, type, Reduction::sum, from, {}, {}, route};
   }
 
   // Whether it may be started and waited for later; the others only run.

@@ -33,4 +33,8 @@ std::unique_ptr<Communicator> WrappedWorld::make_group(const std::vector<int64_t
   return std::make_unique<WrappedCommunicator>(inner_->group(ranks));
 }
 
+void World::require(const std::vector<GroupUse>& groups) {
+  if (const std::optional<std::string> lack = prepare(groups)) throw UserError(*lack);
+}
+
 }  // namespace copus

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,8 +17,15 @@ namespace copus {
 
 // A group of ranks that a layout communicates in.
 struct GroupUse {
-  std::vector<int64_t> ranks;       // in the group's order
-  bool neighbours_message = false;  // each sends messages to the next and the previous one, the last to the first
+  // Which neighbours send messages to each other: none, each member and the next, or the last and the first as well. In
+  // a one-way ring they have a link for each direction (Route).
+  enum class Messages { none, line, ring, one_way_ring };
+
+  std::vector<int64_t> ranks;  // in the group's order
+  bool collectives = true;
+  Messages messages = Messages::none;
+  bool exchanges = false;
+  int64_t collective_bytes = 0;  // of the largest vector of a collective, as far as it is known
 };
 
 // Used by the rank's main thread.
@@ -37,8 +46,14 @@ class World {
 
   // Every rank calls it between two steps, when nothing is under way, with the same list of the groups of all ranks,
   // before it asks for its own of them. Where ranks connect by working together (NCCL) this is when they do so, and
-  // when groups that are not in the list may be closed; elsewhere there is nothing to do.
-  virtual void prepare(const std::vector<GroupUse>& /*groups*/) {}
+  // when groups that are not in the list may be closed; elsewhere there is nothing to do. Returns why the groups cannot
+  // be had, on all ranks, or nothing where they are there; those that were there before still are.
+  [[nodiscard]] virtual std::optional<std::string> prepare(const std::vector<GroupUse>& /*groups*/) { return {}; }
+  // Likewise, where the job cannot do without them. Throws UserError.
+  void require(const std::vector<GroupUse>& groups);
+
+  // What connects the devices of the ranks, as a line for the user; empty where none are.
+  virtual std::string device_connection() const { return ""; }
 
   // Memory of this rank's device that its connections take.
   virtual int64_t communicator_bytes() const { return 0; }
@@ -67,7 +82,8 @@ class World {
 // within ends before the groups of the one around it, since its threads may be working on buffers that are theirs.
 class WrappedWorld : public World {
  public:
-  void prepare(const std::vector<GroupUse>& groups) override { inner_->prepare(groups); }
+  std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override { return inner_->prepare(groups); }
+  std::string device_connection() const override { return inner_->device_connection(); }
   int64_t communicator_bytes() const override { return inner_->communicator_bytes(); }
   Health& health() override { return inner_->health(); }
   RankClock& clock() override { return inner_->clock(); }

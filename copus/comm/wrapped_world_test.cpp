@@ -75,7 +75,10 @@ class WrappedWorlds : public testing::TestWithParam<Wrapper> {};
 class ToldWorld final : public WrappedWorld {
  public:
   explicit ToldWorld(World& world) : WrappedWorld(world) {}
-  void prepare(const std::vector<GroupUse>& groups) override { prepared_ = groups.front().ranks; }
+  std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override {
+    prepared_ = groups.front().ranks;
+    return std::nullopt;
+  }
   int64_t communicator_bytes() const override { return 1000 + rank(); }
   const std::vector<int64_t>& prepared() const { return prepared_; }
 
@@ -94,7 +97,7 @@ TEST_P(WrappedWorlds, PassOnWhatTheyDoNotChange) {
     EXPECT_EQ(outer.size(), 3);
     EXPECT_EQ(&outer.health(), &world.health());
     EXPECT_EQ(&outer.clock() == &world.clock(), GetParam() != Wrapper::virtual_time);
-    outer.prepare({{.ranks = {2, 0, 1}}});
+    outer.require({{.ranks = {2, 0, 1}}});
     EXPECT_EQ(told.prepared(), (std::vector<int64_t>{2, 0, 1}));
     const int64_t of_library = nccl.communicators(world.rank()) * MockNccl::communicator_bytes;
     EXPECT_EQ(outer.communicator_bytes(), 1000 + world.rank() + of_library);
@@ -155,7 +158,7 @@ TEST_P(WrappedWorlds, GroupsRefuseArgumentsThatDoNotFit) {
     const Wrapped wrapped(GetParam(), std::make_unique<BorrowedWorld>(world), nccl);
     std::array<std::byte, 8> on_host{};
     const std::shared_ptr<void> on_device = wrapped.device->allocate(8);
-    wrapped.world->prepare({{.ranks = {0, 1}, .neighbours_message = true}});
+    wrapped.world->require({{.ranks = {0, 1}, .messages = GroupUse::Messages::line, .exchanges = true}});
     for (void* const data : {static_cast<void*>(on_host.data()), on_device.get()}) {
       expect_refusals(wrapped.world->everyone(), data);
       expect_refusals(wrapped.world->group({world.rank()}), data);

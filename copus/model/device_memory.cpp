@@ -34,6 +34,10 @@ DeviceMemory device_memory(at::Device device) {
           .total_bytes = static_cast<int64_t>(allocator.getMemoryInfo(device.index()).second)};
 }
 
+void release_cached_memory(at::Device device) {
+  if (!device.is_cpu()) allocator_of(device).emptyCache();
+}
+
 void reset_peak_device_memory(at::Device device) {
   if (device.is_cpu()) return reset_peak_host_memory();
   allocator_of(device).resetPeakStats(device.index());

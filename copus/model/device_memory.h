@@ -19,6 +19,9 @@ struct DeviceMemory {
 // Returns the state of the allocator of host tensors (caching_allocator.h), or of ATen's for a GPU. Waits for nothing.
 DeviceMemory device_memory(at::Device device);
 void reset_peak_device_memory(at::Device device);
+// Returns to a GPU the memory that the allocator keeps for later tensors, so that others (NCCL) can have it. Does
+// nothing for a CPU.
+void release_cached_memory(at::Device device);
 
 // Tells whether `take` gets the memory that it asks for, of host and device. Other exceptions pass through.
 template <class Take>

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "copus/base/cores.h"
@@ -63,12 +64,36 @@ void use_device(at::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
 }
 
+void check_may_stage(const DevicePlaces& places) {
+  if (places.machines == 1) return;
+  throw UserError(concat("ranks ", places.sharing->first, " and ", places.sharing->second, " share a GPU, in a job of ",
+                         places.machines,
+                         " machines: NCCL allows one rank a GPU, and without it all GPUs of the job would communicate "
+                         "through the memory of their hosts, ten times slower or worse. Start as many ranks on each "
+                         "machine as it has GPUs, and check CUDA_VISIBLE_DEVICES"));
+}
+
+namespace {
+
+// For trying NCCL out with few GPUs: from 2.30 it allows several ranks on one (NCCL_MULTI_RANK_GPU_ENABLE=1), and older
+// versions do where each rank is a node of its own to them (NCCL_HOSTID).
+bool uses_nccl_on_shared_gpus() {
+  const char* const wanted = std::getenv("COPUS_NCCL_ON_SHARED_GPUS");
+  return wanted != nullptr && std::string_view(wanted) == "1";
+}
+
+}  // namespace
+
 std::unique_ptr<World> connect_devices(std::unique_ptr<World> world, at::Device device, double wait_seconds) {
   use_device(device);
   if (device.is_cpu() || world->size() == 1) return world;
   std::shared_ptr<DeviceRuntime> runtime = gpu_runtime(device);
-  if (ranks_share_a_device(*world, *runtime)) return stage_through_host(std::move(world), std::move(runtime));
-  return over_nccl(std::move(world), std::move(runtime), wait_seconds);
+  const DevicePlaces places = find_device_places(*world, *runtime);
+  if (!places.sharing || uses_nccl_on_shared_gpus()) {
+    return over_nccl(std::move(world), std::move(runtime), wait_seconds);
+  }
+  check_may_stage(places);
+  return stage_through_host(std::move(world), std::move(runtime));
 }
 
 Precision agree_on_precision(Precision wanted, at::Device device, World& world) {

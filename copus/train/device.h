@@ -9,6 +9,7 @@
 #include <string>
 
 #include "copus/comm/gpu/device_runtime.h"
+#include "copus/comm/gpu/device_world.h"
 #include "copus/comm/world.h"
 #include "copus/config/run_config.h"
 
@@ -28,7 +29,12 @@ void use_device(at::Device device);
 // Chooses the way in which the ranks of `world` communicate: over NCCL where each has a GPU of its own, through the
 // host where two share a GPU, and unchanged on CPUs. Every rank calls it, on the thread that it computes on. Throws
 // UserError where there is no NCCL.
+//
+// Ranks that share a GPU of a job on several machines are a UserError (check_may_stage), and use NCCL all the same
+// where COPUS_NCCL_ON_SHARED_GPUS is 1 in the environment.
 std::unique_ptr<World> connect_devices(std::unique_ptr<World> world, at::Device device, double wait_seconds);
+
+void check_may_stage(const DevicePlaces& places);
 
 // Resolves `wanted` on rank 0's device for all ranks, since other devices may resolve it differently. Every rank calls
 // it.

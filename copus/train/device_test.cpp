@@ -31,6 +31,13 @@ TEST(FindDevice, RefusesADeviceThatIsNotThere) {
               ThrowsMessage<UserError>(AllOf(HasSubstr("cuda:99"), HasSubstr("CUDA"), HasSubstr("train.device"))));
 }
 
+TEST(ConnectDevices, OfSeveralMachinesRefusesRanksThatShareAGpu) {
+  EXPECT_THAT([] { check_may_stage({.machines = 2, .sharing = {{8, 12}}}); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("ranks 8 and 12 share a GPU, in a job of 2 machines"),
+                                             HasSubstr("CUDA_VISIBLE_DEVICES"))));
+  EXPECT_NO_THROW(check_may_stage({.machines = 1, .sharing = {{0, 1}}}));
+}
+
 // CUDA's flash attention would not repeat its gradients with warnings alone.
 TEST(ConfigureAten, InsistsOnDeterministicAlgorithms) {
   configure_aten(1);

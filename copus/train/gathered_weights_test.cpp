@@ -29,7 +29,7 @@ void on_every_rank(const ParallelStrategy& strategy, const std::function<void(Ra
   run_ranks_as_threads(strategy.world_size(), [&](World& plain) {
     kernels::set_num_threads(1);
     const auto world = on_test_device(plain);
-    world->prepare(groups_of(config.model, strategy));
+    world->require(groups_of(config.model, strategy, config.train.sequence_length));
     StepRecorder recorder(*world);
     const Placement placement = place(config.model, strategy, config.train.sequence_length, world->rank());
     RankModel model(config, strategy, *world, recorder,

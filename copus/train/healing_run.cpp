@@ -223,7 +223,7 @@ class HealingRun {
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
     leader_->begin(have_cores_);
-    leader_->introduce(*dataset_);
+    leader_->introduce(*dataset_, *world_);
   }
 
   // Goes on where training stands, with the ranks of the world.

@@ -16,6 +16,7 @@ class PipelineExecutor::Pass : private BucketUse {
   Pass(PipelineExecutor& executor, const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
        GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder)
       : executor_(executor),
+        schedule_(schedule),
         actions_(schedule.ranks[executor.groups_.here().pipeline]),
         micro_batches_(micro_batches),
         reduction_(reduction),
@@ -34,10 +35,8 @@ class PipelineExecutor::Pass : private BucketUse {
     }
     for (size_t i = 0; i < actions_.size(); ++i) {
       const Action& action = actions_[i];
-      const auto is_own_weight_pass = [&](const Action& next) {
-        return next == Action{ActionKind::backward_weight, action.chunk, action.micro_batch};
-      };
-      perform(action, i + 1 < actions_.size() && is_own_weight_pass(actions_[i + 1]));
+      const std::optional<Action> next = i + 1 < actions_.size() ? std::optional(actions_[i + 1]) : std::nullopt;
+      perform(action, next);
       if (action.micro_batch == 0) tell_probe(action);
     }
     executor_.weights_.end();
@@ -54,7 +53,9 @@ class PipelineExecutor::Pass : private BucketUse {
     std::optional<WeightGradients> deferred;  // work that B has left to W
   };
 
-  void perform(const Action& action, bool weight_pass_follows) {
+  void perform(const Action& action, const std::optional<Action>& next) {
+    const bool weight_pass_follows = next == Action{ActionKind::backward_weight, action.chunk, action.micro_batch};
+    const bool joins = next && joins_receive(schedule_, action, *next);
     const MicroBatch& micro_batch = micro_batches_[action.micro_batch];
     ModelChunk& chunk = executor_.chunks_[action.chunk];
     Slot& slot = slots_[action.chunk][action.micro_batch];
@@ -79,10 +80,10 @@ class PipelineExecutor::Pass : private BucketUse {
         if (is_last(action) && !reduction_.reduces_each_micro_batch()) reduce_chunk(action.chunk);
         break;
       case ActionKind::send_activation:
-        executor_.send(std::exchange(slot.output, {}), 1);
+        executor_.send(std::exchange(slot.output, {}), 1, joins);
         break;
       case ActionKind::send_gradient:
-        executor_.send(std::exchange(slot.input_gradient, {}), -1);
+        executor_.send(std::exchange(slot.input_gradient, {}), -1, joins);
         break;
       case ActionKind::receive_activation:
         recorder_.wait_at(concat("activations of micro-batch ", action.micro_batch));
@@ -189,6 +190,7 @@ class PipelineExecutor::Pass : private BucketUse {
   }
 
   PipelineExecutor& executor_;
+  const Schedule& schedule_;
   const std::vector<Action>& actions_;
   const std::vector<MicroBatch>& micro_batches_;
   GradientReduction& reduction_;
@@ -278,14 +280,16 @@ ExactSum add_up(const at::Tensor& losses) {
   return sum;
 }
 
-void PipelineExecutor::send(const at::Tensor& tensor, int64_t distance) {
+void PipelineExecutor::send(const at::Tensor& tensor, int64_t distance, bool with_next_receive) {
   drop_finished_sends();
+  const Route route{.link = link_to(distance, distance), .with_next_receive = with_next_receive};
   sends_.push_back({tensor, groups_.pipeline().start_send(tensor.data_ptr(), tensor.numel(), data_type_of(tensor),
-                                                          neighbour(distance))});
+                                                          neighbour(distance), route)});
 }
 
 void PipelineExecutor::receive(const at::Tensor& tensor, int64_t distance) {
-  groups_.pipeline().receive(tensor.data_ptr(), tensor.numel(), data_type_of(tensor), neighbour(distance));
+  groups_.pipeline().receive(tensor.data_ptr(), tensor.numel(), data_type_of(tensor), neighbour(distance),
+                             {.link = link_to(distance, -distance)});
 }
 
 // Rank of a neighbouring stage. Stages go round the pipeline's ranks: with several chunks a rank the last rank's
@@ -293,6 +297,11 @@ void PipelineExecutor::receive(const at::Tensor& tensor, int64_t distance) {
 int64_t PipelineExecutor::neighbour(int64_t distance) const {
   const int64_t ranks = groups_.pipeline().size();
   return (groups_.pipeline().rank() + distance + ranks) % ranks;
+}
+
+int64_t PipelineExecutor::link_to(int64_t distance, int64_t direction) const {
+  const int64_t link = distance == 1 ? groups_.pipeline().rank() : neighbour(distance);
+  return strategy().virtual_stages > 1 && direction < 0 ? groups_.pipeline().size() + link : link;
 }
 
 void PipelineExecutor::drop_finished_sends() {

@@ -54,10 +54,14 @@ class PipelineExecutor {
     double total() const { return layers + head; }
   };
 
-  // Starts to send to another stage. `distance`: 1 to the next stage, -1 to the previous one.
-  void send(const at::Tensor& tensor, int64_t distance);
+  // Starts to send to another stage. `distance`: 1 to the next stage, -1 to the previous one. `with_next_receive`: what
+  // comes next is a receive from that stage.
+  void send(const at::Tensor& tensor, int64_t distance, bool with_next_receive = false);
   void receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
+  // The link to another stage (Route). `direction`: 1 for messages to later stages, -1 to earlier ones. The two share a
+  // link, unless a rank has several chunks (joins_receive).
+  int64_t link_to(int64_t distance, int64_t direction) const;
   void drop_finished_sends();
   const ParallelStrategy& strategy() const { return parameters_.placement().strategy; }
   RankClock& clock() { return groups_.world().clock(); }

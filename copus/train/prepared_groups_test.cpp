@@ -2,8 +2,11 @@
 // switches.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "copus/base/testing/test_support.h"
@@ -40,11 +43,14 @@ class StrictGroup final : public WrappedCommunicator {
 class StrictWorld final : public WrappedWorld {
  public:
   explicit StrictWorld(World& world) : WrappedWorld(world) {}
-  void prepare(const std::vector<GroupUse>& groups) override {
+  std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override {
     ++preparations_;
+    if (lacks_memory_) return "there is no memory for connections";
     prepared_.clear();
     for (const GroupUse& group : groups) prepared_.insert(group.ranks);
+    return std::nullopt;
   }
+  void use_up_memory() { lacks_memory_ = true; }
 
   int64_t preparations() const { return preparations_; }
 
@@ -57,43 +63,73 @@ class StrictWorld final : public WrappedWorld {
 
   GroupLists prepared_;
   int64_t preparations_ = 0;
+  bool lacks_memory_ = false;
 };
 
-TEST(PreparedGroups, ComeBeforeTheModelsThatUseThem) {
-  const TemporaryFolder folder;
-  write_corpus(folder.path() / "corpus.txt");
-  RunConfig begin = small_run(folder.path() / "corpus.txt");
-  begin.model.hidden_size = 32;
-  begin.model.intermediate_size = 48;
-  begin.model.num_layers = 4;
-  begin.model.head_dim = 8;
-  begin.train.sequence_length = 16;
-  begin.train.max_steps = 1000;
-  begin.adapt.policy = PolicyKind::fixed;
-  begin = with_changes(begin, {tied, ranks(2, 1, 2)});
-  const RunConfig end = with_changes(begin, {ranks(1, 2, 2), sequence_parallel});
-  run_ranks_as_threads(
-      4,
-      [&](World& inner) {
-        kernels::set_num_threads(1);
-        StrictWorld world(inner);
-        const Dataset dataset = open_data(begin);
-        Trainer trainer(begin, dataset, at::kCPU, world);
-        EXPECT_EQ(world.preparations(), 1);
-        if (world.rank() == 0) {
-          trainer.announce(
-              {.configuration = configuration_of(end), .commit_after_step = 2, .rate_factor = 1, .inputs_hash = 0});
-        }
-        trainer.step();
-        EXPECT_FALSE(trainer.switch_if_due());
-        trainer.step();
-        const auto report = trainer.switch_if_due();
-        ASSERT_TRUE(report.has_value());
-        EXPECT_EQ(report->outcome, SwitchReport::Outcome::moved);
-        EXPECT_EQ(world.preparations(), 2);
-        trainer.step();
-      },
-      60);
+class PreparedGroups : public testing::Test {
+ protected:
+  PreparedGroups() {
+    write_corpus(folder_.path() / "corpus.txt");
+    begin_ = small_run(folder_.path() / "corpus.txt");
+    begin_.model.hidden_size = 32;
+    begin_.model.intermediate_size = 48;
+    begin_.model.num_layers = 4;
+    begin_.model.head_dim = 8;
+    begin_.train.sequence_length = 16;
+    begin_.train.max_steps = 1000;
+    begin_.adapt.policy = PolicyKind::fixed;
+    begin_ = with_changes(begin_, {tied, ranks(2, 1, 2)});
+    end_ = with_changes(begin_, {ranks(1, 2, 2), sequence_parallel});
+  }
+
+  // Trains four ranks, which are to switch from begin_ to end_ after step 2. Calls `body` when it is due.
+  void train_until_the_switch(const std::function<void(Trainer&, StrictWorld&)>& body) const {
+    run_ranks_as_threads(
+        4,
+        [&](World& inner) {
+          kernels::set_num_threads(1);
+          StrictWorld world(inner);
+          const Dataset dataset = open_data(begin_);
+          Trainer trainer(begin_, dataset, at::kCPU, world);
+          EXPECT_EQ(world.preparations(), 1);
+          if (world.rank() == 0) {
+            trainer.announce(
+                {.configuration = configuration_of(end_), .commit_after_step = 2, .rate_factor = 1, .inputs_hash = 0});
+          }
+          trainer.step();
+          EXPECT_FALSE(trainer.switch_if_due());
+          trainer.step();
+          body(trainer, world);
+        },
+        60);
+  }
+
+  const TemporaryFolder folder_;
+  RunConfig begin_, end_;
+};
+
+TEST_F(PreparedGroups, ComeBeforeTheModelsThatUseThem) {
+  train_until_the_switch([](Trainer& trainer, StrictWorld& world) {
+    const auto report = trainer.switch_if_due();
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->outcome, SwitchReport::Outcome::moved);
+    EXPECT_EQ(world.preparations(), 3);  // of both layouts before the state moves, of the new one alone after that
+    trainer.step();
+  });
+}
+
+// On a full GPU, groups of the new layout cannot be opened. Training goes on in the old one.
+TEST_F(PreparedGroups, ThatCannotBeHadAreAVeto) {
+  train_until_the_switch([](Trainer& trainer, StrictWorld& world) {
+    world.use_up_memory();
+    const auto report = trainer.switch_if_due();
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->outcome, SwitchReport::Outcome::vetoed);
+    EXPECT_EQ(report->reason, "there is no memory for connections");
+    EXPECT_TRUE(report->is_lack_of_memory);
+    EXPECT_EQ(world.preparations(), 2);
+    trainer.step();
+  });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "copus/train/rank_groups.h"
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -52,15 +53,25 @@ std::vector<Sharding> partial_shardings(const ModelDescription& model, const Par
   return shardings;
 }
 
+// The bytes of the largest bucket of gradients that any rank has, in fp32: a layer's, the embedding's or the head's.
+int64_t largest_bucket_bytes(const ModelDescription& model, const ParallelStrategy& strategy) {
+  const LocalElements elements = count_local_elements(model, strategy.tensor_parallel, strategy.sequence_parallel);
+  return static_cast<int64_t>(std::max({elements.layer, elements.embedding, elements.head})) *
+         size_of(DataType::float32);
+}
+
 // A list of groups that holds each group once and omits those of one rank.
 class GroupList {
  public:
-  void add(std::vector<int64_t> ranks, bool neighbours_message) {
-    if (ranks.size() == 1) return;
-    const auto [place, is_new] = places_.emplace(ranks, groups_.size());
-    if (is_new) groups_.push_back({std::move(ranks), false});
+  void add(GroupUse use) {
+    if (use.ranks.size() == 1) return;
+    const auto [place, is_new] = places_.emplace(use.ranks, groups_.size());
+    if (is_new) return groups_.push_back(std::move(use));
     GroupUse& group = groups_[place->second];
-    group.neighbours_message = group.neighbours_message || neighbours_message;
+    group.collectives = group.collectives || use.collectives;
+    group.messages = std::max(group.messages, use.messages);
+    group.exchanges = group.exchanges || use.exchanges;
+    group.collective_bytes = std::max(group.collective_bytes, use.collective_bytes);
   }
   std::vector<GroupUse> take() { return std::move(groups_); }
 
@@ -71,26 +82,43 @@ class GroupList {
 
 }  // namespace
 
-std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy) {
+std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy, int64_t tokens) {
   const Mesh mesh(strategy);
+  const int64_t state_bytes = largest_bucket_bytes(model, strategy);
+  const int64_t activation_bytes = tokens * model.hidden_size * size_of(DataType::float32);
   const std::vector<Sharding> partial = partial_shardings(model, strategy);
   GroupList groups;
   std::vector<int64_t> everyone(mesh.size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  groups.add(everyone, false);
+  // Numbers that all ranks agree on lie in host memory. Only state that moves is exchanged on the device.
+  groups.add({.ranks = everyone, .collectives = false, .exchanges = true});
   for (const int64_t rank : everyone) {
-    groups.add(mesh.group(rank, MeshAxis::data), false);
-    if (strategy.zero_replicas > 1) {
-      groups.add(shards_of(mesh, strategy, mesh.coordinates(rank)), false);
-      groups.add(copies_of(mesh, strategy, mesh.coordinates(rank)), false);
+    const bool has_copies = strategy.zero_replicas > 1;
+    groups.add({.ranks = mesh.group(rank, MeshAxis::data),
+                .collectives = !(has_copies && strategy.cuts_optimizer()),
+                .collective_bytes = state_bytes});
+    if (has_copies) {
+      groups.add({.ranks = shards_of(mesh, strategy, mesh.coordinates(rank)), .collective_bytes = state_bytes});
+      groups.add({.ranks = copies_of(mesh, strategy, mesh.coordinates(rank)), .collective_bytes = state_bytes});
     }
-    groups.add(mesh.group(rank, MeshAxis::tensor), false);
+    groups.add({.ranks = mesh.group(rank, MeshAxis::tensor), .collective_bytes = activation_bytes});
     const std::vector<int64_t> pipeline = mesh.group(rank, MeshAxis::pipeline);
-    groups.add(pipeline, true);
-    for (const Sharding& sharding : partial) groups.add(replicas_of(mesh, mesh.coordinates(rank), sharding), false);
-    if (model.tie_word_embeddings && pipeline.size() > 1) groups.add({pipeline.front(), pipeline.back()}, true);
+    groups.add({.ranks = pipeline,
+                .collectives = false,
+                .messages = strategy.virtual_stages > 1 ? GroupUse::Messages::one_way_ring : GroupUse::Messages::line});
+    for (const Sharding& sharding : partial)
+      groups.add({.ranks = replicas_of(mesh, mesh.coordinates(rank), sharding), .collective_bytes = state_bytes});
+    if (model.tie_word_embeddings && pipeline.size() > 1) {
+      groups.add({.ranks = {pipeline.front(), pipeline.back()},
+                  .messages = GroupUse::Messages::line,
+                  .collective_bytes = state_bytes});
+    }
   }
   return groups.take();
+}
+
+std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& configuration) {
+  return groups_of(config.model, configuration.strategy, configuration.micro_batch * config.train.sequence_length);
 }
 
 RankGroups::RankGroups(World& world, const ParallelStrategy& strategy, StepRecorder& recorder)

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "copus/comm/world.h"
+#include "copus/config/run_config.h"
 #include "copus/description/mesh.h"
 #include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
 #include "copus/placement/sharding.h"
 #include "copus/train/recorded_communicator.h"
 
@@ -15,7 +17,11 @@ namespace copus {
 
 // Lists the groups of more than one rank that the ranks of a layout communicate in, everyone's first. World::prepare
 // takes this list on every rank before a RankGroups is made.
-std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy);
+// `tokens`: of a micro-batch, which decides how large activations are.
+std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy, int64_t tokens);
+
+// Of a run's model and sequences.
+std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& configuration);
 
 class RankGroups {
  public:

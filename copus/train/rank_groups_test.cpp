@@ -87,9 +87,9 @@ void check_layout(const ModelDescription& model, const ParallelStrategy& strateg
   Asked asked;
   for (int64_t rank = 0; rank < strategy.world_size(); ++rank) ask(model, strategy, rank, asked);
   std::set<Ranks> listed, with_messages;
-  for (const GroupUse& group : groups_of(model, strategy)) {
+  for (const GroupUse& group : groups_of(model, strategy, 64)) {
     EXPECT_TRUE(listed.insert(group.ranks).second) << "twice in the list";
-    if (group.neighbours_message) with_messages.insert(group.ranks);
+    if (group.messages != GroupUse::Messages::none) with_messages.insert(group.ranks);
   }
   EXPECT_EQ(listed, asked.groups);
   EXPECT_EQ(with_messages, asked.with_messages);
@@ -125,8 +125,8 @@ TEST(GroupsOf, AreThoseThatTheRanksAskForInEveryLayout) {
 
 TEST(GroupsOf, BeginWithEveryone) {
   const ParallelStrategy strategy{.data_parallel = 2, .tensor_parallel = 2, .pipeline_parallel = 2};
-  EXPECT_EQ(groups_of(model_of_16_layers(), strategy).front().ranks, (Ranks{0, 1, 2, 3, 4, 5, 6, 7}));
-  EXPECT_TRUE(groups_of(model_of_16_layers(), {}).empty());
+  EXPECT_EQ(groups_of(model_of_16_layers(), strategy, 64).front().ranks, (Ranks{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_TRUE(groups_of(model_of_16_layers(), {}, 64).empty());
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
     trainer.gather_seconds(can_judge_speed);
     if (leader) {
       leader->begin(can_judge_speed);
-      leader->introduce(dataset);
+      leader->introduce(dataset, world);
     }
     PassedBoundary passed{.written = trainer.state().step};
     if (plan.checkpoint) passed.last_checkpoint = trainer.state().step;

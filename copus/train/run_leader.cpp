@@ -26,11 +26,11 @@ void RunLeader::begin(bool can_judge_speed) {
   if (can_judge_speed) stragglers_.emplace(plan_.start.strategy);
 }
 
-void RunLeader::introduce(const Dataset& dataset) {
+void RunLeader::introduce(const Dataset& dataset, const World& world) {
   const StepTimeLearner* const step_times = told_step_times();
-  output_->introduce(dataset, step_times != nullptr
-                                  ? std::optional(concat(step_times->introduction(), "; ", known_->grounds))
-                                  : std::nullopt);
+  output_->introduce(
+      dataset, world,
+      step_times != nullptr ? std::optional(concat(step_times->introduction(), "; ", known_->grounds)) : std::nullopt);
 }
 
 void RunLeader::add(StepRecord record, Trainer& trainer) {

@@ -29,7 +29,7 @@ class RunLeader {
   // trainer gathers it.
   void begin(bool can_judge_speed);
   // Shows the user the beginning of the run.
-  void introduce(const Dataset& dataset);
+  void introduce(const Dataset& dataset, const World& world);
 
   bool has_begun() const { return output_.has_value(); }
   RunOutput& output() { return *output_; }

@@ -119,7 +119,7 @@ void RunOutput::timeline(const std::vector<RankTimeline>& ranks) {
   unless_gone([&] { write_timeline(directory_ / "timeline.json", ranks); });
 }
 
-void RunOutput::introduce(const Dataset& dataset, const std::optional<std::string>& step_time) {
+void RunOutput::introduce(const Dataset& dataset, const World& world, const std::optional<std::string>& step_time) {
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   note(concat("model      ", to_string(config_.model.architecture), ", ", count(count_parameters(config_.model)),
               " parameters: ", config_.model.num_layers, " layers, hidden ", config_.model.hidden_size, ", vocabulary ",
@@ -130,6 +130,9 @@ void RunOutput::introduce(const Dataset& dataset, const std::optional<std::strin
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
   const int64_t ranks = plan_.start.strategy.world_size();
   note(concat("runs in    ", to_string(plan_.start), " on ", counted(ranks, "rank")));
+  if (const std::string connection = world.device_connection(); !connection.empty()) {
+    note(concat("connects   ", connection));
+  }
   if (config_.cluster.is_modelled()) {
     const PredictedJob job = predicted_job(config_);
     note(concat("stands for ", to_string(job.model.architecture), ", ", count(count_parameters(job.model)),

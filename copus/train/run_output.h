@@ -36,7 +36,7 @@ class RunOutput {
   void note(const std::string& line) { progress_.note(line); }
   // Show the user the beginning of the run, and its end: complete, or to be resumed. `step_time`: the prediction of
   // step times in words, and at the end how good it was; empty where nothing was predicted.
-  void introduce(const Dataset& dataset, const std::optional<std::string>& step_time);
+  void introduce(const Dataset& dataset, const World& world, const std::optional<std::string>& step_time);
   void say_goodbye(const RunSummary& summary, const Trainer& trainer, const Dataset& dataset,
                    const std::optional<std::string>& step_time);
   void say_how_to_go_on(const Trainer& trainer, StopReason reason);

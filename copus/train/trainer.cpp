@@ -39,9 +39,10 @@ int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configurat
 }
 
 // Connects the ranks as the layout needs it, and makes this rank's part of the model, all zero.
-std::unique_ptr<RankModel> make_model(const RunConfig& config, const ParallelStrategy& strategy, World& world,
+std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configuration& configuration, World& world,
                                       StepRecorder& recorder, StateMemory& memory) {
-  world.prepare(groups_of(config.model, strategy));
+  const ParallelStrategy& strategy = configuration.strategy;
+  world.require(groups_of(config, configuration));
   const Placement placement = place(config.model, strategy, config.train.sequence_length, world.rank());
   return std::make_unique<RankModel>(
       config, strategy, world, recorder,
@@ -90,7 +91,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
       executed_(executed_configuration(config, configuration)),
       mover_(world, device, (config.adapt.policy != PolicyKind::none && world.size() > 1) || !processes.empty(),
              processes.empty() ? ranks_as_processes(world) : processes, machines),
-      model_(make_model(config, executed_.strategy, world, recorder_, mover_.memory())),
+      model_(make_model(config, executed_, world, recorder_, mover_.memory())),
       measures_noise_(config.noise_scale.enabled) {
   if (!processes.empty() && mover_.has_arena()) {
     survives_.emplace();
@@ -125,7 +126,7 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
       measures_noise_(config.noise_scale.enabled),
       survives_(std::move(state)) {
   plan_steps();
-  world.prepare(groups_of(config.model, executed_.strategy));
+  world.require(groups_of(config, executed_));
   model_ = std::make_unique<RankModel>(config, executed_.strategy, world, recorder_, survives_->at_rest.mine);
   model_->optimizer.set_steps(state_.optimizer_steps);
 }

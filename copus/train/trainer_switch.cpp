@@ -172,6 +172,8 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   } else if (intent.configuration.micro_batch > configuration().micro_batch) {
     if (const auto obstacle = agree_on_obstacle(rehearse(intent.configuration), 0, world_.everyone())) {
       refuse(report, SwitchReport::Outcome::vetoed, *obstacle);
+    } else if (const auto lack = world_.prepare(groups_of(config_, intent.configuration))) {
+      refuse(report, SwitchReport::Outcome::vetoed, Obstacle{*lack, true});
     }
   }
   if (report.outcome == SwitchReport::Outcome::moved) change_configuration(intent);
@@ -234,6 +236,17 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
     refuse(report, SwitchReport::Outcome::vetoed, *obstacle);
     return;
   }
+  // From here to the end of the move the groups of both layouts are there: a failure can only be a veto, and the way
+  // back needs nothing more.
+  phases.begin("building groups");
+  release_cached_memory(device_);
+  std::vector<GroupUse> groups = groups_of(config_, configuration());
+  const std::vector<GroupUse> new_groups = groups_of(config_, report.to);
+  groups.insert(groups.end(), new_groups.begin(), new_groups.end());
+  if (const std::optional<std::string> lack = world_.prepare(groups)) {
+    refuse(report, SwitchReport::Outcome::vetoed, Obstacle{*lack, true});
+    return;
+  }
   report.bytes_copied = plan.bytes_copied;
   report.bytes_received = plan.bytes_received;
   report.peak_bound_bytes = plan.peak_bound_bytes;
@@ -273,6 +286,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
       COPUS_CHECK(!still, "nor can the layout before be had again: ", still->reason);
       refuse(report, SwitchReport::Outcome::rolled_back, *obstacle);
     }
+    if (report.outcome == SwitchReport::Outcome::moved) world_.require(new_groups);  // closes what is kept in vain
     settle_after_move(state, report.outcome == SwitchReport::Outcome::moved ? state_after(pending.intent) : state_);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
     if (before) {
@@ -331,8 +345,7 @@ void Trainer::release_model(std::vector<BucketState>& state) {
 // model.
 std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
                                           const std::vector<BucketOffsets>& buckets, SwitchPhases& phases) {
-  phases.begin("building groups");
-  world_.prepare(groups_of(config_.model, configuration.strategy));
+  phases.begin("building the model");
   const at::ScalarType dtype = compute_dtype(config_.train.precision);
   std::optional<Obstacle> obstacle;
   const bool fits = fits_into_memory([&] {

@@ -27,16 +27,19 @@ class DeviceRuntime {
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;
 
-  // Names the physical device among all machines of a job. Ranks with the same one share the device.
+  // Names the physical device among all machines of a job: the machine, a space, and the device's address there. Ranks
+  // with the same one share the device.
   virtual std::string identity() const = 0;
   // The model, as its maker calls it.
   virtual std::string name() const = 0;
+  // The newest CUDA that the driver supports: 12030 is 12.3. 0 on other platforms.
+  virtual int64_t driver_version() const = 0;
 
   virtual bool is_device_memory(const void* address) const = 0;
 
   // Where the calling thread's kernels go.
   virtual Stream current_stream() const = 0;
-  // A stream that waits for no other one, and lives as long as the runtime.
+  // A stream that waits for no other one, has the highest priority, and lives as long as the runtime.
   virtual Stream make_stream() = 0;
   virtual std::unique_ptr<Event> record(Stream stream) = 0;
   // What the stream is given from now on comes after the event. The event may be destroyed at once.

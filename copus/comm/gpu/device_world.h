@@ -2,7 +2,10 @@
 // world.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "copus/comm/gpu/device_runtime.h"
 #include "copus/comm/world.h"
@@ -13,7 +16,13 @@ namespace copus {
 // does. It is for ranks that share GPUs (nccl_world.h is for others), and for tests.
 std::unique_ptr<World> stage_through_host(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime);
 
-// Whether two ranks compute on one physical device. Every rank calls it, and all get the same answer.
-bool ranks_share_a_device(World& world, const DeviceRuntime& runtime);
+// Where the ranks of a job compute.
+struct DevicePlaces {
+  int64_t machines;
+  std::optional<std::pair<int64_t, int64_t>> sharing;  // two ranks on one physical device, if any are
+};
+
+// Every rank calls it, and all get the same answer.
+DevicePlaces find_device_places(World& world, const DeviceRuntime& runtime);
 
 }  // namespace copus

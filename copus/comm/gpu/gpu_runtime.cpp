@@ -135,6 +135,16 @@ class GpuRuntime final : public DeviceRuntime {
     return properties.name;
   }
 
+  int64_t driver_version() const override {
+#if defined(COPUS_GPU_HIP)
+    return 0;
+#else
+    int version = 0;
+    check(cudaDriverGetVersion(&version), "asking for the driver's version");
+    return version;
+#endif
+  }
+
   bool is_device_memory(const void* address) const override {
     use_device(device_);
     gpu::PointerAttributes attributes{};
@@ -153,7 +163,10 @@ class GpuRuntime final : public DeviceRuntime {
   Stream make_stream() override {
     use_device(device_);
     PlatformStream stream = nullptr;
-    check(COPUS_GPU(StreamCreateWithFlags)(&stream, COPUS_GPU(StreamNonBlocking)), "making a stream");
+    // Its kernels begin before those of computation that wait for a free multiprocessor: other ranks wait for them.
+    int lowest = 0, highest = 0;
+    check(COPUS_GPU(DeviceGetStreamPriorityRange)(&lowest, &highest), "asking for the priorities of streams");
+    check(COPUS_GPU(StreamCreateWithPriority)(&stream, COPUS_GPU(StreamNonBlocking), highest), "making a stream");
     const std::scoped_lock lock(mutex_);
     streams_.push_back(stream);
     return stream;

@@ -43,6 +43,9 @@ static_assert(agrees(&ncclCommSplit, &NcclInterface::comm_split));
 static_assert(agrees(&ncclCommFinalize, &NcclInterface::comm_finalize));
 static_assert(agrees(&ncclCommDestroy, &NcclInterface::comm_destroy));
 static_assert(agrees(&ncclCommAbort, &NcclInterface::comm_abort));
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 7)
+static_assert(agrees(&ncclCommRevoke, &NcclInterface::comm_revoke));
+#endif
 static_assert(agrees(&ncclCommGetAsyncError, &NcclInterface::comm_get_async_error));
 static_assert(agrees(&ncclGetErrorString, &NcclInterface::get_error_string));
 static_assert(agrees(&ncclGetLastError, &NcclInterface::get_last_error));

@@ -38,6 +38,11 @@ class Library {
     }
     function = reinterpret_cast<Return (*)(Arguments...)>(address);
   }
+  // Likewise, of a call that older versions lack.
+  template <class Function>
+  void find_if_there(const char* symbol, Function& function) const {
+    if (dlsym(handle_, symbol) != nullptr) find(symbol, function);
+  }
 
  private:
   const std::string name_;
@@ -78,6 +83,7 @@ NcclInterface load_nccl(const std::string& library) {
   found.find("ncclCommFinalize", nccl.comm_finalize);
   found.find("ncclCommDestroy", nccl.comm_destroy);
   found.find("ncclCommAbort", nccl.comm_abort);
+  found.find_if_there("ncclCommRevoke", nccl.comm_revoke);
   found.find("ncclCommGetAsyncError", nccl.comm_get_async_error);
   found.find("ncclGetErrorString", nccl.get_error_string);
   found.find("ncclGetLastError", nccl.get_last_error);

@@ -64,6 +64,8 @@ struct NcclInterface {
   std::function<NcclResult(NcclComm* comm)> comm_finalize;
   std::function<NcclResult(NcclComm* comm)> comm_destroy;
   std::function<NcclResult(NcclComm* comm)> comm_abort;
+  // Ends what is under way and frees nothing. Empty before 2.28.7.
+  std::function<NcclResult(NcclComm* comm, int flags)> comm_revoke;
   std::function<NcclResult(NcclComm* comm, NcclResult* error)> comm_get_async_error;
   std::function<const char*(NcclResult result)> get_error_string;
   std::function<const char*(NcclComm* comm)> get_last_error;
@@ -86,6 +88,26 @@ struct NcclInterface {
       broadcast;
   std::function<NcclResult(const void* data, size_t count, NcclType type, int to, NcclComm* comm, void* stream)> send;
   std::function<NcclResult(void* data, size_t count, NcclType type, int from, NcclComm* comm, void* stream)> recv;
+};
+
+// Calls that NCCL takes as one operation. After a call that fails the others are left out.
+class NcclGroup {
+ public:
+  explicit NcclGroup(const NcclInterface& nccl) : nccl_(nccl), result_(nccl.group_start()) {}
+
+  template <class Call>
+  void add(const Call& call) {
+    if (result_ == NcclResult::success || result_ == NcclResult::in_progress) result_ = call();
+  }
+
+  NcclResult end() {
+    const NcclResult ended = nccl_.group_end();
+    return result_ == NcclResult::success || result_ == NcclResult::in_progress ? ended : result_;
+  }
+
+ private:
+  const NcclInterface& nccl_;
+  NcclResult result_;
 };
 
 // The library that is in this process already, or else the one that the system finds under its name: libnccl.so.2, or

@@ -1,6 +1,7 @@
 #include "copus/comm/gpu/nccl_links.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <iterator>
 #include <numeric>
@@ -8,6 +9,8 @@
 
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
+#include "copus/base/units.h"
+#include "copus/comm/gpu/gpu_environment.h"
 
 namespace copus {
 
@@ -15,6 +18,15 @@ namespace {
 
 using std::chrono::steady_clock;
 
+// Thread blocks of a communicator of messages. A rank's messages run at the same time as its collectives and wait for
+// other ranks on the device, so all of them have to fit beside the kernels that compute. NCCL's default, up to 32 for
+// each, would not leave room for four.
+constexpr int message_ctas = 8;
+// The warm-up of collectives: the bytes of a member's smallest part, the factor by which sizes grow, and the largest
+// size. Larger vectors take the same algorithm as the largest, which is as large as memory for it is easily spared.
+constexpr int64_t smallest_part_bytes = 4;
+constexpr int64_t warm_up_growth = 8;
+constexpr int64_t largest_warm_up_bytes = int64_t{256} << 20;
 constexpr std::chrono::milliseconds watch_interval{20};
 constexpr std::chrono::microseconds poll_interval{100};
 // How long abort() waits for a call of NCCL's to return by itself.
@@ -27,7 +39,7 @@ constexpr std::chrono::seconds longest_run{1};
 constexpr std::chrono::duration<double> echo_patience{3};
 
 uint64_t hash_of(const NcclUse& use) {
-  uint64_t hash = use.messages ? 1 : 0;
+  uint64_t hash = extend_hash(static_cast<uint64_t>(use.kind), use.link);
   for (const int64_t rank : use.group) hash = extend_hash(hash, rank);
   for (const int64_t rank : use.members) hash = extend_hash(hash, rank);
   return hash;
@@ -40,6 +52,7 @@ uint64_t hash_of(const NcclPlan::Change& change) {
     hash = extend_hash(hash, split.size());
     for (const NcclUse& use : split) hash = extend_hash(hash, hash_of(use));
   }
+  for (const NcclUse& use : change.warm) hash = extend_hash(hash, hash_of(use));
   return hash;
 }
 
@@ -81,13 +94,13 @@ class NcclLinks::Issued : public Work::State {
 };
 
 NcclLinks::NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
-                     int64_t kept)
+                     int64_t kept_bytes)
     : nccl_(std::move(nccl)),
       host_(host),
       runtime_(std::move(runtime)),
       limit_(wait_seconds),
       exceptions_before_(std::uncaught_exceptions()),
-      plan_(host.size(), kept) {
+      plan_(host.size(), kept_bytes) {
   const int64_t free_before = runtime_->memory().free_bytes;
   try {
     connect();
@@ -104,8 +117,10 @@ NcclLinks::~NcclLinks() {
   try {
     if (is_sound) {
       wait_until([this] { return is_idle(); });
+      // The end of a communicator waits within NCCL, where nothing can free a rank whose peer is gone: so all are here.
+      host_.everyone().barrier();
       while (!links_.empty()) close(links_.begin());
-      finish(parent_, call([this] { return nccl_.comm_finalize(parent_); }), "closing", {});
+      finish(parent_, call(parent_, [this] { return nccl_.comm_finalize(parent_); }), "closing", {});
     }
   } catch (const std::exception&) {
     is_sound = false;
@@ -134,34 +149,101 @@ void NcclLinks::connect() {
   host_.everyone().broadcast(&id, sizeof id, DataType::byte, 0);
   NcclConfig config;
   config.blocking = 0;
-  const NcclResult begun = call([&] {
+  const NcclResult begun = call(nullptr, [&] {
     return nccl_.comm_init_rank_config(&parent_, static_cast<int>(host_.size()), id, static_cast<int>(host_.rank()),
                                        &config);
   });
   finish(parent_, begun, "connecting", use);  // there is a parent from now on
 }
 
-void NcclLinks::prepare(const std::vector<GroupUse>& groups) {
+std::optional<std::string> NcclLinks::prepare(const std::vector<GroupUse>& groups) {
   check();
-  const NcclPlan::Change change = plan_.prepare(groups);
+  const NcclPlan::Change change = plan_.prepare(groups, bytes_of_kind_);
   agree_on(change);
-  if (change.close.empty() && change.open.empty()) return;
+  if (change.empty()) return std::nullopt;
   wait_until([this] { return is_idle(); });
   const int64_t free_before = runtime_->memory().free_bytes;
   for (const NcclUse& use : change.close) {
     const auto found = links_.find(use);
     if (found != links_.end()) close(found);
   }
-  for (const std::vector<NcclUse>& split : change.open) open(split);
-  {
-    const std::shared_ptr<void> memory = runtime_->allocate(host_.size() * size_of(DataType::float32));
+  std::optional<std::string> lack = find_lack(change);
+  if (lack) {
+    plan_.withdraw(change);
+  } else {
+    const std::shared_ptr<void> memory = runtime_->allocate(warm_up_bytes(change));
+    for (const std::vector<NcclUse>& split : change.open) {
+      const auto mine =
+          std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
+      measure(mine == split.end() ? split.front() : *mine, [&] { open(split); });
+    }
     for (const std::vector<NcclUse>& split : change.open) {
       for (const NcclUse& use : split) {
-        if (is_member(use, host_.rank())) warm_up(use, memory.get());
+        if (is_member(use, host_.rank())) measure(use, [&] { warm_up(use, memory.get()); });
       }
     }
+    for (const NcclUse& use : change.warm) {
+      if (is_member(use, host_.rank())) measure(use, [&] { warm_up(use, memory.get()); });
+    }
   }
+  agree_on_measured();
   bytes_ = std::max<int64_t>(0, bytes_ + free_before - runtime_->memory().free_bytes);
+  return lack;
+}
+
+// A rank that lacks memory in the middle of a split would leave the others waiting. So all try beforehand whether there
+// is as much as communicators have taken so far.
+std::optional<std::string> NcclLinks::find_lack(const NcclPlan::Change& change) {
+  int64_t bytes = warm_up_bytes(change), communicators = 0;
+  bool has_messages = false;
+  int64_t largest_kind = 0;
+  for (const auto& [kind, of_kind] : bytes_of_kind_) largest_kind = std::max(largest_kind, of_kind);
+  for (const std::vector<NcclUse>& split : change.open) {
+    for (const NcclUse& use : split) {
+      has_messages = has_messages || use.kind == NcclUse::Kind::messages;
+      if (!is_member(use, host_.rank())) continue;
+      const auto known = bytes_of_kind_.find(use.kind);
+      bytes += known == bytes_of_kind_.end() ? largest_kind : known->second;
+      ++communicators;
+    }
+  }
+  bool fits = true;
+  try {
+    runtime_->allocate(bytes);
+  } catch (const InternalError&) {
+    fits = false;
+  }
+  const std::optional<std::string> queues = has_messages ? lack_of_hardware_queues() : std::nullopt;
+  int64_t lacks[] = {fits ? 0 : bytes, fits ? 0 : communicators, queues ? 1 : 0};
+  host_.everyone().all_reduce(lacks, std::size(lacks), DataType::int64, Reduction::maximum);
+  if (lacks[2] != 0) return queues ? *queues : "another rank has too few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)";
+  if (lacks[0] == 0) return std::nullopt;
+  return concat("there is no memory for the ", format_bytes(static_cast<double>(lacks[0])), " that ", lacks[1],
+                " connections between GPUs take");
+}
+
+// The device's memory before and after, which is nobody else's meanwhile.
+void NcclLinks::measure(const NcclUse& use, const std::function<void()>& open) {
+  const bool was_open = links_.contains(use);
+  const int64_t free_before = runtime_->memory().free_bytes;
+  open();
+  if (!is_member(use, host_.rank())) return;
+  auto& [bytes, count] = measured_[use.kind];
+  bytes += std::max<int64_t>(0, free_before - runtime_->memory().free_bytes);
+  if (!was_open) ++count;
+}
+
+void NcclLinks::agree_on_measured() {
+  constexpr NcclUse::Kind kinds[] = {NcclUse::Kind::collectives, NcclUse::Kind::exchanges, NcclUse::Kind::messages};
+  std::array<int64_t, std::size(kinds)> means{};
+  for (size_t i = 0; i < std::size(kinds); ++i) {
+    const auto found = measured_.find(kinds[i]);
+    if (found != measured_.end()) means[i] = found->second.first / std::max<int64_t>(1, found->second.second);
+  }
+  host_.everyone().all_reduce(means.data(), means.size(), DataType::int64, Reduction::maximum);
+  for (size_t i = 0; i < std::size(kinds); ++i) {
+    if (means[i] > 0) bytes_of_kind_[kinds[i]] = means[i];
+  }
 }
 
 // If one rank came with other groups than the rest, they would wait for it in a split.
@@ -184,8 +266,10 @@ void NcclLinks::open(const std::vector<NcclUse>& split) {
   NcclConfig config;
   config.blocking = 1;
   config.split_share = 0;
+  if (use.kind != NcclUse::Kind::collectives) config.max_ctas = message_ctas;
   made_ = nullptr;
-  finish(parent_, call([&] { return nccl_.comm_split(parent_, color, key, &made_, &config); }), "connecting", use);
+  finish(parent_, call(parent_, [&] { return nccl_.comm_split(parent_, color, key, &made_, &config); }), "connecting",
+         use);
   if (!takes_part) return;
   COPUS_CHECK(made_ != nullptr, "a split without a communicator for ", to_string(use));
   DeviceRuntime::Stream stream = nullptr;
@@ -201,47 +285,85 @@ void NcclLinks::open(const std::vector<NcclUse>& split) {
 
 void NcclLinks::close(Links::iterator at) {
   NcclComm* const comm = at->second.comm;
-  finish(comm, call([&] { return nccl_.comm_finalize(comm); }), "closing", at->first);
+  finish(comm, call(comm, [&] { return nccl_.comm_finalize(comm); }), "closing", at->first);
   free_streams_.push_back(at->second.stream);
   {
     const std::scoped_lock lock(calls_, operations_);
     links_.erase(at);
   }
-  call([&] { return nccl_.comm_destroy(comm); });
+  call(nullptr, [&] { return nccl_.comm_destroy(comm); });
 }
 
-// NCCL connects at the first operation of a kind (NCCL_RUNTIME_CONNECT), and the host then waits until all members have
-// come to it. In a step, where each rank may come to its groups in another order, all would wait for one another. So
-// the first operations are made here.
+int64_t NcclLinks::warm_up_bytes(const NcclPlan::Change& change) const {
+  int64_t bytes = host_.size() * smallest_part_bytes;
+  const auto add = [&](const NcclUse& use) {
+    if (is_member(use, host_.rank()))
+      bytes = std::max(bytes, std::min(plan_.largest_bytes(use), largest_warm_up_bytes));
+  };
+  for (const std::vector<NcclUse>& split : change.open) std::for_each(split.begin(), split.end(), add);
+  std::for_each(change.warm.begin(), change.warm.end(), add);
+  return bytes;
+}
+
+// NCCL connects at the first operation that takes an algorithm (NCCL_RUNTIME_CONNECT; since 2.22 each algorithm by
+// itself), and the host then waits until all members have come to it. In a step, where each rank may come to its groups
+// in another order, all would wait for one another. So the first operations are made here: of every kind, and of sizes
+// from the smallest to the layout's largest, since the size decides the algorithm. Messages connect all that they may
+// use at once, and exchanges at the first of each pair, which both are at.
 void NcclLinks::warm_up(const NcclUse& use, void* memory) {
-  const auto run = [&](const char* what, const std::function<NcclResult(NcclComm*, void*)>& issue) {
-    const Work work = start(use, what, issue);
+  switch (use.kind) {
+    case NcclUse::Kind::exchanges:
+      return;
+    case NcclUse::Kind::messages:
+      return warm_up_messages(use, memory);
+    case NcclUse::Kind::collectives:
+      const int64_t smallest = std::ssize(use.members) * smallest_part_bytes;
+      const int64_t largest = std::clamp(plan_.largest_bytes(use), smallest, largest_warm_up_bytes);
+      int64_t bytes = smallest;
+      while (bytes < largest) {
+        warm_up_collectives(use, memory, bytes);
+        bytes *= warm_up_growth;
+      }
+      warm_up_collectives(use, memory, largest);
+  }
+}
+
+void NcclLinks::warm_up_messages(const NcclUse& use, void* memory) {
+  const auto other = static_cast<int>(1 - place_in(use.members, host_.rank()));
+  auto* const values = static_cast<float*>(memory);
+  const Work work = start(use, "warm-up", [&](NcclComm* comm, void* stream) {
+    NcclGroup group(nccl_);
+    group.add([&] { return nccl_.send(values, 1, NcclType::float32, other, comm, stream); });
+    group.add([&] { return nccl_.recv(values + 1, 1, NcclType::float32, other, comm, stream); });
+    return group.end();
+  });
+  wait_until([&] { return work.done(); });
+}
+
+void NcclLinks::warm_up_collectives(const NcclUse& use, void* memory, int64_t bytes) {
+  const auto run = [&](const std::function<NcclResult(NcclComm*, void*)>& issue) {
+    const Work work = start(use, "warm-up", issue);
     wait_until([&] { return work.done(); });
   };
-  const int64_t place = place_in(use.members, host_.rank());
-  auto* const values = static_cast<float*>(memory);
-  if (use.messages && place == 0) {
-    run("warm-up",
-        [&](NcclComm* comm, void* stream) { return nccl_.send(memory, 1, NcclType::float32, 1, comm, stream); });
-  } else if (use.messages) {
-    run("warm-up",
-        [&](NcclComm* comm, void* stream) { return nccl_.recv(memory, 1, NcclType::float32, 0, comm, stream); });
-  } else {
-    run("warm-up", [&](NcclComm* comm, void* stream) {
-      return nccl_.all_reduce(memory, memory, 1, NcclType::float32, NcclReduction::sum, comm, stream);
-    });
-    run("warm-up", [&](NcclComm* comm, void* stream) {
-      return nccl_.reduce_scatter(memory, values + place, 1, NcclType::float32, NcclReduction::sum, comm, stream);
-    });
-    run("warm-up", [&](NcclComm* comm, void* stream) {
-      return nccl_.all_gather(values + place, memory, 1, NcclType::float32, comm, stream);
-    });
-  }
+  constexpr NcclType type = NcclType::float32;
+  const int64_t members = std::ssize(use.members), part = bytes / smallest_part_bytes / members, count = members * part;
+  auto* const own = static_cast<float*>(memory) + place_in(use.members, host_.rank()) * part;
+  run([&](NcclComm* comm, void* stream) {
+    return nccl_.all_reduce(memory, memory, count, type, NcclReduction::sum, comm, stream);
+  });
+  run([&](NcclComm* comm, void* stream) {
+    return nccl_.reduce_scatter(memory, own, part, type, NcclReduction::sum, comm, stream);
+  });
+  run([&](NcclComm* comm, void* stream) { return nccl_.all_gather(own, memory, part, type, comm, stream); });
+  run([&](NcclComm* comm, void* stream) {
+    return nccl_.reduce(memory, memory, count, type, NcclReduction::sum, 0, comm, stream);
+  });
+  run([&](NcclComm* comm, void* stream) { return nccl_.broadcast(memory, memory, count, type, 0, comm, stream); });
 }
 
 void NcclLinks::check_prepared(const NcclUse& use) const {
   COPUS_CHECK(links_.contains(use), "World::prepare was not asked for the ", to_string(use),
-              use.messages ? concat(" in group ", list_ranks(use.group)) : "");
+              use.kind == NcclUse::Kind::messages ? concat(" in group ", list_ranks(use.group)) : "");
 }
 
 Work NcclLinks::start(const NcclUse& use, const char* what,
@@ -255,18 +377,25 @@ Work NcclLinks::start(const NcclUse& use, const char* what,
     link.operations.push_back(operation);
   }
   runtime_->wait(link.stream, *runtime_->record(runtime_->current_stream()));
-  finish(link.comm, call([&] { return issue(link.comm, link.stream); }), what, use);
+  finish(link.comm, call(link.comm, [&] { return issue(link.comm, link.stream); }), what, use);
   auto end = runtime_->record(link.stream);
   const std::scoped_lock lock(operations_);
   operation->set_end(std::move(end));
   return Work(operation);
 }
 
-NcclResult NcclLinks::call(const std::function<NcclResult()>& function) {
+// abort() reads inside_ after it has set aborted_, so either it sees that this call is about the communicator, or the
+// call does not begin.
+NcclResult NcclLinks::call(NcclComm* comm, const std::function<NcclResult()>& function) {
   const std::scoped_lock lock(calls_);
   check();
+  inside_ = comm;
+  NcclResult result = NcclResult::success;
+  if (!aborted_) result = function();
+  inside_ = nullptr;
+  check();
   COPUS_CHECK(!aborted_, "NCCL was aborted");
-  return function();
+  return result;
 }
 
 void NcclLinks::finish(NcclComm* comm, NcclResult result, const char* what, const NcclUse& use) {
@@ -278,7 +407,7 @@ void NcclLinks::finish(NcclComm* comm, NcclResult result, const char* what, cons
         return true;
       }
       NcclResult state = NcclResult::success;
-      const NcclResult asked = call([&] { return nccl_.comm_get_async_error(comm, &state); });
+      const NcclResult asked = call(comm, [&] { return nccl_.comm_get_async_error(comm, &state); });
       result = asked == NcclResult::success ? state : asked;
       return result != NcclResult::in_progress;
     });
@@ -326,27 +455,45 @@ void NcclLinks::end_job(const FailureReport& report, bool is_echo) {
   abort();
 }
 
+bool NcclLinks::take_calls(std::unique_lock<std::mutex>& lock) const {
+  const Time until = steady_clock::now() + abort_patience;
+  while (!lock.try_lock()) {
+    if (steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(poll_interval);
+  }
+  return true;
+}
+
 // The aborts are one group of NCCL's: an abort frees memory and so waits for all kernels of the device, those of the
 // next communicator too. The parent has no kernels, and is not in the group, since until 2.22 blocking communicators
-// and others could not be in one. Where this does not wait for the main thread's call, that one may end at any moment
-// and be followed by a change of links_.
+// and others could not be in one.
+//
+// An abort frees its communicator, so it must not reach one that the main thread is inside. NCCL 2.28.7 and later can
+// call that thread out of it. In older ones the thread stays there, and those who end ranks that do not leave
+// (health/watchdog.h, the launcher) end the process.
 void NcclLinks::abort() {
-  std::unique_lock lock(calls_, std::try_to_lock);
-  const Time until = steady_clock::now() + abort_patience;
-  while (!lock && steady_clock::now() < until) {
-    std::this_thread::sleep_for(poll_interval);
-    static_cast<void>(lock.try_lock());
-  }
-  if (aborted_.exchange(true)) return;
-  std::vector<NcclComm*> comms;
-  {
-    const std::scoped_lock links_lock(operations_);
-    for (const auto& [use, link] : links_) comms.push_back(link.comm);
-  }
-  nccl_.group_start();
-  for (NcclComm* const comm : comms) nccl_.comm_abort(comm);
-  nccl_.group_end();
-  if (parent_ != nullptr) nccl_.comm_abort(parent_);
+  const std::scoped_lock one_at_a_time(aborting_);
+  std::unique_lock lock(calls_, std::defer_lock);
+  const bool is_alone = take_calls(lock);
+  aborted_ = true;
+  NcclComm* const inside = is_alone ? nullptr : inside_.load();
+  const auto abort_all_but = [&](const NcclComm* left_out) {
+    std::vector<NcclComm*> comms;
+    {
+      const std::scoped_lock links_lock(operations_);
+      for (auto& [use, link] : links_) {
+        if (link.comm != left_out && !std::exchange(link.aborted, true)) comms.push_back(link.comm);
+      }
+    }
+    nccl_.group_start();
+    for (NcclComm* const comm : comms) nccl_.comm_abort(comm);
+    nccl_.group_end();
+    if (parent_ != nullptr && parent_ != left_out && !std::exchange(parent_aborted_, true)) nccl_.comm_abort(parent_);
+  };
+  abort_all_but(inside);
+  if (inside == nullptr || !nccl_.comm_revoke) return;
+  nccl_.comm_revoke(inside, 0);
+  if (take_calls(lock)) abort_all_but(nullptr);
 }
 
 FailureReport NcclLinks::late(const char* what, const NcclUse& use) const {

@@ -12,7 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "copus/comm/communicator.h"
@@ -30,7 +32,8 @@ namespace copus {
 class NcclLinks {
  public:
   // Every rank makes its own at the same time. `host` outlives it.
-  NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds, int64_t kept);
+  NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
+            int64_t kept_bytes);
   // Waits for what is under way and closes all, in the same order on every rank. Aborts instead in a job that has
   // failed, and when an exception is what ends this rank.
   ~NcclLinks();
@@ -38,7 +41,7 @@ class NcclLinks {
   NcclLinks& operator=(const NcclLinks&) = delete;
 
   // See World::prepare.
-  void prepare(const std::vector<GroupUse>& groups);
+  std::optional<std::string> prepare(const std::vector<GroupUse>& groups);
 
   // Throws InternalError where the use was not prepared.
   void check_prepared(const NcclUse& use) const;
@@ -61,6 +64,7 @@ class NcclLinks {
     NcclComm* comm;
     DeviceRuntime::Stream stream;
     std::deque<std::shared_ptr<Issued>> operations;  // under way, oldest first
+    bool aborted = false;
   };
   using Links = std::map<NcclUse, Link>;
 
@@ -69,8 +73,15 @@ class NcclLinks {
   void agree_on(const NcclPlan::Change& change);
   void open(const std::vector<NcclUse>& split);
   void close(Links::iterator at);
+  std::optional<std::string> find_lack(const NcclPlan::Change& change);
   void warm_up(const NcclUse& use, void* memory);
-  NcclResult call(const std::function<NcclResult()>& function);
+  void warm_up_messages(const NcclUse& use, void* memory);
+  void warm_up_collectives(const NcclUse& use, void* memory, int64_t bytes);
+  int64_t warm_up_bytes(const NcclPlan::Change& change) const;
+  void measure(const NcclUse& use, const std::function<void()>& open);
+  void agree_on_measured();
+  // `comm`: the communicator that the call is about, or null.
+  NcclResult call(NcclComm* comm, const std::function<NcclResult()>& function);
   // Waits for the success of what has begun with this result. Throws where it ends otherwise.
   void finish(NcclComm* comm, NcclResult result, const char* what, const NcclUse& use);
   template <class IsDone>
@@ -80,7 +91,10 @@ class NcclLinks {
 
   // Any thread.
   void end_job(const FailureReport& report, bool is_echo);
+  // Ends what is under way on all communicators, and frees all but one that the main thread is inside and does not
+  // leave.
   void abort();
+  bool take_calls(std::unique_lock<std::mutex>& lock) const;
   FailureReport late(const char* what, const NcclUse& use) const;
 
   // The watching thread.
@@ -100,14 +114,19 @@ class NcclLinks {
   const int exceptions_before_;
   NcclPlan plan_;
   int64_t bytes_ = 0;
+  NcclPlan::Bytes bytes_of_kind_;                                  // alike on all ranks: of the rank with most
+  std::map<NcclUse::Kind, std::pair<int64_t, int64_t>> measured_;  // of this rank's: bytes in all, and how many
   std::vector<DeviceRuntime::Stream> free_streams_;
 
   // Held for every call of NCCL's and every change of what it protects. A call that waits for other ranks holds it for
-  // long. abort(), which ends such a call, then goes on without it.
+  // long. abort() then goes on without it, and leaves out the communicator that the call is about.
   std::mutex calls_;
-  std::atomic<bool> aborted_ = false;
+  std::atomic<NcclComm*> inside_ = nullptr;  // the communicator of the call under way
+  std::atomic<bool> aborted_ = false;        // no call begins any more
+  std::mutex aborting_;
   NcclComm* parent_ = nullptr;  // of all ranks, for nothing but splits
-  NcclComm* made_ = nullptr;    // where a split under way puts its result
+  bool parent_aborted_ = false;
+  NcclComm* made_ = nullptr;  // where a split under way puts its result
   Links links_;
 
   // Protects the operations of links_ and what follows, and every change of links_.

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/comm/gpu/gpu_environment.h"
 #include "copus/comm/gpu/nccl_links.h"
 
 namespace copus {
@@ -14,34 +17,27 @@ namespace {
 
 constexpr int oldest_version = 21800;  // the first with ncclCommSplit
 
-void check_version(const NcclInterface& nccl) {
+int version_of(const NcclInterface& nccl) {
   int version = 0;
   const NcclResult result = nccl.get_version(&version);
   COPUS_CHECK(result == NcclResult::success, "NCCL does not tell its version: ", nccl.get_error_string(result));
+  return version;
+}
+
+// "GPUs by NCCL 2.28.9 (NCCL_NVLS_ENABLE=0)"
+std::string describe(const NcclInterface& nccl) {
+  const int version = version_of(nccl);
+  const std::string settings = nccl_settings();
+  return concat("GPUs by NCCL ", version / 10000, ".", version / 100 % 100, ".", version % 100,
+                settings.empty() ? "" : concat(" (", settings, ")"));
+}
+
+void check_version(const NcclInterface& nccl) {
+  const int version = version_of(nccl);
   if (version >= oldest_version) return;
   throw UserError(concat("this is NCCL (or RCCL) of version code ", version, ", and ", oldest_version,
                          " (2.18) or later is needed: install a newer one"));
 }
-
-// Calls that NCCL takes as one operation. After a call that fails the others are left out.
-class Group {
- public:
-  explicit Group(const NcclInterface& nccl) : nccl_(nccl), result_(nccl.group_start()) {}
-
-  template <class Call>
-  void add(const Call& call) {
-    if (result_ == NcclResult::success || result_ == NcclResult::in_progress) result_ = call();
-  }
-
-  NcclResult end() {
-    const NcclResult ended = nccl_.group_end();
-    return result_ == NcclResult::success || result_ == NcclResult::in_progress ? ended : result_;
-  }
-
- private:
-  const NcclInterface& nccl_;
-  NcclResult result_;
-};
 
 bool are_equal(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts.front(); });
@@ -51,7 +47,7 @@ bool are_equal(const std::vector<int64_t>& counts) {
 // count) for each part that is not empty. The offset is in bytes.
 template <class Call>
 NcclResult issue_part_by_part(const NcclInterface& nccl, const Operation& operation, const Call& call) {
-  Group group(nccl);
+  NcclGroup group(nccl);
   int64_t offset = 0;
   for (int member = 0; member < std::ssize(operation.counts); ++member) {
     const int64_t count = operation.counts[member];
@@ -66,9 +62,30 @@ NcclResult issue_part_by_part(const NcclInterface& nccl, const Operation& operat
 class NcclCommunicator final : public WrappedCommunicator {
  public:
   NcclCommunicator(Communicator& host, NcclLinks& links)
-      : WrappedCommunicator(host), links_(links), collectives_(NcclUse::collectives_of(ranks())) {}
+      : WrappedCommunicator(host),
+        links_(links),
+        collectives_(NcclUse::collectives_of(ranks())),
+        exchanges_(NcclUse::exchanges_of(ranks())) {}
 
  private:
+  // A send that begins with the receive behind it.
+  class HeldWork final : public Work::State {
+   public:
+    void begin(Work work) { work_ = std::move(work); }
+    void wait() override {
+      COPUS_CHECK(work_, "a send waits for the receive that it goes with");
+      work_->wait();
+    }
+    bool done() override { return work_ && work_->done(); }
+
+   private:
+    std::optional<Work> work_;
+  };
+  struct Held {
+    Operation operation;
+    std::shared_ptr<HeldWork> work;
+  };
+
   Work do_start(const Operation& operation) override {
     return is_on_device(operation) ? start_on_device(operation) : group().start(operation);
   }
@@ -102,12 +119,49 @@ class NcclCommunicator final : public WrappedCommunicator {
       }
       return {};
     }
-    const char* const what = to_string(operation.kind);
-    const auto issue = [&](NcclComm* comm, void* stream) { return this->issue(operation, comm, stream); };
-    const bool is_send = operation.kind == OperationKind::send;
-    if (!is_send && operation.kind != OperationKind::receive) return links_.start(collectives_, what, issue);
-    const int64_t own = ranks()[rank()], other = ranks()[operation.peer];
-    return links_.start(NcclUse::messages_of(ranks(), is_send ? own : other, is_send ? other : own), what, issue);
+    const NcclUse use = use_of(operation);
+    if (operation.kind == OperationKind::receive && held_ && use_of(held_->operation) == use) {
+      const Held held = *std::exchange(held_, std::nullopt);
+      const Work both = links_.start(use, "send and receive", [&](NcclComm* comm, void* stream) {
+        NcclGroup group(links_.nccl());
+        group.add([&] { return issue(held.operation, comm, stream); });
+        group.add([&] { return issue(operation, comm, stream); });
+        return group.end();
+      });
+      held.work->begin(both);
+      return both;
+    }
+    start_held();
+    if (operation.kind == OperationKind::send && operation.route.with_next_receive) {
+      links_.check_prepared(use);
+      held_ = Held{operation, std::make_shared<HeldWork>()};
+      return Work(held_->work);
+    }
+    return start(use, operation);
+  }
+
+  Work start(const NcclUse& use, const Operation& operation) {
+    const auto call = [&](NcclComm* comm, void* stream) { return issue(operation, comm, stream); };
+    return links_.start(use, to_string(operation.kind), call);
+  }
+
+  void start_held() {
+    if (!held_) return;
+    const Held held = *std::exchange(held_, std::nullopt);
+    held.work->begin(start(use_of(held.operation), held.operation));
+  }
+
+  NcclUse use_of(const Operation& operation) const {
+    if (operation.kind == OperationKind::exchange) return exchanges_;
+    if (!operation.is_message()) return collectives_;
+    const int64_t link = operation.route.link;
+    return NcclUse::messages_of(ranks(), link >= 0 ? link : link_between(rank(), operation.peer, size()));
+  }
+
+  // The other member's place on the communicator of a link.
+  int other_on(const Operation& operation) const {
+    const NcclUse use = use_of(operation);
+    return use.members.front() == ranks()[rank()] ? 1 : 0;
   }
 
   // Makes the call of NCCL's for an operation, or several that it takes as one.
@@ -126,10 +180,10 @@ class NcclCommunicator final : public WrappedCommunicator {
         return issue_all_gather(operation, comm, stream);
       case OperationKind::broadcast:
         return nccl.broadcast(input, output, count, type, static_cast<int>(operation.peer), comm, stream);
-      case OperationKind::send:  // on a communicator of the sender and the receiver
-        return nccl.send(input, count, type, 1, comm, stream);
+      case OperationKind::send:
+        return nccl.send(input, count, type, other_on(operation), comm, stream);
       case OperationKind::receive:
-        return nccl.recv(output, count, type, 0, comm, stream);
+        return nccl.recv(output, count, type, other_on(operation), comm, stream);
       case OperationKind::exchange:
         return issue_exchange(operation, comm, stream);
       case OperationKind::barrier:
@@ -167,7 +221,7 @@ class NcclCommunicator final : public WrappedCommunicator {
   // Members without a message have no part in it, since NCCL connects only those that have one.
   NcclResult issue_exchange(const Operation& operation, NcclComm* comm, void* stream) const {
     const NcclInterface& nccl = links_.nccl();
-    Group group(nccl);
+    NcclGroup group(nccl);
     for (const Message& message : operation.outgoing) {
       if (message.bytes == 0) continue;
       const auto to = static_cast<int>(message.member);
@@ -182,20 +236,22 @@ class NcclCommunicator final : public WrappedCommunicator {
   }
 
   NcclLinks& links_;
-  const NcclUse collectives_;
+  const NcclUse collectives_, exchanges_;
+  std::optional<Held> held_;
 };
 
 class NcclWorld final : public WrappedWorld {
  public:
   NcclWorld(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
-            const NcclInterface& nccl, int64_t kept)
-      : WrappedWorld(std::move(host)), links_(nccl, inner(), std::move(runtime), wait_seconds, kept) {}
+            const NcclInterface& nccl, int64_t kept_bytes)
+      : WrappedWorld(std::move(host)), links_(nccl, inner(), std::move(runtime), wait_seconds, kept_bytes) {}
 
+  std::string device_connection() const override { return describe(links_.nccl()); }
   int64_t communicator_bytes() const override { return inner().communicator_bytes() + links_.bytes(); }
 
-  void prepare(const std::vector<GroupUse>& groups) override {
-    inner().prepare(groups);
-    links_.prepare(groups);
+  std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override {
+    if (std::optional<std::string> lack = inner().prepare(groups)) return lack;
+    return links_.prepare(groups);
   }
 
  private:
@@ -215,9 +271,10 @@ std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<De
 }
 
 std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime,
-                                 double wait_seconds, const NcclInterface& nccl, int64_t kept) {
+                                 double wait_seconds, const NcclInterface& nccl, int64_t kept_bytes) {
   check_version(nccl);
-  return std::make_unique<NcclWorld>(std::move(host), std::move(runtime), wait_seconds, nccl, kept);
+  order_nccl_launches(runtime->driver_version());
+  return std::make_unique<NcclWorld>(std::move(host), std::move(runtime), wait_seconds, nccl, kept_bytes);
 }
 
 }  // namespace copus

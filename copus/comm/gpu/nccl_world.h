@@ -11,13 +11,13 @@
 
 namespace copus {
 
-// How many communicators of NCCL's a rank keeps, for layouts to come back to. Three or four layouts use so many. Each
-// takes memory of the device, which World::communicator_bytes counts.
-inline constexpr int64_t kept_nccl_communicators = 32;
+// The device memory up to which a rank keeps communicators of NCCL's that its layout does not use, for layouts to come
+// back to. World::communicator_bytes counts what they take.
+inline constexpr int64_t kept_nccl_bytes = int64_t{1} << 30;
 
 // Every rank calls it at the same time, on the thread and with the device that it will compute on. No two ranks may
 // have the same GPU. Groups have to be prepared (World::prepare) before device memory travels in them, and with
-// neighbours_message before their members send it to each other: InternalError otherwise. An operation that is not done
+// the kinds of operations that they are used for: InternalError otherwise. An operation that is not done
 // after `wait_seconds` ends the job, and so does an error that NCCL reports. Every later call throws that failure.
 // Throws UserError where the library is not to be had.
 std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime,
@@ -25,7 +25,6 @@ std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<De
 
 // The same over a given library.
 std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime,
-                                 double wait_seconds, const NcclInterface& nccl,
-                                 int64_t kept = kept_nccl_communicators);
+                                 double wait_seconds, const NcclInterface& nccl, int64_t kept_bytes = kept_nccl_bytes);
 
 }  // namespace copus

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -33,7 +35,7 @@ Bytes part_of(const Bytes& whole, const std::vector<int64_t>& counts, int64_t me
 void run_in_groups(const std::function<void(NcclRank&, Communicator&)>& body) {
   run_over_nccl(4, [&](NcclRank& rank) {
     const std::vector<Ranks> groups = {{0, 1, 2, 3}, odd_order};
-    rank.world.prepare({{groups[0]}, {groups[1]}});
+    rank.world.require({{.ranks = groups[0], .exchanges = true}, {.ranks = groups[1], .exchanges = true}});
     for (const Ranks& group : groups) {
       if (std::find(group.begin(), group.end(), rank.rank()) != group.end()) body(rank, rank.world.group(group));
     }
@@ -169,7 +171,7 @@ TEST(NcclWorld, HostMemoryGoesTheWaysOfTheHost) {
 TEST(NcclWorld, AGroupOfOneNeedsNoLibrary) {
   MockNccl nccl;
   run_over_nccl(2, nccl, [](NcclRank& rank) {
-    rank.world.prepare({{.ranks = {0}, .neighbours_message = true}, {.ranks = {1}}});
+    rank.world.require({{.ranks = {0}, .messages = GroupUse::Messages::line}, {.ranks = {1}}});
     Communicator& alone = rank.world.group({rank.rank()});
     const Bytes values = make_data(6, DataType::float32, 5);
     const DeviceBytes input(rank, values), output(rank, Bytes(values.size()));
@@ -189,7 +191,7 @@ TEST(NcclWorld, AGroupOfOneNeedsNoLibrary) {
 // host waits for neither.
 TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
   run_over_nccl(2, [](NcclRank& rank) {
-    rank.world.prepare({{.ranks = {0, 1}}});
+    rank.world.require({{.ranks = {0, 1}}});
     Communicator& everyone = rank.world.everyone();
     const DeviceBytes data(rank, Bytes(sizeof(float)));
     float* const on_host = rank.device.on_host<float>(data.data());
@@ -229,52 +231,100 @@ TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
   });
 }
 
-// The steady state of 1F1B: neighbours send to each other before either receives. NCCL blocks a communicator until its
-// message is received.
-TEST(NcclWorld, TheTwoDirectionsOfAPipelineDoNotBlockEachOther) {
+// A device that runs operations in the order of issue, with room for the kernels of two messages.
+FakeDeviceRuntime::Options narrow_device() { return {.hardware_queues = 1, .thread_blocks = 16}; }
+
+// The steady state of 1F1B: neighbours send to each other before either receives. NCCL holds up a communicator until
+// its message is received, and a device with few queues everything that it is given later.
+TEST(NcclWorld, ThePipelineOfOneForwardOneBackwardNeedsOneQueueOfTheDevice) {
   constexpr int64_t stages = 4, micro_batches = 6;
-  run_over_nccl(stages, [](NcclRank& rank) {
-    rank.world.prepare({{.ranks = {0, 1, 2, 3}, .neighbours_message = true}});
-    Communicator& pipeline = rank.world.everyone();
-    const int64_t next = (rank.rank() + 1) % stages, previous = (rank.rank() + stages - 1) % stages;
-    std::vector<Work> sends;
-    std::vector<DeviceBytes> sent;
-    for (int64_t m = 0; m < micro_batches; ++m) {
-      const auto content = [&](int64_t from, int64_t direction) {
-        return make_data(20, DataType::bfloat16, static_cast<uint64_t>(100 * m + 10 * from + direction));
-      };
-      for (const auto& [to, direction] : {std::pair{next, int64_t{0}}, std::pair{previous, int64_t{1}}}) {
-        sent.emplace_back(rank, content(rank.rank(), direction));
-        sends.push_back(pipeline.start_send(sent.back().data(), 20, DataType::bfloat16, to));
-      }
-      // The other way round on every other rank.
-      const DeviceBytes activation(rank, Bytes(40)), gradient(rank, Bytes(40));
-      if (rank.rank() % 2 == 0) pipeline.receive(gradient.data(), 20, DataType::bfloat16, next);
-      pipeline.receive(activation.data(), 20, DataType::bfloat16, previous);
-      if (rank.rank() % 2 == 1) pipeline.receive(gradient.data(), 20, DataType::bfloat16, next);
-      EXPECT_EQ(activation.read(), content(previous, 0));
-      EXPECT_EQ(gradient.read(), content(next, 1));
-    }
-    for (const Work& send : sends) send.wait();
-    // Collectives of the group go on beside messages.
-    const std::vector<Bytes> inputs = make_inputs(stages, 3, DataType::float64, 9);
-    const DeviceBytes data(rank, inputs[rank.rank()]);
-    const DeviceBytes message(rank, Bytes(4)), received(rank, Bytes(4));
-    const Work send = pipeline.start_send(message.data(), 4, DataType::byte, next);
-    pipeline.all_reduce(data.data(), 3, DataType::float64);
-    EXPECT_EQ(data.read(), reduce_reference(inputs, DataType::float64, Reduction::sum));
-    pipeline.receive(received.data(), 4, DataType::byte, previous);
-    send.wait();
-    rank.device.synchronize(rank.device.current_stream());
-  });
+  run_over_nccl(
+      stages,
+      [&](NcclRank& rank) {
+        rank.world.require(
+            {{.ranks = {0, 1, 2, 3}, .collectives = false, .messages = GroupUse::Messages::line}, {{0, 1}}, {{2, 3}}});
+        Communicator& pipeline = rank.world.everyone();
+        const int64_t here = rank.rank(), warm_up = stages - 1 - here;
+        Communicator& pair = rank.world.group(here < 2 ? Ranks{0, 1} : Ranks{2, 3});
+        std::vector<Work> sends;
+        std::vector<DeviceBytes> sent;
+        const auto content = [&](int64_t micro_batch, int64_t from, int64_t to) {
+          return make_data(20, DataType::bfloat16, static_cast<uint64_t>(100 * micro_batch + 10 * from + to));
+        };
+        const auto send = [&](int64_t micro_batch, int64_t to, bool with_next_receive) {
+          if (to < 0 || to == stages) return;
+          sent.emplace_back(rank, content(micro_batch, here, to));
+          sends.push_back(pipeline.start_send(sent.back().data(), 20, DataType::bfloat16, to,
+                                              {.with_next_receive = with_next_receive}));
+        };
+        const auto receive = [&](int64_t micro_batch, int64_t from) {
+          if (from < 0 || from == stages) return;
+          const DeviceBytes received(rank, Bytes(40));
+          pipeline.receive(received.data(), 20, DataType::bfloat16, from);
+          EXPECT_EQ(received.read(), content(micro_batch, from, here));
+        };
+        for (int64_t m = 0; m < std::min<int64_t>(warm_up, micro_batches); ++m) {
+          receive(m, here - 1);
+          send(m, here + 1, false);
+        }
+        receive(warm_up, here - 1);
+        for (int64_t m = warm_up; m < micro_batches; ++m) {
+          send(m, here + 1, true);
+          receive(m - warm_up, here + 1);
+          const bool is_last = m + 1 == micro_batches;
+          send(m - warm_up, here - 1, !is_last);
+          if (!is_last) receive(m + 1, here - 1);
+        }
+        for (int64_t m = micro_batches - warm_up; m < micro_batches; ++m) {
+          receive(m, here + 1);
+          send(m, here - 1, false);
+        }
+        for (const Work& one : sends) one.wait();
+        // Collectives go on beside messages.
+        const std::vector<Bytes> inputs = make_inputs(2, 3, DataType::float64, 9);
+        const DeviceBytes data(rank, inputs[pair.rank()]);
+        pair.all_reduce(data.data(), 3, DataType::float64);
+        EXPECT_EQ(data.read(), reduce_reference(inputs, DataType::float64, Reduction::sum));
+        rank.device.synchronize(rank.device.current_stream());
+      },
+      narrow_device());
+}
+
+// Every rank of an interleaved pipeline sends to the next one before it receives from the one before, in rings of two
+// too, whose members have two links.
+TEST(NcclWorld, ARingThatSendsBeforeItReceivesNeedsOneQueueOfTheDevice) {
+  for (const int64_t size : {2, 3, 4}) {
+    run_over_nccl(
+        size,
+        [&](NcclRank& rank) {
+          const Ranks all = rank.world.everyone().ranks();
+          rank.world.require({{.ranks = all, .collectives = false, .messages = GroupUse::Messages::ring}});
+          Communicator& ring = rank.world.everyone();
+          const int64_t next = (rank.rank() + 1) % size, previous = (rank.rank() + size - 1) % size;
+          for (int64_t turn = 0; turn < 5; ++turn) {
+            const auto content = [&](int64_t from) {
+              return make_data(20, DataType::bfloat16, static_cast<uint64_t>(100 * turn + from));
+            };
+            const DeviceBytes sent(rank, content(rank.rank())), received(rank, Bytes(40));
+            const Work send = ring.start_send(sent.data(), 20, DataType::bfloat16, next, {.link = rank.rank()});
+            ring.receive(received.data(), 20, DataType::bfloat16, previous, {.link = previous});
+            EXPECT_EQ(received.read(), content(previous));
+            send.wait();
+            rank.device.synchronize(rank.device.current_stream());
+          }
+        },
+        narrow_device());
+  }
 }
 
 // A layout of eight ranks with d, t and p, as train/rank_groups.h lists its groups.
 std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
-  std::vector<GroupUse> groups = {{.ranks = {0, 1, 2, 3, 4, 5, 6, 7}}};
+  std::vector<GroupUse> groups = {{.ranks = {0, 1, 2, 3, 4, 5, 6, 7}, .collectives = false, .exchanges = true}};
   const auto rank = [&](int64_t p, int64_t d, int64_t t) { return (p * data + d) * tensor + t; };
   const auto add = [&](int64_t count, bool messages, const auto& member) {
-    GroupUse group{.ranks = {}, .neighbours_message = messages};
+    GroupUse group{.ranks = {},
+                   .collectives = !messages,
+                   .messages = messages ? GroupUse::Messages::ring : GroupUse::Messages::none};
     for (int64_t i = 0; i < count; ++i) group.ranks.push_back(member(i));
     groups.push_back(group);
   };
@@ -288,32 +338,30 @@ std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
   return groups;
 }
 
-// Uses every group of this rank, and says how many communicators it has.
+// Uses every group of this rank as a step does: exchanges come between steps, and connect there.
 void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
-  std::set<Ranks> used;
+  std::set<std::pair<Ranks, bool>> used;
   for (const GroupUse& use : groups) {
     const auto place = std::find(use.ranks.begin(), use.ranks.end(), rank.rank());
-    if (use.ranks.size() < 2 || place == use.ranks.end() || !used.insert(use.ranks).second) continue;
+    if (use.ranks.size() < 2 || place == use.ranks.end()) continue;
+    if (!used.insert({use.ranks, use.collectives}).second) continue;
     Communicator& group = rank.world.group(use.ranks);
     const std::vector<Bytes> inputs = make_inputs(group.size(), 5, DataType::int64, 6);
-    const DeviceBytes data(rank, inputs[group.rank()]);
-    group.all_reduce(data.data(), 5, DataType::int64);
-    EXPECT_EQ(data.read(), reduce_reference(inputs, DataType::int64, Reduction::sum));
-    const std::vector<int64_t> counts(use.ranks.size(), 2);
-    const DeviceBytes own(rank, slice(inputs[group.rank()], 0, 16));
-    const DeviceBytes all(rank, Bytes(use.ranks.size() * 16));
-    group.all_gather(own.data(), all.data(), counts, DataType::int64);
-    if (!use.neighbours_message) continue;
+    const DeviceBytes own(rank, slice(inputs[group.rank()], 0, 16)), received(rank, Bytes(16));
     const int64_t next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
-    const Work forward = group.start_send(own.data(), 2, DataType::int64, next);
-    const Work backward = group.start_send(own.data(), 2, DataType::int64, previous);
-    const DeviceBytes received(rank, Bytes(16));
-    group.receive(received.data(), 2, DataType::int64, next);
-    EXPECT_EQ(received.read(), slice(inputs[next], 0, 16));
+    if (use.collectives) {
+      const DeviceBytes data(rank, inputs[group.rank()]);
+      group.all_reduce(data.data(), 5, DataType::int64);
+      EXPECT_EQ(data.read(), reduce_reference(inputs, DataType::int64, Reduction::sum));
+      const std::vector<int64_t> counts(use.ranks.size(), 2);
+      const DeviceBytes all(rank, Bytes(use.ranks.size() * 16));
+      group.all_gather(own.data(), all.data(), counts, DataType::int64);
+    }
+    if (use.messages == GroupUse::Messages::none) continue;
+    const Work send = group.start_send(own.data(), 2, DataType::int64, next, {.with_next_receive = true});
     group.receive(received.data(), 2, DataType::int64, previous);
     EXPECT_EQ(received.read(), slice(inputs[previous], 0, 16));
-    forward.wait();
-    backward.wait();
+    send.wait();
     rank.device.synchronize(rank.device.current_stream());
   }
 }
@@ -321,7 +369,7 @@ void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
 TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
   const std::vector<std::vector<GroupUse>> layouts = {layout(8, 1, 1), layout(2, 2, 2), layout(1, 2, 4),
                                                       layout(1, 1, 8), layout(4, 2, 1), layout(2, 1, 4)};
-  constexpr int64_t kept = 12;
+  constexpr int64_t kept = 8;  // without the parent
   MockNccl nccl;
   std::vector<size_t> splits;
   run_over_nccl(
@@ -332,7 +380,7 @@ TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
           const std::vector<GroupUse>& groups_in_order = layouts[order() % layouts.size()];
           std::vector<GroupUse> groups = groups_in_order;  // the order of the list does not matter
           std::shuffle(groups.begin(), groups.end(), own_order);
-          rank.world.prepare(groups);
+          rank.world.require(groups);
           rank.world.everyone().barrier();
           const int64_t connections = rank.nccl.connections();
           if (rank.rank() == 0) splits.push_back(rank.nccl.splits().size());
@@ -345,7 +393,7 @@ TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
           EXPECT_EQ(rank.world.communicator_bytes(), communicators * MockNccl::communicator_bytes);
         }
       },
-      patient_seconds, kept);
+      patient_seconds, kept * MockNccl::communicator_bytes);
   EXPECT_EQ(nccl.mistakes(), std::vector<std::string>{});
   for (int64_t rank = 0; rank < 8; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
   // Some turns found all they needed, and some what had been closed before.
@@ -355,9 +403,64 @@ TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
   EXPECT_NE(std::adjacent_find(distinct.begin(), distinct.end()), distinct.end());
 }
 
+// NCCL's choice of an algorithm depends on the size, and so does what it has to connect.
+TEST(NcclWorld, NoCollectiveOfAStepHasToConnect) {
+  constexpr int64_t largest = 3 << 20;
+  run_over_nccl(3, [](NcclRank& rank) {
+    rank.world.require({{.ranks = {0, 1, 2}, .collective_bytes = largest / 4}});
+    rank.world.require({{.ranks = {0, 1, 2}, .collective_bytes = largest}});  // a larger micro-batch
+    Communicator& everyone = rank.world.everyone();
+    everyone.barrier();
+    const int64_t connections = rank.nccl.connections();
+    everyone.barrier();
+    const DeviceBytes data(rank, Bytes(largest));
+    for (const int64_t bytes : {int64_t{12}, int64_t{6000}, int64_t{300000}, largest}) {
+      const int64_t count = bytes / 4;
+      everyone.all_reduce(data.data(), count, DataType::float32);
+      everyone.broadcast(data.data(), count, DataType::float32, 1);
+      for (const std::vector<int64_t>& counts :
+           {std::vector<int64_t>{count / 3, count / 3, count / 3}, {count / 3 + 1, count / 3, count / 3 - 1}}) {
+        std::byte* const own =
+            data.data() + 4 * std::accumulate(counts.begin(), counts.begin() + everyone.rank(), int64_t{0});
+        everyone.reduce_scatter(data.data(), own, counts, DataType::float32);
+        everyone.all_gather(own, data.data(), counts, DataType::float32);
+      }
+    }
+    rank.device.synchronize(rank.device.current_stream());
+    everyone.barrier();
+    EXPECT_EQ(rank.nccl.connections(), connections);
+    everyone.barrier();
+  });
+}
+
+// Communicators have taken so much of a device before, and there is no more. What was open still is.
+TEST(NcclWorld, AFullDeviceIsAnAnswerAndNotAnEnd) {
+  run_over_nccl(3,
+                [](NcclRank& rank) {
+                  rank.world.require({{.ranks = {0, 1, 2}}});
+                  std::shared_ptr<void> rest;
+                  if (rank.rank() == 1)
+                    rest = rank.device.allocate(rank.device.memory().free_bytes - MockNccl::communicator_bytes / 2);
+                  const std::vector<GroupUse> more = {{.ranks = {0, 1, 2}}, {.ranks = {1, 2}}};
+                  const std::optional<std::string> lack = rank.world.prepare(more);
+                  ASSERT_TRUE(lack.has_value());
+                  EXPECT_THAT(*lack,
+                              testing::AllOf(testing::HasSubstr("no memory"), testing::HasSubstr("1 connection")));
+                  EXPECT_THROW(rank.world.require(more), UserError);
+                  const DeviceBytes data(rank, Bytes(8));
+                  rank.world.everyone().all_reduce(data.data(), 1, DataType::int64);
+                  rank.device.synchronize(rank.device.current_stream());
+                  rest.reset();
+                  EXPECT_EQ(rank.world.prepare(more), std::nullopt);
+                  if (rank.rank() > 0) rank.world.group({1, 2}).all_reduce(data.data(), 1, DataType::int64);
+                  rank.device.synchronize(rank.device.current_stream());
+                },
+                {.memory_bytes = int64_t{1} << 20});
+}
+
 TEST(NcclWorld, CommunicatorsHaveTheOrderOfTheirGroup) {
   MockNccl nccl;
-  run_over_nccl(4, nccl, [](NcclRank& rank) { rank.world.prepare({{.ranks = odd_order}, {.ranks = {1, 0}}}); });
+  run_over_nccl(4, nccl, [](NcclRank& rank) { rank.world.require({{.ranks = odd_order}, {.ranks = {1, 0}}}); });
   EXPECT_EQ(nccl.splits(), (std::vector<std::vector<std::vector<int64_t>>>{{odd_order}, {{1, 0}}}));
 }
 
@@ -375,11 +478,13 @@ TEST(NcclWorld, AGroupThatWasNotPreparedIsABug) {
     };
     EXPECT_THAT(message_of([&] { everyone.all_reduce(data.data(), 1, DataType::int64); }),
                 testing::HasSubstr("World::prepare was not asked for the group 0 1"));
-    rank.world.prepare({{.ranks = {0, 1}}});
+    rank.world.require({{.ranks = {0, 1}}});
     everyone.all_reduce(data.data(), 1, DataType::int64);
     EXPECT_THAT(message_of([&] { everyone.send(data.data(), 1, DataType::int64, 1 - rank.rank()); }),
-                testing::HasSubstr(concat("prepare was not asked for the messages from ", rank.rank(), " to ",
-                                          1 - rank.rank(), " in group 0 1")));
+                testing::HasSubstr("prepare was not asked for the messages between 0 and 1 in group 0 1"));
+    const std::vector<Communicator::Message> outgoing = {{1 - rank.rank(), data.data(), 8}};
+    EXPECT_THAT(message_of([&] { everyone.exchange(outgoing, {}); }),
+                testing::HasSubstr("prepare was not asked for the exchanges of 0 1"));
     EXPECT_THAT(message_of([&] { everyone.receive(data.data(), 1, DataType::int64, 1 - rank.rank()); }),
                 testing::HasSubstr("was not asked for"));
     rank.device.synchronize(rank.device.current_stream());
@@ -388,9 +493,16 @@ TEST(NcclWorld, AGroupThatWasNotPreparedIsABug) {
 
 TEST(NcclWorld, GroupsThatAreNoneAreRefused) {
   run_over_nccl(2, [](NcclRank& rank) {
-    EXPECT_THROW(rank.world.prepare({{.ranks = {0, 0}}}), InternalError);
-    EXPECT_THROW(rank.world.prepare({{.ranks = {0, 2}}}), InternalError);
-    EXPECT_THROW(rank.world.prepare({{.ranks = {}}}), InternalError);
+    EXPECT_THROW(rank.world.require({{.ranks = {0, 0}}}), InternalError);
+    EXPECT_THROW(rank.world.require({{.ranks = {0, 2}}}), InternalError);
+    EXPECT_THROW(rank.world.require({{.ranks = {}}}), InternalError);
+  });
+}
+
+TEST(NcclWorld, NamesItsVersionAndSettings) {
+  run_over_nccl(2, [](NcclRank& rank) {
+    EXPECT_THAT(rank.world.device_connection(), testing::AllOf(testing::StartsWith("GPUs by NCCL 2.28.9 ("),
+                                                               testing::HasSubstr("NCCL_LAUNCH_ORDER_IMPLICIT=1")));
   });
 }
 

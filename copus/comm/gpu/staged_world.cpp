@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -169,6 +172,8 @@ class StagedWorld final : public WrappedWorld {
   StagedWorld(std::unique_ptr<World> inner, const std::shared_ptr<Staging>& staging)
       : WrappedWorld(std::move(inner), staging), staging_(*staging) {}
 
+  std::string device_connection() const override { return "GPUs through the host, since ranks share them"; }
+
  private:
   std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t /*member*/) override {
     return std::make_unique<StagedCommunicator>(inner().group(ranks), staging_);
@@ -183,12 +188,23 @@ std::unique_ptr<World> stage_through_host(std::unique_ptr<World> world, std::sha
   return std::make_unique<StagedWorld>(std::move(world), std::make_shared<Staging>(std::move(runtime)));
 }
 
-bool ranks_share_a_device(World& world, const DeviceRuntime& runtime) {
-  const auto mine = std::bit_cast<int64_t>(stream_key(0, runtime.identity()));
-  std::vector<int64_t> all(world.size());
-  world.everyone().all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DataType::int64);
-  std::sort(all.begin(), all.end());
-  return std::adjacent_find(all.begin(), all.end()) != all.end();
+DevicePlaces find_device_places(World& world, const DeviceRuntime& runtime) {
+  const std::string device = runtime.identity();
+  const std::string machine = device.substr(0, device.rfind(' '));
+  const int64_t mine[] = {std::bit_cast<int64_t>(stream_key(0, device)),
+                          std::bit_cast<int64_t>(stream_key(0, machine))};
+  std::vector<int64_t> all(2 * world.size());
+  world.everyone().all_gather(mine, all.data(), std::vector<int64_t>(world.size(), 2), DataType::int64);
+  DevicePlaces places{};
+  std::map<int64_t, int64_t> rank_on;  // by device
+  std::set<int64_t> machines;
+  for (int64_t rank = 0; rank < world.size(); ++rank) {
+    const auto [other, is_first] = rank_on.emplace(all[2 * rank], rank);
+    if (!is_first && !places.sharing) places.sharing = {other->second, rank};
+    machines.insert(all[2 * rank + 1]);
+  }
+  places.machines = std::ssize(machines);
+  return places;
 }
 
 }  // namespace copus

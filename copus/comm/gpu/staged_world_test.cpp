@@ -256,8 +256,12 @@ TEST(StagedWorld, ExchangesMessagesOfAllPairsAtOnce) {
 TEST(SharedDevices, AreKnownByTheirIdentity) {
   for (const bool shared : {false, true}) {
     run_ranks_as_threads(4, [&](World& world) {
-      const int64_t device = shared && world.rank() == 3 ? 1 : world.rank();
-      EXPECT_EQ(ranks_share_a_device(world, FakeDeviceRuntime({.identity = concat("device ", device)})), shared);
+      const int64_t device = shared && world.rank() == 3 ? 0 : world.rank() % 2;
+      const std::string identity = concat("a machine ", world.rank() / 2, " 0000:0", device);
+      const DevicePlaces places = find_device_places(world, FakeDeviceRuntime({.identity = identity}));
+      EXPECT_EQ(places.machines, 2);
+      EXPECT_EQ(places.sharing.value_or(std::pair{int64_t{-1}, int64_t{-1}}),
+                (shared ? std::pair{int64_t{2}, int64_t{3}} : std::pair{int64_t{-1}, int64_t{-1}}));
     });
   }
 }
@@ -268,6 +272,7 @@ TEST(StagedWorld, PinnedMemoryIsUsedAgain) {
    public:
     std::string identity() const override { return device_.identity(); }
     std::string name() const override { return device_.name(); }
+    int64_t driver_version() const override { return device_.driver_version(); }
     bool is_device_memory(const void* address) const override { return device_.is_device_memory(address); }
     Stream current_stream() const override { return device_.current_stream(); }
     Stream make_stream() override { return device_.make_stream(); }

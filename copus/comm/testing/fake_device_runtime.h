@@ -31,6 +31,8 @@ namespace copus {
 
 class FakeDeviceRuntime final : public DeviceRuntime {
  public:
+  static constexpr int64_t capacity = int64_t{1} << 30;  // of addresses; memory is what is touched
+
   struct Options {
     // Streams go on by themselves, each operation after a number of yields that the seed draws, as those that wait for
     // other ranks have to; otherwise only up to what somebody waits for.
@@ -40,6 +42,14 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     // for code that works on host tensors as it would on a device's.
     bool is_the_host = false;
     std::string identity = "a fake device";
+    // Streams share this many hardware queues in turn (CUDA_DEVICE_MAX_CONNECTIONS); 0: each stream has its own. An
+    // operation begins after all operations that its hardware queue was given before have begun, and a wait for an
+    // event holds the queue until the event is done.
+    int64_t hardware_queues = 0;
+    // Thread blocks that run at the same time. An operation begins when there is room for all of its blocks.
+    int64_t thread_blocks = int64_t{1} << 30;
+    // Memory that allocate() gives in all.
+    int64_t memory_bytes = capacity;
   };
 
   explicit FakeDeviceRuntime(Options options) : device_(std::make_shared<Device>(std::move(options))) {
@@ -51,6 +61,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
 
   std::string identity() const override { return device_->options.identity; }
   std::string name() const override { return "a fake device"; }
+  int64_t driver_version() const override { return 12030; }
   bool is_device_memory(const void* address) const override {
     if (device_->options.is_the_host) return !device_->is_pinned(address);
     return device_->holds(address);
@@ -61,7 +72,10 @@ class FakeDeviceRuntime final : public DeviceRuntime {
 
   void wait(Stream stream, const Event& event) override {
     const Point point = dynamic_cast<const Late&>(event).point;
-    device_->add(stream, {[device = device_.get(), point] { device->wait_for(point); }, {}});
+    device_->add(stream, {[device = device_.get(), point] { device->wait_for(point); },
+                          {},
+                          /*thread_blocks=*/0,
+                          /*holds_queue=*/true});
   }
   void synchronize(Stream stream) override { device_->wait_for(device_->end_of(stream)); }
 
@@ -81,7 +95,9 @@ class FakeDeviceRuntime final : public DeviceRuntime {
   Memory memory() const override { return device_->memory(); }
 
   // A kernel: touches device memory through on_host alone.
-  void launch(std::function<void()> kernel, Stream stream) { device_->add(stream, {std::move(kernel), {}}); }
+  void launch(std::function<void()> kernel, Stream stream, int64_t thread_blocks = 1) {
+    device_->add(stream, {std::move(kernel), {}, thread_blocks});
+  }
 
   // Where kernels find the memory; that of the host is where it is.
   template <class Value>
@@ -90,7 +106,6 @@ class FakeDeviceRuntime final : public DeviceRuntime {
   }
 
  private:
-  static constexpr int64_t capacity = int64_t{1} << 30;  // of addresses; memory is what is touched
   static constexpr int64_t polls_until_done = 3;
 
   struct Stretch {
@@ -100,8 +115,13 @@ class FakeDeviceRuntime final : public DeviceRuntime {
   struct Operation {
     std::function<void()> run;
     std::vector<Stretch> uses;
+    int64_t thread_blocks = 0;
+    bool holds_queue = false;  // counts as begun only when it is done
+    int64_t number = 0;        // among all of the device, in the order of issue
+    bool begun = false;
   };
   struct Queue {
+    int64_t hardware_queue = 0;
     std::deque<Operation> operations;  // the first is under way
     int64_t given = 0, done = 0, demanded = 0;
     std::thread thread;
@@ -163,6 +183,8 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     Stream make_stream() {
       const std::scoped_lock lock(mutex);
       Queue* const queue = queues.emplace_back(std::make_unique<Queue>()).get();
+      const auto place = static_cast<int64_t>(queues.size()) - 1;
+      queue->hardware_queue = options.hardware_queues > 0 ? place % options.hardware_queues : place;
       queue->thread = std::thread([this, queue, number = queues.size()] { run(*queue, number); });
       return queue;
     }
@@ -170,6 +192,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     void add(Stream stream, Operation operation) {
       Queue& queue = *static_cast<Queue*>(stream);
       const std::scoped_lock lock(mutex);
+      operation.number = issued++;
       queue.operations.push_back(std::move(operation));
       ++queue.given;
       changed.notify_all();
@@ -197,15 +220,34 @@ class FakeDeviceRuntime final : public DeviceRuntime {
       changed.notify_all();
     }
 
+    // Whether the next operation of the queue may begin.
+    bool has_room(const Queue& queue) const {
+      const Operation& next = queue.operations.front();
+      if (next.thread_blocks > 0 && running_blocks > 0 && running_blocks + next.thread_blocks > options.thread_blocks) {
+        return false;
+      }
+      return std::none_of(queues.begin(), queues.end(), [&](const std::unique_ptr<Queue>& other) {
+        if (other->hardware_queue != queue.hardware_queue) return false;
+        return std::any_of(other->operations.begin(), other->operations.end(), [&](const Operation& operation) {
+          return operation.number < next.number && !operation.begun;
+        });
+      });
+    }
+
     void run(Queue& queue, uint64_t number) {
       std::unique_lock lock(mutex);
       while (true) {
         const auto may_run = [&] {
-          return queue.done < queue.given && (options.runs_by_itself || queue.done < queue.demanded);
+          return queue.done < queue.given && (options.runs_by_itself || queue.done < queue.demanded) && has_room(queue);
         };
         changed.wait(lock, [&] { return stopping || may_run(); });
         if (stopping) return;
-        const std::function<void()> operation = queue.operations.front().run;
+        Operation& first = queue.operations.front();
+        const std::function<void()> operation = first.run;
+        const int64_t blocks = first.thread_blocks;
+        running_blocks += blocks;
+        first.begun = !first.holds_queue;
+        changed.notify_all();
         uint64_t yields = 0;
         if (queue.done >= queue.demanded) {
           yields = mix_bits(options.seed + (number << 32) + static_cast<uint64_t>(queue.done)) % 64;
@@ -215,6 +257,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
         operation();
         lock.lock();
         queue.operations.pop_front();
+        running_blocks -= blocks;
         ++queue.done;
         changed.notify_all();
       }
@@ -233,7 +276,10 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     static std::shared_ptr<void> allocate(const std::shared_ptr<Device>& device, int64_t bytes) {
       const std::scoped_lock lock(device->mutex);
       const int64_t offset = device->space.allocate(std::max<int64_t>(bytes, 1));
-      COPUS_CHECK(device->space.end() <= capacity, "the fake device is full");
+      if (device->space.used_bytes() > device->options.memory_bytes) {
+        device->space.release(offset);
+        throw InternalError("the fake device is full");
+      }
       return {device->visible + offset, [device, offset, bytes](void* address) {
                 const std::scoped_lock freeing(device->mutex);
                 device->check_unused(address, bytes);
@@ -267,7 +313,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
 
     Memory memory() {
       const std::scoped_lock lock(mutex);
-      return {.total_bytes = capacity, .free_bytes = capacity - space.used_bytes()};
+      return {.total_bytes = options.memory_bytes, .free_bytes = options.memory_bytes - space.used_bytes()};
     }
 
     const Options options;
@@ -278,6 +324,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     std::vector<std::unique_ptr<Queue>> queues;
     ArenaSpace space;
     std::map<const std::byte*, int64_t> pinned;
+    int64_t issued = 0, running_blocks = 0;
     bool stopping = false;
   };
 

@@ -1,9 +1,13 @@
 // For tests: NCCL among the ranks of one process, on the memory and streams of fake devices (fake_device_runtime.h). It
 // keeps to NCCL's rules where they bite, and writes down what breaks them:
 // - a split takes all ranks of the parent, and so does its end; a communicator ends when all its members end it;
-// - the first operation of a kind connects, for which the host waits until the others have come to it;
+// - the first operation of a kind and a class of sizes connects, for which the host waits until the others have come to
+//   it: NCCL does so at the first use of an algorithm, which it chooses by kind and size (ncclPrepareTasks,
+//   since 2.22);
+// - a communicator takes memory of the device, and a rank that has none leaves the others of a split waiting;
 // - a collective is done when all members have come to it with equal arguments, a message when it has been received,
 //   and what comes after it on the communicator has to wait so long;
+// - an abort frees the communicator, which no other thread of the rank may be inside then; a revocation calls it out;
 // - nothing uses a communicator after its end; an abort of one while others of the rank are busy would wait for those,
 //   unless it is one group with theirs, and a group takes no blocking communicators together with others.
 #pragma once
@@ -35,6 +39,7 @@ namespace copus {
 class MockNccl {
  public:
   static constexpr int64_t communicator_bytes = 1 << 16;  // of the device, for each
+  static constexpr int64_t usual_thread_blocks = 32;      // of a kernel whose communicator has no limit
 
   // Refers to the device's memory by the time of each operation: the device outlives the rank's communicators.
   NcclInterface interface_of(int64_t rank, FakeDeviceRuntime& device);
@@ -69,6 +74,14 @@ class MockNccl {
   void set_version(int version) { version_ = version; }
   // No split ends from now on.
   void hold_splits() { holds_splits_ = true; }
+  // A library before 2.28.7, which cannot call a thread out of a communicator.
+  void set_irrevocable() { is_revocable_ = false; }
+  // Calls all threads out of all communicators, as the end of the process does.
+  void let_go() {
+    const std::scoped_lock lock(mutex_);
+    lets_go_ = true;
+    changed_.notify_all();
+  }
 
  private:
   friend struct NcclComm;
@@ -102,7 +115,7 @@ class MockNccl {
     NcclComm* parent;
     int color, key;
     NcclComm** made;
-    int blocking;
+    NcclConfig config;
   };
   // A communicator as all its members see it.
   struct Clique {
@@ -111,7 +124,7 @@ class MockNccl {
     size_t size;
     std::map<int64_t, Collective> collectives;
     std::map<std::pair<int64_t, int64_t>, std::deque<std::shared_ptr<Message>>> messages;
-    std::map<std::tuple<int, int64_t, int64_t>, std::set<int64_t>> connected;
+    std::map<std::tuple<Kind, int64_t, int64_t>, std::set<int64_t>> connected;
     std::map<int64_t, std::vector<SplitEntry>> splits;
     size_t finalized = 0;
   };
@@ -134,7 +147,7 @@ class MockNccl {
     return counters[rank];
   }
 
-  NcclComm* make_end(Clique& clique, int64_t world_rank, FakeDeviceRuntime& device, int blocking);
+  NcclComm* make_end(Clique& clique, int64_t world_rank, FakeDeviceRuntime& device, const NcclConfig& config);
   bool is_usable(const NcclComm* comm, const char* what);
   bool config_is_sound(const NcclConfig& config);
   NcclResult init(NcclComm** comm, int size, const NcclUniqueId& id, int rank, const NcclConfig& config, int64_t here,
@@ -144,10 +157,13 @@ class MockNccl {
   NcclResult finalize(NcclComm* comm);
   NcclResult destroy(NcclComm* comm);
   NcclResult abort(NcclComm* comm);
+  NcclResult revoke(NcclComm* comm);
+  static void withdraw(const NcclComm& comm);
   NcclResult async_error(const NcclComm* comm, NcclResult* error);
   NcclResult issue(NcclComm* comm, const Call& call, void* stream);
   NcclResult end_group(int64_t rank);
   NcclResult launch(Lock& lock, NcclComm* comm, const std::vector<Call>& calls, void* stream);
+  static int64_t size_class(const Call& call);
   bool connect(Lock& lock, NcclComm* comm, const std::vector<Call>& calls);
   void run(NcclComm* comm, const std::vector<std::pair<Call, int64_t>>& calls);
   void complete(const Collective& collective);
@@ -167,31 +183,35 @@ class MockNccl {
   int64_t connections_ = 0, begun_ = 0, finalized_ = 0;
   uint64_t ids_ = 0;
   int version_ = 22809;
-  bool holds_splits_ = false;
+  bool holds_splits_ = false, is_revocable_ = true, lets_go_ = false;
 };
 
 // One rank's end.
 struct NcclComm {
-  enum class State { open, finalized, destroyed, aborted };
+  enum class State { open, finalized, revoked, destroyed, aborted };
   MockNccl::Clique* clique;
   int64_t member;
   int64_t rank;  // of the world
   FakeDeviceRuntime* device;
   bool blocking;
+  int64_t thread_blocks;  // of its kernels
   std::shared_ptr<void> memory;
   State state = State::open;
   NcclResult result = NcclResult::success;
   int64_t collectives = 0, splits = 0, under_way = 0;
+  int64_t inside = 0;  // threads that wait in a call
   void* stream = nullptr;
 };
 
-inline NcclComm* MockNccl::make_end(Clique& clique, int64_t world_rank, FakeDeviceRuntime& device, int blocking) {
+inline NcclComm* MockNccl::make_end(Clique& clique, int64_t world_rank, FakeDeviceRuntime& device,
+                                    const NcclConfig& config) {
   auto end = std::make_unique<NcclComm>();
   end->clique = &clique;
   end->member = static_cast<int64_t>(clique.ends.size());
   end->rank = world_rank;
   end->device = &device;
-  end->blocking = blocking != 0;
+  end->blocking = config.blocking != 0;
+  end->thread_blocks = config.max_ctas == NcclConfig::undefined ? usual_thread_blocks : config.max_ctas;
   end->memory = device.allocate(communicator_bytes);
   ++open_[world_rank];
   clique.ends.push_back(end.get());
@@ -229,7 +249,7 @@ inline NcclResult MockNccl::init(NcclComm** comm, int size, const NcclUniqueId& 
     clique->id = static_cast<int64_t>(cliques_.size());
     clique->size = size;
   }
-  *comm = make_end(*clique, here, device, config.blocking);
+  *comm = make_end(*clique, here, device, config);
   (*comm)->member = rank;
   (*comm)->result = NcclResult::in_progress;
   if (clique->ends.size() == clique->size) {
@@ -247,7 +267,7 @@ inline NcclResult MockNccl::split(NcclComm* parent, int color, int key, NcclComm
   *made = nullptr;
   parent->result = NcclResult::in_progress;
   std::vector<SplitEntry>& entries = parent->clique->splits[parent->splits++];
-  entries.push_back({parent, color, key, made, config.blocking});
+  entries.push_back({parent, color, key, made, config});
   if (entries.size() == parent->clique->size && !holds_splits_) complete_split(entries);
   return NcclResult::in_progress;
 }
@@ -267,7 +287,13 @@ inline void MockNccl::complete_split(std::vector<SplitEntry>& entries) {
       clique->id = static_cast<int64_t>(cliques_.size());
       members.emplace_back();
     }
-    *entry.made = make_end(*clique, entry.parent->rank, *entry.parent->device, entry.blocking);
+    try {
+      *entry.made = make_end(*clique, entry.parent->rank, *entry.parent->device, entry.config);
+    } catch (const InternalError&) {  // the device is full, and the others hear nothing of it
+      for (const SplitEntry& other : entries) other.parent->result = NcclResult::in_progress;
+      entry.parent->result = NcclResult::unhandled_device_error;
+      return;
+    }
     clique->size = clique->ends.size();
     members.back().push_back(entry.parent->rank);
   }
@@ -283,8 +309,11 @@ inline NcclResult MockNccl::finalize(NcclComm* comm) {
   ++finalized_;
   changed_.notify_all();
   if (!comm->blocking) return NcclResult::in_progress;
-  changed_.wait(
-      lock, [&] { return comm->clique->finalized == comm->clique->size || comm->state == NcclComm::State::aborted; });
+  ++comm->inside;
+  changed_.wait(lock, [&] {
+    return comm->clique->finalized == comm->clique->size || comm->state == NcclComm::State::aborted || lets_go_;
+  });
+  --comm->inside;
   return comm->state == NcclComm::State::aborted ? NcclResult::internal_error : NcclResult::success;
 }
 
@@ -297,11 +326,22 @@ inline NcclResult MockNccl::destroy(NcclComm* comm) {
   return NcclResult::success;
 }
 
+// The buffers of what an end has under way may go when it is aborted, so the others must not come to them.
+inline void MockNccl::withdraw(const NcclComm& comm) {
+  for (auto& [number, collective] : comm.clique->collectives) {
+    if (!collective.done) collective.begun.erase(comm.member);
+  }
+  for (auto& [ends, messages] : comm.clique->messages) {
+    if (ends.first == comm.member) messages.clear();
+  }
+}
+
 inline NcclResult MockNccl::abort(NcclComm* comm) {
   const std::scoped_lock lock(mutex_);
   if (comm == nullptr || comm->state == NcclComm::State::destroyed || comm->state == NcclComm::State::aborted) {
     return mistake("an abort after the end of its communicator");
   }
+  if (comm->inside > 0) mistake("an abort frees a communicator that another thread is inside");
   const bool others_are_busy = std::any_of(ends_.begin(), ends_.end(), [&](const auto& end) {
     return end.get() != comm && end->rank == comm->rank && end->state == NcclComm::State::open && end->under_way > 0;
   });
@@ -312,9 +352,19 @@ inline NcclResult MockNccl::abort(NcclComm* comm) {
     mistake("a group of blocking and non-blocking communicators");
   }
   comm->state = NcclComm::State::aborted;
+  withdraw(*comm);
   comm->memory.reset();
   --open_[comm->rank];
   ++aborts_[comm->rank];
+  changed_.notify_all();
+  return NcclResult::success;
+}
+
+inline NcclResult MockNccl::revoke(NcclComm* comm) {
+  const std::scoped_lock lock(mutex_);
+  if (comm == nullptr || comm->state != NcclComm::State::open) return NcclResult::invalid_argument;
+  comm->state = NcclComm::State::revoked;
+  withdraw(*comm);
   changed_.notify_all();
   return NcclResult::success;
 }
@@ -381,8 +431,14 @@ inline NcclResult MockNccl::launch(Lock& lock, NcclComm* comm, const std::vector
   }
   if (!connect(lock, comm, calls)) return NcclResult::internal_error;
   ++comm->under_way;
-  comm->device->launch([this, comm, numbered] { run(comm, numbered); }, stream);
+  comm->device->launch([this, comm, numbered] { run(comm, numbered); }, stream, comm->thread_blocks);
   return NcclResult::success;
+}
+
+// Small vectors go along trees, and large ones round rings, in protocols of their own.
+inline int64_t MockNccl::size_class(const Call& call) {
+  const size_t bytes = call.count * (call.type == NcclType::uint8 ? 1 : call.type == NcclType::bfloat16 ? 2 : 4);
+  return bytes < (1 << 12) ? 0 : bytes < (1 << 18) ? 1 : 2;
 }
 
 // The host waits until all whom a kind of operation connects have come to one.
@@ -390,21 +446,23 @@ inline bool MockNccl::connect(Lock& lock, NcclComm* comm, const std::vector<Call
   Clique& clique = *comm->clique;
   std::vector<std::pair<std::set<int64_t>*, size_t>> waits;
   for (const Call& call : calls) {
-    std::tuple<int, int64_t, int64_t> what{call.kind == Kind::all_reduce ? 0 : 1, -1, -1};
-    if (call.kind == Kind::send) what = {2, comm->member, call.other};
-    if (call.kind == Kind::recv) what = {2, call.other, comm->member};
+    std::tuple<Kind, int64_t, int64_t> what{call.kind, size_class(call), -1};
+    if (call.kind == Kind::send) what = {Kind::send, comm->member, call.other};
+    if (call.kind == Kind::recv) what = {Kind::send, call.other, comm->member};
     std::set<int64_t>& arrived = clique.connected[what];
     if (!arrived.insert(comm->member).second) continue;
     ++connections_;
     waits.emplace_back(&arrived, call.is_message() ? 2 : clique.size);
   }
   changed_.notify_all();
+  ++comm->inside;
   for (const auto& [arrived, number] : waits) {
     changed_.wait(lock, [&, &all = *arrived, &expected = number] {
-      return all.size() == expected || comm->state != NcclComm::State::open;
+      return all.size() == expected || comm->state != NcclComm::State::open || lets_go_;
     });
   }
-  return comm->state == NcclComm::State::open;
+  --comm->inside;
+  return comm->state == NcclComm::State::open && !lets_go_;
 }
 
 // On the stream.
@@ -412,9 +470,16 @@ inline void MockNccl::run(NcclComm* comm, const std::vector<std::pair<Call, int6
   Lock lock(mutex_);
   ++begun_;
   Clique& clique = *comm->clique;
+  const auto is_ended = [&] {
+    return comm->state == NcclComm::State::aborted || comm->state == NcclComm::State::revoked;
+  };
+  if (is_ended()) {
+    --comm->under_way;
+    return;
+  }
   const auto wait = [&](const auto& is_done) {
-    changed_.wait(lock, [&] { return is_done() || comm->state == NcclComm::State::aborted; });
-    return comm->state != NcclComm::State::aborted;
+    changed_.wait(lock, [&] { return is_done() || is_ended(); });
+    return !is_ended();
   };
   std::vector<std::shared_ptr<Message>> sent;
   std::vector<const Collective*> collectives;
@@ -533,6 +598,7 @@ inline NcclInterface MockNccl::interface_of(int64_t rank, FakeDeviceRuntime& dev
   nccl.comm_finalize = [this](NcclComm* comm) { return finalize(comm); };
   nccl.comm_destroy = [this](NcclComm* comm) { return destroy(comm); };
   nccl.comm_abort = [this](NcclComm* comm) { return abort(comm); };
+  if (is_revocable_) nccl.comm_revoke = [this](NcclComm* comm, int) { return revoke(comm); };
   nccl.comm_get_async_error = [this](NcclComm* comm, NcclResult* error) { return async_error(comm, error); };
   nccl.get_error_string = [](NcclResult result) {
     return result == NcclResult::system_error ? "unhandled system error" : "some error";

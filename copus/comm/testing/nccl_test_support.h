@@ -58,14 +58,17 @@ class DeviceBytes {
 inline constexpr double patient_seconds = 60;
 
 inline void run_over_nccl(int64_t size, MockNccl& nccl, const std::function<void(NcclRank&)>& body,
-                          double wait_seconds = patient_seconds, int64_t kept = kept_nccl_communicators) {
+                          double wait_seconds = patient_seconds, int64_t kept_bytes = kept_nccl_bytes,
+                          FakeDeviceRuntime::Options options = {}) {
+  options.runs_by_itself = true;
   run_ranks_as_threads(
       size,
       [&](World& host) {
-        const auto device = std::make_shared<FakeDeviceRuntime>(FakeDeviceRuntime::Options{
-            .runs_by_itself = true, .seed = static_cast<uint64_t>(host.rank()), .identity = "a fake device"});
+        FakeDeviceRuntime::Options own = options;
+        own.seed = static_cast<uint64_t>(host.rank());
+        const auto device = std::make_shared<FakeDeviceRuntime>(std::move(own));
         const auto world = over_nccl(std::make_unique<BorrowedWorld>(host), device, wait_seconds,
-                                     nccl.interface_of(host.rank(), *device), kept);
+                                     nccl.interface_of(host.rank(), *device), kept_bytes);
         NcclRank rank{*world, *device, nccl};
         body(rank);
       },
@@ -73,9 +76,10 @@ inline void run_over_nccl(int64_t size, MockNccl& nccl, const std::function<void
 }
 
 // Likewise, with a library that must be used as its rules say.
-inline void run_over_nccl(int64_t size, const std::function<void(NcclRank&)>& body) {
+inline void run_over_nccl(int64_t size, const std::function<void(NcclRank&)>& body,
+                          const FakeDeviceRuntime::Options& options = {}) {
   MockNccl nccl;
-  run_over_nccl(size, nccl, body);
+  run_over_nccl(size, nccl, body, patient_seconds, kept_nccl_bytes, options);
   EXPECT_EQ(nccl.mistakes(), std::vector<std::string>{});
   for (int64_t rank = 0; rank < size; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
 }

@@ -310,7 +310,7 @@ MachineMeasurements measure_machine(Precision precision, const std::string& devi
   world = connect_devices(std::move(world), device, default_wait_seconds);
   install_caching_allocator();
   configure_aten(1, world->size());
-  world->prepare({{.ranks = world->everyone().ranks()}});
+  world->require({{.ranks = world->everyone().ranks()}});
   const Precision agreed = agree_on_precision(precision, device, *world);
   return MachineBench(agreed, device, devices_of_machine(device_name), *world).measure();
 }

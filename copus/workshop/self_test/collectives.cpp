@@ -214,7 +214,7 @@ class OperationChecks {
   void message(int64_t direction) {
     const int64_t to = (here() + direction + size()) % size(), from = (here() - direction + size()) % size();
     const Buffer sent = buffer(given_by(here())), received = zeros(count_);
-    const Work send = group_.start_send(sent.at(), count_, kind_.type, to);
+    const Work send = group_.start_send(sent.at(), count_, kind_.type, to, {.with_next_receive = true});
     group_.receive(received.at(), count_, kind_.type, from);
     send.wait();
     expect(concat("message from rank ", group_.ranks()[static_cast<size_t>(from)]), received, given_by(from));

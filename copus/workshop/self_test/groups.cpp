@@ -38,7 +38,7 @@ const std::vector<int64_t>* GroupFamily::group_of(int64_t rank) const {
 std::vector<GroupUse> GroupFamily::uses() const {
   std::vector<GroupUse> result;
   for (const std::vector<int64_t>& group : groups) {
-    result.push_back({.ranks = group, .neighbours_message = neighbours_message});
+    result.push_back({.ranks = group, .messages = GroupUse::Messages::ring, .exchanges = true});
   }
   return result;
 }
@@ -77,9 +77,7 @@ std::vector<GroupFamily> group_families(int64_t ranks) {
   }
   std::vector<GroupFamily> families;
   for (const auto& [groups, names] : kinds) {
-    families.push_back({.kind = join({names.begin(), names.end()}, ", "),
-                        .groups = groups,
-                        .neighbours_message = names.contains("pipeline")});
+    families.push_back({.kind = join({names.begin(), names.end()}, ", "), .groups = groups});
   }
   std::sort(families.begin(), families.end(), [](const GroupFamily& a, const GroupFamily& b) {
     return std::tuple(a.members(), spacing(a.groups)) < std::tuple(b.members(), spacing(b.groups));

@@ -14,11 +14,11 @@ namespace copus {
 struct GroupFamily {
   std::string kind;  // what layouts use them for: "data", "tensor", "pipeline", "tie", joined by commas
   std::vector<std::vector<int64_t>> groups;
-  bool neighbours_message = false;  // as in GroupUse
 
   int64_t members() const { return static_cast<int64_t>(groups.front().size()); }
   // That `rank` is in; null where it is in none.
   const std::vector<int64_t>* group_of(int64_t rank) const;
+  // With all kinds of operations, since a check runs every kind in every group.
   std::vector<GroupUse> uses() const;
 };
 

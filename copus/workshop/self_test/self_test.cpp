@@ -11,7 +11,6 @@
 
 #include "copus/base/cores.h"
 #include "copus/base/error.h"
-#include "copus/comm/gpu/device_world.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/train/device.h"
 #include "copus/train/step_agreement.h"
@@ -101,7 +100,7 @@ std::vector<GroupCheck> check_groups(at::Device memory, World& world) {
   for (GroupFamily& family : group_families(world.size())) {
     GroupCheck check{.family = std::move(family), .memory = memory.is_cpu() ? "host" : memory.str()};
     world.health().set_place(concat("checking groups of ", check.family.members(), " in ", check.memory, " memory"));
-    world.prepare(check.family.uses());
+    world.require(check.family.uses());
     std::string mine;
     if (const std::vector<int64_t>* const ranks = check.family.group_of(world.rank())) {
       if (const auto wrong = find_wrong_result(world.group(*ranks), memory)) {
@@ -123,16 +122,13 @@ std::vector<GroupCheck> check_groups(at::Device memory, World& world) {
 void run_self_test(const SelfTestOptions& options, std::unique_ptr<World> joined, SelfTestListener& listener) {
   const double begin = monotonic_seconds();
   const at::Device device = find_device(options.device, options.local_rank, joined->size());
-  std::string gpu_connection;
-  if (!device.is_cpu() && joined->size() > 1) {
-    gpu_connection = ranks_share_a_device(*joined, *gpu_runtime(device)) ? "; GPUs through the host" : "; GPUs by NCCL";
-  }
   const std::unique_ptr<World> owned = connect_devices(std::move(joined), device, options.wait_seconds);
   World& world = *owned;
   install_caching_allocator();
   configure_aten(1, options.local_ranks);
   TimeLimit limit(options.seconds, world);
-  listener.introduce(gpu_connection, places_of(world, device, options.local_rank));
+  const std::string connection = world.device_connection();
+  listener.introduce(connection.empty() ? "" : concat("; ", connection), places_of(world, device, options.local_rank));
   std::vector<GroupCheck> groups = check_groups(at::kCPU, world);
   if (!device.is_cpu()) std::ranges::move(check_groups(device, world), std::back_inserter(groups));
   listener.add(groups);

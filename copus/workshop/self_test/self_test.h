@@ -74,8 +74,8 @@ class SelfTestListener {
  public:
   virtual ~SelfTestListener() = default;
 
-  // `gpu_connection`: how GPUs communicate, as the end of a sentence: "; GPUs by NCCL", "; GPUs through the host", or
-  // nothing. `places`: of all ranks, on rank 0.
+  // `gpu_connection`: how GPUs communicate, as the end of a sentence: "; GPUs by NCCL 2.28.9", or nothing. `places`: of
+  // all ranks, on rank 0.
   virtual void introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places) = 0;
   virtual void add(const std::vector<GroupCheck>& checks) = 0;
   virtual void add(const std::vector<LayoutCheck>& checks) = 0;

@@ -87,9 +87,10 @@ class FaultyWorld final : public WrappedWorld {
   FaultyWorld(World& world, int64_t rank, std::vector<int64_t> ranks, std::string fault)
       : WrappedWorld(world), faulty_rank_(rank), faulty_group_(std::move(ranks)), fault_(std::move(fault)) {}
 
-  void prepare(const std::vector<GroupUse>& groups) override {
+  std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override {
     prepared_.clear();
     for (const GroupUse& use : groups) prepared_.insert(use.ranks);
+    return std::nullopt;
   }
 
  private:
@@ -143,10 +144,15 @@ TEST(SelfTestGroups, AreNamedInWords) {
   EXPECT_EQ(families[0].kind, "data, tensor");
   EXPECT_THAT(families[0].groups, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
   EXPECT_EQ(families[1].kind, "data, pipeline");
-  EXPECT_TRUE(families[1].neighbours_message);
   EXPECT_EQ(families[2].kind, "tie");
   EXPECT_THAT(families[2].groups, ElementsAre(ElementsAre(0, 3)));
   EXPECT_EQ(families[3].kind, "data, pipeline, tensor");
+  for (const GroupFamily& family : families) {
+    for (const GroupUse& use : family.uses()) {
+      EXPECT_TRUE(use.collectives && use.exchanges) << family.kind;
+      EXPECT_EQ(use.messages, GroupUse::Messages::ring) << family.kind;
+    }
+  }
 }
 
 TEST(SelfTestGroups, RightResultsPass) {
@@ -231,7 +237,7 @@ TEST_F(SelfTestLayouts, AllTrainAlikeAndMoveIntoEachOther) {
 TEST_F(SelfTestLayouts, WrongSumsOfGradientsAreFound) {
   run_ranks_as_threads(2, [&](World& real_world) {
     FaultyWorld world(real_world, real_world.rank(), {0, 1}, "sums");
-    world.prepare({{.ranks = {0, 1}}});
+    world.require({{.ranks = {0, 1}}});
     TimeLimit limit(1000, world);
     for (const LayoutCheck& check : check_layouts(corpus(), at::kCPU, limit, world)) {
       if (check.strategy.data_parallel < 2) continue;

@@ -83,7 +83,8 @@ class SpeedBench {
       return [=, &group] { group.all_gather(data, received, counts, DataType::float32); };
     }
     return [=, &group] {
-      const Work send = group.start_send(data, count, DataType::float32, (group.rank() + 1) % members);
+      const Work send =
+          group.start_send(data, count, DataType::float32, (group.rank() + 1) % members, {.with_next_receive = true});
       group.receive(received, count, DataType::float32, (group.rank() + members - 1) % members);
       send.wait();
     };
@@ -127,7 +128,7 @@ std::vector<GroupSpeed> measure_groups(at::Device memory, TimeLimit& limit, Worl
   SpeedBench bench(memory, world);
   for (const GroupFamily& family : group_families(world.size())) {
     world.health().set_place(concat("measuring groups of ", family.members()));
-    world.prepare(family.uses());
+    world.require(family.uses());
     for (const char* const operation : {"all-reduce", "all-gather", "message"}) {
       for (const int64_t bytes : bench.sizes()) {
         if (limit.is_over()) return speeds;
