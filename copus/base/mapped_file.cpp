@@ -24,6 +24,12 @@ namespace {
 
 constexpr int users_mistake = 2;
 
+// Mappings of this process from which on small files are copied instead.
+constexpr int64_t many_mappings = 16384;
+constexpr size_t small_file_bytes = size_t{64} << 10;
+
+std::atomic<int64_t> mappings = 0;
+
 // What a signal handler can know of a mapping: it may take no lock and call next to nothing.
 struct Watched {
   static constexpr uintptr_t unused = 0, being_made = 1;
@@ -86,6 +92,21 @@ extern "C" void handle_bus_error(int signal, siginfo_t* information, void* /*con
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
+  if (mappings >= many_mappings) {
+    InputFile file(path);
+    if (file.size() <= small_file_bytes) {
+      auto copy = std::make_unique<std::byte[]>(file.size());
+      const std::span<char> rest(reinterpret_cast<char*>(copy.get()), file.size());
+      while (size_ < rest.size()) {
+        const size_t count = file.read(rest.subspan(size_));
+        if (count == 0) break;  // cut short meanwhile
+        size_ += count;
+      }
+      if (size_ > 0) data_ = copy.get();
+      copy_ = std::move(copy);
+      return;
+    }
+  }
   const OpenedFile file = open_regular_file(path, O_RDONLY);
   if (file.descriptor < 0) throw UserError(concat(path, ": cannot be opened: ", file.error));
   struct stat status{};
@@ -96,22 +117,35 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   const int error = errno;
   ::close(file.descriptor);
   if (!is_known) throw UserError(concat(path, ": cannot be examined: ", std::strerror(error)));
-  if (address == MAP_FAILED) throw UserError(concat(path, ": cannot be mapped: ", std::strerror(error)));
+  if (address == MAP_FAILED) {
+    const bool are_many = error == ENOMEM && mappings >= many_mappings;
+    throw UserError(concat(path, ": cannot be mapped: ", std::strerror(error),
+                           are_many ? concat("; this process maps ", mappings.load(),
+                                             " files: join files, or raise the limit (sysctl vm.max_map_count)")
+                                    : ""));
+  }
   data_ = static_cast<const std::byte*>(address);
-  if (data_ != nullptr) watch(data_, size_, path_);
+  if (data_ == nullptr) return;
+  watch(data_, size_, path_);
+  ++mappings;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || copy_ != nullptr) return;
   forget(data_);
   ::munmap(const_cast<std::byte*>(data_), size_);
+  --mappings;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      copy_(std::move(other.copy_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(copy_, other.copy_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -9,7 +10,7 @@ namespace copus {
 
 // Maps a whole regular file for its lifetime; pages are read when they are first touched. A file that somebody cuts
 // short meanwhile ends the process when a page is touched that is gone (see below); what is left of the page that it
-// then ends in reads as zeros.
+// then ends in reads as zeros. A process may have 65,530 mappings (Linux), so where it has many a small file is copied.
 class MappedFile {
  public:
   // Throws UserError if `path` is missing, not a regular file, or cannot be read.
@@ -25,6 +26,7 @@ class MappedFile {
 
  private:
   std::string path_;
+  std::unique_ptr<std::byte[]> copy_;  // empty: the file is mapped
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

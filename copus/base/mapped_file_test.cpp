@@ -12,6 +12,7 @@
 #include <fstream>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "copus/base/testing/test_support.h"
 
@@ -49,6 +50,20 @@ TEST_F(MappedFileTest, MovingKeepsTheMapping) {
   EXPECT_EQ(text_of(second), "first");
   second = MappedFile(write("b", "second"));
   EXPECT_EQ(text_of(second), "second");
+}
+
+TEST_F(MappedFileTest, OfManySmallFilesTheLaterOnesAreCopied) {
+  const std::string path = write("a", "small");
+  std::vector<MappedFile> files;
+  constexpr int more_than_are_mapped = 20'000;
+  for (int i = 0; i < more_than_are_mapped; ++i) files.emplace_back(path);
+  std::filesystem::resize_file(path, 2);
+  EXPECT_EQ(text_of(files.front()), std::string_view("sm\0\0\0", 5));
+  EXPECT_EQ(text_of(files.back()), "small");
+  MappedFile moved = std::move(files.back());
+  EXPECT_EQ(text_of(moved), "small");
+  files.clear();
+  EXPECT_EQ(text_of(moved), "small");
 }
 
 TEST_F(MappedFileTest, RefusesWhatIsNotARegularFile) {

@@ -94,8 +94,10 @@ bool is_open_loop(PolicyKind policy);
 
 // Section [data].
 struct DataSource {
-  std::string path;     // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
-  double weight = 1.0;  // share of the blend, relative to the other sources
+  std::string path;  // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
+  // Share of the samples, relative to the other sources: 1 where others have a weight and this one has none. Where none
+  // has a weight, all sources are one corpus.
+  std::optional<double> weight = {};
   bool operator==(const DataSource&) const = default;
 };
 struct DataConfig {

@@ -33,7 +33,7 @@ std::string message_of(const std::string& toml, const std::vector<std::string>& 
 TEST(RunConfig, EverythingButTheEssentialsHasADefault) {
   RunConfig expected;
   expected.model = parse(minimal()).model;
-  expected.data.train = {{"a.txt", 1.0}};
+  expected.data.train = {{"a.txt"}};
   expected.train.max_steps = 5;
   EXPECT_EQ(parse(minimal()), expected);
 }
@@ -67,10 +67,10 @@ tensorboard = false
 
 TEST(RunConfig, DataMayBeAPathAListOrABlend) {
   const auto train = [](const std::string& value) { return parse(minimal(), {"data.train=" + value}).data.train; };
-  EXPECT_THAT(train("b.txt"), ElementsAre(DataSource{"b.txt", 1.0}));
-  EXPECT_THAT(train("['b', 'c']"), ElementsAre(DataSource{"b", 1.0}, DataSource{"c", 1.0}));
+  EXPECT_THAT(train("b.txt"), ElementsAre(DataSource{"b.txt"}));
+  EXPECT_THAT(train("['b', 'c']"), ElementsAre(DataSource{"b"}, DataSource{"c"}));
   EXPECT_THAT(train("[{ path = 'b', weight = 2 }, 'c', { path = 'd' }]"),
-              ElementsAre(DataSource{"b", 2.0}, DataSource{"c", 1.0}, DataSource{"d", 1.0}));
+              ElementsAre(DataSource{"b", 2.0}, DataSource{"c"}, DataSource{"d"}));
   EXPECT_THAT(train("{ path = 'b', weight = 0.5 }"), ElementsAre(DataSource{"b", 0.5}));
   EXPECT_THAT(parse(minimal(), {"data.held_out=h.txt"}).data.held_out, ElementsAre("h.txt"));
   EXPECT_THAT(parse(minimal(), {"data.held_out=['h', 'i']"}).data.held_out, ElementsAre("h", "i"));

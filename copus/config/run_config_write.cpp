@@ -19,7 +19,8 @@ std::string write(Enum value) {
   return quote(to_string(value));
 }
 std::string write(const DataSource& source) {
-  return concat("{ path = ", quote(source.path), ", weight = ", write_number(source.weight), " }");
+  if (!source.weight) return quote(source.path);
+  return concat("{ path = ", quote(source.path), ", weight = ", write_number(*source.weight), " }");
 }
 std::string write(const Llama3RopeScaling& scaling) {
   return concat("{ rope_type = \"llama3\", factor = ", write_number(scaling.factor),

@@ -221,7 +221,7 @@ DataSource SettingsReader::data_source(const Setting& setting) const {
   DataSource source{path(*source_path)};
   if (const Setting* weight = setting.find("weight")) {
     source.weight = number(*weight);
-    if (!blend_weight.contains(source.weight)) {
+    if (!blend_weight.contains(*source.weight)) {
       fail(*weight, "needs weights ", describe(blend_weight), ", got ", copus::describe(*weight));
     }
   }

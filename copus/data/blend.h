@@ -1,4 +1,4 @@
-// Mixes sources: gives the source of every sample of the global order.
+// Mixes weighted sources: gives the source of every sample of the global order.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,34 @@ struct SampleAddress {
   bool operator==(const SampleAddress&) const = default;
 };
 
-// Mixes sources in blocks of the global order. Every block holds the same number of samples of each source, its share
-// of the weights rounded to an integer by largest remainder, in an order shuffled anew for each block. So the
-// proportions hold in every block to within 1 / block_size, and the address of any sample follows from its block alone.
+// Mixes sources so that each has its share of every beginning of the global order, to within 1.7 samples and mostly
+// within one, however small its weight is and however many sources there are. No state: the address of any sample is
+// computed from its index alone, in as many operations as the binary logarithm of the source's share.
+//
+// The sources are the leaves of a Huffman tree (Huffman 1952). Of the first m samples of a node, floor(m q + 1/2) go to
+// its first child, whose part of the node's weight is q. Rounding is off by at most 1/2 at each node, and of what a
+// node above was off by a source gets its part of that node's weight. In a Huffman tree these parts are at most 1, 1/2,
+// 1/3, 1/5 and so on along the Fibonacci numbers, so that the errors sum to less than 1.7.
 class Blend {
  public:
-  static constexpr int64_t block_size = 4096;
-
   // `weights`: at least one, each finite and > 0.
-  Blend(const std::vector<double>& weights, uint64_t seed);
+  explicit Blend(const std::vector<double>& weights);
 
-  // Number of samples of each source in a block; they sum to block_size. Zero for a source whose share is too small.
-  const std::vector<int64_t>& counts() const { return counts_; }
+  // The weights, scaled so that they sum to 1.
+  const std::vector<double>& shares() const { return shares_; }
 
-  // Finds the addresses of samples first .. first+count of the global order. Costs one pass over each block touched.
-  std::vector<SampleAddress> locate(uint64_t first, int64_t count) const;
+  // Finds the address of a sample of the global order.
+  SampleAddress locate(uint64_t sample) const;
 
  private:
-  std::vector<int64_t> counts_;
-  std::vector<int64_t> source_of_slot_;  // [block_size], the unshuffled block: counts_[0] times 0, then 1, ...
-  uint64_t seed_;
+  // An inner node. A child is a source, or with the number of sources added an inner node.
+  struct Node {
+    int64_t first, second;
+    uint64_t part_of_first;  // times 2^-64
+  };
+
+  std::vector<double> shares_;
+  std::vector<Node> nodes_;  // the root is the last one
 };
 
 }  // namespace copus

@@ -1,9 +1,13 @@
 #include "copus/data/dataset.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <filesystem>
 #include <iomanip>
+#include <optional>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -17,13 +21,12 @@
 namespace copus {
 namespace {
 
-// Separates hashes of a run's seed that must not meet: Blend uses (seed, 0, block), a source's epochs (seed, 1, source,
-// epoch).
+// The orders of epochs follow from hashes of (seed, 1, source, epoch).
 constexpr uint64_t epoch_keys = 1;
 
 // Version of the order of samples, raised when it changes for the same seed, so that older runs are not resumed in
 // another order.
-constexpr uint64_t order_version = 1;
+constexpr uint64_t order_version = 2;
 
 // Hashes a sample of a source's contents: this many windows, evenly spread. It also reads ids all over the file, so a
 // corpus made with another tokenizer is noticed when it is opened and not hours later.
@@ -54,19 +57,33 @@ struct Dataset::Implementation {
   std::vector<std::unique_ptr<TokenSource>> sources;  // those of data.train, then those of data.held_out
   std::vector<PackedTokens> train;                    // one for each of data.train
   std::vector<PackedTokens> held_out;
-  Blend blend;
+  std::optional<Blend> blend;           // empty: all sources are one corpus
+  std::vector<uint64_t> first_samples;  // of each source in that corpus, and behind the last one its end
   uint64_t seed;
   int64_t sequence_length;
   std::string fingerprint;
 
-  // Index, within its source, of the sample that `address` stands for: every epoch of a source has an order of its own.
-  int64_t sample_at(const SampleAddress& address) const {
-    const auto samples = static_cast<uint64_t>(train[static_cast<std::size_t>(address.source)].num_samples());
-    const uint64_t epoch = address.draw / samples;
+  // The draw-th sample of `samples`, of which every epoch has an order of its own.
+  uint64_t shuffled(int64_t source, uint64_t samples, uint64_t draw) const {
+    const uint64_t epoch = draw / samples;
     uint64_t key = extend_hash(seed, epoch_keys);
-    key = extend_hash(key, static_cast<uint64_t>(address.source));
+    key = extend_hash(key, static_cast<uint64_t>(source));
     key = extend_hash(key, epoch);
-    return static_cast<int64_t>(Permutation(key, samples)(address.draw % samples));
+    return Permutation(key, samples)(draw % samples);
+  }
+
+  // The tokens of a source and the index, among its samples, of a sample of the global order.
+  std::pair<const PackedTokens&, int64_t> place_of(uint64_t sample) const {
+    if (blend) {
+      const SampleAddress address = blend->locate(sample);
+      const PackedTokens& tokens = train[static_cast<std::size_t>(address.source)];
+      const auto samples = static_cast<uint64_t>(tokens.num_samples());
+      return {tokens, static_cast<int64_t>(shuffled(address.source, samples, address.draw))};
+    }
+    const uint64_t index = shuffled(0, first_samples.back(), sample);
+    const auto next = std::ranges::upper_bound(first_samples, index);
+    const auto source = static_cast<std::size_t>(next - first_samples.begin() - 1);
+    return {train[source], static_cast<int64_t>(index - first_samples[source])};
   }
 };
 
@@ -75,19 +92,18 @@ namespace {
 void check_weights(const DataConfig& config) {
   if (config.train.empty()) throw UserError("data.train: names no corpus; expected at least one file");
   for (const DataSource& source : config.train) {
-    if (!(source.weight > 0) || !std::isfinite(source.weight))
+    if (source.weight && (!(*source.weight > 0) || !std::isfinite(*source.weight)))
       throw UserError(
-          concat("data.train: the weight of ", source.path, " is ", source.weight, "; expected a positive number"));
+          concat("data.train: the weight of ", source.path, " is ", *source.weight, "; expected a positive number"));
   }
 }
 
-void check_shares(const DataConfig& config, const Blend& blend) {
-  for (std::size_t i = 0; i < config.train.size(); ++i) {
-    if (blend.counts()[i] == 0)
-      throw UserError(concat("data.train: the weight ", config.train[i].weight, " of ", config.train[i].path,
-                             " is too small a share of the blend to be drawn; raise it to 1/", Blend::block_size,
-                             " of the sum of all weights, or leave the source out"));
-  }
+std::optional<Blend> blend_of(const DataConfig& config) {
+  const auto has_weight = [](const DataSource& source) { return source.weight.has_value(); };
+  if (std::ranges::none_of(config.train, has_weight) || config.train.size() == 1) return std::nullopt;
+  std::vector<double> weights;
+  for (const DataSource& source : config.train) weights.push_back(source.weight.value_or(1));
+  return Blend(weights);
 }
 
 // Checks that all sources are text or all are a tokenizer's ids: a model cannot tell them apart.
@@ -102,17 +118,25 @@ void check_same_kind(const std::vector<std::unique_ptr<TokenSource>>& sources) {
 }
 
 void check_held_out_is_not_trained_on(const DataConfig& config) {
-  const auto same = [](const std::string& a, const std::string& b) {
-    std::error_code ignored;
-    return a == b || std::filesystem::equivalent(a, b, ignored) ||
-           std::filesystem::equivalent(a + ".bin", b + ".bin", ignored);
+  if (config.held_out.empty()) return;
+  std::set<std::pair<dev_t, ino_t>> trained;
+  const auto files_of = [](const std::string& path) {
+    std::vector<std::pair<dev_t, ino_t>> files;
+    for (const std::string& name : {path, path + ".bin"}) {
+      struct stat status{};
+      if (::stat(name.c_str(), &status) == 0) files.emplace_back(status.st_dev, status.st_ino);
+    }
+    return files;
   };
+  for (const DataSource& source : config.train) {
+    for (const auto& file : files_of(source.path)) trained.insert(file);
+  }
   for (const std::string& held_out : config.held_out) {
-    for (const DataSource& source : config.train) {
-      if (same(held_out, source.path))
-        throw UserError(concat("data.held_out: ", held_out,
-                               " is also trained on; name another file, or leave "
-                               "data.held_out empty to hold out the end of every source"));
+    for (const auto& file : files_of(held_out)) {
+      if (!trained.contains(file)) continue;
+      throw UserError(concat("data.held_out: ", held_out,
+                             " is also trained on; name another file, or leave "
+                             "data.held_out empty to hold out the end of every source"));
     }
   }
 }
@@ -154,11 +178,8 @@ std::pair<PackedTokens, PackedTokens> split(const TokenSource& source, double fr
 Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed) {
   COPUS_CHECK(sequence_length >= 1, "sequence_length ", sequence_length);
   check_weights(config);
-  std::vector<double> weights;
-  for (const DataSource& source : config.train) weights.push_back(source.weight);
   auto result =
-      std::make_unique<Implementation>(Implementation{{}, {}, {}, Blend(weights, seed), seed, sequence_length, ""});
-  check_shares(config, result->blend);
+      std::make_unique<Implementation>(Implementation{{}, {}, {}, blend_of(config), {0}, seed, sequence_length, ""});
 
   for (const DataSource& source : config.train)
     result->sources.push_back(open_token_source(source.path, config.document_separator, vocab_size));
@@ -175,9 +196,12 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
     if (i < config.train.size()) {
       auto [train, held_out] = split(source, fraction, sequence_length, config.mask_document_ends);
       check_loss(source, train);
-      hash = extend_hash(hash, static_cast<uint64_t>(result->blend.counts()[i]));
+      // Rounded, so that weights with the same shares are the same blend.
+      const auto share = static_cast<float>(result->blend ? result->blend->shares()[i] : 0);
+      hash = extend_hash(hash, std::bit_cast<uint32_t>(share));
       hash = extend_hash(hash, static_cast<uint64_t>(train.num_samples()));
       hash = hash_contents(hash, source);
+      result->first_samples.push_back(result->first_samples.back() + static_cast<uint64_t>(train.num_samples()));
       result->train.push_back(train);
       result->held_out.push_back(held_out);
     } else {
@@ -203,16 +227,18 @@ Dataset& Dataset::operator=(Dataset&&) noexcept = default;
 
 Batch Dataset::train_batch(uint64_t first_sample, int64_t count) const {
   BatchBuilder batch(count, implementation_->sequence_length);
-  for (const SampleAddress& address : implementation_->blend.locate(first_sample, count))
-    batch.append(implementation_->train[static_cast<std::size_t>(address.source)], implementation_->sample_at(address));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto [tokens, sample] = implementation_->place_of(first_sample + static_cast<uint64_t>(i));
+    batch.append(tokens, sample);
+  }
   return batch.take();
 }
 
 int64_t Dataset::loss_tokens(uint64_t first_sample, int64_t count) const {
   int64_t total = 0;
-  for (const SampleAddress& address : implementation_->blend.locate(first_sample, count)) {
-    const PackedTokens& tokens = implementation_->train[static_cast<std::size_t>(address.source)];
-    total += tokens.loss_tokens(implementation_->sample_at(address));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto [tokens, sample] = implementation_->place_of(first_sample + static_cast<uint64_t>(i));
+    total += tokens.loss_tokens(sample);
   }
   return total;
 }
@@ -247,6 +273,18 @@ int64_t Dataset::held_out_tokens() const {
   int64_t total = 0;
   for (const PackedTokens& part : implementation_->held_out) total += part.num_positions();
   return total;
+}
+
+std::vector<TrainingSource> Dataset::training_sources() const {
+  const auto all = static_cast<double>(implementation_->first_samples.back());
+  std::vector<TrainingSource> sources;
+  for (std::size_t i = 0; i < implementation_->train.size(); ++i) {
+    const int64_t sequences = implementation_->train[i].num_samples();
+    const std::optional<Blend>& blend = implementation_->blend;
+    const double share = blend ? blend->shares()[i] : static_cast<double>(sequences) / all;
+    sources.push_back({implementation_->sources[i]->path(), sequences, share});
+  }
+  return sources;
 }
 
 bool Dataset::bytes() const { return implementation_->sources.front()->is_text(); }

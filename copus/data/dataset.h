@@ -18,6 +18,13 @@ struct Batch {
   int64_t loss_tokens = 0;       // targets that carry loss
 };
 
+// A source of training data.
+struct TrainingSource {
+  std::string path;
+  int64_t sequences = 0;  // of an epoch
+  double share = 0;       // of all samples
+};
+
 // The training data and the held-out data. Immutable after construction, and without a position: every method may be
 // called from several threads at once.
 class Dataset {
@@ -30,8 +37,8 @@ class Dataset {
   Dataset& operator=(Dataset&&) noexcept;
 
   // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index):
-  // none is skipped and none repeated within an epoch of its source. Throws UserError for a token id outside the
-  // vocabulary.
+  // none is skipped and none repeated within an epoch, which is that of the whole corpus where no source has a weight
+  // and otherwise that of each source. Throws UserError for a token id outside the vocabulary.
   Batch train_batch(uint64_t first_sample, int64_t count) const;
 
   // Number of loss_tokens that train_batch would report, without reading tokens: the normalisation of a global batch's
@@ -46,6 +53,9 @@ class Dataset {
   // Number of positions that have a next token to predict, document ends included, each counted once.
   int64_t train_tokens() const;
   int64_t held_out_tokens() const;
+
+  // The sources that are trained on, as the configuration lists them.
+  std::vector<TrainingSource> training_sources() const;
 
   // Tells whether every source is text, so that a token is a byte and nats per token are nats per byte.
   bool bytes() const;

@@ -15,6 +15,7 @@
 #include "copus/report/decision_log.h"
 #include "copus/report/html_report.h"
 #include "copus/train/probe_plan.h"
+#include "copus/train/source_notes.h"
 
 namespace copus {
 
@@ -126,6 +127,9 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
               config_.model.vocab_size));
   note(concat("data       ", count(dataset.train_tokens()), " tokens to train on, ", count(dataset.held_out_tokens()),
               " held out", dataset.bytes() ? "; a token is a byte" : "", "; losses are nats per token"));
+  const double samples =
+      static_cast<double>(limit_in_tokens(config_.train)) / static_cast<double>(config_.train.sequence_length);
+  for (const std::string& line : describe_sources(dataset.training_sources(), samples)) note(line);
   note(concat("training   ", to_string(config_.train.precision), " on ", config_.train.device, ", ",
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
   const int64_t ranks = plan_.start.strategy.world_size();

@@ -24,7 +24,7 @@ std::string random_letters(int64_t count) {
 RunConfig endless_run(const ModelDescription& model, const std::string& corpus, int64_t sequence_length) {
   RunConfig config;
   config.model = model;
-  config.data.train = {{.path = corpus, .weight = 1}};
+  config.data.train = {{.path = corpus}};
   config.data.held_out_fraction = 0;
   config.train.sequence_length = sequence_length;
   config.train.max_steps = 1000000;

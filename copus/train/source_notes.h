@@ -1,0 +1,19 @@
+// What a run tells of its sources of data before it trains.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "copus/data/dataset.h"
+
+namespace copus {
+
+// Sources that have a line each; of more, only the extremes are told.
+inline constexpr size_t most_sources_told = 8;
+
+// One line for each source: its sequences, its share of the samples, and how often a run of so many samples reads each
+// of its sequences (0 samples: not known). Of many sources, two lines for those that are read most and least often. No
+// line for a single source.
+std::vector<std::string> describe_sources(const std::vector<TrainingSource>& sources, double samples);
+
+}  // namespace copus
