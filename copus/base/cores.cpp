@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -17,6 +19,16 @@ int64_t usable_cores() {
   CPU_ZERO(&cores);
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores)
                                                           : std::max(1U, std::thread::hardware_concurrency());
+}
+
+int64_t default_threads(int64_t processes) {
+  const char* const variable = std::getenv("OMP_NUM_THREADS");
+  const std::string_view text = variable == nullptr ? "" : variable;
+  int64_t threads = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+  const bool is_number = error == std::errc() && (end == text.data() + text.size() || *end == ',');  // of each level
+  if (is_number && threads > 0 && allowed_threads.contains(threads)) return threads;
+  return std::max<int64_t>(1, usable_cores() / processes);
 }
 
 std::string_view lack_of_threads_message() {

@@ -11,6 +11,10 @@ namespace copus {
 // Counts the cores that this process may run on; a scheduler may have given it fewer than the machine has.
 int64_t usable_cores();
 
+// The threads that one of `processes` on this machine computes with where nobody says how many: as OMP_NUM_THREADS
+// says, or else its part of the cores.
+int64_t default_threads(int64_t processes);
+
 // What a number of threads may be; 0 stands for all cores. No machine has nearly as many cores.
 inline constexpr Range<int64_t> allowed_threads{0, int64_t{1} << 12};
 

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
@@ -16,6 +19,24 @@ TEST(Cores, ThreadsThatThereAreAreNoMistake) {
   EXPECT_GE(usable_cores(), 1);
   require_threads(1);
   require_threads(8);
+}
+
+TEST(Cores, ThreadsOfAProcessFollowTheVariableAndElseItsPartOfTheCores) {
+  const int64_t half = std::max<int64_t>(1, usable_cores() / 2);
+  for (const auto& [text, expected] : std::vector<std::pair<const char*, int64_t>>{{"3", 3},
+                                                                                   {"5,2", 5},
+                                                                                   {"", half},
+                                                                                   {"0", half},
+                                                                                   {"-1", half},
+                                                                                   {"many", half},
+                                                                                   {"2x", half},
+                                                                                   {"99999", half}}) {
+    setenv("OMP_NUM_THREADS", text, 1);
+    EXPECT_EQ(default_threads(2), expected) << text;
+  }
+  unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(default_threads(2), half);
+  EXPECT_EQ(default_threads(1'000'000), 1);
 }
 
 TEST(Cores, ThreadsThatTheSystemRefusesAreTheUsersMistake) {

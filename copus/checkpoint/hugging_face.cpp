@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <string>
 #include <system_error>
 
 #include "copus/base/error.h"
+#include "copus/base/units.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/manifest.h"
 #include "copus/checkpoint/shards.h"
@@ -175,6 +178,32 @@ std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::
   return find_tokenizer(init_from, data);
 }
 
+namespace {
+
+// Throws UserError where finite weights would become infinite in `dtype`.
+void check_range(std::span<const TensorView> weights, DType dtype) {
+  int64_t beyond = 0;
+  float largest = 0;
+  std::string where;
+  for (const TensorView& tensor : weights) {
+    for (const float value : to_float(tensor)) {
+      if (!std::isfinite(value)) continue;
+      const bool is_beyond = std::isinf(dtype == DType::f16    ? f16_to_float(float_to_f16(value))
+                                        : dtype == DType::bf16 ? bf16_to_float(float_to_bf16(value))
+                                                               : value);
+      if (!is_beyond) continue;
+      if (++beyond == 1) where = tensor.name;
+      largest = std::max(largest, std::abs(value));
+    }
+  }
+  if (beyond == 0) return;
+  throw UserError(concat(counted(beyond, "weight"), " would become infinite in ", torch_name(dtype), ", the first in ",
+                         where, ", the largest ", largest,
+                         dtype == DType::f16 ? "; write bf16 or fp32" : "; write fp32", ", which hold them"));
+}
+
+}  // namespace
+
 void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
                         std::span<const TensorView> weights, DType dtype, const TokenizerFiles& tokenizer,
                         int64_t shard_bytes) {
@@ -189,6 +218,7 @@ void write_hugging_face(const std::filesystem::path& directory, const ModelDescr
   const auto matched = match_parameters(model, weights, "the model to write");
   std::vector<TensorView> ordered;
   for (const ParameterInfo& parameter : list_parameters(model)) ordered.push_back(matched.at(parameter.name));
+  if (dtype != DType::f32) check_range(ordered, dtype);
 
   auto expected_bytes = static_cast<uint64_t>(count_parameters(model) * size_of(dtype));
   for (const auto& [name, content] : tokenizer) expected_bytes += content.size();

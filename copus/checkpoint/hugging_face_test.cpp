@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/shards.h"
@@ -58,6 +59,25 @@ TEST_F(HuggingFaceTest, ReadsWhatItWroteInEveryTypeAndCut) {
       std::filesystem::remove_all(directory_);
     }
   }
+}
+
+TEST_F(HuggingFaceTest, WeightsThatATypeCannotHoldAreRefusedAndCounted) {
+  TestModel model = make_test_model(1);
+  auto* const values = reinterpret_cast<float*>(model.weights[1].bytes.get());
+  const auto write = [&](DType dtype) { write_hugging_face(directory_, model.description, model.views(), dtype); };
+  values[0] = -70000;
+  values[1] = 65519;                                   // rounds to 65504, the largest number of float16
+  values[2] = 65520;                                   // rounds to infinity
+  values[3] = std::numeric_limits<float>::infinity();  // was so before
+  EXPECT_THAT(user_error([&] { write(DType::f16); }),
+              AllOf(HasSubstr("2 weights would become infinite in float16"), HasSubstr(model.weights[1].view().name),
+                    HasSubstr("70000"), HasSubstr("bf16")));
+  EXPECT_FALSE(std::filesystem::exists(directory_));
+  write(DType::bf16);
+  std::filesystem::remove_all(directory_);
+  values[0] = std::numeric_limits<float>::max();
+  EXPECT_THAT(user_error([&] { write(DType::bf16); }), HasSubstr("1 weight would become infinite in bfloat16"));
+  write(DType::f32);
 }
 
 TEST_F(HuggingFaceTest, TiedModels) {

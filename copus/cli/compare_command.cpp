@@ -12,6 +12,7 @@
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/base/printable.h"
+#include "copus/base/shell_word.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/cli/commands.h"
@@ -112,8 +113,8 @@ int list_runs(const ExperimentDirectory& directory, const CompareOptions& option
 
 // Says how the comparison stopped, and returns the exit code.
 int say_how_to_go_on(int signal, const CompareOptions& options) {
-  std::cerr << "Stopped. The same command goes on: copus compare " << options.experiment
-            << (options.directory.empty() ? "" : " --dir " + options.directory) << '\n';
+  std::cerr << "Stopped. The same command goes on: copus compare " << shell_word(options.experiment)
+            << (options.directory.empty() ? "" : " --dir " + shell_word(options.directory)) << '\n';
   return signal == SIGINT ? interrupted : asked_to_stop;
 }
 

@@ -16,14 +16,14 @@ namespace {
 struct ConvertOptions {
   std::string from;
   std::string to;
-  std::string dtype = "f32";
+  std::string dtype = "fp32";
 };
 
 DType parse_dtype(const std::string& name) {
-  if (name == "f32") return DType::f32;
+  if (name == "fp32") return DType::f32;
   if (name == "bf16") return DType::bf16;
-  if (name == "f16") return DType::f16;
-  throw UserError(concat("--dtype ", name, ": expected f32, bf16 or f16"));
+  if (name == "fp16") return DType::f16;
+  throw UserError(concat("--dtype ", name, ": expected fp32, bf16 or fp16"));
 }
 
 int convert(const ConvertOptions& options) {
@@ -56,7 +56,7 @@ void add_convert(CLI::App& program, CommandAction& action) {
   command.add_option("--to", options->to, "The directory to write; it must not exist, or be empty")
       ->required()
       ->type_name("DIR");
-  command.add_option("--dtype", options->dtype, "Element type of the weights: f32 (default), bf16 or f16")
+  command.add_option("--dtype", options->dtype, "Element type of the weights: fp32 (default), bf16 or fp16")
       ->type_name("TYPE");
   command.footer(
       "Examples:\n"

@@ -10,6 +10,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/printable.h"
+#include "copus/base/shell_word.h"
 #include "copus/base/text_distance.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/cli/commands.h"
@@ -39,8 +40,8 @@ void check_request(const fs::path& run_directory, const ControlRequest& request)
   };
   if (!is_command(request.command)) {
     if (is_command(run_directory.string())) {
-      throw UserError(concat("copus ctl: the run directory comes first: write copus ctl ", request.command, " ",
-                             run_directory.string(), " (see 'copus ctl --help')"));
+      throw UserError(concat("copus ctl: the run directory comes first: write copus ctl ", shell_word(request.command),
+                             " ", shell_word(run_directory.string()), " (see 'copus ctl --help')"));
     }
     throw UserError(concat("copus ctl: there is no command \"", request.command, "\"; ",
                            suggest(request.command, commands, "the commands are"), " (see 'copus ctl --help')"));

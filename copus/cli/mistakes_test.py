@@ -92,7 +92,7 @@ MISTAKES = [
     (["replay", "folder", "--policy", "copsu"], ["--policy", "did you mean copus?", "'copus replay --help'"]),
     (["convert", "--from", "nowhere", "--to", "out"], ["nowhere is not a directory", "expected a run directory"]),
     (["convert", "--from", "folder", "--to", "out"], ["no model in folder", "Hugging Face directory"]),
-    (["convert", "--from", "folder", "--to", "out", "--dtype", "float16"], ["--dtype float16", "f32, bf16 or f16"]),
+    (["convert", "--from", "folder", "--to", "out", "--dtype", "float16"], ["--dtype float16", "fp32, bf16 or fp16"]),
     (["compare", "nowhere.toml"], ["nowhere.toml", "no such file", "an experiment", "'copus compare --help'"]),
     (["compare", "run.toml"], ["run.toml:", "unknown key", "of an experiment", "base, set, seeds"]),
     (["compare", "compared.toml"], ["compared.toml: base", "nowhere.toml", "all runs share"]),

@@ -9,6 +9,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/shell_word.h"
 #include "copus/base/text_distance.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
@@ -125,7 +126,8 @@ int run_plan(const PlanOptions& options) {
   if (!options.plot.empty()) std::cout << "\nWrote " << options.plot.string() << ".\n";
   if (!options.run_file.empty()) {
     std::cout << "\nWrote " << options.run_file.string()
-              << ": put the path of your data in, and start it by `copus train " << options.run_file.string() << "`.\n";
+              << ": put the path of your data in, and start it by `copus train "
+              << shell_word(options.run_file.string()) << "`.\n";
   }
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/shell_word.h"
 #include "copus/base/units.h"
 #include "copus/config/settings.h"
 #include "copus/plan/paste_text.h"
@@ -37,7 +38,7 @@ void write_run_file(const std::filesystem::path& path, const std::string& model,
       concat("# ", title_of(question), ".\n# Planned: ", with_commas(time.steps), " steps of ",
              seconds_in_words(planned.seconds), ", ", format_duration(time.days * 86400), " (+- ",
              format_number("%.0f %%", 100 * planned.relative_deviation), ").\n# Name your data below, or start it by ",
-             "`copus train ", path.string(), " --set data.train=DATA`. What else may stand here,\n",
+             "`copus train ", shell_word(path.string()), " --set data.train=DATA`. What else may stand here,\n",
              "# the learning rate (optimizer.lr) above all, has the defaults of docs/configuration.md.\n\n",
              "[model]\nconfig = ", quote(model), "\n\n[data]\ntrain = \"PUT-THE-PATH-OF-YOUR-DATA-HERE\"  ",
              "# a text file, or the prefix of a Megatron .bin/.idx pair\n\n",

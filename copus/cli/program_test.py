@@ -21,7 +21,7 @@ import time
 import unittest
 import unittest.mock
 
-from program_test_support import KILL_ROUNDS, SANITIZERS, TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import COPUS, KILL_ROUNDS, SANITIZERS, TIMEOUT, WITH_TORCH, ProgramTest
 
 
 def limit_files_to(size):
@@ -119,7 +119,7 @@ class BadModels(ProgramTest):
         self.assert_model_refused("hf", tensor, *says)
 
     def test_a_good_model_is_converted(self):
-        self.assert_done("convert", "--from", "hf", "--to", "out", "--dtype", "f16")
+        self.assert_done("convert", "--from", "hf", "--to", "out", "--dtype", "fp16")
         self.assertEqual(sorted(path.name for path in (self.folder / "out").iterdir()),
                          ["config.json", "model.safetensors"])
 
@@ -546,6 +546,20 @@ class Interruptions(ProgramTest):
     def held_out_losses(self, run):
         records = map(json.loads, (self.folder / run / "run.jsonl").read_text().splitlines())
         return {record["step"]: record["held_out_loss"] for record in records if record["held_out_loss"] is not None}
+
+    def test_the_printed_command_can_be_pasted(self):
+        for run in ("my run", "it's $HOME; echo `id` & *"):
+            process = self.start("train", "long.toml", "--run-dir", run)
+            self.wait_for_steps(run, 3, process)
+            process.send_signal(signal.SIGTERM)
+            output, errors = process.communicate(timeout=TIMEOUT)
+            self.assertEqual(process.returncode, 75, output + errors)
+            command = next(line for line in output.splitlines() if " train --resume --run-dir " in line).strip()
+            arguments = command.split(" train ", 1)[1]
+            result = subprocess.run(["sh", "-c", f"{COPUS} train {arguments}"], cwd=self.folder, capture_output=True, text=True,
+                                    timeout=TIMEOUT)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.assertEqual(len(self.losses(run)), self.STEPS)
 
     def test_max_time(self):
         """The limit counts for one process, and resuming under the same limit always gets further."""

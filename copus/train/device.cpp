@@ -105,7 +105,7 @@ Precision agree_on_precision(Precision wanted, at::Device device, World& world) 
 
 bool configure_aten(int64_t threads, int64_t local_ranks) {
   const int64_t cores = usable_cores();
-  const int64_t threads_per_rank = threads > 0 ? threads : std::max<int64_t>(1, cores / local_ranks);
+  const int64_t threads_per_rank = threads > 0 ? threads : default_threads(local_ranks);
   require_threads(threads_per_rank);
   kernels::set_num_threads(threads_per_rank);
   // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment when it is

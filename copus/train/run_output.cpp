@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/shell_word.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/report/decision_log.h"
@@ -196,7 +197,7 @@ void RunOutput::say_goodbye(const RunSummary& summary, const Trainer& trainer, c
   note(concat("Run directory: ", directory_.string(), " (open report.html there)"));
   const auto tokenizer = find_text_tokenizer(config_.init_from, config_.data.train.front().path);
   const bool is_text = dataset.bytes() || (tokenizer && holds_text_tokenizer(*tokenizer));
-  note(concat("Sample text:   ", plan_.program, " generate --checkpoint ", directory_.string(),
+  note(concat("Sample text:   ", shell_word(plan_.program), " generate --checkpoint ", shell_word(directory_.string()),
               is_text ? "" : " --tokenizer DIR, with the folder of your tokenizer"));
 }
 
@@ -205,7 +206,7 @@ void RunOutput::say_how_to_go_on(const Trainer& trainer, StopReason reason) {
                      : reason == StopReason::terminate ? "Terminated"
                                                        : "Stopped by the time limit";
   note(concat(what, " after step ", trainer.state().step, "; a checkpoint is written. To go on:"));
-  note(concat("  ", plan_.program, " train --resume --run-dir ", directory_.string()));
+  note(concat("  ", shell_word(plan_.program), " train --resume --run-dir ", shell_word(directory_.string())));
 }
 
 void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
