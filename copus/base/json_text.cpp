@@ -1,8 +1,49 @@
 #include "copus/base/json_text.h"
 
 #include <limits>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 namespace copus {
+
+namespace {
+
+// Stops the parser at the first name that is not new in its object.
+class NamesOnce : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::optional<std::string> repeated() && { return std::move(repeated_); }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool start_object(size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (open_.back().insert(name).second) return true;
+    repeated_ = std::move(name);
+    return false;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  std::vector<std::unordered_set<std::string>> open_;  // names in the objects around the current place
+  std::optional<std::string> repeated_;
+};
+
+}  // namespace
 
 bool nests_too_deeply(std::string_view json) {
   int depth = 0;
@@ -26,6 +67,12 @@ bool nests_too_deeply(std::string_view json) {
 nlohmann::json parse_json(std::string_view text) {
   if (nests_too_deeply(text)) return nlohmann::json::value_t::discarded;
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+std::optional<std::string> repeated_name(std::string_view json) {
+  NamesOnce names;
+  nlohmann::json::sax_parse(json, &names);
+  return std::move(names).repeated();
 }
 
 std::optional<int64_t> integer_of(const nlohmann::json& value) {

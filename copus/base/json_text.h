@@ -22,6 +22,11 @@ bool nests_too_deeply(std::string_view json);
 // text is no JSON, nests too deeply, or has a number beyond the range of double precision. Throws nothing.
 nlohmann::json parse_json(std::string_view text);
 
+// Finds a name that an object of the text has twice, which JSON allows and the library settles silently: the last value
+// wins. Returns the first such name up to where the text stops being JSON. Takes time in proportion to the text; the
+// library's parser with a callback does not, as it goes through all siblings at the end of each object.
+std::optional<std::string> repeated_name(std::string_view json);
+
 // Returns an integer; nothing for any other value, and for one that does not fit into 64 bits with a sign.
 std::optional<int64_t> integer_of(const nlohmann::json& value);
 

@@ -45,6 +45,17 @@ TEST(JsonText, CountsDepthAndNotNumber) {
   EXPECT_EQ(parse_json(list + "]").size(), 1001u);
 }
 
+TEST(JsonText, FindsANameThatAnObjectHasTwice) {
+  EXPECT_EQ(repeated_name(R"({"a": 1, "b": {"a": 2}, "c": [{"a": 1}, {"a": 1}]})"), std::nullopt);
+  EXPECT_EQ(repeated_name(R"({"a": 1, "b": 2, "a": 3})"), "a");
+  EXPECT_EQ(repeated_name(R"({"a": {"b": 1, "c": [], "b": 1}})"), "b");
+  EXPECT_EQ(repeated_name(R"([{"a": 1}, {"\u0061": 1, "a": 2}])"), "a");
+  EXPECT_EQ(repeated_name(R"({"": 1, "": 2})"), "");
+  EXPECT_EQ(repeated_name(R"({"a": 1, "a": )"), "a");
+  for (const char* text : {"", "{", "{\"a\": 1, ", "nul", "1e999"})
+    EXPECT_EQ(repeated_name(text), std::nullopt) << text;
+}
+
 TEST(JsonText, TellsIntegersThatFit) {
   EXPECT_EQ(integer_of(parse_json("9223372036854775807")), std::numeric_limits<int64_t>::max());
   EXPECT_EQ(integer_of(parse_json("-9223372036854775808")), std::numeric_limits<int64_t>::min());

@@ -6,7 +6,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
@@ -69,31 +68,16 @@ class HeaderParser {
     data_ = file_.subspan(length_bytes + header_bytes);
     const std::string_view json(reinterpret_cast<const char*>(text.data()), text.size());
     if (nests_too_deeply(json)) fail("its header is nested too deeply");
+    if (const auto name = repeated_name(json)) {
+      fail("the name ", json_text(Json(*name)), " appears twice in its header");
+    }
     try {
-      header_ = Json::parse(json, NamesOnce(*this));
+      header_ = Json::parse(json);
     } catch (const Json::exception& error) {
       fail("its header is not JSON (", error.what(), ")");
     }
     if (!header_.is_object()) fail("its header is not a JSON object");
   }
-
-  // Refuses what JSON allows: a key that silently replaces an earlier one of the same name.
-  class NamesOnce {
-   public:
-    explicit NamesOnce(const HeaderParser& parser) : parser_(parser) {}
-    bool operator()(int /*depth*/, Json::parse_event_t event, const Json& parsed) {
-      if (event == Json::parse_event_t::object_start) open_.emplace_back();
-      if (event == Json::parse_event_t::object_end) open_.pop_back();
-      if (event == Json::parse_event_t::key && !open_.back().insert(parsed.get<std::string>()).second) {
-        parser_.fail("the name ", parsed.dump(), " appears twice in its header");
-      }
-      return true;
-    }
-
-   private:
-    const HeaderParser& parser_;
-    std::vector<std::set<std::string>> open_;  // keys of the objects around the current place
-  };
 
   void parse_metadata(const Json& entry) {
     if (!entry.is_object()) fail("__metadata__ is not a JSON object");

@@ -169,6 +169,20 @@ TEST_F(SafetensorsTest, UnknownDType) {
               AllOf(HasSubstr("tensor w"), HasSubstr("unknown dtype \"F8_E4M3\"")));
 }
 
+// In time that grows with the square of their number this would take an hour.
+TEST_F(SafetensorsTest, ManyTensors) {
+  constexpr size_t count = 300'000;
+  const std::vector<uint8_t> bytes(count, 7);
+  std::vector<TensorView> tensors;
+  for (size_t i = 0; i < count; ++i) {
+    tensors.push_back({concat("layers.", i, ".weight"), DType::u8, {1}, bytes_of(bytes).subspan(i, 1)});
+  }
+  write_safetensors(path_, tensors, {});
+  const SafetensorsFile file(path_);
+  EXPECT_EQ(file.tensors().size(), count);
+  EXPECT_NE(file.find("layers.299999.weight"), nullptr);
+}
+
 TEST_F(SafetensorsTest, DuplicateNames) {
   EXPECT_THAT(error_of(R"({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
                            "w": {"dtype": "U8", "shape": [4], "data_offsets": [4, 8]}})",
