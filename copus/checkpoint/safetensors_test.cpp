@@ -169,9 +169,9 @@ TEST_F(SafetensorsTest, UnknownDType) {
               AllOf(HasSubstr("tensor w"), HasSubstr("unknown dtype \"F8_E4M3\"")));
 }
 
-// In time that grows with the square of their number this would take an hour.
+// In time that grows with the square of their number this would exceed the limit of a test.
 TEST_F(SafetensorsTest, ManyTensors) {
-  constexpr size_t count = 300'000;
+  constexpr size_t count = 100'000;
   const std::vector<uint8_t> bytes(count, 7);
   std::vector<TensorView> tensors;
   for (size_t i = 0; i < count; ++i) {
@@ -180,7 +180,7 @@ TEST_F(SafetensorsTest, ManyTensors) {
   write_safetensors(path_, tensors, {});
   const SafetensorsFile file(path_);
   EXPECT_EQ(file.tensors().size(), count);
-  EXPECT_NE(file.find("layers.299999.weight"), nullptr);
+  EXPECT_NE(file.find("layers.99999.weight"), nullptr);
 }
 
 TEST_F(SafetensorsTest, DuplicateNames) {
