@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/checkpoint/manifest.h"
@@ -153,6 +154,16 @@ void CheckpointFolder::finish() {
   } catch (const std::runtime_error&) {  // also what the file system says of a folder that is gone
     if (is_in_place()) throw;
   }
+}
+
+void CheckpointFolder::check_none_is_later_than(int64_t step) const {
+  const UsableCheckpoint newest = open_newest_usable(root_);
+  if (!newest.checkpoint && !newest.damage.empty()) {
+    throw UserError(concat(newest.damage.front(), "; no run is trained over it. Give another --run-dir"));
+  }
+  if (!newest.checkpoint || newest.checkpoint->step() <= step) return;
+  throw UserError(concat(newest.checkpoint->directory().string(), " is a checkpoint of a later step than step ", step,
+                         ", after which this run would train; go on from it with --resume, or give another --run-dir"));
 }
 
 std::optional<std::filesystem::path> CheckpointFolder::last_written() const {

@@ -66,6 +66,10 @@ class CheckpointFolder {
   // they were.
   void finish();
 
+  // Throws UserError when the folder holds a checkpoint of a later step than `step`, or only damaged ones: a run that
+  // goes on from `step` would write over the work of another.
+  void check_none_is_later_than(int64_t step) const;
+
   // The newest checkpoint that has been made durable.
   std::optional<std::filesystem::path> last_written() const;
 

@@ -167,6 +167,21 @@ TEST_F(CheckpointTest, AReaderTriesAgainWhereTheNewestIsDeletedMeanwhile) {
   run.join();
 }
 
+TEST_F(CheckpointTest, ARunThatGoesOnFromBeforeACheckpointIsRefused) {
+  write(10);
+  write(90);
+  const CheckpointFolder folder(root_, 2);
+  EXPECT_NO_THROW(folder.check_none_is_later_than(90));
+  EXPECT_THAT(user_error([&] { folder.check_none_is_later_than(89); }),
+              AllOf(HasSubstr(step_path(90).string()), HasSubstr("--resume")));
+  // A damaged one holds nothing to go on from, and is set aside before it is written over.
+  std::filesystem::resize_file(step_path(90) / "manifest.json", 100);
+  EXPECT_NO_THROW(folder.check_none_is_later_than(10));
+  EXPECT_THROW(folder.check_none_is_later_than(9), UserError);
+  std::filesystem::resize_file(step_path(10) / "manifest.json", 100);
+  EXPECT_THAT(user_error([&] { folder.check_none_is_later_than(90); }), HasSubstr("step-00000090"));
+}
+
 TEST_F(CheckpointTest, LeftoversOfDeadWritersAreIgnoredAndThenDeleted) {
   write(10);
   std::filesystem::copy(step_path(10), root_ / "step-00000020.partial");

@@ -192,6 +192,37 @@ class Healing(HealingTest):
         os.kill(ranks[2], signal.SIGINT)
         self.assert_ends_with_checkpoint(process, "interrupted", 130)
 
+    def assert_trained_in_spite_of(self, faults, run, *settings, said=""):
+        """Runs the job, with these faults, to its end and expects the samples and losses of one without."""
+        result = self.copus("train", "pair.toml", "--run-dir", run, *self.settings, *settings,
+                                env={**os.environ, "COPUS_FAULT": ";".join(faults)})
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stderr, said)
+        self.assert_same_training(run, "pair-expected")
+
+    def test_a_run_whose_last_copy_is_lost_goes_back_to_its_newest_checkpoint_and_never_to_its_beginning(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=20, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
+        # The newcomer, process 2, knows the plan and no state when process 0, the last that held any, ends.
+        last_holder_ends = ["step 50,@1#1:KILL", "regrouping: who is there@0#2:KILL"]
+        goes_back = r"the job goes on from pair\w+/checkpoints/step-00000040, and \d+ steps after it are trained again"
+        self.assert_trained_in_spite_of(last_holder_ends, "pair1", said=goes_back)
+        # And once more while the first state is loaded again, by the only rank or by one of two.
+        self.assert_trained_in_spite_of([*last_holder_ends, "beginning@2#1:KILL"], "pair2", said=goes_back)
+        self.assert_trained_in_spite_of([*last_holder_ends, "loading the first state@2#1:KILL"], "pair3", said=goes_back)
+        self.assert_trained_in_spite_of([*last_holder_ends, "opening the run directory@2#1:KILL"], "pair4", said=goes_back)
+
+    def test_a_run_that_has_begun_and_has_no_checkpoint_does_not_begin_anew_by_itself(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        result = self.copus("train", "pair.toml", "--run-dir", "r", *self.settings,
+                                env={**os.environ, "COPUS_FAULT": "step 50,@1#1:KILL;regrouping: who is there@0#2:KILL"})
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertIn("no rank that is left holds any of the training state, and the run has no checkpoint yet",
+                      result.stderr)
+        steps = [record["step"] for record in self.records("r")]
+        self.assertGreaterEqual(len(steps), 49)
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+
     def test_whoever_leads_after_rank_0_was_lost_tells_the_user_what_a_signal_does(self):
         process, ranks = self.start_static("led")
         os.kill(ranks[0], signal.SIGKILL)
@@ -205,7 +236,7 @@ class Healing(HealingTest):
         for run, end, code, rank in [("terminated", signal.SIGTERM, 75, None), ("interrupted", signal.SIGINT, 130, 2)]:
             process = self.start("train", "static.toml", "--run-dir", run, *self.settings)
             ranks = ranks_of(process.pid, RANKS, lambda: process.poll() is None)
-            self.wait_for_place(b"regrouping: who is there", ranks[0])
+            self.wait_for_place(b"learning what has happened", ranks[0])
             os.kill(process.pid if rank is None else ranks[rank], end)
             self.assert_ends_with_checkpoint(process, run, code)
 

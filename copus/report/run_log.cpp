@@ -1,6 +1,8 @@
 #include "copus/report/run_log.h"
 
+#include <algorithm>
 #include <string>
+#include <system_error>
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
@@ -102,6 +104,25 @@ std::vector<StepRecord> read_run_log(const std::filesystem::path& path, int64_t 
     return order.latest() < last_step;
   });
   return records;
+}
+
+int64_t latest_logged_step(const std::filesystem::path& path) {
+  constexpr uint64_t bytes_at_its_end = uint64_t{1} << 20;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return 0;
+  int64_t latest = 0;
+  const auto look = [&](const std::string& line) {
+    try {
+      latest = std::max(latest, step_record_from_line(line).step);
+    } catch (const UserError&) {  // NOLINT(bugprone-empty-catch): says nothing of a step
+    }
+    return true;
+  };
+  try {
+    for_each_line(path, look, bytes_at_its_end);
+  } catch (const UserError&) {  // NOLINT(bugprone-empty-catch): opening the log reports it
+  }
+  return latest;
 }
 
 std::vector<StepSpan> missing_steps(const std::vector<StepRecord>& records, int64_t after, int64_t until) {

@@ -59,6 +59,10 @@ class RunLog {
 std::vector<StepRecord> read_run_log(const std::filesystem::path& path,
                                      int64_t last_step = std::numeric_limits<int64_t>::max());
 
+// The latest step of a run.jsonl, as the lines at its end say; 0 where there is no such file or no line. Damaged lines
+// are passed over, since a resumed run cuts them.
+int64_t latest_logged_step(const std::filesystem::path& path);
+
 // The steps from `after` + 1 to `until` that none of the records, which are in order, is of.
 std::vector<StepSpan> missing_steps(const std::vector<StepRecord>& records, int64_t after, int64_t until);
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -297,6 +298,16 @@ TEST_F(RunLogTest, StepsThatAreMissingAreKnown) {
   EXPECT_TRUE(missing_steps(records, 2, 4).empty());
   EXPECT_EQ(missing_steps(records, 0, 9), (std::vector<StepSpan>{{1, 2}, {5, 6}, {8, 9}}));
   EXPECT_EQ(missing_steps({}, 3, 5), (std::vector<StepSpan>{{4, 5}}));
+}
+
+TEST_F(RunLogTest, TheLatestStepIsReadFromTheEndWhateverIsDamagedThere) {
+  EXPECT_EQ(latest_logged_step(path_), 0);
+  write_steps(7);
+  EXPECT_EQ(latest_logged_step(path_), 7);
+  std::ofstream(path_, std::ios::app) << "no record\n" << to_line(record_of(8));
+  EXPECT_EQ(latest_logged_step(path_), 7) << "the last line has no end";
+  std::ofstream(path_, std::ios::app) << '\n';
+  EXPECT_EQ(latest_logged_step(path_), 8);
 }
 
 TEST(StepSpans, AreNamedForPeople) {

@@ -1,5 +1,7 @@
 #include "copus/train/healing_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <compare>
@@ -10,6 +12,10 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
+#include "copus/base/units.h"
+#include "copus/base/write_all.h"
+#include "copus/checkpoint/checkpoint.h"
 #include "copus/comm/first_ranks_world.h"
 #include "copus/comm/rank_failure.h"
 #include "copus/comm/timed/timed_world.h"
@@ -20,6 +26,7 @@
 #include "copus/orchestrator/starting_configuration.h"
 #include "copus/placement/copies.h"
 #include "copus/report/performance_profile.h"
+#include "copus/report/run_log.h"
 #include "copus/train/device.h"
 #include "copus/train/regroup.h"
 #include "copus/train/run_leader.h"
@@ -28,6 +35,7 @@
 #include "copus/train/step_agreement.h"
 #include "copus/train/stop_request.h"
 #include "copus/train/trainer.h"
+#include "copus/train/training_state.h"
 
 namespace copus {
 
@@ -41,6 +49,15 @@ struct RepeatedFailures {
   int64_t after_step = -1;
   int64_t count = 0;
   auto operator<=>(const RepeatedFailures&) const = default;
+};
+
+constexpr int64_t never = -1;
+
+// What a process knows of the run's past. All learn it before they do anything else in an epoch, so that a newcomer
+// never knows less of it than the plan that it is given.
+struct Past {
+  RepeatedFailures failures;
+  int64_t begun_in = never;  // the latest epoch in which the state was loaded and every rank had its part
 };
 
 class HealingRun {
@@ -84,13 +101,17 @@ class HealingRun {
 
  private:
   std::optional<RunEnd> run_epoch(std::unique_ptr<World>& joined) {
-    agree_on_failures(*joined);
+    agree_on_past(*joined);
     set_up(*joined);
     joined = with_links(std::move(joined), plan_->config.cluster.description, plan_->config.cluster.clock);
     World& members = *joined;
     const auto choose = [&](const Configuration& before, int64_t ranks) { return choose_among(before, ranks); };
-    const std::optional<Regrouped> regrouped =
-        regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_, choose);
+    std::optional<Regrouped> regrouped;
+    if (past_.begun_in != never) {
+      regrouped =
+          regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_, choose);
+    }
+    if (!regrouped && membership_.epoch().number > 0) return_to_checkpoint(members);
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
     const int64_t ranks = now.strategy.world_size();
     if (members.rank() >= ranks) {
@@ -128,20 +149,24 @@ class HealingRun {
   // Gives those who have come anew the run's configuration and directory, which its files no longer tell as they were.
   void take_plan(World& members) {
     if (membership_.epoch().number == 0) return;
-    const bool leads = members.rank() == 0;
-    const bool has_plan = plan_.has_value();
-    if (leads && !has_plan) {
+    members.health().set_place("taking the plan");
+    std::vector<int64_t> with_plan(members.size());
+    const int64_t has_plan = plan_.has_value();
+    members.everyone().all_gather(&has_plan, with_plan.data(), std::vector<int64_t>(members.size(), 1),
+                                  DataType::int64);
+    const int64_t first = std::ranges::find(with_plan, 1) - with_plan.begin();
+    if (first == members.size()) {
       throw UserError("all ranks that knew of the training are gone; go on from the last checkpoint with --resume");
     }
-    const std::string directory = broadcast_text(leads ? plan_->directory.string() : "", 0, members.everyone());
-    const std::string text = broadcast_text(leads ? to_toml(plan_->config) : "", 0, members.everyone());
-    const std::string checkpoint = broadcast_text(
-        leads && plan_->checkpoint ? plan_->checkpoint->directory().string() : "", 0, members.everyone());
-    if (has_plan) return;
-    first_checkpoint_ = checkpoint;
+    const std::string directory = broadcast_text(plan_ ? plan_->directory.string() : "", first, members.everyone());
+    const std::string text = broadcast_text(plan_ ? to_toml(plan_->config) : "", first, members.everyone());
+    int64_t logged_step = plan_ ? plan_->logged_step : 0;
+    members.everyone().broadcast(&logged_step, 1, DataType::int64, first);
+    if (plan_) return;
     plan_.emplace();
-    plan_->config = parse_run_config(text, "the configuration of rank 0");
+    plan_->config = parse_run_config(text, concat("the configuration of rank ", first));
     plan_->directory = directory;
+    plan_->logged_step = logged_step;
     plan_->resume = true;
     plan_->start = configuration_of(plan_->config);
   }
@@ -190,6 +215,45 @@ class HealingRun {
     return configuration_of_words(std::span(words).first<num_configuration_fields>());
   }
 
+  // Takes the newest checkpoint, since no copy of the state is left in memory: where others have trained, checkpoints
+  // and log may have gone far beyond what this job began with. Throws UserError where the run has begun and has none.
+  void return_to_checkpoint(World& members) {
+    members.health().set_place("returning to the newest checkpoint");
+    const bool leads = members.rank() == 0, has_begun = past_.begun_in != never;
+    const std::string known = plan_->checkpoint ? plan_->checkpoint->directory().string() : "";
+    RunPlan found;
+    found.directory = plan_->directory;
+    if (leads) take_newest_checkpoint(found);
+    const std::string newest =
+        broadcast_text(found.checkpoint ? found.checkpoint->directory().string() : "", 0, members.everyone());
+    if (newest.empty() && has_begun) {
+      throw UserError(
+          "no rank that is left holds any of the training state, and the run has no checkpoint yet; start it again "
+          "with --resume, from its beginning");
+    }
+    const std::filesystem::path log = plan_->directory / "run.jsonl";
+    plan_->resume = plan_->resume || std::filesystem::exists(log);
+    if (newest != known) plan_->checkpoint.reset();
+    if (!newest.empty() && !plan_->checkpoint) plan_->checkpoint.emplace(newest, Checkpoint::Check::texts);
+    if (!has_begun && newest == known) return;
+    int64_t step = 0;
+    if (plan_->checkpoint) {
+      const TrainingState then = parse_training_state(plan_->checkpoint->training_state(), newest);
+      plan_->start = then.configuration.value_or(configuration_of(plan_->config));
+      step = then.step;
+    }
+    plan_->damage = std::move(found.damage);
+    plan_->changes.clear();
+    plan_->logged_step = latest_logged_step(log);
+    passed_ = {};
+    leader_.reset();
+    if (!leads) return;
+    write_all(STDERR_FILENO,
+              concat("copus: no rank that is left holds any of the training state; the job goes on from ",
+                     printable(newest), ", and ", counted(std::max<int64_t>(0, plan_->logged_step - step), "step"),
+                     " after it are trained again\n"));
+  }
+
   // Begins the run, with all ranks of the world, which are the first of the epoch.
   void begin(const Configuration& configuration) {
     if (!is_safe_enough(configuration)) {
@@ -198,10 +262,8 @@ class HealingRun {
                              "parallel.zero_replicas, hold it on several machines, or set heal.machines = false"));
     }
     plan_->start = configuration;
-    if (!plan_->checkpoint && !first_checkpoint_.empty()) {
-      plan_->checkpoint.emplace(first_checkpoint_, Checkpoint::Check::texts);
-    }
-    has_first_state_ = false;
+    state_ = {};
+    state_from_ = never;
     // Later, what others have left may not be free yet.
     if (membership_.epoch().number == 0) check_state_fits(plan_->config, configuration, device_, local_ranks_, *world_);
     const auto of_ranks = [&](std::vector<int64_t> by_rank) {
@@ -211,17 +273,20 @@ class HealingRun {
     const Epoch& epoch = membership_.epoch();
     trainer_ = std::make_unique<Trainer>(plan_->config, configuration, *dataset_, device_, *world_,
                                          of_ranks(epoch.processes), of_ranks(epoch.machines));
+    world_->health().set_place("loading the first state");
     load_first_state(*plan_, *trainer_, *world_);
     passed_ = {.written = trainer_->state().step};
     if (plan_->checkpoint) passed_.last_checkpoint = trainer_->state().step;
     passed_.may_owe_evaluation = plan_->checkpoint.has_value();
     const bool leads = world_->rank() == 0;
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
-    has_first_state_ = true;
+    state_from_ = epoch.number;
+    world_->health().set_place("beginning");
     world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
-    has_begun_ = true;
+    past_.begun_in = epoch.number;
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
+    world_->health().set_place("opening the run directory");
     leader_->begin(have_cores_);
     leader_->introduce(*dataset_, *world_);
   }
@@ -229,7 +294,6 @@ class HealingRun {
   // Goes on where training stands, with the ranks of the world.
   void go_on(const Regrouped& regrouped) {
     trainer_ = std::make_unique<Trainer>(plan_->config, *dataset_, device_, *world_, std::exchange(state_, {}));
-    has_first_state_ = has_begun_ = true;
     trainer_->publish_weights();
     if (plan_->config.adapt.verify) {
       world_->health().set_place("verifying the state");
@@ -264,7 +328,9 @@ class HealingRun {
     }
     plan_->resume = true;
     plan_->checkpoint.reset();
+    plan_->damage.clear();
     plan_->changes.clear();
+    plan_->logged_step = step;
     plan_->start = passed_.last_switch ? passed_.last_switch->from : regrouped.before;
     passed_.written = passed_.record ? step - 1 : step;
     passed_.last_checkpoint.reset();
@@ -276,18 +342,27 @@ class HealingRun {
 
   // Counts a failure of others after this rank's latest step, or while it had not gone on from the one before.
   void count_failure() {
-    const int64_t step = trainer_ ? trainer_->state().step : failures_.after_step;
-    failures_ = {.after_step = step, .count = step == failures_.after_step ? failures_.count + 1 : 1};
+    RepeatedFailures& failures = past_.failures;
+    const int64_t step = trainer_ ? trainer_->state().step : failures.after_step;
+    failures = {.after_step = step, .count = step == failures.after_step ? failures.count + 1 : 1};
   }
 
-  // Makes the count of the ranks that came furthest that of all, since each of them may be the next to fail.
-  void agree_on_failures(World& members) {
-    std::vector<RepeatedFailures> all(members.size());
-    constexpr int64_t words = sizeof(RepeatedFailures) / sizeof(int64_t);
-    members.everyone().all_gather(&failures_, all.data(), std::vector<int64_t>(members.size(), words), DataType::int64);
-    failures_ = *std::ranges::max_element(all);
-    if (failures_.count < most_failures_at_a_step) return;
-    throw UserError(concat("ranks have failed ", failures_.count, " times in a row after step ", failures_.after_step,
+  // Makes what the ranks that came furthest know that of all, since each of them may be the next to fail. State that
+  // was loaded when others lacked theirs, or before the run went back to a checkpoint, is none.
+  void agree_on_past(World& members) {
+    members.health().set_place("learning what has happened");
+    std::vector<Past> all(members.size());
+    constexpr int64_t words = sizeof(Past) / sizeof(int64_t);
+    members.everyone().all_gather(&past_, all.data(), std::vector<int64_t>(members.size(), words), DataType::int64);
+    for (const Past& one : all) {
+      past_.failures = std::max(past_.failures, one.failures);
+      past_.begun_in = std::max(past_.begun_in, one.begun_in);
+    }
+    if (state_from_ != past_.begun_in) state_ = {};
+    state_from_ = past_.begun_in;
+    const RepeatedFailures& failures = past_.failures;
+    if (failures.count < most_failures_at_a_step) return;
+    throw UserError(concat("ranks have failed ", failures.count, " times in a row after step ", failures.after_step,
                            ", at last: ", reasons_of_losses(), "; go on from the last checkpoint with --resume"));
   }
 
@@ -309,8 +384,7 @@ class HealingRun {
     if (trainer_) {
       std::optional<SurvivingState> state = trainer_->leave();
       // Where the ranks of a machine cannot read each other's memory, nothing is left.
-      state_ = state && has_first_state_ ? std::move(*state) : SurvivingState();
-      state_.has_begun = has_begun_;
+      state_ = state && state_from_ != never ? std::move(*state) : SurvivingState();
     }
     trainer_.reset();
     world_.reset();
@@ -330,15 +404,13 @@ class HealingRun {
   Membership& membership_;
   const at::Device device_;
   const int64_t local_ranks_;
-  std::string first_checkpoint_;  // that the run goes on from; told to a process that has come anew
   bool have_cores_ = false;
   std::optional<Dataset> dataset_;
   std::optional<StopRequest> stop_;
-  SurvivingState state_;          // between epochs
-  bool has_first_state_ = false;  // of this rank
-  bool has_begun_ = false;        // all ranks had theirs
+  Past past_;
+  SurvivingState state_;        // between epochs
+  int64_t state_from_ = never;  // the epoch in which the state that this process holds was loaded
   PassedBoundary passed_;
-  RepeatedFailures failures_;
   std::unique_ptr<RunLeader> leader_;  // on rank 0
   std::unique_ptr<World> world_;       // of the ranks that train
   std::unique_ptr<Trainer> trainer_;

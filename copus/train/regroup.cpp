@@ -25,7 +25,6 @@ namespace {
 
 // What each member says of itself at first.
 struct Standing {
-  int64_t has_begun = 0;    // whether it knows that training has begun, as a rank or as a spare
   int64_t holds = 0;        // as SurvivingState::holds_state
   int64_t step = 0;         // steps that it has completed
   int64_t decided = 0;      // the latest step whose numbers it has
@@ -109,8 +108,7 @@ class Regrouping {
     tell("who is there");
     const std::optional<StateAtRest>& moved = state_.moved;
     const bool knows_all_moved = moved && !moved->all.addresses.words().empty();
-    const Standing mine{.has_begun = state_.has_begun,
-                        .holds = state_.holds_state(),
+    const Standing mine{.holds = state_.holds_state(),
                         .step = state_.at_rest.training.step,
                         .decided = state_.decided.step,
                         .moved = moved ? 1 + knows_all_moved : 0,
@@ -119,11 +117,6 @@ class Regrouping {
     everyone_.all_gather(&mine, standings_.data(), std::vector<int64_t>(members_.size(), words_of_standing),
                          DataType::int64);
     const auto any = [&](auto says) { return std::ranges::any_of(standings_, says); };
-    state_.has_begun = any([](const Standing& of) { return of.has_begun != 0; });
-    if (!state_.has_begun) {
-      state_ = {};
-      return;
-    }
     const bool is_moved = any([](const Standing& of) { return of.moved == 2; });
     if (is_moved) {
       const auto knows = std::ranges::find(standings_, 2, &Standing::moved);
@@ -140,10 +133,6 @@ class Regrouping {
       if (first_with_addresses_ < 0 && (is_moved ? of.moved == 2 : of.holds != 0)) first_with_addresses_ = rank;
     }
     for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
-    if (holders_.empty()) {
-      throw UserError(
-          "no rank that is left holds any of the training state; go on from the last checkpoint with --resume");
-    }
   }
 
   void join_arenas() {

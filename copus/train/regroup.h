@@ -30,12 +30,12 @@ struct Regrouped {
   std::optional<StateHash> hash = {};
 };
 
-// Every member of the epoch calls it, in its world. Returns nothing where no member knows of training, which then
-// begins anew. Otherwise `state` is at rest in the new configuration, gradients and journal included, on its first
-// ranks; the others are spares and hold none. `choose` is asked on rank 0 alone, for at most so many ranks. If a rank
-// fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with. Throws UserError where no
-// configuration is possible, where memory for the state is lacking, and where some of it was on machines alone of which
-// no process is left, and InternalError where the state is damaged (with adapt.verify).
+// Every member of the epoch calls it, in its world. Returns nothing where no member holds any of the training state:
+// its last copy in memory is gone. Otherwise `state` is at rest in the new configuration, gradients and journal
+// included, on its first ranks; the others are spares and hold none. `choose` is asked on rank 0 alone, for at most so
+// many ranks. If a rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with. Throws
+// UserError where no configuration is possible, where memory for the state is lacking, and where some of it was on
+// machines alone of which no process is left, and InternalError where the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose);

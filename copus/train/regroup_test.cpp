@@ -262,7 +262,6 @@ class RegroupTest : public TrainerSwitch {
         } catch (const RankFailure&) {
           if (is_gone()) return die();
           if (trainer) state = *trainer->leave();
-          state.has_begun = true;  // none ends before all have the first state
         } catch (const std::exception& error) {
           const std::scoped_lock lock(mutex);
           result.errors.emplace_back(error.what());

@@ -58,11 +58,23 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
       config_(plan.config),
       directory_(begin_run_directory(plan)),
       checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last),
-      log_(directory_, resumed_after),
+      log_(directory_, first_unless_more_is_there(resumed_after)),
       progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
   if (config_.log.tensorboard) tensorboard_.emplace(directory_ / "tensorboard", resumed_after);
   tell_of_missing_lines();
+}
+
+// Called before the log is cut, and gives `resumed_after`. It does not trust what has led here: no checkpoint of a
+// later step is written over, and no step leaves the log that was trained since the run was planned. Throws UserError.
+std::optional<int64_t> RunOutput::first_unless_more_is_there(std::optional<int64_t> resumed_after) const {
+  const int64_t step = resumed_after.value_or(0);
+  checkpoints_.check_none_is_later_than(step);
+  const int64_t logged = latest_logged_step(directory_ / "run.jsonl");
+  if (!resumed_after || logged <= std::max(step, plan_.logged_step)) return resumed_after;
+  throw UserError(concat((directory_ / "run.jsonl").string(), " has steps up to ", logged,
+                         ", which this run would train again from step ", step + 1,
+                         "; go on with that run by --resume, or give another --run-dir"));
 }
 
 bool RunOutput::keep_directory(bool has_more, const std::function<void()>& put_back_more) {

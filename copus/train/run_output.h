@@ -30,7 +30,8 @@ std::filesystem::path checkpoints_path(const RunPlan& plan);
 class RunOutput {
  public:
   // Makes the run directory where there is none, and locks it against any other process. A run that goes on keeps what
-  // was logged up to the step `resumed_after`.
+  // was logged up to the step `resumed_after`. Throws UserError where the directory holds later work, which the run
+  // would write over: a checkpoint of a later step, or steps in the log that the plan did not know of.
   RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after);
 
   void note(const std::string& line) { progress_.note(line); }
@@ -71,6 +72,7 @@ class RunOutput {
   RunSummary finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended);
 
  private:
+  std::optional<int64_t> first_unless_more_is_there(std::optional<int64_t> resumed_after) const;
   void check_directory_is_ours() const;
   void tell_of_missing_lines();
   void add_to_tensorboard(const StepRecord& record);

@@ -14,6 +14,7 @@
 #include "copus/config/descriptions.h"
 #include "copus/config/settings.h"
 #include "copus/description/configuration_text.h"
+#include "copus/report/run_log.h"
 #include "copus/train/training_state.h"
 
 namespace copus {
@@ -171,6 +172,18 @@ std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& n
   return changes;
 }
 
+void take_newest_checkpoint(RunPlan& plan) {
+  UsableCheckpoint newest = open_newest_usable(plan.directory / "checkpoints");
+  if (!newest.checkpoint && !newest.damage.empty()) {
+    throw UserError(concat("cannot resume: ", newest.damage.front(),
+                           "; the run has no other checkpoint, and it is not trained again from its beginning over "
+                           "this one. Restore the folder from a copy, or start a new run (another --run-dir)"));
+  }
+  plan.checkpoint = std::move(newest.checkpoint);
+  plan.damage = std::move(newest.damage);
+  plan.logged_step = latest_logged_step(plan.directory / "run.jsonl");
+}
+
 RunPlan plan_run(const RunRequest& request) {
   RunPlan plan;
   plan.program = request.program;
@@ -193,16 +206,7 @@ RunPlan plan_run(const RunRequest& request) {
   }
   plan.resume = request.resume && !empty;
 
-  if (plan.resume) {
-    UsableCheckpoint newest = open_newest_usable(plan.directory / "checkpoints");
-    if (!newest.checkpoint && !newest.damage.empty()) {
-      throw UserError(concat("cannot resume: ", newest.damage.front(),
-                             "; the run has no other checkpoint, and it is not trained again from its beginning over "
-                             "this one. Restore the folder from a copy, or start a new run (another --run-dir)"));
-    }
-    plan.checkpoint = std::move(newest.checkpoint);
-    plan.damage = std::move(newest.damage);
-  }
+  if (plan.resume) take_newest_checkpoint(plan);
   if (!request.config_path.empty()) {
     plan.config = read_config(request.config_path, request.overrides);
   } else if (plan.checkpoint) {

@@ -30,6 +30,7 @@ struct RunPlan {
   bool resume = false;                   // the directory holds a run that is to go on
   std::optional<Checkpoint> checkpoint;  // the one to go on from, tensors not verified; empty: at the beginning
   std::vector<std::string> damage;       // found in later checkpoints than that, a clause each
+  int64_t logged_step = 0;               // the latest in the run log as the plan was made: later ones are not known
   std::vector<std::string> changes;      // settings in which a resumed run differs from its beginning
 };
 
@@ -38,6 +39,10 @@ struct RunPlan {
 // Throws UserError: whatever is wrong with the configuration, a run directory that is not empty without `resume`,
 // nothing to resume, no checkpoint that is not damaged, and a setting that may not change within a run.
 RunPlan plan_run(const RunRequest& request);
+
+// Sets `checkpoint` to the newest one of the run that is not damaged, `damage`, and `logged_step`. Throws UserError
+// where all are damaged.
+void take_newest_checkpoint(RunPlan& plan);
 
 // Rules for changing a key of the configuration when a run is resumed.
 enum class ChangeOnResume {

@@ -88,6 +88,7 @@ TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
                .resume = false,
                .checkpoint = {},
                .damage = {},
+               .logged_step = 0,
                .changes = {}};
   watched_run = plan.directory;
   syncs.clear();

@@ -38,9 +38,6 @@ struct DecidedStep {
 };
 
 struct SurvivingState {
-  // Whether training has begun: this process knows that every rank had its part of the first state. Where no process
-  // knows that, some of what is held may never have been loaded, and the run begins anew.
-  bool has_begun = false;
   std::shared_ptr<StateArena> arena;  // null in a process that has come anew
   at::Tensor journal;                 // the memory of this process' journal, in its arena
   StateAtRest at_rest;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/health/fault_point.h"
 
 namespace copus {
 
@@ -24,6 +25,7 @@ HeartbeatHealth::HeartbeatHealth(int64_t rank, int64_t size, double wait_seconds
     : member_(rank, size, ::getpid(), wait_seconds, started) {}
 
 void HeartbeatHealth::set_place(std::string_view place) {
+  pass_fault_point(place);
   const std::lock_guard lock(mutex_);
   member_.set_place(place.substr(0, place_bytes - 1));
   progress_ = Clock::now();

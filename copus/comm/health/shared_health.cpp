@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/health/fault_point.h"
 #include "copus/comm/health/fixed_text.h"
 
 namespace copus {
@@ -50,6 +51,7 @@ SharedHealth::RankState& SharedHealth::state_of(int64_t rank) const {
 }
 
 void SharedHealth::set_place(std::string_view place) {
+  pass_fault_point(place);
   std::array<char, place_bytes> text;
   write_text(text, place);
   const auto words = std::bit_cast<std::array<uint64_t, place_bytes / 8>>(text);
