@@ -187,6 +187,22 @@ class Healing(HealingTest):
             os.kill(pid, signal.SIGTERM)
         self.assert_ends_with_checkpoint(process, "left", 75)
 
+    def test_the_last_rank_left_writes_a_checkpoint_where_it_was_asked_to_leave(self):
+        self.write_run("pair.toml", steps=100 * STEPS, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        process = self.start("train", "pair.toml", "--run-dir", "last", *self.settings)
+        ranks = ranks_of(process.pid, 2, lambda: process.poll() is None)
+        self.wait_for_steps("last", 5, process)
+        # The launcher learns of both at once.
+        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(ranks[1], signal.SIGTERM)
+        self.wait_for_steps("last", len(self.records("last")) + 3, process)
+        os.kill(ranks[0], signal.SIGKILL)
+        os.kill(process.pid, signal.SIGCONT)
+        output, errors = self.finish(process)
+        self.assertEqual(process.returncode, 75, output + errors)
+        self.assertIn("the job goes on with 1 rank", errors)
+        self.assertTrue((self.folder / "last" / "checkpoints" / f"step-{len(self.records('last')):08}").exists())
+
     def test_the_run_ends_with_a_checkpoint_where_any_rank_is_interrupted(self):
         process, ranks = self.start_static("interrupted")
         os.kill(ranks[2], signal.SIGINT)

@@ -140,7 +140,11 @@ void Composition::begin_next() {
     if (process.state == State::ready) (process.leaving ? go : stay).push_back(member);
   }
   // Newcomers have nothing that they could go on from.
-  if (stay.empty() && (go.empty() || !lost_.empty())) return finish(Course::failed);
+  if (stay.empty() && go.empty()) return finish(Course::failed);
+  if (stay.empty() && !lost_.empty()) {  // what those hold that want to go is all that is left
+    stop();
+    std::swap(stay, go);
+  }
   for (const int64_t process : go) release(process);
   if (stay.empty()) return finish(Course::done);
   members_ = stay;

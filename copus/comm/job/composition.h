@@ -62,7 +62,7 @@ class Composition {
 
   // What has happened. A process that says that it is ready has left its epoch, or is set up and in none yet.
   void becomes_ready(int64_t process);
-  // Where all members want to leave, the job is to stop, since nobody would go on.
+  // Where all members that have not been lost want to leave, the job is to stop, since nobody would go on.
   void asks_to_leave(int64_t process);
   // Somebody of the epoch has failed; it is to end soon where it has not ended already.
   void fails(int64_t process);

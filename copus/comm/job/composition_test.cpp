@@ -162,6 +162,34 @@ TEST(Composition, stops_when_the_last_one_wants_to_leave) {
   EXPECT_THAT(told(composition), ElementsAre("tell to stop"));
 }
 
+TEST(Composition, the_last_one_left_that_wants_to_leave_stops_the_job) {
+  for (const bool asks_first : {false, true}) {
+    Composition composition(2, true);
+    if (asks_first) composition.asks_to_leave(1);
+    composition.ends(0, false);
+    if (!asks_first) composition.asks_to_leave(1);
+    composition.take_acts();
+    composition.becomes_ready(1);
+    EXPECT_THAT(told(composition), ElementsAre("tell to stop", "begin epoch 1"));
+    EXPECT_THAT(composition.members(), ElementsAre(1));
+    EXPECT_EQ(composition.course(), Course::going_on);
+  }
+}
+
+TEST(Composition, a_newcomer_does_not_take_the_place_of_the_last_one_that_wants_to_leave) {
+  Composition composition(3, true);
+  composition.ends(2, false);
+  composition.becomes_ready(0);
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 3"));
+  composition.becomes_ready(3);
+  composition.asks_to_leave(1);
+  composition.ends(0, false);
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "tell to stop", "kill 3", "begin epoch 2"));
+  EXPECT_THAT(composition.members(), ElementsAre(1));
+}
+
 TEST(Composition, nobody_comes_or_goes_after_a_signal) {
   Composition composition(3, true);
   composition.ends(2, false);
