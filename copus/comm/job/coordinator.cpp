@@ -229,11 +229,30 @@ void Coordinator::look_at_health(double seconds) {
     if (const auto report = watch_->look(seconds)) watch_->report(*report);
   }
   look_at_failure();
-  if (!failure_is_known_) return;
+  if (failure_is_known_) end_stopped_members();
+}
+
+// A process that is stopped cannot leave by itself, and is killed. Where no other one goes on, those that are stopped
+// hold all that is left of the training state, and are woken instead.
+void Coordinator::end_stopped_members() {
+  const int64_t failed = watch_->failure()->rank;
+  std::vector<int64_t> stopped;
+  bool others_go_on = false;
   for (int64_t rank = 0; rank < std::ssize(composition_.members()); ++rank) {
     const int64_t number = composition_.members()[rank];
-    // A process that is stopped cannot leave by itself.
-    if (!members_.at(number).end.ended && watch_->is_stopped(rank)) kill(number, stopped_cause);
+    if (members_.at(number).end.ended) continue;
+    if (watch_->is_stopped(rank)) {
+      stopped.push_back(number);
+    } else {
+      others_go_on = others_go_on || rank != failed;
+    }
+  }
+  for (const int64_t number : stopped) {
+    if (others_go_on) {
+      kill(number, stopped_cause);
+    } else {
+      give(members_.at(number).machine, ContinueProcess{number});
+    }
   }
 }
 

@@ -69,6 +69,7 @@ class Coordinator {
 
   void fail(int64_t rank, const std::string& cause);
   void look_at_health(double seconds);
+  void end_stopped_members();
   void look_at_failure();
   void look_at_machines();
   void fail_job(const FailureReport& report);

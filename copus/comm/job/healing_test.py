@@ -138,6 +138,25 @@ class Failures(HealingTest):
         _, errors = self.stop(job)
         self.assert_healed(errors, rf"rank 1 \(pid {pids[1]}\) failed at step \d+: stopped \(SIGSTOP\); the job goes on")
 
+    def test_stopped_ranks_are_woken_where_no_other_one_is_left(self):
+        job = self.start_endless("--replaces", "0")
+        pids = job.processes()
+        for rank, kind in [(1, signal.SIGSTOP), (2, signal.SIGSTOP), (0, signal.SIGKILL)]:
+            os.kill(pids[rank], kind)
+        job.wait_for_epoch([1, 2])
+        job.wait_for_a_step()
+        _, errors = self.stop(job)
+        self.assert_healed(errors, rf"rank 0 \(pid {pids[0]}\) failed at step \d+: killed by signal 9")
+
+    def test_all_ranks_may_be_stopped(self):
+        job = self.start_endless("--replaces", "0")
+        for pid in job.processes().values():
+            os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: len(job.epochs()[-1]) < 3)
+        job.wait_for_a_step()
+        _, errors = self.stop(job)
+        self.assertIn("stopped (SIGSTOP); the job goes on with 2 ranks", errors)
+
     def test_a_stopped_launcher_is_told_of_and_the_ranks_go_on(self):
         job = self.start_endless()
         job.process.send_signal(signal.SIGSTOP)

@@ -24,6 +24,9 @@ void read(Unpacker& from, StartProcess& order) {
 void write(Packer& to, const KillProcess& order) { to.add(order.number); }
 void read(Unpacker& from, KillProcess& order) { order.number = from.number(); }
 
+void write(Packer& to, const ContinueProcess& order) { to.add(order.number); }
+void read(Unpacker& from, ContinueProcess& order) { order.number = from.number(); }
+
 void write(Packer& to, const TellProcess& order) {
   to.add(order.number);
   to.add(static_cast<int64_t>(order.kind));

@@ -26,6 +26,10 @@ struct StartProcess {
 struct KillProcess {
   int64_t number = 0;
 };
+// It is stopped, and is to go on.
+struct ContinueProcess {
+  int64_t number = 0;
+};
 struct TellProcess {
   int64_t number = 0;
   FromLauncher::Kind kind = FromLauncher::Kind::regroup;
@@ -47,8 +51,8 @@ struct EndJob {};
 struct Conclude {
   int64_t code = 0;
 };
-using Order = std::variant<BeginJob, StartProcess, KillProcess, TellProcess, BeginEpoch, TellOfFailure, PassSignal,
-                           EndJob, Conclude>;
+using Order = std::variant<BeginJob, StartProcess, KillProcess, ContinueProcess, TellProcess, BeginEpoch, TellOfFailure,
+                           PassSignal, EndJob, Conclude>;
 
 // A launcher that is there; these must be alike on all machines.
 struct Arrived {

@@ -19,7 +19,7 @@ std::vector<Order> orders() {
           KillProcess{1 << 20}, TellProcess{2, FromLauncher::Kind::stop},
           BeginEpoch{epoch},    TellOfFailure{7, stalled_rank},
           PassSignal{15},       EndJob{},
-          Conclude{75}};
+          Conclude{75},         ContinueProcess{3}};
 }
 
 std::vector<News> all_news() {

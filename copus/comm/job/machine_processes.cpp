@@ -60,9 +60,18 @@ std::vector<News> MachineProcesses::carry_out_one(const StartProcess& order) {
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const KillProcess& order) {
-  const auto found = members_.find(order.number);
-  if (found != members_.end() && !found->second.process->ended) ::kill(found->second.process->pid, SIGKILL);
+  signal(order.number, SIGKILL);
   return {};
+}
+
+std::vector<News> MachineProcesses::carry_out_one(const ContinueProcess& order) {
+  signal(order.number, SIGCONT);
+  return {};
+}
+
+void MachineProcesses::signal(int64_t number, int signal) const {
+  const auto found = members_.find(number);
+  if (found != members_.end() && !found->second.process->ended) ::kill(found->second.process->pid, signal);
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const TellProcess& order) {

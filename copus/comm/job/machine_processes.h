@@ -43,12 +43,14 @@ class MachineProcesses {
   std::vector<News> carry_out_one(const BeginJob& order);
   std::vector<News> carry_out_one(const StartProcess& order);
   std::vector<News> carry_out_one(const KillProcess& order);
+  std::vector<News> carry_out_one(const ContinueProcess& order);
   std::vector<News> carry_out_one(const TellProcess& order);
   std::vector<News> carry_out_one(const BeginEpoch& order);
   std::vector<News> carry_out_one(const TellOfFailure& order);
   std::vector<News> carry_out_one(const PassSignal& order);
   std::vector<News> carry_out_one(const EndJob& order);
   static std::vector<News> carry_out_one(const Conclude& order);
+  void signal(int64_t number, int signal) const;
   // Sorts what a rank has said.
   static void listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes);
   void show_signs();
