@@ -226,10 +226,10 @@ class HealingRun {
     if (leads) take_newest_checkpoint(found);
     const std::string newest =
         broadcast_text(found.checkpoint ? found.checkpoint->directory().string() : "", 0, members.everyone());
-    if (newest.empty() && has_begun) {
-      throw UserError(
-          "no rank that is left holds any of the training state, and the run has no checkpoint yet; start it again "
-          "with --resume, from its beginning");
+    if (newest.empty() && (has_begun || !known.empty())) {
+      throw UserError(concat("no rank that is left holds any of the training state, and the run has no checkpoint",
+                             known.empty() ? " yet; start it again with --resume, from its beginning"
+                                           : concat(": ", known, " is gone; put it back and go on with --resume")));
     }
     const std::filesystem::path log = plan_->directory / "run.jsonl";
     plan_->resume = plan_->resume || std::filesystem::exists(log);
