@@ -266,6 +266,7 @@ void Adviser::begin_once_measured(const StepRecord& record) {
   seconds_.clear();
   controller_.emplace(config_, state_.configuration, known, file_);
   log(begin_event(known, std::nullopt));
+  log_early_reasons();
 }
 
 std::optional<Advice> Adviser::advice_of(const Decision& decision) {
@@ -296,6 +297,18 @@ void Adviser::forget_noise() {
   notes_.push_back(concat("the averages of the noise scale begin anew after step ", state_.step));
 }
 
+void Adviser::log_unmeasured(const std::string& reason) {
+  if (controller_) {
+    log(Unmeasured{state_.step, reason});
+  } else {
+    early_reasons_.push_back(reason);
+  }
+}
+
+void Adviser::log_early_reasons() {
+  for (const std::string& reason : std::exchange(early_reasons_, {})) log(Unmeasured{state_.step, reason});
+}
+
 std::optional<Corrected> Adviser::expected_step(int64_t samples) const {
   if (!is_whole(samples)) {
     throw UserError(concat("a step of ", samples, " samples is not possible: expected a multiple of ", least_step()));
@@ -312,6 +325,7 @@ std::string Adviser::state() {
 }
 
 void Adviser::close() {
+  log_early_reasons();
   if (run_log_) run_log_->sync();
   if (decision_log_) decision_log_->sync();
   run_log_.reset();

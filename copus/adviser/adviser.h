@@ -61,8 +61,10 @@ class Adviser {
   // numbers that no step has, and where the logs cannot be written.
   std::optional<Advice> step(const AdvisedStep& step);
 
-  // Begins the averages of the noise scale anew: other parameters have gradients now.
+  // Begins the averages of the noise scale anew: other parameters have gradients now, or what was measured was wrong.
   void forget_noise();
+  // Logs that the steps from here on cannot be measured. Throws UserError where the log cannot be written.
+  void log_unmeasured(const std::string& reason);
 
   std::optional<NoiseScale> noise() const { return noise_scale(state_.noise); }
   // Expected seconds of a step of so many samples; empty until steps were measured. Throws UserError where there is no
@@ -88,6 +90,7 @@ class Adviser {
   void go_on_with(const Knowledge& known, std::optional<double> rate_factor);
   void open_logs(bool goes_on);
   void log(const DecisionEvent& event);
+  void log_early_reasons();
   ControllerBegin begin_event(const Knowledge& known, std::optional<double> rate_factor) const;
   void begin_once_measured(const StepRecord& record);
   void change_batch(int64_t samples);
@@ -109,6 +112,7 @@ class Adviser {
   std::optional<RunLog> run_log_;
   std::optional<DecisionLog> decision_log_;
   std::optional<DecisionEvent> first_event_;  // that waits for its log to be opened
+  std::vector<std::string> early_reasons_;    // of log_unmeasured, until a controller has begun the log
   std::vector<std::string> notes_;
   bool has_told_of_parts_ = false;
   bool is_closed_ = false;

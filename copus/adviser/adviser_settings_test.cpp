@@ -59,8 +59,6 @@ TEST(AdviserSettings, MistakesAreNamed) {
               HasSubstr("train.global_batch 65 is no multiple of train.micro_batch 8 x parallel.data_parallel 2"));
   EXPECT_THAT(refusal([](AdviserSettings& settings) { settings.batches = {64, 100}; }),
               AllOf(HasSubstr("adapt.global_batches holds 100"), HasSubstr("the nearest are 96 and 112")));
-  EXPECT_THAT(refusal([](AdviserSettings& settings) { settings.batches = {64}; }),
-              HasSubstr("nothing to choose among"));
   EXPECT_THAT(refusal([](AdviserSettings& settings) { settings.more = {"adapt.dwel_steps=3"}; }),
               AllOf(HasSubstr("did you mean \"dwell_steps\""), Not(HasSubstr("--set"))));
   EXPECT_THAT(refusal([](AdviserSettings& settings) { settings.more = {"data.train=x"}; }),

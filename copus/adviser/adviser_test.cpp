@@ -111,6 +111,23 @@ TEST_F(AdviserTest, TwoBatchesTellHowLongStepsOfOthersTake) {
   EXPECT_THAT(user_error([&] { (void)adviser.expected_step(17); }), HasSubstr("multiple of the micro-batch of 8 x 2"));
 }
 
+TEST_F(AdviserTest, WhatIsNotMeasuredIsInTheReport) {
+  {
+    Adviser adviser = this->adviser();
+    job_.train(adviser, 2, 16);
+    adviser.log_unmeasured("too early for a controller");
+    job_.train(adviser, 60, 16);
+    adviser.log_unmeasured("the norm was None since step 61");
+    adviser.close();
+  }
+  ASSERT_EQ(all<Unmeasured>().size(), 2U);
+  EXPECT_EQ(all<Unmeasured>()[1].step, 60);
+  EXPECT_FALSE(replayed().difference);
+  write_html_report(directory_);
+  EXPECT_THAT(read_text_file(directory_ / "report.html"),
+              AllOf(HasSubstr("is not measured"), HasSubstr("the norm was None since step 61")));
+}
+
 // Nothing could be measured there any more, and no other batch be advised.
 TEST_F(AdviserTest, StepsOfOneMicroBatchAreAdvisedOnlyWhereTheyAreListed) {
   job_.noise_scale = 4;  // so small that the smallest batch is best

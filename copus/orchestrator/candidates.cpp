@@ -18,6 +18,24 @@ std::vector<Value> chosen(const std::vector<Value>& listed, Value own) {
   return values;
 }
 
+// Doublings of `base`, and its halves as far as there are any, between two batches.
+void add_scaled(std::vector<int64_t>& batches, int64_t base, int64_t smallest, int64_t largest) {
+  int64_t batch = base;
+  while (batch % 2 == 0 && batch / 2 >= smallest) batch /= 2;
+  for (; batch <= largest; batch *= 2) batches.push_back(batch);
+}
+
+// Batches for a program that shares them out in micro-batches of its own: only what comes from its batch, or from that
+// of its learning rate, by factors of two may be whole micro-batches of all ranks.
+std::vector<int64_t> scaled_batches(int64_t own, int64_t reference, int64_t smallest, int64_t largest) {
+  std::vector<int64_t> batches;
+  add_scaled(batches, own, smallest, largest);
+  add_scaled(batches, reference, smallest, largest);
+  std::sort(batches.begin(), batches.end());
+  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  return batches;
+}
+
 }  // namespace
 
 SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> ranks) {
@@ -27,9 +45,12 @@ SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> rank
   space.world_size = ranks.value_or(own.strategy.world_size());
   space.global_batches = adapt.global_batches;
   if (space.global_batches.empty()) {
-    const int64_t smallest = std::min(own.global_batch, reference_batch_of(config)) / 4;
-    for (int64_t batch = std::max<int64_t>(1, smallest); batch <= 64 * own.global_batch; batch *= 2) {
-      space.global_batches.push_back(batch);
+    const int64_t reference = reference_batch_of(config), largest = 64 * own.global_batch;
+    const int64_t smallest = std::max<int64_t>(1, std::min(own.global_batch, reference) / 4);
+    if (config.is_trained_elsewhere()) {
+      space.global_batches = scaled_batches(own.global_batch, reference, smallest, largest);
+    } else {
+      for (int64_t batch = smallest; batch <= largest; batch *= 2) space.global_batches.push_back(batch);
     }
   }
   space.global_batches = chosen(space.global_batches, own.global_batch);

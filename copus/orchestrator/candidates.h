@@ -15,6 +15,7 @@ namespace copus {
 // The configurations that [adapt] allows around the one that the run describes, which is one of them. Where it names no
 // batches, they are doublings from a quarter of the smaller of the run's batch and the learning rate's reference batch
 // to 64 times the run's: a run that begins in a large batch may find its way to the small one that its rate is for.
+// In a job that another program trains they are doublings and halves of these two batches themselves.
 // `ranks` are those that the configurations are for, where they are not as many as the run describes.
 SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> ranks = std::nullopt);
 

@@ -60,6 +60,18 @@ TEST(SearchSpaceOf, ReachesDownToTheBatchThatTheLearningRateIsFor) {
   EXPECT_EQ(batches.back(), 64 * 128);
 }
 
+// A program of 3 ranks with micro-batches of 2 cannot take the powers of two.
+TEST(SearchSpaceOf, ScalesTheOwnBatchesOfAProgramThatTrainsElsewhere) {
+  RunConfig config = copus_run();
+  config.model.architecture = Architecture::other;
+  config.train.global_batch = 12;
+  config.optimizer.reference_batch = 12;
+  EXPECT_THAT(search_space_of(config).global_batches, ElementsAre(3, 6, 12, 24, 48, 96, 192, 384, 768));
+  config.train.global_batch = 10;
+  config.optimizer.reference_batch = 4;
+  EXPECT_THAT(search_space_of(config).global_batches, testing::IsSupersetOf({1, 2, 4, 5, 8, 10, 20, 640}));
+}
+
 TEST(SearchSpaceOf, AddsTheRunItselfToWhatIsListed) {
   RunConfig config = copus_run();
   config.adapt.global_batches = {16, 32};

@@ -63,8 +63,9 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, co
       outcomes_(config) {
   list_candidates();
   const PolicyKind policy = config.adapt.policy;
-  if (policy_ && candidates_.size() < 2 && policy != PolicyKind::fixed && policy != PolicyKind::static_best &&
-      policy != PolicyKind::script) {
+  // A job that another program trains is measured even where there is nothing to advise.
+  if (policy_ && candidates_.size() < 2 && !config.is_trained_elsewhere() && policy != PolicyKind::fixed &&
+      policy != PolicyKind::static_best && policy != PolicyKind::script) {
     throw UserError(
         concat("adapt.policy \"", to_string(policy), "\" has nothing to choose among: ",
                "of the configurations that [adapt] allows, only the one that the run begins in is feasible",

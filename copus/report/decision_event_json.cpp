@@ -274,6 +274,15 @@ struct Fields<RanksChanged> {
   }
 };
 
+template <>
+struct Fields<Unmeasured> {
+  static constexpr const char* name = "unmeasured";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("step", event.step, json_count);
+    visitor("reason", event.reason);
+  }
+};
+
 // Throws UserError where what the fields say together cannot have happened.
 void check_ranks(const RanksChanged& change) {
   if (change.to.global_batch != change.from.global_batch) {

@@ -48,8 +48,14 @@ struct LoggedCommand {
   Command command;
 };
 
+// Steps of a job that another program trains that cannot be measured any more.
+struct Unmeasured {
+  int64_t step = 0;    // the last step before them
+  std::string reason;  // for people
+};
+
 using DecisionEvent = std::variant<ControllerBegin, ControllerResumed, Decision, SwitchReport, LoggedRealised,
-                                   LoggedCommand, RanksChanged>;
+                                   LoggedCommand, RanksChanged, Unmeasured>;
 
 // The step boundary at which an event happened: after the observation of that step.
 int64_t step_of(const DecisionEvent& event);

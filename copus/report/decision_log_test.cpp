@@ -116,7 +116,8 @@ std::vector<DecisionEvent> every_event() {
           decision_event(),
           switch_event(),
           realised_event(),
-          ranks_event()};
+          ranks_event(),
+          Unmeasured{.step = 511, .reason = "the norm was None"}};
 }
 
 // Compares every member, spelled out: a field that writing and reading both forgot would otherwise not be noticed.
@@ -223,6 +224,9 @@ TEST_F(DecisionLogTest, EveryFieldReadsBack) {
   expect_equal(std::get<LoggedRealised>(read[5]), realised_event());
   expect_equal(std::get<RanksChanged>(read[6]), ranks_event());
   EXPECT_EQ(step_of(read[6]), 510);
+  const auto unmeasured = std::get<Unmeasured>(read[7]);
+  EXPECT_EQ(unmeasured.step, 511);
+  EXPECT_EQ(unmeasured.reason, "the norm was None");
 }
 
 TEST_F(DecisionLogTest, WhatIsNotKnownReadsBackAsSuch) {
@@ -248,6 +252,7 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
   };
   EXPECT_EQ(fields(begin_event()), "event step policy advise configuration rate_factor file knowledge ");
   EXPECT_EQ(fields(ControllerResumed{}), "event step ");
+  EXPECT_EQ(fields(Unmeasured{}), "event step reason ");
   EXPECT_EQ(fields(decision_event()),
             "event step consumed_samples policy current moves target commit_after_step predicted_gain reason "
             "noise_scale noise_scale_low noise_scale_high critical_batch learning_rate phase clipped_share best "

@@ -169,6 +169,9 @@ class Follower {
     }
   }
 
+  // What was not measured has left no observation.
+  std::optional<std::string> apply(const Unmeasured&) { return std::nullopt; }
+
   std::optional<std::string> apply(const ControllerResumed&) {
     controller_.resumed();
     return std::nullopt;
@@ -216,7 +219,10 @@ Segment segment_from(EventIterator begin, const Events& events, int64_t until_st
 
 void require_beginning(const Events& events) {
   if (!events.empty() && std::holds_alternative<ControllerBegin>(events.front())) return;
-  throw UserError(events.empty()
+  const bool decides = std::any_of(events.begin(), events.end(), [](const DecisionEvent& event) {
+    return !std::holds_alternative<Unmeasured>(event);
+  });
+  throw UserError(!decides
                       ? "there is nothing to replay: the run has no decisions.jsonl (earlier versions wrote none where "
                         "adapt.policy is \"none\")"
                       : "decisions.jsonl is damaged: it does not begin with the event \"begin\"");

@@ -96,6 +96,9 @@ struct EventRow {
     return {std::to_string(change.after_step), "goes on " + escape_html(change_of_ranks(change)), "-", "-",
             escape_html(change.reason)};
   }
+  std::vector<std::string> operator()(const Unmeasured& unmeasured) const {
+    return {std::to_string(unmeasured.step), "is not measured", "-", "unknown", escape_html(unmeasured.reason)};
+  }
   std::vector<std::string> operator()(const SwitchReport&) const { return {}; }
   std::vector<std::string> operator()(const LoggedRealised&) const { return {}; }
 };

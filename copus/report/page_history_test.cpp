@@ -99,14 +99,17 @@ TEST(PageHistory, DecisionsThatHeldAreListedAndThinnedEvenly) {
   std::vector<DecisionEvent> events{ControllerBegin{}};
   for (int64_t step = 1; step <= 8; ++step) events.emplace_back(made_after(step, step == 4, "reason <b>"));
   events.emplace_back(ControllerResumed{8});
+  events.emplace_back(Unmeasured{8, "the norm was <None>"});
   EXPECT_EQ(held_decisions(events, ten_steps(), 100).at("step"), nlohmann::json({1, 2, 3, 5, 6, 7, 8}));
   EXPECT_EQ(held_decisions(events, ten_steps(), 3).at("step").size(), 3U);
   const WebTable all = decision_table(events, 100);
-  EXPECT_EQ(all.rows.size(), 10U) << "the beginning, eight decisions, the resumption";
+  EXPECT_EQ(all.rows.size(), 11U) << "the beginning, eight decisions, the resumption, what was not measured";
+  EXPECT_EQ(all.rows[10][1], "is not measured");
+  EXPECT_EQ(all.rows[10][4], "the norm was &lt;None&gt;");
   EXPECT_EQ(all.rows[1][1], "holds");
   EXPECT_EQ(all.rows[4][1], "moves B=8 -&gt; B=16");
   EXPECT_EQ(all.rows[1][4], "reason &lt;b&gt;");
-  EXPECT_EQ(decision_table(events, 3).rows.size(), 6U) << "what did not hold stays";
+  EXPECT_EQ(decision_table(events, 3).rows.size(), 7U) << "what did not hold stays";
 }
 
 }  // namespace

@@ -5,6 +5,9 @@ __version__: str
 class UserError(ValueError):
     """A mistake in what was given: the message says what, where, what was expected and what to do."""
 
+def check_settings(settings: dict[str, Any]) -> None:
+    """Raises UserError for settings that Adviser would refuse."""
+
 class Adviser:
     """Advises a job that another program trains (copus/adviser/adviser.h). Settings are listed in docs/adviser.md."""
 
@@ -33,6 +36,9 @@ class Adviser:
 
     def forget_noise(self) -> None:
         """Begins the averages of the noise scale anew."""
+
+    def log_unmeasured(self, reason: str) -> None:
+        """Logs that the steps from here on cannot be measured."""
 
     def expected_step_seconds(self, samples: int) -> tuple[float, float] | None:
         """Expected seconds of a step, and one standard deviation of their logarithm."""

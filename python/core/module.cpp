@@ -80,6 +80,9 @@ void add_errors(nb::module_& module) {
 }
 
 void add_adviser(nb::module_& module) {
+  // Raises UserError for what Adviser would refuse, before a job has begun.
+  module.def(
+      "check_settings", [](const nb::dict& settings) { Adviser(adviser_settings_of(settings), {}); }, "settings"_a);
   nb::class_<Adviser>(module, "Adviser")
       .def(
           "__init__",
@@ -94,6 +97,7 @@ void add_adviser(nb::module_& module) {
            "loss_tokens"_a = nb::none())
       .def("noise", noise_of)
       .def("forget_noise", &Adviser::forget_noise)
+      .def("log_unmeasured", &Adviser::log_unmeasured, "reason"_a)
       .def("expected_step_seconds", expected_step_of, "samples"_a)
       .def("state", &Adviser::state)
       .def("close", &Adviser::close)
