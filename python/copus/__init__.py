@@ -12,12 +12,13 @@ from ._core import UserError, __version__
 
 if TYPE_CHECKING:
     from .advice import Advice
-    from .adviser import Adviser, AdviserWarning
+    from .adviser import Adviser
+    from .health import AdviserWarning
     from .integrations.calibrate import calibrate
 
 __all__ = ["Advice", "Adviser", "AdviserWarning", "UserError", "__version__", "calibrate"]
 
-_MODULES = {"Advice": "advice", "Adviser": "adviser", "AdviserWarning": "adviser", "calibrate": "integrations.calibrate"}
+_MODULES = {"Advice": "advice", "Adviser": "adviser", "AdviserWarning": "health", "calibrate": "integrations.calibrate"}
 
 
 def __getattr__(name: str) -> object:

@@ -9,75 +9,49 @@
 Every rank of the job makes both calls. The steps' norms reach the other ranks while the next step trains, and what rank
 0 makes of them with the step after that, so advice comes two steps after the one that it rests on; three where the
 gradients are on an accelerator. In a single process on the processor it comes at once, on an accelerator a step later.
+
+Mistakes in the constructor and in the first of each call are a UserError. Later ones, and failures of the adviser's
+own, end the measuring and never the job (health.py).
 """
 
 from __future__ import annotations
 
 import collections
+import functools
+import logging
 import math
-import operator
 import os
 import pathlib
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from copus import _core
+from copus import _core, arguments
 from copus.advice import Advice
+from copus.backward_passes import BackwardPasses
 from copus.exchange import Exchange
-from copus.gradient_norms import Layout, distinct, find_layout, norm_and_share, squared_norm_share
+from copus.gradient_norms import Layout, find_layout, norm_and_share, squared_norm_share
+from copus.health import STEPS, AdviserWarning, Health, say
 from copus.input_checks import InputChecks
-from copus.watch import Watch, watch_ddp, watch_fsdp
+from copus.log_folder import DEFAULT_FOLDER, folder_for
+from copus.step_norms import MISTAKEN, SOUND, STOPPED, UNKNOWN, Problem, Row, Small, StepNorms, put_together
+from copus.watch import Watch, refuse_sparse_gradients, watch_ddp, watch_fsdp
+from copus.wrappers import refuse_pipeline_stages, refuse_wrapped, refuse_wrapper
+
+__all__ = ["Adviser", "AdviserWarning", "UserError"]
 
 UserError = _core.UserError
 
-NEW_FOLDER = "runs/adviser-{time}"
 _STATE_VERSION = 1
-_STEPS_BEFORE_A_COMPLAINT = 16
 _ADVICE_NUMBERS = (
     "step", "batch", "micro_batches", "learning_rate_factor", "gain", "gain_low", "gain_high", "noise_scale",
     "noise_scale_low", "noise_scale_high", "critical_batch",
 )  # fmt: skip
-_UNKNOWN = float("nan")
-
-
-class AdviserWarning(UserWarning):
-    """Something that keeps the adviser from measuring, or its numbers from being right. Each is said once."""
-
-
-class _Row(NamedTuple):
-    """What a rank tells the others of a step. NaN: it has nothing to tell."""
-
-    samples: float
-    seconds: float
-    small_samples: float  # of this rank's first micro-batch
-    small_share: float  # of its gradient's squared norm
-    norm: float  # of the whole gradient, or
-    norm_share: float  # this rank's share of its square
-    watched_share: float
-    watched_passes: float
-    loss: float
-    changed: float  # 1 where other parameters have gradients than in the step before
-    advice: tuple[float, ...]
-
-    def numbers(self) -> list[float]:
-        return [*self[:-1], *self.advice]
-
-    @classmethod
-    def of(cls, numbers: list[float]) -> _Row:
-        fields = len(cls._fields) - 1
-        return cls(*numbers[:fields], tuple(numbers[fields:]))
-
-
-class _Small(NamedTuple):
-    """The mean squared norm of gradients of so few sequences, every factor undone."""
-
-    batch: float
-    squared_norm: float
+_SECONDS_FOR_A_STATE = 2.0  # that a checkpoint waits for the other ranks' numbers
+_LOGGER = logging.getLogger("copus.adviser")
 
 
 class _Pending(NamedTuple):
@@ -98,6 +72,23 @@ class _Pending(NamedTuple):
         return self.host | dict(zip(self.on_device, self.copied.tolist()))
 
 
+def _never_ends_a_job(method: Callable) -> Callable:
+    """A failure within is no one's but the adviser's: measuring stops there, unless it is strict."""
+
+    @functools.wraps(method)
+    def guarded(self: Adviser, *given: Any, **named: Any) -> Any:
+        try:
+            return method(self, *given, **named)
+        except Exception as error:
+            is_refusal = isinstance(error, UserError) and not self._health.is_stopped
+            if self._strict or (is_refusal and (self._steps == 0 or method.__name__ not in self._accepted)):
+                raise
+            self._stop(f"Adviser.{method.__name__} failed: {_in_words(error)}")
+            return self._take_advice()
+
+    return guarded
+
+
 class Adviser:
     """Measures the gradient noise scale of a training job and advises on its batch.
 
@@ -110,13 +101,17 @@ class Adviser:
             and decisions come after a sixteenth of the job at the latest.
         data_parallel: ranks that read different samples; by default found from the parameters' meshes.
         pipeline_parallel: stages that the ranks hold the model in; each calls with its own stage's parameters.
+        weighted_by_samples: the loss weighs every sample (or token) of a step alike, as a sum over the step divided by
+            their number does, so that micro-batches and ranks of different sizes can be measured.
         directory: for run.jsonl and decisions.jsonl, which `copus report` and `copus replay` read; rank 0 alone writes.
-            By default a new folder, which is printed; None writes nothing.
+            By default a new folder, which is printed, as one beside a folder that has another job's log; None writes
+            nothing.
         settings: any of Copus' [noise_scale], [adapt] and [optimizer], such as {"adapt.interval_samples": 512}.
         timeout_seconds: how long to wait for another rank's numbers before the ranks that are missing are named.
+        strict: raises what would otherwise be a warning after which measuring stops.
 
-    Raises copus.UserError for calls and arguments that cannot be right; where ranks differ, on all of them in the same
-    step. Says what keeps it from measuring by an AdviserWarning, once.
+    Raises copus.UserError for arguments that cannot be right, here and in the first of each call. What is wrong later
+    ends the measuring and not the job: an AdviserWarning says it once, `unmeasured` keeps it, noise_scale() is None.
     """
 
     def __init__(
@@ -130,43 +125,55 @@ class Adviser:
         max_tokens: int | None = None,
         data_parallel: int | None = None,
         pipeline_parallel: int = 1,
-        directory: str | os.PathLike[str] | None = NEW_FOLDER,
+        weighted_by_samples: bool = False,
+        directory: str | os.PathLike[str] | None = DEFAULT_FOLDER,
         settings: Mapping[str, object] | None = None,
-        timeout_seconds: float = 600.0,
+        timeout_seconds: float = 60.0,
+        strict: bool = False,
     ):
         self._settings: dict[str, object] = {
-            "batch": _positive("batch", batch),
-            "sequence_length": _positive("sequence_length", sequence_length),
+            "batch": arguments.whole("batch", batch),
+            "sequence_length": arguments.whole("sequence_length", sequence_length),
         }
         given = {"reference_batch": reference_batch, "max_steps": max_steps, "max_tokens": max_tokens}
-        self._settings |= {name: _positive(name, value) for name, value in given.items() if value is not None}
-        if batches is not None:
-            self._settings["batches"] = [_positive("batches", each) for each in batches]
-        self._settings |= dict(settings or {})
-        self._data_parallel = data_parallel
-        self._pipeline_parallel = _positive("pipeline_parallel", pipeline_parallel)
-        self._directory = directory
-        self._timeout_seconds = timeout_seconds
+        self._settings |= {name: arguments.whole(name, value) for name, value in given.items() if value is not None}
+        self._batches = arguments.batches(batches)
+        self._settings |= arguments.settings(settings)
+        _core.check_settings(self._settings | {"micro_batch": 1})
+        self._data_parallel = None if data_parallel is None else arguments.whole("data_parallel", data_parallel)
+        self._pipeline_parallel = arguments.whole("pipeline_parallel", pipeline_parallel)
+        self.weighted_by_samples = bool(weighted_by_samples)
+        self._folder = arguments.directory(directory)
+        self._timeout_seconds = arguments.above_zero("timeout_seconds", timeout_seconds, "Adviser", "seconds")
+        self._strict = bool(strict)
+        self._health = Health()
+        self._accepted: set[str] = set()  # the calls that were right once
+        self._mistake: str | None = None  # in the step that is under way
         self._checks = InputChecks()
         self._exchange: Exchange | None = None
         self._layout: Layout | None = None
         self._parameters: list[Tensor] = []
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[int, ...] = ()
+        self._elements = 0
         self._changed = False
-        self._first: tuple[int, Tensor | float] | None = None
+        self._passes: BackwardPasses | None = None
+        self._first: tuple[int, Tensor | float, int] | None = None
+        self._left_out = False
         self._watch: Watch | None = None
         self._pending: collections.deque[_Pending] = collections.deque()
         self._sent: collections.deque[tuple[float | None, int | None]] = collections.deque()
         self._core: _core.Adviser | None = None
+        self._factor = 1  # micro-batches of a rank in what the core takes for one
+        self._unit = 1  # samples that a step of the core is a multiple of
+        self._logs: pathlib.Path | None = None
         self._loaded: dict[str, Any] | None = None
         self._news: dict[str, object] | None = None  # advice that the other ranks do not know yet
         self._reasons: dict[int, str] = {}
         self._advice: Advice | None = None
         self._steps = 0
-        self._unmeasured = 0
         self._lags = False
-        self._said: set[str] = set()
 
+    @_never_ends_a_job
     def first_micro_batch(
         self, parameters: Iterable[Tensor], samples: int, loss_scale: Tensor | float = 1.0
     ) -> None:
@@ -179,52 +186,67 @@ class Adviser:
 
         p.grad has to be zero or None before the step's first backward, and unclipped. Steps may be left out.
         """
-        if self._first is not None:
-            raise UserError(
-                f"first_micro_batch was called twice in step {self._steps + 1}; call it once, after the first "
-                "micro-batch's backward, and call step also where an update is skipped (with the norm, or with nan)"
-            )
-        _positive("samples", samples, "first_micro_batch")
-        self._look_at(distinct(parameters))
-        share = squared_norm_share(self._parameters, self._layout)
+        if self._health.is_stopped:
+            return
+        try:
+            if self._first is not None:
+                raise UserError(
+                    f"first_micro_batch was called twice in step {self._steps + 1}; call it once, after the first "
+                    "micro-batch's backward, and call step also where an update is skipped (with the norm, or with nan)"
+                )
+            samples = arguments.whole("samples", samples, "first_micro_batch")
+            scale = arguments.loss_scale(loss_scale)
+            self._look_at(arguments.trained(parameters))
+            share = squared_norm_share(self._parameters, self._layout)
+        except UserError as error:
+            self._refuse(error, "first_micro_batch")
+            return
         if share is None:
             share = 0.0
-        if not isinstance(loss_scale, Tensor) and not loss_scale > 0:
-            raise UserError(f"first_micro_batch(loss_scale={loss_scale}): expected a number above 0")
-        if isinstance(loss_scale, Tensor) or loss_scale != 1.0:
-            share = share / loss_scale**2
-        self._first = samples, share
+        if isinstance(scale, Tensor) or scale != 1.0:
+            share = share / scale**2
+        if self._passes is None:
+            self._passes = BackwardPasses(self._parameters)
+        self._first = samples, share, self._passes.count
+        self._accepted.add("first_micro_batch")
 
+    @_never_ends_a_job
     def watch(
-        self,
-        model: torch.nn.Module,
-        *,
-        loss_scale: Callable[[], float] | None = None,
-        hook: Callable | None = None,
-        state: Any = None,
+        self, model: torch.nn.Module, *, loss_scale: Callable[[], float] | None = None, micro_batches: int = 1
     ) -> None:
         """Reads each rank's own gradient where it is reduced, which serves steps of a single micro-batch.
 
-        Call it once, before the first backward. It serves DDP, of which it takes the one communication hook that there
-        is (give your own as `hook` and `state`, as for register_comm_hook), and FSDP2, of which it replaces the
-        reduce-scatter. first_micro_batch may be called beside it; the smaller batch of the two counts.
-        `loss_scale`: with a gradient scaler, its get_scale.
+        Call it once, before the first backward. It serves DDP, whose communication hook stays yours, and FSDP2, of
+        which it replaces the reduce-scatter. first_micro_batch may be called beside it; the smaller batch of the two
+        counts.
+        `loss_scale`: with a gradient scaler, its get_scale. `micro_batches`: of a rank in a step whose gradients are
+        reduced each by itself; under no_sync it is 1.
         """
         if self._ranks() == 1:
             raise UserError(
                 "Adviser.watch: a single rank reduces no gradients, so with one micro-batch a step the noise scale is "
                 "not measurable; cut the batch into two micro-batches at least and call first_micro_batch"
             )
+        if not isinstance(model, torch.nn.Module):
+            raise UserError(f"Adviser.watch was given {arguments.shown(model)}; expected the model that is trained")
+        if loss_scale is not None and not callable(loss_scale):
+            raise UserError(
+                f"Adviser.watch(loss_scale={arguments.shown(loss_scale)}): expected a function, such as the gradient "
+                "scaler's get_scale"
+            )
         if self._watch is not None:
             raise UserError("Adviser.watch was called before; one model is watched, for as long as it trains")
-        self._look_at(distinct(model.parameters()))
-        watch = Watch(self._layout, loss_scale)
+        micro_batches = arguments.whole("micro_batches", micro_batches, "Adviser.watch")
+        refuse_wrapper(model)
+        refuse_sparse_gradients(model)
+        self._look_at(arguments.trained(model.parameters()))
+        watch = Watch(self._layout, loss_scale, micro_batches)
         try:
             from torch.distributed.fsdp import FSDPModule
         except ImportError:
             FSDPModule = ()  # type: ignore[assignment, misc]
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            watch_ddp(model, watch, hook, state)
+            watch_ddp(model, watch)
         elif any(isinstance(module, FSDPModule) for module in model.modules()):
             watch_fsdp(model, watch)
         else:
@@ -235,94 +257,141 @@ class Adviser:
             )
         self._watch = watch
 
+    @_never_ends_a_job
     def step(
         self,
         norm: Tensor | float,
         samples: int,
         seconds: float,
-        lr: float | None = None,
+        lr: Tensor | float | None = None,
         loss: Tensor | float | None = None,
-        loss_tokens: int | None = None,
+        loss_tokens: Tensor | int | None = None,
     ) -> Advice | None:
         """Tells of a finished step; returns advice where another batch pays, else None. The same on all ranks.
 
         Args:
             norm: 2-norm of the whole gradient before clipping, as clip_grad_norm_ returns it (for FSDP2 a DTensor, as
                 it is); with a gradient scaler after unscale_. Not finite: the step counts as skipped.
-            samples: sequences of the step, over all ranks and micro-batches.
+            samples: sequences of the step, over all ranks and micro-batches. Ranks that have different numbers of them
+                may each give its own, times the data-parallel ranks: the step has their mean.
             seconds: that the step took.
             lr, loss, loss_tokens: for the log; the loss as the loop has it, in nats per token. A tensor is read a step
                 later, so that nothing waits for the device.
 
         Advice that is not followed is given again when the adviser has decided anew.
         """
-        _positive("samples", samples, "step")
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise UserError(f"step(seconds={seconds}): expected the seconds of the step, above 0")
-        if self._layout is None:
-            self._layout = find_layout([], self._ranks(), self._data_parallel, self._pipeline_parallel)
+        if self._health.is_stopped:
+            self._receive_last_advice()
+            return self._take_advice()
         self._steps += 1
-        whole_norm, norm_share = norm_and_share(norm, self._layout)
-        small_samples, small_share = self._first if self._first is not None else (None, None)
-        watched = self._watch.take() if self._watch is not None else None
-        values = {
-            "samples": operator.index(samples), "seconds": seconds,
-            "small_samples": small_samples, "small_share": small_share,
-            "norm": whole_norm, "norm_share": norm_share, "watched_share": watched.share if watched else None,
-            "watched_passes": watched.passes if watched else None, "loss": loss, "changed": float(self._changed),
-        }  # fmt: skip
-        self._pending.append(_pending(values, lr, loss_tokens))
-        self._first, self._changed = None, False
+        try:
+            values = self._read_step(norm, samples, seconds)
+            self._accepted.add("step")
+        except UserError as error:
+            self._refuse(error, "step")
+            values = {}
+        if self._mistake is not None:
+            values = {"condition": MISTAKEN}
+        self._first, self._changed, self._left_out, self._mistake = None, False, False, None
+        if self._passes is not None:
+            self._passes.begin()
+        values["loss"] = arguments.optional_number(loss)
+        rate, tokens = arguments.optional_number(lr), arguments.optional_number(loss_tokens)
+        self._pending.append(
+            _pending(values, _at_least_zero(rate), None if tokens is None else int(_at_least_zero(tokens) or 0))
+        )
         if self._ranks() > 1:
             self._step_of_many()
         else:
             self._step_of_one()
-        advice, self._advice = self._advice, None  # state_dict may have received it before this step
-        return advice
+        return self._take_advice()
 
     def noise_scale(self) -> tuple[float | None, float, float | None] | None:
-        """The noise scale in sequences and the ends of its 95 % interval, on rank 0; None while too little is known."""
-        noise = self._core.noise() if self._core is not None else None
+        """The noise scale in sequences and the ends of its 95 % interval, on rank 0.
+
+        None while too little is known, or where `unmeasured` says why it cannot be trusted.
+        """
+        if self._core is None or self._health.reason is not None:
+            return None
+        noise = self._core.noise()
         return (noise["value"], noise["low"], noise["high"]) if noise is not None else None
+
+    @property
+    def unmeasured(self) -> str | None:
+        """Why the noise scale is not known; None where nothing is wrong. On rank 0 for all ranks."""
+        return self._health.reason
 
     @property
     def directory(self) -> pathlib.Path | None:
         """Where the logs are, once the first step has been measured."""
-        return self._directory if isinstance(self._directory, pathlib.Path) else None
+        return self._logs
 
     def state_dict(self) -> dict[str, Any]:
         """What a restarted process goes on from; save rank 0's with your checkpoint."""
-        self._finish()
+        core = None
+        try:
+            self._finish()
+            if self._core is not None:
+                core = self._core.state()
+        except Exception as error:
+            if self._strict:
+                raise
+            self._stop(f"Adviser.state_dict failed: {_in_words(error)}")
         if self._core is None and self._loaded is not None:
             return self._loaded | {"steps": self._steps}
         return {
             "version": _STATE_VERSION,
             "steps": self._steps,
-            "directory": None if self.directory is None else str(self.directory),
-            "core": None if self._core is None else self._core.state(),
+            "directory": None if self._logs is None else str(self._logs),
+            "core": core,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state, in its directory if none was given here: lines of later steps are cut there."""
         if self._steps:
             raise UserError("Adviser.load_state_dict: steps have been taken already; call it before the first one")
-        if state.get("version") != _STATE_VERSION:
-            raise UserError(f"Adviser.load_state_dict: version {state.get('version')!r}; expected {_STATE_VERSION}")
-        if self._rank() == 0 and state["steps"] and state["core"] is None:
-            warnings.warn(
-                "the adviser's state holds no measurements, as that of a rank other than 0: it begins anew",
-                AdviserWarning,
-                stacklevel=2,
+        if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
+            raise UserError(
+                f"Adviser.load_state_dict was given {arguments.shown(state)}; expected what state_dict() gave, of "
+                f"version {_STATE_VERSION}"
             )
-        self._steps = state["steps"]
-        self._loaded = dict(state)
+        steps, core = state.get("steps"), state.get("core")
+        if type(steps) is not int or not (core is None or isinstance(core, str)):
+            raise UserError("Adviser.load_state_dict: the state is damaged; expected what state_dict() gave")
+        if self._rank() == 0 and steps and core is None:
+            say("the adviser's state holds no measurements, as that of a rank other than 0: it begins anew")
+        self._steps = steps
+        self._loaded = {"directory": None, "core": None, **state}
 
     def close(self) -> None:
         """Writes what is known of the last steps. Without it, the last one or two are missing in the logs."""
         state = self.state_dict()
         if self._core is not None:
-            self._core.close()
+            try:
+                self._core.close()
+            except Exception as error:
+                if self._strict:
+                    raise
+                say(f"Adviser.close failed: {_in_words(error)}")
             self._core, self._loaded = None, state
+
+    def leave_out(self) -> None:
+        """Leaves the step that is under way unmeasured, for an integration that sees its micro-batches differ."""
+        self._left_out = True
+
+    def forget_step(self) -> None:
+        """Begins the step that is under way anew, for an integration that does not tell of it. On all ranks alike."""
+        self._first, self._left_out, self._mistake = None, False, None
+        if self._passes is not None:
+            self._passes.begin()
+        if self._watch is not None:
+            self._watch.forget()
+
+    def stop(self, reason: str) -> None:
+        """Ends the measuring, with one warning; what is called later does nothing. Raises where it is strict."""
+        if self._strict:
+            raise UserError(reason)
+        self._stop(reason)
 
     def _ranks(self) -> int:
         has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -333,18 +402,102 @@ class Adviser:
 
     def _look_at(self, parameters: list[Tensor]) -> None:
         """Notices when other parameters are trained than before."""
-        identity = (len(parameters), sum(parameter.numel() for parameter in parameters))
-        if identity == self._identity and self._layout is not None:
-            self._parameters = parameters
+        identity = tuple(map(id, parameters))
+        self._parameters = parameters  # which also keeps their ids from being those of others
+        if identity == self._identity:
             return
+        refuse_wrapped(parameters)
+        if self._ranks() > 1 and self._pipeline_parallel == 1 and not self._identity:
+            refuse_pipeline_stages()
         self._layout = find_layout(parameters, self._ranks(), self._data_parallel, self._pipeline_parallel)
-        self._changed = self._identity is not None
-        self._identity, self._parameters = identity, parameters
+        elements = sum(parameter.numel() for parameter in parameters)
+        self._changed = bool(self._identity) and (len(identity), elements) != (len(self._identity), self._elements)
+        self._identity, self._elements = identity, elements
+        if self._passes is not None:
+            self._passes.remove()
+            self._passes = None
+        # Once on an accelerator, always a step late: ranks must not differ by what they happen to tell of a step.
+        self._lags |= any(parameter.device.type != "cpu" for parameter in parameters)
+
+    def _read_step(self, norm: Any, samples: Any, seconds: Any) -> dict[str, Any]:
+        samples = arguments.whole("samples", samples, "step")
+        seconds = arguments.above_zero("seconds", seconds, "step", "the seconds of the step")
+        norm = arguments.norm(norm)
+        if self._layout is None:
+            self._layout = find_layout([], self._ranks(), self._data_parallel, self._pipeline_parallel)
+        whole_norm, norm_share = norm_and_share(norm, self._layout)
+        small_samples, small_share, passes_before = self._first if self._first is not None else (None, None, None)
+        watched = self._watch.take() if self._watch is not None else None
+        return {
+            "samples": samples, "seconds": seconds, "small_samples": small_samples, "small_share": small_share,
+            "passes_before": passes_before, "passes": None if self._passes is None else self._passes.count,
+            "norm": whole_norm, "norm_share": norm_share, "watched_share": watched.share if watched else None,
+            "watched_passes": watched.passes if watched else None, "elements": self._elements or None,
+            "left_out": float(self._left_out), "changed": float(self._changed),
+        }  # fmt: skip
+
+    def _refuse(self, error: UserError, call: str) -> None:
+        """A mistake in a call. Raises in the first, and in the first step; later the step under way is not measured."""
+        if self._strict or call not in self._accepted or self._steps == 0:
+            raise error
+        step = self._steps + (call != "step")
+        self._mistake = str(error)
+        self._object(f"{call}: {type(error).__name__}: {_without_numbers(error)}", f"since step {step}: {error}")
+
+    def _object(self, key: str, reason: str) -> None:
+        """From here on the noise scale is not known, until steps are sound again."""
+        was_sound = self._health.reason is None
+        is_news = self._health.found(key, reason)
+        if is_news or was_sound:
+            self._log_unmeasured(reason)
+        if not is_news:
+            return
+        if self._strict:
+            raise UserError(reason)
+        say(f"{reason.rstrip('.')}. Nothing is measured or advised until it is right again; training goes on")
+
+    def _log_unmeasured(self, reason: str) -> None:
+        if self._core is not None:
+            try:
+                self._core.log_unmeasured(reason)
+            except Exception:  # a disk that is full, which the next step says
+                _LOGGER.debug("not logged", exc_info=True)
+
+    def _stop(self, reason: str) -> None:
+        """Ends the measuring, on the other ranks too."""
+        if self._health.is_stopped:
+            return
+        reason = f"since step {max(1, self._steps)}: {reason}"
+        self._health.stop(reason)
+        self._log_unmeasured(reason)
+        self._first, self._watch = None, None
+        say(f"{reason.rstrip('.')}. Measuring has stopped, and training goes on without it; strict=True makes it an error")
+        if self._exchange is not None and self._exchange.is_connected:
+            try:
+                self._exchange.send(self._row_of({"condition": STOPPED}).numbers())
+            except Exception:
+                _LOGGER.debug("the other ranks were not told", exc_info=True)
+
+    def _take_advice(self) -> Advice | None:
+        advice, self._advice = self._advice, None
+        return advice
+
+    def _receive_last_advice(self) -> None:
+        """What the other ranks know in this step is known here too: none of them may change its batch alone."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None or not exchange.is_connected or not self._sent:
+            return
+        try:
+            for rows in exchange.receive():
+                if any(row[0] == STOPPED for row in rows):
+                    return
+                self._take_news(Row.of(rows[0]))
+        except Exception:
+            _LOGGER.debug("the last advice was not received", exc_info=True)
 
     def _step_of_one(self) -> None:
         for pending in self._known():
-            row = self._row(pending, None)
-            self._complete([row], pending.lr, pending.loss_tokens)
+            self._complete([self._row_of(pending.numbers())], pending.lr, pending.loss_tokens)
             if self._news is not None:
                 self._advice, self._news = self._as_advice(self._news), None
 
@@ -353,139 +506,162 @@ class Adviser:
             self._exchange = Exchange(self._timeout_seconds)
             self._exchange.connect()
         self._receive()
+        if self._health.is_stopped:
+            return
         for pending in self._known():
-            self._exchange.send(self._row(pending, self._news).numbers())
+            self._exchange.send(self._row_of(pending.numbers(), self._news).numbers())
             self._sent.append((pending.lr, pending.loss_tokens))
             self._news = None
 
     def _known(self) -> Iterator[_Pending]:
         """The steps whose numbers are known; on an accelerator the latest step's are still being computed."""
-        # Once on an accelerator, always a step late: ranks must not differ by what they happen to tell of a step.
-        self._lags |= self._pending[-1].copied is not None or any(each.device.type != "cpu" for each in self._parameters)
+        self._lags |= self._pending[-1].copied is not None
         computing = 1 if self._lags else 0
         while len(self._pending) > computing:
             yield self._pending.popleft()
 
-    def _receive(self) -> None:
-        for rows in self._exchange.receive():
+    def _receive(self, seconds: float | None = None) -> None:
+        received = self._exchange.receive(seconds)
+        for rows in received:
             lr, loss_tokens = self._sent.popleft()
-            self._complete([_Row.of(numbers) for numbers in rows], lr, loss_tokens)
+            self._complete([Row.of(numbers) for numbers in rows], lr, loss_tokens)
 
     def _finish(self) -> None:
         """Completes the steps whose numbers are known without the other ranks doing anything."""
+        if self._health.is_stopped:
+            return
         if self._exchange is not None:
-            self._receive()
+            self._receive(_SECONDS_FOR_A_STATE)
         elif self._ranks() == 1:
             while self._pending:
                 pending = self._pending.popleft()
-                self._complete([self._row(pending, None)], pending.lr, pending.loss_tokens)
+                self._complete([self._row_of(pending.numbers())], pending.lr, pending.loss_tokens)
 
-    def _row(self, pending: _Pending, news: dict[str, object] | None) -> _Row:
-        numbers = pending.numbers()
-        told = [_UNKNOWN] * len(_ADVICE_NUMBERS)
+    def _row_of(self, numbers: Mapping[str, float], news: Mapping[str, object] | None = None) -> Row:
+        told = [UNKNOWN] * len(_ADVICE_NUMBERS)
         if news is not None:
-            told = [_UNKNOWN if news[name] is None else float(news[name]) for name in _ADVICE_NUMBERS]
-        return _Row(**numbers, advice=tuple(told))
+            told = [UNKNOWN if news[name] is None else float(news[name]) for name in _ADVICE_NUMBERS]
+        return Row(**numbers, advice=tuple(told))
 
-    def _complete(self, rows: list[_Row], lr: float | None, loss_tokens: int | None) -> None:
-        """Puts the shares of all ranks together; rank 0 goes on with them."""
-        _refuse_different_calls(rows)
-        samples = int(rows[0].samples)
-        norm = rows[0].norm if math.isnan(rows[0].norm_share) else math.sqrt(sum(row.norm_share for row in rows))
-        small = self._small_batch(rows, samples)
-        if any(row.changed == 1 for row in rows):
-            self._say("other parameters are trained than before: the noise scale is averaged anew", repeat=True)
-            self._checks = InputChecks()
-            if self._core is not None:
-                self._core.forget_noise()
-        told = rows[0].advice
+    def _take_news(self, of_rank_0: Row) -> None:
+        told = of_rank_0.advice
         if not math.isnan(told[0]):
             self._advice = self._as_advice(dict(zip(_ADVICE_NUMBERS, told)))
+
+    def _complete(self, rows: list[Row], lr: float | None, loss_tokens: int | None) -> None:
+        """Puts what all ranks have told of a step together; rank 0 goes on with it."""
+        self._take_news(rows[0])
+        conditions = [row.condition for row in rows]
+        if STOPPED in conditions:
+            rank = conditions.index(STOPPED)
+            reason = f"since step {self._steps}: rank {rank} has stopped measuring, and its own warning says why"
+            self._health.stop(reason)
+            self._log_unmeasured(reason)
+            return
+        if MISTAKEN in conditions:
+            rank = conditions.index(MISTAKEN)
+            if rank != self._rank() and self._rank() == 0:
+                reason = f"since step {self._steps}: a call on rank {rank} was wrong, and its own warning says what"
+                self._health.found(f"rank {rank}", reason)
+                self._log_unmeasured(reason)
+            return
+        found = put_together(rows, self._layout, self.weighted_by_samples, self._watch.micro_batches if self._watch else 1)
+        if any(row.changed == 1 for row in rows):
+            self._begin_anew("other parameters are trained than before: the noise scale is averaged anew")
         if self._rank() == 0:
             losses = [row.loss for row in rows if not math.isnan(row.loss)]
             loss = sum(losses) / len(losses) if losses else None
-            # Where first_micro_batch has not told the size of a micro-batch, the watched reductions tell it.
-            micro_batch = rows[0].small_samples
-            if math.isnan(micro_batch) and small is not None:
-                micro_batch = small.batch
-            micro_batch = 1 if math.isnan(micro_batch) else max(1, int(micro_batch))
-            self._record(samples, rows[0].seconds, micro_batch, norm, small, lr, loss, loss_tokens)
+            self._record(found, rows[0], lr, loss, loss_tokens)
+        elif found.problem is not None and not found.problem.can_happen:
+            self._health.found(found.problem.key, found.problem.reason)
+            if self._strict:
+                raise UserError(found.problem.reason)
 
-    def _small_batch(self, rows: list[_Row], samples: int) -> _Small | None:
-        """The smallest batch whose gradients this step has shown."""
-        found = []
-        layout = self._layout
-        if not math.isnan(rows[0].small_samples):
-            batch = rows[0].small_samples * layout.replicas  # as its gradient counts in the mean over all samples
-            squared = sum(row.small_share for row in rows) * (samples / batch) ** 2
-            is_reduced = _come_in_equal_groups([row.small_share for row in rows], layout.copies)
-            found.append(_Small(batch if is_reduced else rows[0].small_samples * layout.shards, squared))
-        passes = rows[0].watched_passes
-        if all(row.watched_passes == passes for row in rows):
-            squared = sum(row.watched_share for row in rows) * passes**2
-            found.append(_Small(samples / (layout.replicas * passes), squared))
-        found = [small for small in found if small.batch < samples and small.squared_norm > 0]
-        return min(found) if found else None
+    def _begin_anew(self, message: str) -> None:
+        self._checks = InputChecks()
+        if self._core is not None:
+            self._core.forget_noise()
+        if self._rank() == 0:
+            say(message)
 
     def _record(
-        self,
-        samples: int,
-        seconds: float,
-        micro_batch: int,
-        norm: float,
-        small: _Small | None,
-        lr: float | None,
-        loss: float | None,
-        loss_tokens: int | None,
+        self, found: StepNorms, row: Row, lr: float | None, loss: float | None, loss_tokens: int | None
     ) -> None:
-        if small is None and math.isfinite(norm):
-            self._unmeasured += 1
-            if self._unmeasured == _STEPS_BEFORE_A_COMPLAINT and self._core is None:
-                self._say(self._why_unmeasured())
-        if self._core is None:
-            if small is None:
-                return
-            self._begin(micro_batch)
-        self._checks.observe(norm, samples, *(small or (None, None)))
+        small = found.small if found.small is not None and math.isfinite(found.small.squared_norm) else None
+        problem = found.problem
+        if small is not None and self._core is None:
+            self._begin(found.samples, row, small)
+        if small is not None and found.samples % self._unit:
+            problem = Problem("left out", f"a step of {found.samples} samples is no multiple of {self._unit}, the "
+                              "first micro-batch of all ranks, and is left out", can_happen=True)  # fmt: skip
+        self._checks.observe(found.norm, found.samples, *(small or (None, None)))
         objection = self._checks.objection()
         if objection:
-            self._say(f"{objection}. Nothing is advised.", key=objection[:40])
-            small = None
-        if small is not None and not math.isfinite(small.squared_norm):
-            small = None
-        advice = self._core.step(samples, seconds, norm, *(small or (None, None)), lr, loss, loss_tokens)
+            self._object_to_norms(objection)
+        elif problem is not None:
+            self._note(problem)
+        elif small is not None:
+            self._health.sound()
+        # A step whose micro-batches differ, such as the last of an epoch, is no change of the job's batch.
+        if self._core is None or (problem is not None and problem.key in ("uneven", "left out")):
+            return
+        trusted = (small or (None, None)) if not objection else (None, None)
+        advice = self._core.step(found.samples, row.seconds, found.norm, *trusted, lr, loss, loss_tokens)
         for note in self._core.notes:
-            print(note, flush=True)
-        if advice is not None and not objection:
-            self._news = advice
+            _tell(note)
+        if advice is not None and self._health.reason is None:
+            self._news = advice | {"micro_batches": advice["micro_batches"] * self._factor}
             self._reasons[int(advice["step"])] = str(advice["reason"])
 
-    def _begin(self, micro_batch: int) -> None:
+    def _object_to_norms(self, objection: str) -> None:
+        if self._health.reason is None and self._core is not None:
+            self._core.forget_noise()  # what has been measured so far is as wrong
+        self._object(objection[:20], f"since step {self._steps}: {objection}")
+
+    def _note(self, problem: Problem) -> None:
+        if not problem.can_happen:
+            self._object(problem.key, f"since step {self._steps}: {problem.reason}")
+            return
+        if problem.key == "nothing smaller":
+            if not self._parameters and self._watch is None:
+                problem = problem._replace(
+                    reason="first_micro_batch is not called, so nothing is measured and nothing advised"
+                )
+            elif self._core is not None:
+                return  # steps may be left out
+        if self._health.noted(problem.key):
+            self._object(problem.key, f"since step {max(1, self._steps - STEPS + 1)}: {problem.reason}")
+
+    def _begin(self, samples: int, row: Row, small: Small) -> None:
         """Makes the core, when the first measured step has shown what a micro-batch is."""
+        told_by_watch = math.isnan(row.small_samples)
+        micro_batch = max(1, int(small.batch if told_by_watch else row.small_samples))
+        batch, replicas = self._settings["batch"], self._layout.replicas
+        if samples % (micro_batch * replicas):
+            # Ranks or micro-batches that differ: a step is taken for one micro-batch, or each sample where steps vary.
+            self._factor = max(1, round(row.passes / row.passes_before)) if row.passes_before >= 1 else 1
+            micro_batch, replicas = (1, 1) if self.weighted_by_samples else (samples, 1)
+        if batch % (micro_batch * replicas):
+            batch = samples
+        self._unit = micro_batch * replicas
         settings = self._settings | {
+            "batch": batch,
             "micro_batch": micro_batch,
-            "replicas": self._layout.replicas,
+            "replicas": replicas,
             "tensor_parallel": self._layout.tensor_parallel,
             "pipeline_parallel": self._layout.pipeline_stages,
         }
+        if self._batches:
+            possible = [each for each in self._batches if each % self._unit == 0]
+            if len(possible) < len(self._batches):
+                _tell(f"of `batches`, {sorted(set(self._batches) - set(possible))} are no multiples of {self._unit}, "
+                      "the micro-batch of all ranks, and are not advised")  # fmt: skip
+            settings["batches"] = possible or [batch]
         state = self._loaded["core"] if self._loaded is not None else None
-        if self._directory == NEW_FOLDER:
-            kept = self._loaded["directory"] if state is not None else None
-            self._directory = kept or NEW_FOLDER.format(time=time.strftime("%Y%m%d-%H%M%S"))
-            print(f"The adviser writes into {self._directory}", flush=True)
-        if self._directory is not None:
-            self._directory = pathlib.Path(self._directory)
-        self._core = _core.Adviser(settings, None if self._directory is None else str(self._directory), None, state)
-
-    def _why_unmeasured(self) -> str:
-        if self._watch is None and not self._parameters:
-            return "first_micro_batch is not called, so nothing is measured and nothing advised"
-        return (
-            f"in {_STEPS_BEFORE_A_COMPLAINT} steps no gradient of a part of the batch could be measured, so nothing is "
-            "advised. Needed is a batch smaller than the step's: two micro-batches at least, with first_micro_batch "
-            "after the first, or several data-parallel ranks and adviser.watch(model); that also where FSDP2's "
-            "set_requires_gradient_sync(False) leaves no gradient in p.grad"
-        )
+        kept = self._loaded["directory"] if state is not None else None
+        self._core, self._logs = _open_core(settings, self._folder, kept, state)
+        if self._folder == DEFAULT_FOLDER and self._logs is not None:
+            _tell(f"The adviser writes into {self._logs}")
 
     def _as_advice(self, told: Mapping[str, Any]) -> Advice:
         values = {name: told[name] for name in _ADVICE_NUMBERS}
@@ -494,20 +670,36 @@ class Adviser:
             values[name] = int(values[name])
         return Advice(**values, reason=self._reasons.pop(values["step"], ""))
 
-    def _say(self, message: str, key: str | None = None, repeat: bool = False) -> None:
-        if self._rank() == 0 and (repeat or (key or message) not in self._said):
-            self._said.add(key or message)
-            warnings.warn(message, AdviserWarning, stacklevel=4)
+
+def _open_core(
+    settings: Mapping[str, object], folder: str | None, kept_folder: str | None, state: str | None
+) -> tuple[_core.Adviser, pathlib.Path | None]:
+    """Makes a core that goes on from a state, and its logs. What does not fit or cannot be written is left away."""
+    wanted = kept_folder if folder == DEFAULT_FOLDER and kept_folder else folder
+    attempts: list[tuple[Callable[[], str | None], str | None]] = []
+    if state is not None:
+        attempts.append((lambda: None if wanted is None else _existing(wanted), state))
+    attempts += [(lambda: folder_for(wanted), state), (lambda: None, state), (lambda: None, None)]
+    failures = []
+    for make_folder, from_state in attempts:
+        try:
+            logs = make_folder()
+            core = _core.Adviser(dict(settings), logs, None, from_state)
+        except (UserError, OSError) as error:
+            failures.append(error)
+            continue
+        if state is not None and from_state is None:
+            say(f"the adviser's state does not fit this job, and it begins anew: {failures[-1]}")
+        elif wanted is not None and logs is None:
+            say(f"the adviser writes no logs: {failures[-1]}")
+        elif wanted is not None and wanted != DEFAULT_FOLDER and logs != wanted:
+            _tell(f"{wanted} has the log of another job; the adviser writes into {logs}")
+        return core, None if logs is None else pathlib.Path(logs)
+    raise failures[-1]
 
 
-def _positive(name: str, value: int, call: str = "Adviser") -> int:
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        whole = 0
-    if whole < 1:
-        raise UserError(f"{call}({name}={value!r}): expected a whole number above 0")
-    return whole
+def _existing(folder: str) -> str:
+    return folder_for(folder) if folder == DEFAULT_FOLDER else folder
 
 
 def _pending(values: dict[str, Any], lr: float | None, loss_tokens: int | None) -> _Pending:
@@ -518,7 +710,7 @@ def _pending(values: dict[str, Any], lr: float | None, loss_tokens: int | None) 
         if isinstance(value, Tensor) and value.device.type != "cpu":
             on_device[name] = value.detach().double()
         else:
-            host[name] = _UNKNOWN if value is None else float(value)
+            host[name] = UNKNOWN if value is None else float(value)
     if not on_device:
         return _Pending(host, (), None, None, lr, loss_tokens)
     stacked = torch.stack([value.reshape(()) for value in on_device.values()])
@@ -529,32 +721,25 @@ def _pending(values: dict[str, Any], lr: float | None, loss_tokens: int | None) 
     return _Pending(host, tuple(on_device), copied, event, lr, loss_tokens)
 
 
-def _come_in_equal_groups(shares: list[float], copies: int) -> bool:
-    """Whether the copies of a gradient are equal: every share comes as often as there are copies."""
-    ordered = sorted(shares)
-    groups = (ordered[begin : begin + copies] for begin in range(0, len(ordered), copies))
-    return all(group[-1] - group[0] <= 1e-7 * abs(group[-1]) for group in groups)
+def _at_least_zero(value: Tensor | float | None) -> float | None:
+    """A number for the log that the processor has; one on a device is not waited for."""
+    if value is None or (isinstance(value, Tensor) and value.device.type != "cpu"):
+        return None
+    found = float(value)
+    return found if math.isfinite(found) and found >= 0 else None
 
 
-def _refuse_different_calls(rows: list[_Row]) -> None:
-    def refuse(what: str, name: str) -> None:
-        values = [getattr(row, name) for row in rows]
-        other = next(rank for rank, value in enumerate(values) if not _same(value, values[0]))
-        shown = ["none" if math.isnan(values[rank]) else f"{values[rank]:.9g}" for rank in (0, other)]
-        raise UserError(
-            f"the ranks differ in {what}: rank 0 has {shown[0]}, rank {other} has {shown[1]}; expected the same"
-        )
-
-    for name, what in (
-        ("samples", "the samples of adviser.step"),
-        ("small_samples", "the samples of first_micro_batch"),
-    ):
-        if not all(_same(getattr(row, name), getattr(rows[0], name)) for row in rows):
-            refuse(what, name)
-    if math.isnan(rows[0].norm_share) and not all(_same(row.norm, rows[0].norm, 1e-4) for row in rows):
-        if all(math.isfinite(row.norm) for row in rows):
-            refuse("the norm, which has to be that of the whole gradient, over all ranks", "norm")
+def _tell(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except (OSError, ValueError):  # an output that is closed
+        _LOGGER.info(line)
 
 
-def _same(a: float, b: float, tolerance: float = 0.0) -> bool:
-    return a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= tolerance * abs(b)
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+
+
+def _without_numbers(error: Exception) -> str:
+    """By which the same mistake in another step is recognised."""
+    return "".join(each for each in str(error) if not each.isdigit())[:60]

@@ -16,6 +16,11 @@ _all_gather = getattr(torch.distributed, "all_gather_single", None) or torch.dis
 
 _meetings = itertools.count()  # every rank makes its advisers in the same order
 _SECONDS_TO_NAME_THE_MISSING = 2.0
+_SECONDS_BETWEEN_LOOKS = 0.0002
+
+
+class RanksMissing(UserError):
+    """Ranks did not take part in time; the message names them."""
 
 
 class Exchange:
@@ -23,7 +28,7 @@ class Exchange:
 
     So it stands in no one's way: neither the device's streams nor the trainer's collectives wait for it. `send` returns
     at once; `receive` returns the rows that were sent before, oldest first, and waits for the others at most `seconds`.
-    Every rank has to send the same number of rows.
+    Every rank has to send the same number of rows, all of the same length.
     """
 
     def __init__(self, seconds: float):
@@ -40,15 +45,19 @@ class Exchange:
     def rank(self) -> int:
         return torch.distributed.get_rank()
 
+    @property
+    def is_connected(self) -> bool:
+        return self._group is not None
+
     def connect(self) -> None:
-        """Connects the ranks; each has to call it, within the deadline."""
-        if self._group is not None:
+        """Connects the ranks; each has to call it, within the deadline. Raises RanksMissing."""
+        if self.is_connected:
             return
         self._name = f"copus/adviser/{next(_meetings)}"
         self._store = torch.distributed.distributed_c10d._get_default_store()
         missing = self._missing("begin", self.seconds)
         if missing:
-            raise UserError(
+            raise RanksMissing(
                 f"Adviser.step: {_named(missing)} of {self.ranks} called no step within {self.seconds:g} s; every rank "
                 "has to call first_micro_batch and step in every step"
             )
@@ -62,20 +71,29 @@ class Exchange:
         work = _all_gather(rows, mine, group=self._group, async_op=True)
         self._sent.append((work, rows, mine))
 
-    def receive(self) -> list[list[list[float]]]:
-        """The rows of every rank, of each step that was sent."""
+    def receive(self, seconds: float | None = None) -> list[list[list[float]]]:
+        """The rows of every rank, of each step that was sent. Raises RanksMissing.
+
+        With `seconds`, the rows that have come by then: a rank that is late keeps nobody.
+        """
         received = []
+        deadline = time.monotonic() + (self.seconds if seconds is None else seconds)
         while self._sent:
-            work, rows, _ = self._sent.popleft()
+            work, rows, _ = self._sent[0]
+            if not _is_done(work, deadline) and seconds is not None:
+                break
             try:
+                if not work.is_completed():
+                    raise RuntimeError("its deadline has passed")
                 work.wait()
             except RuntimeError as error:
                 self._sent.clear()
                 missing = self._missing(f"row {self._met}", _SECONDS_TO_NAME_THE_MISSING)
-                raise UserError(
+                raise RanksMissing(
                     f"Adviser.step: {_named(missing) if missing else 'a rank'} of {self.ranks} did not take part "
                     f"within {self.seconds:g} s, or has ended; every rank has to call step in every step ({error})"
                 ) from error
+            self._sent.popleft()
             self._met += 1
             received.append(rows.view(self.ranks, -1).tolist())
         return received
@@ -90,6 +108,14 @@ class Exchange:
                 return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             time.sleep(0.01)
         return []
+
+
+def _is_done(work: torch.distributed.Work, deadline: float) -> bool:
+    while not work.is_completed():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return True
 
 
 def _named(ranks: list[int]) -> str:

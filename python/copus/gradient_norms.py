@@ -9,7 +9,6 @@ reduced already, the mean is the squared norm itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -26,6 +25,9 @@ from copus._core import UserError
 DATA_PARALLEL_NAMES = frozenset(
     "dp data data_parallel ddp fsdp dp_shard dp_replicate dp_shard_cp shard replicate hsdp batch replica".split()
 )
+
+
+_NARROW = (torch.bfloat16, torch.float16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +47,6 @@ class Layout:
     @property
     def tensor_parallel(self) -> int:
         return self.ranks // (self.replicas * self.pipeline_stages)
-
-
-def distinct(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
-    """Returns the parameters that require a gradient, each once, in their order."""
-    if isinstance(parameters, torch.nn.Module):
-        raise UserError("first_micro_batch was given a module; expected its parameters: give model.parameters()")
-    if isinstance(parameters, Tensor):
-        parameters = [parameters]
-    found = {id(parameter): parameter for parameter in parameters if parameter.requires_grad}
-    return list(found.values())
 
 
 def find_layout(
@@ -141,15 +133,13 @@ def squared_norm_share(parameters: list[Tensor], layout: Layout) -> Tensor | Non
     float64. Nothing waits for the device. Gradients that are partial sums over a mesh (those of sequence-parallel
     weights) are summed first, by a collective of the ranks of that mesh: call it on all of them.
     """
+    gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+    if not gradients:
+        return None
     by_weight: dict[float, list[Tensor]] = {}
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is None:
-            continue
+    for gradient in gradients:
         local, weight = _local_part(gradient, layout)
         by_weight.setdefault(weight, []).append(local)
-    if not by_weight:
-        return None
     shares = [weight * squared_norm(tensors) for weight, tensors in by_weight.items()]
     return sum(shares[1:], start=shares[0])
 
@@ -188,13 +178,14 @@ def squared_norm(tensors: list[Tensor]) -> Tensor:
     Each tensor's norm is taken as clip_grad_norm_ takes it. On processors float32 loses up to 0.2 % of it in tensors of
     tens of millions of numbers: the same for both norms, so that their ratio keeps little of it.
     """
-    narrow = [tensor for tensor in tensors if tensor.dtype in (torch.bfloat16, torch.float16)]
-    wide = [tensor for tensor in tensors if tensor.dtype not in (torch.bfloat16, torch.float16)]
-    norms = list(torch._foreach_norm(narrow, 2, dtype=torch.float32)) if narrow else []
-    norms += torch._foreach_norm(wide, 2) if wide else []
+    kinds = dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors)
+    if len(kinds) == 1:
+        dtype = torch.float32 if tensors[0].dtype in _NARROW else None
+        norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=dtype))
+        return norms.double().square_().sum()
     device = tensors[0].device
-    stacked = torch.stack([norm.double().to(device, non_blocking=True) for norm in norms])
-    return stacked.square().sum()
+    parts = [squared_norm([tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]) for kind in kinds]
+    return torch.stack([part.to(device, non_blocking=True) for part in parts]).sum()
 
 
 def norm_and_share(norm: Tensor | float, layout: Layout) -> tuple[Tensor | float | None, Tensor | float | None]:

@@ -1,13 +1,20 @@
-"""Notices numbers that cannot be what they should be, before advice is built on them."""
+"""Notices norms that cannot be what they should be, before advice is built on them.
+
+With true gradient G, noise S of a sample and gradients of b and B samples of a step, theory has |G|^2 + S/b for the
+expected squared norm s of the small one, and |G|^2 + S/B for that of the large one, L. So neither E[s - L] nor
+E[L B/b - s] is negative, whatever G and S are. Each difference is tested by Student's t over the latest steps, which a few
+long gradients cannot bring far from 0. How often that is a false alarm, and what it notices: bench/adviser/README.md.
+"""
 
 from __future__ import annotations
 
 import collections
 import math
-import statistics
 
-WINDOW = 16  # steps
+WINDOW = 16  # steps in which clipped norms pile up
 SAME = 1e-4  # relative
+TESTS = ((16, -5.0), (32, -4.5))  # steps, and the least t that they may have
+TOLERANCE = 0.01  # relative: rounding is no mistake
 
 
 class InputChecks:
@@ -16,7 +23,8 @@ class InputChecks:
     def __init__(self) -> None:
         self._norms: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._small: collections.deque[float] = collections.deque(maxlen=WINDOW)
-        self._ratios: collections.deque[tuple[float, float]] = collections.deque(maxlen=WINDOW)  # and their largest
+        # Squared norms of the small and the whole batch, and how many times as large that is.
+        self._pairs: collections.deque[tuple[float, float, float]] = collections.deque(maxlen=max(steps for steps, _ in TESTS))
 
     def observe(
         self, norm: float, samples: int, small_batch: float | None = None, small_squared_norm: float | None = None
@@ -28,7 +36,7 @@ class InputChecks:
             # A constant under accumulation: what has been added to p.grad, whatever the number of micro-batches.
             self._small.append(math.sqrt(small_squared_norm) * small_batch / samples)
             if norm > 0:
-                self._ratios.append((small_squared_norm / norm**2, samples / small_batch))
+                self._pairs.append((small_squared_norm, norm**2, samples / small_batch))
 
     def objection(self) -> str:
         if _pile_up(self._norms):
@@ -41,18 +49,38 @@ class InputChecks:
                 f"the gradient at first_micro_batch had the same norm in most of the last {WINDOW} steps, so it seems "
                 "to have been clipped; call first_micro_batch before anything changes the gradients"
             )
-        if len(self._ratios) == WINDOW:
-            # In expectation |G|^2 + S/B <= |G|^2 + S/b <= (B/b) (|G|^2 + S/B). The median, since a single sequence with
-            # a gradient many times longer than others' decides a mean.
-            ratio, largest = (statistics.median(values) for values in zip(*self._ratios))
-            if ratio < 0.7 or ratio > 1.5 * largest:
-                return (
-                    f"the first micro-batch's squared norm is {ratio:.3g} times that of the whole step in the median, "
-                    f"where 1 to {largest:.3g} is possible: is `samples` right in both calls, and, with a "
-                    "gradient scaler, loss_scale= given and the gradient unscaled before its norm is taken? Does the "
-                    "norm cover the same parameters?"
-                )
+        return self._impossible_ratio()
+
+    def _impossible_ratio(self) -> str:
+        for steps, least_t in TESTS:
+            pairs = list(self._pairs)[-steps:]
+            if len(pairs) == steps and (objection := _impossible_ratio(pairs, least_t)):
+                return objection
         return ""
+
+
+def _impossible_ratio(pairs: list[tuple[float, float, float]], least_t: float) -> str:
+    small, large = (sum(pair[index] for pair in pairs) for index in (0, 1))
+    most = sum(pair[1] * pair[2] for pair in pairs)
+    is_too_small = small < (1 - TOLERANCE) * large and _t([pair[0] - pair[1] for pair in pairs]) < least_t
+    is_too_large = small > (1 + TOLERANCE) * most and _t([pair[1] * pair[2] - pair[0] for pair in pairs]) < least_t
+    if not (is_too_small or is_too_large):
+        return ""
+    return (
+        f"the first micro-batch's squared norm is {small / large:.3g} times that of the whole step on average, where "
+        f"1 to {most / large:.3g} is possible. See whether `samples` is right in both calls, the norm of the same "
+        "parameters, the gradient zero before the step, and, with a gradient scaler, loss_scale= given and the "
+        "gradient unscaled before its norm is taken"
+    )
+
+
+def _t(values: list[float]) -> float:
+    """Student's t of the mean."""
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    if variance == 0:
+        return math.copysign(math.inf, mean) if mean else 0.0
+    return mean / math.sqrt(variance / len(values))
 
 
 def _pile_up(norms: collections.deque[float]) -> bool:

@@ -1,7 +1,8 @@
 """Reads each rank's own gradients where they are reduced, for jobs whose steps have a single micro-batch.
 
-Behind the reduction local gradients are gone; before it every rank holds the gradient of its own samples. DDP lets a
-communication hook see its buckets then, FSDP2 a reduce-scatter of one's own its buffers.
+Behind the reduction local gradients are gone; before it every rank holds the gradient of its own samples. Under DDP
+they are in p.grad until the backward pass ends; FSDP2 hands its buffers to a reduce-scatter of one's own. Neither changes
+what is reduced, or how.
 """
 
 from collections.abc import Callable
@@ -24,55 +25,97 @@ class Reading(NamedTuple):
 class Watch:
     """What was reduced since the step before. `take` returns it and begins anew."""
 
-    def __init__(self, layout: Layout, loss_scale: Callable[[], float] | None):
-        self.layout, self.loss_scale = layout, loss_scale
+    def __init__(self, layout: Layout, loss_scale: Callable[[], float] | None, micro_batches: int):
+        self.layout, self.loss_scale, self.micro_batches = layout, loss_scale, micro_batches
+        self.error: Exception | None = None  # of a reading: no backward pass ends by it
         self._shares: list[Tensor] = []
         self._passes: dict[Any, int] = {}
         self._scale = 1.0
         self.is_known = True
 
-    def reduced(self, source: Any, share: Callable[[], Tensor] | None) -> None:
-        """`source` (a bucket, or a module's group) is being reduced; `share`: how to read it, None where that fails."""
-        passes = self._passes.get(source, 0)
-        self._passes[source] = passes + 1
-        if passes:
-            return
-        if not self._shares and self.loss_scale is not None:
-            self._scale = float(self.loss_scale())
-        if share is None:
-            self.is_known = False
-        else:
-            self._shares.append(share())
+    def reduced(self, source: Any, share: Callable[[], Tensor | None] | None) -> None:
+        """`source` (a model, or a module's group) is being reduced; `share`: how to read it, None where that fails."""
+        try:
+            passes = self._passes.get(source, 0)
+            self._passes[source] = passes + 1
+            if passes:
+                return
+            if not self._shares and self.loss_scale is not None:
+                self._scale = float(self.loss_scale())
+            found = share() if share is not None else None
+            if found is None:
+                self.is_known = False
+            else:
+                self._shares.append(found)
+        except Exception as error:
+            self.error = error
+
+    def forget(self) -> None:
+        self._shares, self._passes, self.is_known = [], {}, True
 
     def take(self) -> Reading | None:
+        """None where nothing was reduced, or not all of it could be read."""
         shares, passes, is_known = self._shares, set(self._passes.values()), self.is_known
-        self._shares, self._passes, self.is_known = [], {}, True
+        self.forget()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
         if not shares or not is_known or len(passes) != 1:
             return None
         return Reading(sum(shares[1:], start=shares[0]) / self._scale**2, passes.pop())
 
 
-def watch_ddp(
-    model: torch.nn.parallel.DistributedDataParallel, watch: Watch, hook: Callable | None, state: Any
-) -> None:
-    """Registers a hook that reads each bucket and hands it to `hook`, or to DDP's own way of averaging."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+class _DdpReader:
+    """Reads the gradients that a backward pass has left in p.grad, before DDP writes the reduced ones there.
 
-    inner = hook if hook is not None else allreduce_hook
-    inner_state = state if hook is not None else model.process_group
-    weight = weight_of_part(1, watch.layout)
+    DDP does that behind the last of them, in a callback at the end of the pass; a callback that is queued before its own
+    comes first. With gradient_as_bucket_view p.grad is what it reduces, and the first pass of a static graph queues its
+    callback at the beginning: there each gradient is read as it is accumulated.
+    """
 
-    def copus_reading_hook(_: Any, bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
-        watch.reduced(bucket.index(), lambda: weight * squared_norm(bucket.gradients()))
-        return inner(inner_state, bucket)
+    def __init__(self, model: torch.nn.parallel.DistributedDataParallel, watch: Watch):
+        self._model, self._watch = model, watch
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._reads_each = model.gradient_as_bucket_view or model.static_graph
+        self._weight = weight_of_part(1, watch.layout)
+        self._is_in_pass = False
+        self._read: list[Tensor] = []
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(self._accumulated)
 
-    try:
-        model.register_comm_hook(None, copus_reading_hook)
-    except RuntimeError as error:
-        raise UserError(
-            "Adviser.watch: the model has a communication hook already, and DDP takes one alone. Do not register "
-            "yours, give it here: watch(model, hook=..., state=...)"
-        ) from error
+    def _accumulated(self, parameter: Tensor) -> None:
+        try:
+            if not self._model.require_backward_grad_sync:
+                return  # within no_sync: the gradient of a later pass holds this one
+            if not self._is_in_pass:
+                torch.autograd.Variable._execution_engine.queue_callback(self._pass_ends)
+                self._is_in_pass = True
+            if self._reads_each and parameter.grad is not None:
+                self._read.append(self._weight * squared_norm([parameter.grad]))
+        except Exception as error:
+            self._watch.error = error
+
+    def _pass_ends(self) -> None:
+        self._is_in_pass = False
+        read, self._read = self._read, []
+        self._watch.reduced(self, lambda: torch.stack(read).sum() if self._reads_each else self._share())
+
+    def _share(self) -> Tensor | None:
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        return self._weight * squared_norm(gradients) if gradients else None
+
+
+def watch_ddp(model: torch.nn.parallel.DistributedDataParallel, watch: Watch) -> None:
+    _DdpReader(model, watch)
+
+
+def refuse_sparse_gradients(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+            raise UserError(
+                f"Adviser.watch: the gradient of {name or 'the model'} is sparse, which is not supported: build the "
+                "embedding with sparse=False"
+            )
 
 
 def watch_fsdp(model: torch.nn.Module, watch: Watch) -> None:

@@ -116,7 +116,7 @@ def train_one_step(kind: str, micro_batches: int, watched: bool) -> dict | None:
     with recording() as cores:
         adviser = copus.Adviser(batch=BATCH, sequence_length=LENGTH, directory=None)
         if watched:
-            adviser.watch(model)
+            adviser.watch(model, micro_batches=micro_batches)
         for index in range(micro_batches):
             begin = index * replicas * size + replica * size
             is_last = index == micro_batches - 1

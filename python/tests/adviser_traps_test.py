@@ -125,6 +125,18 @@ class Traps(unittest.TestCase):
         self.assertIsNotNone(made[0].steps[14]["small_batch"])
         self.assertIsNone(made[0].steps[29]["small_batch"])
 
+    def test_norms_that_hardly_differ_are_one_warning(self):
+        adviser, norms = self.adviser(), iter(range(60))
+        parameter = nn.Parameter(torch.zeros(3))
+
+        def run():
+            for step in norms:
+                parameter.grad = torch.rand(3, generator=self.generator)
+                adviser.first_micro_batch([parameter], samples=2)
+                adviser.step(1.0 + 1e-5 * (step % 7) + 1e-6 * step, samples=BATCH, seconds=1.0)
+
+        self.assertEqual(self.warned(run).count("after clipping"), 1)
+
     def test_a_first_micro_batch_that_was_clipped_is_noticed(self):
         adviser = self.adviser()
         said = self.warned(lambda: [self.train_step(adviser, clips_first=True) for _ in range(20)])

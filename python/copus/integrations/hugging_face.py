@@ -6,7 +6,8 @@
 
 Trainer clips gradients before any callback sees them, and tells callbacks of their norm at logging steps alone. So the
 norm before clipping is taken where Trainer has it from: its call of accelerator.clip_grad_norm_, which it makes in
-every step, also where max_grad_norm is 0. The first micro-batch's gradient is read when its backward has ended.
+every step, also where max_grad_norm is 0. What a micro-batch has is counted in its calls of training_step: neither its
+arguments nor a checkpoint say what the data loader gives. The first one's gradient is read when its backward has ended.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from __future__ import annotations
 import json
 import pathlib
 import time
-import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import copus
+from copus.health import say
+from copus.integrations.batches import load_state, never_ends_training, sequences_of
+from copus.wrappers import refuse_wrapper
 
 _STATE_FILE = "copus_adviser.json"
 
@@ -30,75 +34,112 @@ class AdviserCallback(TrainerCallback):
 
     `advice` holds what it has advised so far, `noise_scale` what it has measured at the end. Options are those of
     copus.Adviser but for the batch, which is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x
-    data-parallel ranks. A step at the end of an epoch with fewer sequences is left out. Copus needs gradients of two
+    data-parallel ranks. A step at the end of an epoch with fewer micro-batches is left out. Copus needs gradients of two
     sizes in each step; with one micro-batch a step, it has them where DDP or FSDP2 reduces gradients of several ranks,
-    and says so on a single one. Its state is in Trainer's checkpoints.
+    and says so on a single one. Its state is in Trainer's checkpoints. `count`: tells the sequences of a micro-batch,
+    where they are not the first dimension of its first tensor.
     """
 
-    def __init__(self, trainer: Trainer, *, sequence_length: int, **options: Any) -> None:
+    def __init__(
+        self, trainer: Trainer, *, sequence_length: int, count: Callable[[Any], int | None] = sequences_of,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        if not isinstance(trainer, Trainer):
+            raise copus.UserError(f"AdviserCallback was given a {type(trainer).__name__}; expected the Trainer that "
+                                  "it is added to")
         if trainer.is_deepspeed_enabled:
-            raise copus.UserError("DeepSpeed keeps gradients to itself, where Copus cannot read them: use DDP or FSDP")
+            raise copus.UserError("DeepSpeed keeps gradients to itself, where Copus cannot read them: use DDP or FSDP2")
         self._trainer = trainer
+        self._count = count
         self._options = {"sequence_length": sequence_length, **options}
         self.adviser: copus.Adviser | None = None  # from the beginning of the training on
         self.advice: list[copus.Advice] = []
         self.noise_scale: tuple[float | None, float, float | None] | None = None
-        self._batch = 0  # sequences of a whole step
-        self._micro_batches = 0  # of the step that is under way
+        self._replicas = 1
+        self._sizes: list[int | None] = []  # sequences of the micro-batches so far of the step that is under way
         self._norm: torch.Tensor | float | None = None  # before clipping
         self._learning_rate: float | None = None
         self._since = time.perf_counter()
-        clip = trainer.accelerator.clip_grad_norm_
+        clip, train_step = trainer.accelerator.clip_grad_norm_, trainer.training_step
 
         def clip_and_remember(*arguments: Any, **named: Any) -> Any:
             self._norm = clip(*arguments, **named)
             return self._norm
 
-        trainer.accelerator.clip_grad_norm_ = clip_and_remember
+        def count_and_train(model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
+            self._look_at_inputs(inputs, *arguments, **named)
+            return train_step(model, inputs, *arguments, **named)
+
+        trainer.accelerator.clip_grad_norm_, trainer.training_step = clip_and_remember, count_and_train
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._batch = self._trainer.get_total_train_batch_size(args)
-        self.adviser = copus.Adviser(batch=self._batch, **self._options)
-        saved = self._checkpoint(args, state) / _STATE_FILE
-        if state.global_step > 0 and saved.exists():
-            self.adviser.load_state_dict(json.loads(saved.read_text(encoding="utf-8")))
-        elif state.global_step > 0:
-            warnings.warn(f"there is no {saved}: the adviser begins anew", copus.AdviserWarning, stacklevel=2)
+        # A model may be compiled around its wrapper.
+        model = getattr(self._trainer.model_wrapped, "_orig_mod", self._trainer.model_wrapped)
+        refuse_wrapper(model)
+        batch = self._trainer.get_total_train_batch_size(args)
+        self._replicas = max(1, batch // (_batch_of_a_rank(self._trainer) * args.gradient_accumulation_steps))
+        self.adviser = copus.Adviser(batch=batch, **self._options)
+        if state.global_step > 0:
+            self._go_on(self._checkpoint(args, state) / _STATE_FILE)
         if args.gradient_accumulation_steps == 1 and args.world_size > 1:
-            self.adviser.watch(self._trainer.model_wrapped, loss_scale=self._loss_scale)
+            self.adviser.watch(model, loss_scale=self._loss_scale)
         elif args.gradient_accumulation_steps == 1:
-            warnings.warn("with gradient_accumulation_steps=1 on one rank the noise scale is not measurable, and "
-                          "nothing is advised; halve per_device_train_batch_size and set "
-                          "gradient_accumulation_steps=2", copus.AdviserWarning, stacklevel=2)
+            say("with gradient_accumulation_steps=1 on one rank the noise scale is not measurable, and nothing is "
+                "advised; halve per_device_train_batch_size and set gradient_accumulation_steps=2")
         self._restart_clock()
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._micro_batches = 1
-        self._norm = None
+    def _go_on(self, saved: pathlib.Path) -> None:
+        try:
+            state = json.loads(saved.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            say(f"{saved} cannot be read ({error}): the adviser begins anew")
+        else:
+            load_state(self.adviser, state)
 
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._sizes, self._norm = [], None
+
+    @never_ends_training
+    def _look_at_inputs(self, inputs: Any, num_items_in_batch: Any = None, **_: Any) -> None:
+        """Sees what Trainer computes a gradient of."""
+        if self.adviser is None:
+            return
+        self._sizes.append(self._count(inputs))
+        # Then Trainer divides the loss by the step's tokens, which all ranks count together if they are told to.
+        args = self._trainer.args
+        is_of_all_ranks = args.world_size == 1 or getattr(args, "average_tokens_across_devices", False)
+        self.adviser.weighted_by_samples = num_items_in_batch is not None and is_of_all_ranks
+
+    @never_ends_training
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *,
                        model: torch.nn.Module, **_: Any) -> None:
-        if self._micro_batches == 1 and self._has_all_micro_batches(args):
-            self.adviser.first_micro_batch(model.parameters(), samples=state.train_batch_size,
-                                           loss_scale=self._loss_scale())
-        self._micro_batches += 1
+        if len(self._sizes) == 1 and self._sizes[0] and self._has_all_micro_batches(args):
+            self.adviser.first_micro_batch(model.parameters(), samples=self._sizes[0], loss_scale=self._loss_scale())
 
+    @never_ends_training
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *,
                               optimizer: torch.optim.Optimizer, **_: Any) -> None:
         self._learning_rate = optimizer.param_groups[0]["lr"]  # before the scheduler moves on
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *,
-                    train_dataloader: Any, **_: Any) -> None:
+    @never_ends_training
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         seconds = time.perf_counter() - self._since
         self._restart_clock()
-        if not self._has_all_micro_batches(args):
+        if not all(self._sizes):
+            self.adviser.stop("Trainer's micro-batches hold no tensor whose first dimension would be their sequences: "
+                              "give AdviserCallback(count=...), a function that tells the sequences of one")
             return
         if self._norm is None:
-            raise copus.UserError("Trainer has clipped gradients in a way of its own for this model (its parameters "
-                                  "are on several device meshes), where Copus does not see their norm; train without "
-                                  "AdviserCallback")
-        samples = self._batch - self._missing_sequences(args, state, train_dataloader)
-        advice = self.adviser.step(self._norm, samples=samples, seconds=seconds, lr=self._learning_rate)
+            self.adviser.stop("Trainer has clipped gradients in a way of its own for this model (its parameters are on "
+                              "several device meshes), where Copus does not see their norm")
+            return
+        if not self._has_all_micro_batches(args):
+            self.adviser.forget_step()
+            return
+        if len(set(self._sizes)) > 1 and not self.adviser.weighted_by_samples:
+            self.adviser.leave_out()
+        advice = self.adviser.step(self._norm, samples=sum(self._sizes) * self._replicas, seconds=seconds,
+                                   lr=self._learning_rate)
         if advice is None:
             return
         is_new = not self.advice or advice.batch != self.advice[-1].batch
@@ -113,12 +154,14 @@ class AdviserCallback(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._restart_clock()
 
+    @never_ends_training
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.is_world_process_zero:
             told = json.dumps(self.adviser.state_dict())
             (self._checkpoint(args, state) / _STATE_FILE).write_text(told, encoding="utf-8")
         self._restart_clock()
 
+    @never_ends_training
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.noise_scale = self.adviser.noise_scale()
         self.adviser.close()
@@ -140,12 +183,7 @@ class AdviserCallback(TrainerCallback):
     def _has_all_micro_batches(self, args: TrainingArguments) -> bool:
         return self._trainer.current_gradient_accumulation_steps == args.gradient_accumulation_steps
 
-    @staticmethod
-    def _missing_sequences(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
-        """Sequences that the last micro-batch of an epoch lacks. Several ranks fill it up from its beginning."""
-        if args.dataloader_drop_last or args.world_size > 1 or state.epoch != int(state.epoch):
-            return 0
-        try:
-            return -len(loader.dataset) % state.train_batch_size
-        except TypeError:
-            return 0
+
+def _batch_of_a_rank(trainer: Trainer) -> int:
+    """What get_total_train_batch_size multiplies: auto_find_batch_size changes it while the arguments stay."""
+    return getattr(trainer, "_train_batch_size", None) or trainer.args.train_batch_size

@@ -9,13 +9,16 @@ norm, so that is measured there. Automatic optimization alone: with a manual one
 from __future__ import annotations
 
 import time
-import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 import copus
+from copus.health import say
+from copus.integrations.batches import load_state, never_ends_training, sequences_of
+from copus.wrappers import refuse_wrapper
 
 
 class AdviserCallback(Callback):
@@ -23,20 +26,25 @@ class AdviserCallback(Callback):
 
     `advice` holds what it has advised so far, `noise_scale` what it has measured at the end. Options are those of
     copus.Adviser but for the batch, which is Lightning's: sequences of a micro-batch (the first dimension of its first
-    tensor) x accumulate_grad_batches x data-parallel ranks. A step at the end of an epoch with fewer sequences is left
-    out. Copus needs gradients of two sizes in each step; with one micro-batch a step, it has them where DDP reduces
-    gradients of several ranks, and says so on a single one. Its state is in the checkpoints.
+    tensor, or what `count` says of it) x accumulate_grad_batches x data-parallel ranks. Left out are steps at the end of
+    an epoch with fewer sequences, and those in which training_step returns None for a micro-batch. Copus needs gradients
+    of two sizes in each step; with one micro-batch a step, it has them where DDP reduces gradients of several ranks, and
+    says so on a single one. Its state is in the checkpoints.
     """
 
-    def __init__(self, *, sequence_length: int, **options: Any) -> None:
+    def __init__(
+        self, *, sequence_length: int, count: Callable[[Any], int | None] = sequences_of, **options: Any
+    ) -> None:
+        self._count = count
         self._options = {"sequence_length": sequence_length, **options}
         self.adviser: copus.Adviser | None = None  # from the first batch on
         self.advice: list[copus.Advice] = []
         self.noise_scale: tuple[float | None, float, float | None] | None = None
         self._loaded: dict[str, Any] | None = None
         self._counts = True  # whether the step that is under way has all its micro-batches
-        self._sizes: list[int] = []  # sequences of its micro-batches so far
-        self._loss: torch.Tensor | float = 0.0  # of the step, so far
+        self._sizes: list[int | None] = []  # sequences of its micro-batches so far
+        self._passes = 0  # and their backward passes
+        self._loss: torch.Tensor | float | None = 0.0  # of the step, so far
         self._norm: torch.Tensor | None = None  # before clipping; None: the step is not at its end
         self._learning_rate: float | None = None
         self._since = time.perf_counter()
@@ -46,50 +54,75 @@ class AdviserCallback(Callback):
         if not pl_module.automatic_optimization:
             raise copus.UserError("AdviserCallback needs automatic optimization; with a manual one, call copus.Adviser "
                                   "yourself")
+        self.adviser = None  # a second fit is another job
         if trainer.accumulate_grad_batches == 1 and trainer.world_size == 1:
-            warnings.warn("with accumulate_grad_batches=1 on one rank the noise scale is not measurable, and nothing "
-                          "is advised; halve the loader's batch_size and set accumulate_grad_batches=2",
-                          copus.AdviserWarning, stacklevel=2)
+            say("with accumulate_grad_batches=1 on one rank the noise scale is not measurable, and nothing is advised; "
+                "halve the loader's batch_size and set accumulate_grad_batches=2")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        refuse_wrapper(trainer.strategy.model)
+        self._begin_step()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self._has_saved:
             self._restart_clock()
-        if not self._sizes:
-            self._counts = trainer.num_training_batches - batch_idx >= trainer.accumulate_grad_batches
-        self._sizes.append(_sequences(batch))
         if self.adviser is None:
-            self._begin(trainer)
+            self._begin(trainer, self._count(batch) or 1)
+        self._look_at_batch(trainer, batch, batch_idx)
 
-    def _begin(self, trainer: Trainer) -> None:
-        whole = self._sizes[0] * trainer.accumulate_grad_batches * _replicas(trainer)
+    def _begin(self, trainer: Trainer, sequences: int) -> None:
+        whole = sequences * trainer.accumulate_grad_batches * _replicas(trainer)
         self.adviser = copus.Adviser(batch=whole, **self._options)
         if self._loaded is not None:
-            self.adviser.load_state_dict(self._loaded)
+            load_state(self.adviser, self._loaded)
         if trainer.accumulate_grad_batches == 1 and trainer.world_size > 1:
             self.adviser.watch(trainer.strategy.model, loss_scale=lambda: _loss_scale(trainer))
 
+    @never_ends_training
+    def _look_at_batch(self, trainer: Trainer, batch: Any, batch_idx: int) -> None:
+        if not self._sizes:
+            self._counts = trainer.num_training_batches - batch_idx >= trainer.accumulate_grad_batches
+        size = self._count(batch)
+        if not size:
+            self.adviser.stop(f"a batch of type {type(batch).__name__} holds no tensor whose first dimension would be "
+                              "its sequences: give AdviserCallback(count=...), a function that tells the sequences of "
+                              "a batch")
+        self._sizes.append(size)
+
+    @never_ends_training
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._counts and len(self._sizes) == 1 and trainer.accumulate_grad_batches > 1:
+        self._passes += 1
+        if self._counts and len(self._sizes) == 1 and self._sizes[0] and trainer.accumulate_grad_batches > 1:
             self.adviser.first_micro_batch(pl_module.parameters(), samples=self._sizes[0],
                                            loss_scale=_loss_scale(trainer))
 
+    @never_ends_training
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule,
                                  optimizer: torch.optim.Optimizer) -> None:
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
         self._norm = torch.nn.utils.get_total_norm(gradients)
         self._learning_rate = optimizer.param_groups[0]["lr"]
 
+    @never_ends_training
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any,
                            batch_idx: int) -> None:
-        self._loss = self._loss + outputs["loss"]
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1 and self._loss is not None:
+            self._loss = self._loss + loss.detach()
+        else:
+            self._loss = None  # not of all micro-batches
         if self._norm is None:
             return
-        seconds = time.perf_counter() - self._since
-        samples, loss, norm = sum(self._sizes) * _replicas(trainer), self._loss, self._norm
+        seconds, sizes = time.perf_counter() - self._since, self._sizes
+        passes, loss, norm = self._passes, self._loss, self._norm
         self._begin_step()
-        if not self._counts:
+        if not all(sizes) or not self._counts:
+            self.adviser.forget_step()
             return
-        advice = self.adviser.step(norm, samples=samples, seconds=seconds, lr=self._learning_rate, loss=loss)
+        if passes != len(sizes) or len(set(sizes)) > 1:
+            self.adviser.leave_out()
+        advice = self.adviser.step(norm, samples=sum(sizes) * _replicas(trainer), seconds=seconds,
+                                   lr=self._learning_rate, loss=loss)
         if advice is None:
             return
         is_new = not self.advice or advice.batch != self.advice[-1].batch
@@ -104,6 +137,7 @@ class AdviserCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._restart_clock()
 
+    @never_ends_training
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.adviser is not None:
             self.noise_scale = self.adviser.noise_scale()
@@ -117,7 +151,7 @@ class AdviserCallback(Callback):
         self._loaded = state_dict or None
 
     def _begin_step(self) -> None:
-        self._sizes, self._loss, self._norm = [], 0.0, None
+        self._sizes, self._passes, self._loss, self._norm = [], 0, 0.0, None
         self._restart_clock()
 
     def _restart_clock(self) -> None:
@@ -133,19 +167,3 @@ def _loss_scale(trainer: Trainer) -> float:
 def _replicas(trainer: Trainer) -> int:
     """Data-parallel ranks: those that the trainer deals different sequences to."""
     return getattr(trainer.strategy, "distributed_sampler_kwargs", {}).get("num_replicas", 1)
-
-
-def _sequences(batch: Any) -> int:
-    """The first dimension of the first tensor of a batch."""
-    found = _first_tensor(batch)
-    if found is None:
-        raise ValueError(f"a batch of type {type(batch).__name__} holds no tensor to count sequences by: expected a "
-                         "tensor, or dicts, lists or tuples of them")
-    return found.shape[0]
-
-
-def _first_tensor(batch: Any) -> torch.Tensor | None:
-    if isinstance(batch, torch.Tensor):
-        return batch
-    inner = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
-    return next((found for part in inner if (found := _first_tensor(part)) is not None), None)

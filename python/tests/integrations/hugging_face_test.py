@@ -84,6 +84,33 @@ class HuggingFace(unittest.TestCase):
         callback, _, _ = self.train(make_sequences(32), num_train_epochs=2)
         self.assertEqual([step.samples for step in callback.adviser.steps], [8] * 8)
 
+    def test_a_resumed_job_with_another_batch_counts_what_it_trains(self):
+        sequences = make_sequences(64)
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(copus, "Adviser", RecordingAdviser):
+            for micro_batch, resume in ((MICRO_BATCH, None), (4 * MICRO_BATCH, True)):
+                args = TrainingArguments(output_dir=folder, use_cpu=True, report_to=[], disable_tqdm=True, optim="sgd",
+                                         save_steps=3, max_steps=3 if resume is None else 5, logging_steps=1000,
+                                         per_device_train_batch_size=micro_batch, learning_rate=LEARNING_RATE,
+                                         gradient_accumulation_steps=2, lr_scheduler_type="constant", seed=5)
+                trainer = Trainer(model=make_model(), args=args, train_dataset=sequences, data_collator=stack)
+                with contextlib.redirect_stdout(io.StringIO()):
+                    callback = AdviserCallback(trainer, sequence_length=LENGTH, directory=None)
+                    trainer.add_callback(callback)
+                    trainer.train(resume_from_checkpoint=resume)
+        self.assertEqual([(step.first_samples, step.samples) for step in callback.adviser.steps], [(8, 16)] * 2)
+
+    def test_training_twice_in_one_directory_goes_on(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            args = TrainingArguments(output_dir=folder, use_cpu=True, report_to=[], save_strategy="no", max_steps=3,
+                                     disable_tqdm=True, per_device_train_batch_size=MICRO_BATCH,
+                                     gradient_accumulation_steps=2, logging_steps=1000)
+            trainer = Trainer(model=make_model(), args=args, train_dataset=make_sequences(16), data_collator=stack)
+            callback = AdviserCallback(trainer, sequence_length=LENGTH, directory=f"{folder}/logs")
+            trainer.add_callback(callback)
+            for expected in ("logs", "logs-2"):
+                trainer.train()
+                self.assertEqual(callback.adviser.directory.name, expected)
+
     def test_the_learning_rate_is_that_of_the_step(self):
         callback, _, _ = self.train(make_sequences(32), lr_scheduler_type="linear")
         self.assertEqual([step.learning_rate for step in callback.adviser.steps],

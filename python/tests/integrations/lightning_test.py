@@ -1,15 +1,18 @@
 """What the real Trainer of Lightning tells Copus is what a plain loop over the same batches tells it."""
 
 import contextlib
+import dataclasses
 import io
+import json
 import unittest
 import warnings
 from unittest import mock
 
 import lightning
 import torch
-from tiny_llama import LENGTH, RecordingAdviser, make_model, make_sequences, train_plainly
+from tiny_llama import LENGTH, RecordingAdviser, make_model, make_sequences, stack, train_plainly
 from torch.utils.data import DataLoader
+from transformers import BatchEncoding
 
 import copus
 from copus.integrations.lightning import AdviserCallback
@@ -33,7 +36,7 @@ class Module(lightning.LightningModule):
 
 
 class Lightning(unittest.TestCase):
-    def train(self, sequences, **options):
+    def train(self, sequences, collate_fn=None, **options):
         options = {"accumulate_grad_batches": ACCUMULATION, "gradient_clip_val": 0.1, "max_epochs": 1} | options
         module, callback = Module(), AdviserCallback(sequence_length=LENGTH, directory=None)
         with (mock.patch.object(copus, "Adviser", RecordingAdviser), contextlib.redirect_stdout(io.StringIO()),
@@ -42,7 +45,7 @@ class Lightning(unittest.TestCase):
             trainer = lightning.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
                                         enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
                                         **options)
-            trainer.fit(module, DataLoader(sequences, batch_size=MICRO_BATCH))
+            trainer.fit(module, DataLoader(sequences, batch_size=MICRO_BATCH, collate_fn=collate_fn))
         return callback, module
 
     def test_is_told_what_a_plain_loop_tells(self):
@@ -70,6 +73,47 @@ class Lightning(unittest.TestCase):
         # The adviser leaves out what its micro-batch does not divide.
         callback, _ = self.train(make_sequences(31), max_epochs=2)
         self.assertEqual([step.samples for step in callback.adviser.steps], [8, 8, 8, 7] * 2)
+
+    def test_any_kind_of_batch_trains_and_is_counted(self):
+        @dataclasses.dataclass
+        class Batch:
+            scale: torch.Tensor
+            tokens: torch.Tensor
+
+        kinds = {
+            "encoding": lambda batch: BatchEncoding(batch),
+            "dataclass": lambda batch: Batch(torch.tensor(1.0), batch["input_ids"]),
+            "scalar first": lambda batch: {"scale": torch.tensor(1.0), **batch},
+            "nested": lambda batch: (torch.tensor(3), [{"deep": batch}]),
+        }
+        for kind, made in kinds.items():
+            with self.subTest(kind), mock.patch.object(Module, "training_step", self.loss_of_any):
+                callback, _ = self.train(make_sequences(32), collate_fn=lambda rows, made=made: made(stack(rows)))
+                self.assertEqual([(step.first_samples, step.samples) for step in callback.adviser.steps], [(2, 8)] * 4)
+
+    @staticmethod
+    def loss_of_any(module, batch, batch_idx):
+        return module.model(input_ids=torch.full((2, 4), batch_idx)).logits.square().mean()
+
+    def test_a_batch_that_cannot_be_counted_goes_unmeasured(self):
+        with mock.patch.object(Module, "training_step", self.loss_of_any):
+            callback, _ = self.train(make_sequences(32), collate_fn=lambda rows: {"rows": len(rows)})
+            self.assertIn("count=", callback.adviser.unmeasured)
+            self.assertEqual(callback.adviser.steps, [])
+
+    def test_a_training_step_that_returns_none_is_passed_over(self):
+        plain = Module.training_step
+
+        def now_and_then(module, batch, batch_idx):
+            loss = plain(module, batch, batch_idx)
+            return None if batch_idx in (4, 10, 12, 13, 14, 15) else loss
+
+        with mock.patch.object(Module, "training_step", now_and_then):
+            callback, module = self.train(make_sequences(48))
+        self.assertEqual(len(module.seen), 24)
+        # The first, the fifth and the sixth of six.
+        self.assertEqual(json.loads(callback.adviser.state_dict()["core"])["step"], 3)
+        self.assertIsNone(callback.adviser.unmeasured)
 
     def test_a_manual_optimization_is_refused(self):
         with mock.patch.object(Module, "automatic_optimization", False):

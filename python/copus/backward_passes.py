@@ -1,0 +1,39 @@
+"""Counts the backward passes of a step, without changing them."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+_PARAMETERS = 2  # that are listened to: a part of a model may have no gradient in a pass
+
+
+class BackwardPasses:
+    """Counts passes by hooks behind the accumulation of single parameters' gradients, which PyTorch does not save."""
+
+    def __init__(self, parameters: list[Tensor]):
+        with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+        chosen = [*with_gradient[:1], *with_gradient[1:][-(_PARAMETERS - 1) :]]
+        self._counts = [0] * len(chosen)
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._counter(index)) for index, parameter in enumerate(chosen)
+        ]
+
+    def _counter(self, index: int):
+        def count(_: Tensor) -> None:
+            self._counts[index] += 1
+
+        return count
+
+    @property
+    def count(self) -> int:
+        """Since the last `begin`; 0 also where the hooks are not called, as with compiled autograd."""
+        return max(self._counts, default=0)
+
+    def begin(self) -> None:
+        for index in range(len(self._counts)):
+            self._counts[index] = 0
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []

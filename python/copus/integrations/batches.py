@@ -1,0 +1,60 @@
+"""What integrations ask of a trainer's micro-batches, and how they keep their mistakes from ending its job."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+import copus
+
+_DEPTH = 4
+
+
+def sequences_of(batch: Any, depth: int = _DEPTH) -> int | None:
+    """The sequences of a micro-batch: the first dimension of the first tensor that has one. None where there is none.
+
+    A batch may be a tensor, or tensors in mappings, sequences, dataclasses and other objects' attributes.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.ndim > 0 else None
+    if depth == 0 or batch is None or isinstance(batch, (str, bytes, int, float, type)):
+        return None
+    if isinstance(batch, Mapping):
+        parts: Any = list(batch.values())
+    elif isinstance(batch, Sequence):
+        parts = batch
+    elif dataclasses.is_dataclass(batch):
+        parts = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    else:
+        parts = list(getattr(batch, "__dict__", {}).values())
+    return next((found for part in parts if (found := sequences_of(part, depth - 1)) is not None), None)
+
+
+def never_ends_training(callback: Callable) -> Callable:
+    """A callback that stops its `adviser`, rather than the training, where it fails."""
+
+    @functools.wraps(callback)
+    def guarded(self: Any, *given: Any, **named: Any) -> Any:
+        try:
+            return callback(self, *given, **named)
+        except Exception as error:
+            if self.adviser is None:
+                raise
+            self.adviser.stop(f"AdviserCallback.{callback.__name__} failed: {type(error).__name__}: {error}")
+            return None
+
+    return guarded
+
+
+def load_state(adviser: copus.Adviser, state: Mapping[str, Any]) -> None:
+    """Goes on from a trainer's checkpoint; from none where that is damaged."""
+    from copus.health import say
+
+    try:
+        adviser.load_state_dict(state)
+    except copus.UserError as error:
+        say(f"{error}: the adviser begins anew")

@@ -1,0 +1,65 @@
+"""Wrappers of models whose gradients the adviser cannot read where it looks for them. They are refused by name."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from copus._core import UserError
+
+_USE_FSDP2 = "use torch.distributed.fsdp.fully_shard (FSDP2) instead, or train without the adviser"
+_WITHOUT = "use DDP or fully_shard (FSDP2) instead, or train without the adviser"
+
+# What a wrapper leaves on parameters: attributes, whose sense they are, and what to do.
+_MARKS_OF_PARAMETERS = (
+    (("_fsdp_flattened", "_is_flat_param"), "FullyShardedDataParallel (FSDP1)", "holds gradients as flat shards",
+     _USE_FSDP2),
+    (("ds_id", "ds_tensor", "_hp_mapping"), "DeepSpeed", "keeps gradients to itself", _WITHOUT),
+    (("main_grad", "grad_added_to_main_grad"), "Megatron's DistributedDataParallel", "keeps gradients in main_grad",
+     _WITHOUT),
+)  # fmt: skip
+
+# Names of classes of models.
+_CLASSES = {
+    "FullyShardedDataParallel": ("FullyShardedDataParallel (FSDP1)", _USE_FSDP2),
+    "XlaFullyShardedDataParallel": ("XlaFullyShardedDataParallel", _WITHOUT),
+    "DeepSpeedEngine": ("DeepSpeed", _WITHOUT),
+    "PipelineEngine": ("DeepSpeed's pipeline", _WITHOUT),
+    "PipelineModule": ("DeepSpeed's pipeline", _WITHOUT),
+    "ShardedDataParallel": ("FairScale's ShardedDataParallel", _WITHOUT),
+}
+
+
+def refuse_wrapped(parameters: Iterable[Tensor]) -> None:
+    for parameter in parameters:
+        for marks, name, what, instead in _MARKS_OF_PARAMETERS:
+            # False is what PyTorch itself sets where a mark does not hold.
+            if any(getattr(parameter, mark, False) is not False for mark in marks):
+                raise UserError(f"the parameters are of {name}, which {what}: not supported; {instead}")
+        if type(parameter).__name__ == "FlatParameter":
+            raise UserError(f"the parameters are flat shards (FlatParameter): not supported; {_USE_FSDP2}")
+
+
+def refuse_wrapper(model: torch.nn.Module) -> None:
+    for module in model.modules():
+        for kind in type(module).__mro__:
+            if kind.__name__ in _CLASSES:
+                name, instead = _CLASSES[kind.__name__]
+                raise UserError(f"the model is wrapped by {name}: not supported; {instead}")
+            if kind.__module__.startswith("megatron.") and "DataParallel" in kind.__name__:
+                raise UserError(f"the model is wrapped by Megatron's {kind.__name__}: not supported; {_WITHOUT}")
+
+
+def refuse_pipeline_stages() -> None:
+    """Raises where PyTorch's pipeline stages are there, of which nobody has told."""
+    stages = sys.modules.get("torch.distributed.pipelining.stage")
+    base = getattr(stages, "_PipelineStageBase", None)
+    if base is not None and any(isinstance(each, base) for each in gc.get_objects()):
+        raise UserError(
+            "the ranks hold pipeline stages (torch.distributed.pipelining): say Adviser(pipeline_parallel=...), the "
+            "number of stages, and give step the norm over all stages"
+        )
