@@ -205,9 +205,12 @@ class Adviser:
             share = 0.0
         if isinstance(scale, Tensor) or scale != 1.0:
             share = share / scale**2
+        passes = 1
         if self._passes is None:
             self._passes = BackwardPasses(self._parameters)
-        self._first = samples, share, self._passes.count
+        else:
+            passes = self._passes.count
+        self._first = samples, share, passes
         self._accepted.add("first_micro_batch")
 
     @_never_ends_a_job

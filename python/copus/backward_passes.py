@@ -14,6 +14,7 @@ class BackwardPasses:
         with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
         chosen = [*with_gradient[:1], *with_gradient[1:][-(_PARAMETERS - 1) :]]
         self._counts = [0] * len(chosen)
+        self._missed = 1  # whose gradient is there already
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._counter(index)) for index, parameter in enumerate(chosen)
         ]
@@ -27,9 +28,11 @@ class BackwardPasses:
     @property
     def count(self) -> int:
         """Since the last `begin`; 0 also where the hooks are not called, as with compiled autograd."""
-        return max(self._counts, default=0)
+        counted = max(self._counts, default=0)
+        return counted + self._missed if counted else 0
 
     def begin(self) -> None:
+        self._missed = 0
         for index in range(len(self._counts)):
             self._counts[index] = 0
 
