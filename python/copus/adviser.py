@@ -37,7 +37,7 @@ from copus.gradient_norms import Layout, find_layout, norm_and_share, squared_no
 from copus.health import STEPS, AdviserWarning, Health, say
 from copus.input_checks import InputChecks
 from copus.log_folder import DEFAULT_FOLDER, folder_for
-from copus.step_norms import MISTAKEN, SOUND, STOPPED, UNKNOWN, Problem, Row, Small, StepNorms, put_together
+from copus.step_norms import MISTAKEN, STOPPED, UNKNOWN, Problem, Row, Small, StepNorms, put_together
 from copus.watch import Watch, refuse_sparse_gradients, watch_ddp, watch_fsdp
 from copus.wrappers import refuse_pipeline_stages, refuse_wrapped, refuse_wrapper
 
