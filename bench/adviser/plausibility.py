@@ -33,7 +33,6 @@ MISTAKES = {
     "loss_scale of 8 not told": lambda ratio: 64.0,
     "samples of step 2 x too large": lambda ratio: 4.0,
     "samples of step 2 x too small": lambda ratio: 0.25,
-  
     "gradient left from the step before": None,
     "norm of half the parameters": "half",
 }
