@@ -1,7 +1,6 @@
 // `copus calibrate`: finds, by short branches from a run's checkpoint, what a batch is worth to this model with these
 // data at this rate, for noise_scale.calibration.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -12,13 +11,13 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/cli/calibration_plan.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/run_directory.h"
-#include "copus/cli/seconds_since.h"
 #include "copus/config/run_config.h"
 #include "copus/model/decoder.h"
 #include "copus/model/precision.h"
@@ -36,7 +35,6 @@ namespace copus {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t most_repetitions = 8;
 
@@ -95,24 +93,23 @@ class Calibration {
     const fs::path file = run_ / "calibration" / checkpoint_.directory().filename() /
                           concat("branches-", format_number("%g", learning_rate_), ".jsonl");
     done_ = read_branch_log(file);
-    const double limit = read_duration("--time", options_.time);
-    const Clock::time_point start = Clock::now();
+    const double end = monotonic_seconds() + read_duration("--time", options_.time);
     std::cerr << "copus: measuring the noise scale, and how fast branches are here\n";
     const NoiseScale noise = measure_noise();
     if (stop_.reason(0) != StopReason::none) return interrupted();
     measure_speed();
     // Measures again before it refuses: the machine may only have been busy for a moment.
-    for (int again = 0; again < 2 && needs_more_than(limit - seconds_since(start)); ++again) measure_speed();
+    for (int again = 0; again < 2 && needs_more_than(end - monotonic_seconds()); ++again) measure_speed();
     if (stop_.reason(0) != StopReason::none) return interrupted();
-    announce(limit - seconds_since(start));
+    announce(end - monotonic_seconds());
     create_directories_durably(file.parent_path());
     BranchLog log(file);
     done_ = read_branch_log(file);  // nobody else adds to it any more
     for (const BranchOutcome& planned : plan_.branches) {
       if (is_done(planned)) continue;
       const double seconds = predicted_seconds(planned.samples);
-      if (seconds_since(start) + seconds > limit && done_count() >= plan_.needed) break;
-      show_progress(limit - seconds_since(start));
+      if (monotonic_seconds() + seconds > end && done_count() >= plan_.needed) break;
+      show_progress(end - monotonic_seconds());
       const std::optional<double> loss = train(planned);
       if (!loss) return interrupted();
       BranchOutcome outcome = planned;
@@ -150,10 +147,10 @@ class Calibration {
   // Times two short branches; the difference is training, the rest what every branch costs.
   void measure_speed() {
     const auto seconds_of = [&](int64_t updates) {
-      const Clock::time_point start = Clock::now();
+      const double start = monotonic_seconds();
       train(
           {.batch = static_cast<double>(reference_batch_), .samples = static_cast<double>(updates * reference_batch_)});
-      return seconds_since(start);
+      return monotonic_seconds() - start;
     };
     constexpr int64_t few = 4, more = 24;
     const double short_seconds = seconds_of(few);

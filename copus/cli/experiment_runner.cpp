@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/stop_signals.h"
 #include "copus/base/units.h"
 
@@ -143,7 +144,7 @@ int ExperimentRunner::run(const std::vector<ExperimentRun>& runs) {
 void ExperimentRunner::start(const ExperimentRun& run) {
   const std::vector<std::string> arguments = directory_.prepare(run);
   const bool goes_on = std::find(arguments.begin(), arguments.end(), "--resume") != arguments.end();
-  running_[processes_.start(arguments, directory_.log(run))] = {run, std::chrono::steady_clock::now()};
+  running_[processes_.start(arguments, directory_.log(run))] = {run, monotonic_seconds()};
   say_(concat(full_name(run), goes_on ? ": goes on" : ": begins"));
 }
 
@@ -172,10 +173,10 @@ void ExperimentRunner::handle_end(const Started& started, int exit_code) {
 }
 
 void ExperimentRunner::note_done(const Started& started) {
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started.at;
-  directory_.conclude(started.run, seconds.count());
+  const double seconds = monotonic_seconds() - started.at_seconds;
+  directory_.conclude(started.run, seconds);
   const RunOutcome outcome = read_outcome(directory_.run_directory(started.run), started.run.arm, started.run.seed);
-  say_(concat(full_name(started.run), ": done in ", format_duration(seconds.count()), ", held-out loss ",
+  say_(concat(full_name(started.run), ": done in ", format_duration(seconds), ", held-out loss ",
               outcome.final_loss ? format_number("%.4f nats/token", *outcome.final_loss) : "not finite", time_left()));
 }
 

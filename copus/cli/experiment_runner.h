@@ -2,7 +2,6 @@
 // seed by seed, and within a seed arm by arm.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -51,7 +50,7 @@ class ExperimentRunner {
  private:
   struct Started {
     ExperimentRun run;
-    std::chrono::steady_clock::time_point at;
+    double at_seconds;  // of monotonic_seconds()
   };
 
   void start(const ExperimentRun& run);

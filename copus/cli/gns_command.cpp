@@ -1,5 +1,4 @@
 // `copus gns`: measures the gradient noise scale of a stored model, as the reference for what training logs.
-#include <chrono>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -7,10 +6,10 @@
 
 #include "copus/base/cores.h"
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/gns_report.h"
 #include "copus/cli/option_checks.h"
-#include "copus/cli/seconds_since.h"
 #include "copus/cli/stored_model.h"
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
@@ -28,8 +27,6 @@
 namespace copus {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct GnsOptions {
   std::string checkpoint;
@@ -182,7 +179,7 @@ int gns(const GnsOptions& options) {
   Decoder decoder(parameters, Recompute::none);
   NoiseReference reference(parameters, decoder, samples.dataset);
 
-  const auto start = Clock::now();
+  const double start = monotonic_seconds();
   const auto [average, without_loss] = measure(options, reference, samples);
   const std::optional<NoiseScale> noise = noise_scale(average);
   if (!noise) {
@@ -199,7 +196,7 @@ int gns(const GnsOptions& options) {
     report.step = state->step;
     report.consumed_samples = state->consumed_samples;
   }
-  report.seconds = seconds_since(start);
+  report.seconds = monotonic_seconds() - start;
   std::cout << (options.json ? to_json(report) + '\n' : to_table(report)) << std::flush;
   return 0;
 }

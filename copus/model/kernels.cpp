@@ -6,8 +6,7 @@
 
 #include <utility>
 
-#include "copus/model/kernels_fused.h"
-#include "copus/model/kernels_generic.h"
+#include "copus/model/kernel_implementations.h"
 #include "copus/model/part_timer.h"
 
 namespace copus::kernels {

@@ -10,7 +10,7 @@
 
 #include "copus/description/model_description.h"
 #include "copus/model/cpu/kernels.h"
-#include "copus/model/kernels_fused.h"
+#include "copus/model/kernel_implementations.h"
 
 namespace copus::kernels::on_cpu {
 

@@ -22,7 +22,7 @@
 
 #include "copus/base/error.h"
 #include "copus/model/device_stream.h"
-#include "copus/model/kernels_fused.h"
+#include "copus/model/kernel_implementations.h"
 #include "copus/placement/attention_workspace.h"
 
 namespace cudnn_frontend {

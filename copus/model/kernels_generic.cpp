@@ -1,5 +1,3 @@
-#include "copus/model/kernels_generic.h"
-
 #include <ATen/SDPBackend.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_sdp_choice.h>
@@ -27,13 +25,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/description/model_description.h"
+#include "copus/model/kernel_implementations.h"
 #include "copus/model/part_timer.h"
 
 namespace copus::kernels {
@@ -196,10 +195,10 @@ double time_matmul(int64_t n, at::ScalarType dtype, at::Device device) {
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 5; ++round) {
     synchronize(device);
-    const auto start = std::chrono::steady_clock::now();
+    const double start = monotonic_seconds();
     out = at::mm(a, a);
     synchronize(device);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(best, monotonic_seconds() - start);
   }
   return best;
 }

@@ -1,6 +1,4 @@
 // Tests what ATen's operators do on the tests' device: products that are added to wider gradients, attention.
-#include "copus/model/kernels_generic.h"
-
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
@@ -15,6 +13,7 @@
 
 #include "copus/model/caching_allocator.h"
 #include "copus/model/device_memory.h"
+#include "copus/model/kernel_implementations.h"
 #include "copus/model/testing/reference_decoder.h"
 #include "copus/model/testing/test_device.h"
 

@@ -7,8 +7,7 @@
 #include "copus/description/model_description.h"
 #include "copus/model/device_stream.h"
 #include "copus/model/gpu/kernels.h"
-#include "copus/model/kernels_fused.h"
-#include "copus/model/kernels_generic.h"
+#include "copus/model/kernel_implementations.h"
 
 namespace copus::kernels::on_gpu {
 

@@ -17,8 +17,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "copus/model/kernels_fused.h"
-#include "copus/model/kernels_generic.h"
+#include "copus/model/kernel_implementations.h"
 #include "copus/model/testing/reference_decoder.h"
 #include "copus/model/testing/test_device.h"
 

@@ -1,6 +1,6 @@
 // Stands for kernels_cudnn.cpp in a build without cuDNN's headers.
 #include "copus/base/error.h"
-#include "copus/model/kernels_fused.h"
+#include "copus/model/kernel_implementations.h"
 
 namespace copus::kernels::on_cudnn {
 

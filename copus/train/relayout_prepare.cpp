@@ -1,9 +1,9 @@
 // Preparation of a move beside training: no collective operation, and nothing that a step could notice.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/units.h"
 #include "copus/train/relayout.h"
 
@@ -143,14 +143,14 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
   };
   // Turns every failure into a veto: the state has not moved yet, so all ranks can go on as they are.
   const auto work = [get_ready] {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = monotonic_seconds();
     PreparedRelayout prepared;
     try {
       get_ready(prepared);
     } catch (const std::exception& error) {
       prepared.veto = Obstacle{concat("it cannot prepare: ", error.what())};
     }
-    prepared.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    prepared.seconds = monotonic_seconds() - begin;
     return prepared;
   };
   return std::async(std::launch::async, work);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/units.h"
 #include "copus/description/mesh.h"
 #include "copus/report/timeline.h"
@@ -95,10 +96,9 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
 StepRecord RunLoop::step(const PassedBoundary& passed) {
   const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first step warms up
   if (trace) trainer_.trace_next_step();
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = monotonic_seconds();
   StepRecord record = trainer_.step([&] { return reason_to_halt(passed); });
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  longest_step_ = std::max(longest_step_, seconds.count());
+  longest_step_ = std::max(longest_step_, monotonic_seconds() - begin);
   ++steps_;
   if (leader_) leader_->note_stragglers(trainer_);
   if (trace && ++traced_ == plan_.trace_steps) gather_timeline();

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/quantile.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
 #include "copus/workshop/bench/mpi_collectives.h"
-#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/table.h"
 
 namespace copus {

@@ -11,6 +11,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/quantile.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
@@ -19,7 +20,6 @@
 #include "copus/orchestrator/testing/synthetic_job.h"
 #include "copus/performance/table.h"
 #include "copus/workshop/commands.h"
-#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/table.h"
 
 namespace copus {
@@ -111,8 +111,8 @@ size_t count_candidates(const RunConfig& config) {
   return candidates_of(table, {.configuration = configuration_of(config), .step_seconds = 1}, config).size();
 }
 
-// Of a decision with all that it is made from: candidates corrected by what was measured last, both exponents of
-// Goodput, and the hash of its inputs. Nothing moves, so that one is due after every step.
+// Of a decision with all that it is made from: candidates corrected by what was measured last, ranked by Goodput,
+// and the hash of its inputs. Nothing moves, so that one is due after every step.
 Quartiles measure_decision(RunConfig config, int64_t rounds) {
   config.adapt.advise = true;
   config.adapt.interval_samples = 1;

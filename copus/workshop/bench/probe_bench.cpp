@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/data/dataset.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/train/device.h"
 #include "copus/train/trainer.h"
 #include "copus/workshop/measuring_run.h"
-#include "copus/workshop/monotonic_seconds.h"
 
 namespace copus {
 

@@ -11,12 +11,12 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/simulate/regret.h"
 #include "copus/workshop/bench/regret_jobs.h"
 #include "copus/workshop/commands.h"
-#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/table.h"
 
 namespace copus {

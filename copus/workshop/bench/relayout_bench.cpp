@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/comm/shared_memory/state_arena.h"
 #include "copus/config/run_config.h"
@@ -18,7 +19,6 @@
 #include "copus/train/run_checkpoints.h"
 #include "copus/train/trainer.h"
 #include "copus/workshop/measuring_run.h"
-#include "copus/workshop/monotonic_seconds.h"
 
 namespace copus {
 

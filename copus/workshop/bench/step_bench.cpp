@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/philox.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/model/decoder.h"
@@ -19,7 +20,6 @@
 #include "copus/train/device.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/optimizer.h"
-#include "copus/workshop/monotonic_seconds.h"
 
 namespace copus {
 namespace {

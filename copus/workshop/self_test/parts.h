@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "copus/base/monotonic_seconds.h"
 #include "copus/comm/world.h"
-#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/self_test/self_test.h"
 
 namespace copus {

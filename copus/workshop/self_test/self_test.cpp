@@ -11,10 +11,10 @@
 
 #include "copus/base/cores.h"
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/model/caching_allocator.h"
 #include "copus/train/device.h"
 #include "copus/train/step_agreement.h"
-#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/self_test/collectives.h"
 #include "copus/workshop/self_test/parts.h"
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/monotonic_seconds.h"
 #include "copus/base/quantile.h"
 #include "copus/model/kernels.h"
-#include "copus/workshop/monotonic_seconds.h"
 #include "copus/workshop/self_test/parts.h"
 
 namespace copus {

@@ -1,4 +1,4 @@
-// The clock of measurements.
+// The clock of measurements, and of limits that hold on one machine.
 #pragma once
 
 #include <chrono>

@@ -1,0 +1,72 @@
+// The implementations of the kernels of model/kernels.h, one namespace for each; arguments and results as there.
+// kernels.cpp chooses among them by the tensor.
+#pragma once
+
+#include "copus/model/kernels.h"
+
+namespace copus::kernels {
+
+// What every implementation has.
+#define COPUS_COMMON_KERNELS                                            \
+  decltype(kernels::add_rms_norm) add_rms_norm;                         \
+  decltype(kernels::rms_norm_backward) rms_norm_backward;               \
+  decltype(kernels::rotary_) rotary_;                                   \
+  decltype(kernels::swiglu) swiglu;                                     \
+  decltype(kernels::swiglu_backward) swiglu_backward;                   \
+  decltype(kernels::add_linear_bias_gradient) add_linear_bias_gradient; \
+  decltype(kernels::embedding_part) embedding_part;                     \
+  decltype(kernels::add_embedding_gradient) add_embedding_gradient;     \
+  decltype(kernels::cross_entropy_) cross_entropy_;                     \
+  decltype(kernels::softmax_statistics) softmax_statistics;             \
+  decltype(kernels::cross_entropy_part_) cross_entropy_part_;           \
+  decltype(kernels::adamw_) adamw_
+
+// Compositions of ATen operators: any device and dtype, and the reference that the fused kernels are tested against.
+namespace generic {
+
+COPUS_COMMON_KERNELS;
+decltype(kernels::attention) attention;
+decltype(kernels::attention_backward) attention_backward;
+decltype(kernels::squared_norm) squared_norm;
+decltype(kernels::round_to) round_to;
+
+}  // namespace generic
+
+// Fused kernels of the CPU, for contiguous tensors of float32, float64 and bfloat16.
+namespace on_cpu {
+
+COPUS_COMMON_KERNELS;
+decltype(kernels::attention) attention;
+decltype(kernels::attention_backward) attention_backward;
+decltype(kernels::squared_norm) squared_norm;
+
+}  // namespace on_cpu
+
+// Fused kernels of a GPU, for contiguous tensors of float32 and bfloat16: in a build for a GPU, and over the emulated
+// device in tests.
+namespace on_gpu {
+
+COPUS_COMMON_KERNELS;
+// Adds the squared norm of these elements of a float32 tensor to the words of an ExactSum, int64, on its device.
+void add_squared_norm(const at::Tensor& words, const at::Tensor& flat, int64_t begin, int64_t end);
+// Rounds from float32 to bfloat16.
+decltype(kernels::round_to) round_to;
+
+}  // namespace on_gpu
+
+#undef COPUS_COMMON_KERNELS
+
+// Attention by cuDNN, in a build that has its headers (kernels_cudnn.cpp); elsewhere it takes none.
+namespace on_cudnn {
+
+// Tells whether attention on this device is cuDNN's, for the shapes that it takes.
+bool is_for(at::Device device);
+// Tells whether cuDNN takes this shape, on this device and with results that repeat bitwise. The first call for a shape
+// prepares its kernels, which takes a tenth of a second or so.
+bool takes_attention(const at::Tensor& qkv, const AttentionShape& shape);
+decltype(kernels::attention) attention;
+decltype(kernels::attention_backward) attention_backward;
+
+}  // namespace on_cudnn
+
+}  // namespace copus::kernels
